@@ -1,0 +1,1 @@
+"""What is deployed: load, reload, unload, start and stop, over the runtime."""

@@ -1,0 +1,1 @@
+"""The nouns every other room speaks of: frozen values, complete when built."""

@@ -1,0 +1,53 @@
+"""Every way a caller can be refused: a closed list."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Reason(Enum):
+    """Why a request got no result. Each transport maps every member in one table."""
+
+    UNKNOWN_MODEL = "unknown_model"
+    BAD_INPUT = "bad_input"
+    UNSUPPORTED = "unsupported"
+    OVERLOADED = "overloaded"
+    DEADLINE = "deadline"
+    NOT_READY = "not_ready"
+    CANCELLED = "cancelled"
+    UNAUTHORIZED = "unauthorized"
+    TOO_LARGE = "too_large"
+    SET_ASIDE = "set_aside"
+    BACKEND = "backend"
+
+
+class ServeError(Exception):
+    """A refusal or failure with its reason: what, where, why, what to do.
+
+    ``retry_after_ms`` is when trying again may succeed; ``late_ms`` by how much the deadline would
+    have been missed. Both are ``None`` where they mean nothing.
+    """
+
+    def __init__(
+        self,
+        reason: Reason,
+        detail: str,
+        *,
+        retry_after_ms: float | None = None,
+        late_ms: float | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.retry_after_ms = retry_after_ms
+        self.late_ms = late_ms
+
+
+class RepositoryError(Exception):
+    """A model folder that cannot be served: file, key, what was found, what was expected."""
+
+    def __init__(self, where: str, found: str, expected: str) -> None:
+        super().__init__(f"{where}: found {found}; expected {expected}")
+        self.where = where
+        self.found = found
+        self.expected = expected

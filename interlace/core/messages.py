@@ -1,0 +1,210 @@
+"""Everything the engine hears and everything it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from interlace.core.loading import LoadPlan
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profile
+from interlace.core.request import Batch, Reply, Request, Timing
+from interlace.core.tensor import Tensor
+
+# ---------------------------------------------------------------------------- work for a device
+
+
+@dataclass(frozen=True, slots=True)
+class Carve:
+    """Make a partition of ``share_pct``; the device picks and reports the units."""
+
+    gpu: str
+    partition: str
+    share_pct: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give a drained partition's units back."""
+
+    gpu: str
+    partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Make ``model`` (a deployment key) runnable in a partition at these batch sizes."""
+
+    gpu: str
+    partition: str
+    model: str
+    batches: tuple[int, ...] = ()
+    plan: LoadPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    gpu: str
+    partition: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Execute a batch in a partition."""
+
+    gpu: str
+    partition: str
+    batch: Batch
+
+
+Work = Carve | Release | Load | Unload | Run
+
+# ------------------------------------------------------------------------------------ commands
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Give this reply to its caller."""
+
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Solve:
+    """Ask for a plan for this demand; the answer comes back as ``Planned`` with ``ticket``."""
+
+    ticket: int
+    demand: tuple[Demand, ...]
+    current: Plan
+    profiles: Mapping[str, Profile]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Ask for this many accelerators of each kind."""
+
+    gpus: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Deliver ``Woke`` at that time."""
+
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """A change of a deployment that its owner waits for: became ready, failed, or is gone."""
+
+    model: str
+    status: str  #: "ready" | "failed" | "gone"
+    detail: str = ""
+
+
+Command = Work | Answer | Solve | Scale | WakeAt | Tell
+
+# -------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The caller of this request went away."""
+
+    model: str
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A profiled model joins. ``demand.rate_rps`` is the expected rate."""
+
+    demand: Demand
+    profile: Profile
+    queue_limit: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A model leaves: what is queued is served, then it is unloaded everywhere."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a piece of work failed. ``fatal`` if the partition's process died with it."""
+
+    detail: str
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A piece of work ended, well (``failure is None``) or not.
+
+    For ``Run``, ``outputs`` holds one tuple of tensors per request of the batch and ``timing`` the
+    worker's phases. For ``Carve``, ``units`` are the cores or SMs granted; for ``Load``,
+    ``resident_bytes`` what the model holds there.
+    """
+
+    work: Work
+    outputs: tuple[tuple[Tensor, ...], ...] = ()
+    failure: Failure | None = None
+    timing: Timing = Timing()
+    units: tuple[int, ...] = ()
+    resident_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A partition died; every piece of work it held has been finished with a fatal failure."""
+
+    gpu: str
+    partition: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The answer to ``Solve``; ``failure`` if the planner broke."""
+
+    ticket: int
+    plan: Plan
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """An epoch passed: look at the rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """A time asked for with ``WakeAt`` came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """No new requests from now on; what was accepted is finished."""
+
+
+Event = (
+    Arrived
+    | Cancelled
+    | Deployed
+    | Withdrawn
+    | Finished
+    | Lost
+    | Planned
+    | Ticked
+    | Woke
+    | Draining
+)
+

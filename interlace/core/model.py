@@ -1,0 +1,55 @@
+"""A model as the repository describes it: enough to load, check, profile and serve it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from interlace.core.tensor import Signature
+
+
+class Format(Enum):
+    """Model formats, by what lies in the version folder."""
+
+    ONNX = "onnx"  #: model.onnx
+    TORCHSCRIPT = "torchscript"  #: model.pt
+    EXPORTED = "exported"  #: model.pt2 (torch.export)
+    HUGGINGFACE = "huggingface"  #: config.json and model.safetensors
+    FACTORY = "factory"  #: model.py with ``create_model() -> nn.Module``
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the operator promises and allows for one model."""
+
+    slo_ms: float
+    priority: int = 0
+    memory_limit_bytes: int | None = None
+    rate_rps: float | None = None  #: expected rate, where the operator knows it
+    queue_limit: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One version of one model.
+
+    ``path`` is the version folder. ``digest`` covers every file that changes what the model
+    computes. ``sample`` gives sizes for dims that are -1, per input, used to profile and warm up.
+    """
+
+    name: str
+    version: int
+    format: Format
+    path: str
+    digest: str
+    signature: Signature
+    terms: Terms
+    sample: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    generation: int = 0
+
+    @property
+    def key(self) -> str:
+        """Deployment key: unique per (name, version, load)."""
+        return f"{self.name}/{self.version}#{self.generation}"

@@ -1,0 +1,51 @@
+"""Who runs where: demand, slots, partitions, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one model is asked for: rows per second, within ``slo_ms``."""
+
+    model: str
+    rate_rps: float
+    slo_ms: float
+    max_batch: int = 32
+    seen_p99_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A model's turn in a partition's duty cycle: up to ``batch`` rows, ``rate_rps`` planned."""
+
+    model: str
+    batch: int
+    rate_rps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A share of one accelerator and the models taking turns in it every ``duty_ms``.
+
+    Equal ``id`` in two plans means the same live partition.
+    """
+
+    id: str
+    gpu: str
+    share_pct: int
+    slots: tuple[Slot, ...] = ()
+    duty_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Partitions for a fleet. What does not fit is in ``unserved_rps``, with ``reasons``."""
+
+    partitions: tuple[Partition, ...] = ()
+    unserved_rps: Mapping[str, float] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    session_ms: float | None = None
+    headroom: float | None = None  #: largest factor on every rate that still fits

@@ -1,0 +1,76 @@
+"""A request, the batch it joins, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum
+
+from interlace.core.errors import ServeError
+from interlace.core.tensor import Tensor
+
+
+class Outcome(Enum):
+    """How a request ended; each accepted request ends exactly once."""
+
+    OK = "ok"  #: answered within its SLO
+    LATE = "late"  #: answered, after its deadline
+    REFUSED = "refused"  #: never accepted
+    EXPIRED = "expired"  #: accepted, dropped from the queue because its deadline could not be met
+    CANCELLED = "cancelled"  #: the client went away
+    FAILED = "failed"  #: the model or its device failed
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call of one deployed model. Times are ms on the runtime's clock.
+
+    ``model`` is the deployment key (name, version and generation), not the public name. ``rows``
+    counts toward the model's batch limit. Requests of equal ``shape`` may share a batch. The
+    larger ``priority`` the later served (1 is the most urgent, 0 the model's default, as in
+    Triton).
+    """
+
+    id: int
+    model: str
+    arrived_ms: float
+    deadline_ms: float
+    rows: int = 1
+    shape: Hashable = ()
+    priority: int = 0
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[str, ...] = ()  #: names wanted; empty for all
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Requests that run together; ``attempt`` is 1 for the first try."""
+
+    id: int
+    model: str
+    requests: tuple[Request, ...]
+    rows: int
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where a request's time went, in ms: queue, then the worker's three phases."""
+
+    queue_ms: float = 0.0
+    input_ms: float = 0.0
+    infer_ms: float = 0.0
+    output_ms: float = 0.0
+    batch_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The one answer to a request. ``release`` names the batch whose output bytes it refers to."""
+
+    request: Request
+    outcome: Outcome
+    outputs: tuple[Tensor, ...] = ()
+    error: ServeError | None = None
+    timing: Timing = Timing()
+    batch: int | None = None

@@ -1,0 +1,42 @@
+"""The one contract of every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from interlace.core.hardware import Gpu
+from interlace.core.messages import Finished, Lost, Work
+from interlace.core.model import Model
+
+Done = Callable[[Finished], None]
+
+
+class Device(Protocol):
+    """An accelerator that carries out work.
+
+    ``do`` returns at once, calls ``done`` exactly once for that piece of work, later (never inside
+    ``do``) and on the runtime's thread, and never raises: a failure is a ``Finished`` with
+    ``failure``. Work of one partition starts in the order given. When a partition dies, each piece
+    of work it held is finished with a fatal failure, then ``on_lost`` is called once.
+    """
+
+    @property
+    def gpu(self) -> Gpu: ...
+    def register(self, model: Model) -> None:
+        """Make a deployment key known, before any ``Load`` of it."""
+        ...
+
+    def forget(self, key: str) -> None:
+        """Drop what ``register`` kept; the model is loaded nowhere."""
+        ...
+
+    def do(self, work: Work, done: Done) -> None: ...
+    def free(self, batch: int) -> None:
+        """The replies of that batch are delivered: its output bytes may be reused."""
+        ...
+
+    def on_lost(self, lost: Callable[[Lost], None]) -> None: ...
+    def close(self) -> None:
+        """Stop everything; what is unfinished finishes with a failure."""
+        ...

@@ -1,0 +1,1 @@
+"""One file a model format: from a version folder to something that runs on numpy arrays."""

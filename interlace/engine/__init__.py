@@ -1,0 +1,1 @@
+"""One state machine: events in, commands out; no clock, thread, socket or random number."""

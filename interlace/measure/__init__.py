@@ -1,0 +1,1 @@
+"""Fills profiles from a device, and keeps them."""

@@ -1,0 +1,1 @@
+"""Maths over profiles: pure functions, each citing its section or equation."""

@@ -1,0 +1,1 @@
+"""Decisions: six questions, six kinds of pure function, one catalog of systems."""

@@ -1,0 +1,172 @@
+"""The six questions a serving system answers, and the read-only view the answers are given on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.loading import LoadPlan
+from interlace.core.plan import Demand, Plan, Slot
+from interlace.core.profile import Profile, Profiles
+from interlace.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a model has had on one accelerator: last start, and accelerator time so far, in ms."""
+
+    last_start_ms: float = float("-inf")
+    busy_ms: float = 0.0
+
+
+class PartitionView(Protocol):
+    """One partition at one instant."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def share_pct(self) -> int: ...
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """Turns of the duty cycle whose model is loaded here, in plan order."""
+        ...
+
+    @property
+    def accepting(self) -> bool:
+        """Ready, and not draining."""
+        ...
+
+    @property
+    def running(self) -> str | None:
+        """The model whose batch runs now."""
+        ...
+
+    @property
+    def free_at_ms(self) -> float:
+        """When the running batch is predicted to end; a past time if nothing runs."""
+        ...
+
+
+class QueueView(Protocol):
+    """One model's queue, earliest deadline first."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def head(self) -> Request | None: ...
+    def rows_before(self, deadline_ms: float) -> int:
+        """Rows queued with a deadline no later than that."""
+        ...
+
+    def batch_rows(self, limit: int) -> int:
+        """Rows the next batch would hold: the head and what may join it, up to ``limit``."""
+        ...
+
+
+class View(Protocol):
+    """One accelerator at one instant. Live and read-only; must not be kept after the call."""
+
+    @property
+    def gpu(self) -> Gpu: ...
+    @property
+    def partitions(self) -> Sequence[PartitionView]: ...
+    @property
+    def tallies(self) -> Mapping[str, Tally]: ...
+    def queue(self, model: str) -> QueueView: ...
+    def hosts(self, model: str) -> Sequence[PartitionView]:
+        """Accepting partitions where the model is loaded, on any accelerator."""
+        ...
+
+    def demand(self, model: str) -> Demand: ...
+    def latency_ms(self, model: str, rows: int, share_pct: int) -> float:
+        """Predicted command-to-completion time, corrected by what was seen lately."""
+        ...
+
+    def best_batch(self, model: str, share_pct: int) -> int:
+        """The batch of highest throughput at that share within half the model's SLO, at least 1."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start a batch of up to ``rows`` rows of ``model`` in ``partition`` now."""
+
+    partition: str
+    model: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """What starts now, and when to ask again if nothing else happens."""
+
+    launches: tuple[Launch, ...] = ()
+    wake_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request may not come in: predicted lateness, and when trying again may succeed.
+
+    ``full`` marks a queue at its bound, whatever the deadline.
+    """
+
+    late_ms: float
+    retry_after_ms: float
+    full: bool = False
+
+
+class Planner(Protocol):
+    """How are the accelerators cut? Total: what does not fit is in ``unserved_rps``."""
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan: ...
+
+
+class Dispatcher(Protocol):
+    """What runs now?"""
+
+    def __call__(self, view: View, now_ms: float) -> Dispatch: ...
+
+
+class Admission(Protocol):
+    """Does this one come in? ``None`` is yes."""
+
+    def __call__(self, request: Request, view: View, now_ms: float) -> Refusal | None: ...
+
+
+class Scaler(Protocol):
+    """How many accelerators of each kind?"""
+
+    def __call__(self, plan: Plan, fleet: Fleet) -> Mapping[str, int]: ...
+
+
+class ColdStart(Protocol):
+    """How does a model that is not resident get in?"""
+
+    def __call__(self, profile: Profile, gpu: Gpu, fleet: Fleet) -> LoadPlan: ...
+
+
+class Eviction(Protocol):
+    """Who leaves when memory is short? Models in the order they go."""
+
+    def __call__(
+        self, need_bytes: int, resident: Mapping[str, Tally], now_ms: float
+    ) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One row of the catalog: six answers under one name."""
+
+    name: str
+    source: str
+    planner: Planner
+    dispatcher: Dispatcher
+    admission: Admission
+    scaler: Scaler
+    cold_start: ColdStart
+    eviction: Eviction

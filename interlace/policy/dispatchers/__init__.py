@@ -1,0 +1,1 @@
+"""What runs now: one dispatcher a file."""

@@ -1,0 +1,1 @@
+"""How the accelerators are cut: one planner a file."""

@@ -1,0 +1,1 @@
+"""Model folders on disk: layout, config.pbtxt, interlace.toml, digests."""

@@ -1,0 +1,1 @@
+"""The engine set in motion: a clock, devices, observers."""

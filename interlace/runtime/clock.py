@@ -1,0 +1,67 @@
+"""Time as an object: ``WallClock`` waits, ``SimClock`` jumps."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Protocol
+
+Call = Callable[[], None]
+
+
+class Clock(Protocol):
+    """Milliseconds since the clock started, and calls at a time.
+
+    Calls at equal times run in the order they were asked for; no call runs inside ``call_at`` or
+    ``call_soon``. ``call_soon`` alone may be used from any thread.
+    """
+
+    def now_ms(self) -> float: ...
+    def call_at(self, at_ms: float, call: Call) -> None: ...
+    def call_soon(self, call: Call) -> None: ...
+
+
+class WallClock:
+    """The running asyncio loop's time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._start_s = time.perf_counter()
+
+    def now_ms(self) -> float:
+        return (time.perf_counter() - self._start_s) * 1000.0
+
+    def call_at(self, at_ms: float, call: Call) -> None:
+        self._loop.call_later(max(0.0, (at_ms - self.now_ms()) / 1000.0), call)
+
+    def call_soon(self, call: Call) -> None:
+        self._loop.call_soon_threadsafe(call)
+
+
+class SimClock:
+    """A heap of calls; ``run`` jumps from one to the next."""
+
+    def __init__(self) -> None:
+        self._now_ms = 0.0
+        self._heap: list[tuple[float, int, Call]] = []
+        self._sequence = count()
+
+    def now_ms(self) -> float:
+        return self._now_ms
+
+    def call_at(self, at_ms: float, call: Call) -> None:
+        heapq.heappush(self._heap, (max(at_ms, self._now_ms), next(self._sequence), call))
+
+    def call_soon(self, call: Call) -> None:
+        self.call_at(self._now_ms, call)
+
+    def run(self, until_ms: float = float("inf")) -> None:
+        """Make every call due by ``until_ms``, in order, then stand at ``until_ms`` if finite."""
+        while self._heap and self._heap[0][0] <= until_ms:
+            self._now_ms, _, call = heapq.heappop(self._heap)
+            call()
+        if until_ms != float("inf"):
+            self._now_ms = max(self._now_ms, until_ms)

@@ -1,0 +1,161 @@
+"""The engine set in motion: events delivered to it, its commands carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Protocol
+
+from interlace.core.messages import (
+    Answer,
+    Arrived,
+    Cancelled,
+    Command,
+    Event,
+    Finished,
+    Planned,
+    Scale,
+    Solve,
+    Tell,
+    Ticked,
+    WakeAt,
+    Woke,
+)
+from interlace.core.request import Reply, Request
+from interlace.device.base import Device
+from interlace.runtime.clock import Clock
+from interlace.runtime.observe import Observer
+
+OnAnswer = Callable[[Reply], None]
+OnTell = Callable[[Tell], None]
+#: Solves in its own time and calls back on the runtime's thread.
+Solver = Callable[[Solve, Callable[[Planned], None]], None]
+
+
+class Machine(Protocol):
+    """What the runtime needs of the engine."""
+
+    def handle(self, event: Event, now_ms: float) -> Sequence[Command]: ...
+
+
+class Runtime:
+    """One engine, one clock, its devices. Not thread-safe: one thread calls everything here."""
+
+    def __init__(
+        self,
+        engine: Machine,
+        clock: Clock,
+        devices: Mapping[str, Device],
+        solver: Solver,
+        observers: Sequence[Observer] = (),
+        epoch_ms: float = 1000.0,
+    ) -> None:
+        self.clock = clock
+        self.on_tell: OnTell = lambda tell: None
+        self._engine = engine
+        self._devices = devices
+        self._solver = solver
+        self._observers = list(observers)
+        self._answers: dict[int, OnAnswer] = {}
+        self._undelivered: dict[int, tuple[str, int]] = {}
+        self._ids = count(1)
+        self._wake_at_ms = float("inf")
+        self._epoch_ms = epoch_ms
+        for device in devices.values():
+            device.on_lost(self.deliver)
+
+    def next_id(self) -> int:
+        """A request id, unique in this runtime."""
+        return next(self._ids)
+
+    def start(self) -> None:
+        """Begin the epochs at which rates are looked at."""
+        self.clock.call_at(self.clock.now_ms() + self._epoch_ms, self._tick)
+
+    def submit(self, request: Request, answer: OnAnswer) -> None:
+        """Hand a request to the engine; ``answer`` is called exactly once, perhaps at once."""
+        self._answers[request.id] = answer
+        self.deliver(Arrived(request))
+
+    def cancel(self, request: Request) -> None:
+        """The caller went away; its answer still comes, once the device let go of the inputs."""
+        if request.id in self._answers:
+            self.deliver(Cancelled(request.model, request.id))
+
+    def delivered(self, reply: Reply) -> None:
+        """The reply's bytes have left; when a whole batch has, its output memory is reused."""
+        if reply.batch is None or reply.batch not in self._undelivered:
+            return
+        gpu, left = self._undelivered[reply.batch]
+        if left > 1:
+            self._undelivered[reply.batch] = (gpu, left - 1)
+            return
+        del self._undelivered[reply.batch]
+        self._devices[gpu].free(reply.batch)
+
+    def deliver(self, event: Event) -> None:
+        """Give the engine one event and carry out what it asks for."""
+        now_ms = self.clock.now_ms()
+        commands = self._engine.handle(event, now_ms)
+        if self._observers:
+            self._observe(now_ms, event, commands)
+        if isinstance(event, Finished):
+            self._expect_deliveries(event, commands)
+        for command in commands:
+            self._perform(command)
+
+    @property
+    def unanswered(self) -> int:
+        """Requests whose answer is still to come."""
+        return len(self._answers)
+
+    def _perform(self, command: Command) -> None:
+        match command:
+            case Answer(reply=reply):
+                self._answers.pop(reply.request.id)(reply)
+            case WakeAt(at_ms=at_ms):
+                self._wake(at_ms)
+            case Solve():
+                self._solver(command, self.deliver)
+            case Tell():
+                self.on_tell(command)
+            case Scale():
+                pass  # one machine: nothing to ask for
+            case _:
+                self._devices[command.gpu].do(command, self.deliver)
+
+    def _expect_deliveries(self, event: Finished, commands: Sequence[Command]) -> None:
+        # Before any answer is given: a transport may report delivery from inside its answer.
+        if not event.outputs:
+            return
+        work = event.work
+        batch = getattr(work, "batch", None)
+        if batch is None:
+            return
+        replies = sum(1 for c in commands if isinstance(c, Answer) and c.reply.batch == batch.id)
+        if replies:
+            self._undelivered[batch.id] = (work.gpu, replies)
+        else:
+            self._devices[work.gpu].free(batch.id)
+
+    def _wake(self, at_ms: float) -> None:
+        if self._wake_at_ms <= at_ms:
+            return
+        self._wake_at_ms = at_ms
+        self.clock.call_at(at_ms, self._woke)
+
+    def _woke(self) -> None:
+        if self.clock.now_ms() >= self._wake_at_ms:
+            self._wake_at_ms = float("inf")
+        self.deliver(Woke())
+
+    def _tick(self) -> None:
+        self.deliver(Ticked())
+        self.start()
+
+    def _observe(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
+        for observer in list(self._observers):
+            try:
+                observer(now_ms, event, commands)
+            except Exception:  # an observer must never take the server down
+                self._observers.remove(observer)

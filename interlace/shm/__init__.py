@@ -1,0 +1,1 @@
+"""Bytes that move once: shared-memory arenas with one writer each, and small frames."""
