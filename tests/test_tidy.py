@@ -1,0 +1,156 @@
+"""Style as a test: sizes, docstrings, names, and what must not be called below the runtime."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE_LINES_MAX = 300
+FUNCTION_LINES_MAX = 50
+PARAMETERS_WANTED = 6
+GENERATED = "interlace/server/proto/"
+#: Rooms that know no clock, no chance and no outside world: time and numbers are arguments there.
+PURE_ROOMS = ("interlace/core/", "interlace/perf/", "interlace/policy/", "interlace/engine/")
+IMPURE_MODULES = frozenset({"time", "random", "datetime", "logging", "os", "socket", "threading"})
+VAGUE_FILE = re.compile(r"(^|_)(utils?|helpers?|misc|common)\.py$")
+VAGUE_CLASS = re.compile(r"(Manager|Helper|Handler|Utils?|Mixin)$")
+#: Paths of one machine, spelt in parts so that this file passes its own test.
+MACHINE_PATHS = tuple(
+    "".join(parts)
+    for parts in (
+        ("/wor", "k/"),
+        ("/roo", "t/"),
+        ("/far", "m/"),
+        (".librar", "y"),
+        ("DEVELOPER", "S.md"),
+        ("share", "d/design"),
+        ("share", "d/reference"),
+        ("../share", "d"),
+    )
+)
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    """Every file of the repository, as paths from its root."""
+    listing = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listing.returncode == 0:
+        names = listing.stdout.splitlines()
+    else:  # an unpacked archive
+        paths = (path.relative_to(ROOT) for path in ROOT.rglob("*"))
+        names = [str(path) for path in paths if path.parts[0] != ".venv"]
+    return tuple(sorted(name for name in names if (ROOT / name).is_file()))
+
+
+@cache
+def package() -> dict[str, ast.Module]:
+    """The package's own modules, parsed."""
+    return {
+        name: ast.parse((ROOT / name).read_text())
+        for name in tracked()
+        if name.endswith(".py") and name.startswith("interlace/") and not name.startswith(GENERATED)
+    }
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    for name, tree in package().items():
+        for node in ast.walk(tree):
+            if isinstance(node, Function):
+                yield name, node
+
+
+def report(findings: list[str], remedy: str) -> str:
+    return "\n".join([remedy, *findings])
+
+
+def test_the_package_is_seen() -> None:
+    assert len(package()) > 20
+
+
+def test_files_fit_in_a_head() -> None:
+    sizes = {name: (ROOT / name).read_text().count("\n") for name in package()}
+    long = [f"  {name}: {size} lines" for name, size in sizes.items() if size > FILE_LINES_MAX]
+    assert not long, report(long, f"over {FILE_LINES_MAX} lines a file has two subjects: split it")
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long, wide = [], []
+    for name, node in functions():
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if lines > FUNCTION_LINES_MAX:
+            long.append(f"  {name}:{node.lineno} {node.name}: {lines} lines")
+        count = len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
+        if count > PARAMETERS_WANTED + 1:  # self
+            wide.append(f"  {name}:{node.lineno} {node.name}: {count} parameters")
+    advice = ["worth a look, not an error (a value may be hiding in the parameters):", *wide]
+    assert not long, report([*long, *advice], f"functions over {FUNCTION_LINES_MAX} lines: split")
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [f"  {name}" for name, tree in package().items() if not ast.get_docstring(tree)]
+    assert not silent, report(silent, "a module starts with one line, a noun phrase:")
+
+
+def test_names_say_something() -> None:
+    vague = [f"  {name}" for name in package() if VAGUE_FILE.search(Path(name).name)]
+    vague += [
+        f"  {name}:{node.lineno} class {node.name}"
+        for name, tree in package().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and VAGUE_CLASS.search(node.name)
+    ]
+    assert not vague, report(vague, "name the thing, not its role in the plumbing:")
+
+
+def _impurity(node: ast.AST) -> str | None:
+    match node:
+        case ast.Import(names=names):
+            roots = {alias.name.split(".")[0] for alias in names} & IMPURE_MODULES
+            return f"import {min(roots)}" if roots else None
+        case ast.ImportFrom(module=str(module)) if module.split(".")[0] in IMPURE_MODULES:
+            return f"from {module} import ..."
+        case ast.Call(func=ast.Name(id="print" | "input" | "open" as name)):
+            return f"{name}()"
+    return None
+
+
+def test_pure_rooms_stay_pure() -> None:
+    found = [
+        f"  {name}:{getattr(node, 'lineno', 0)} {what}"
+        for name, tree in package().items()
+        if name.startswith(PURE_ROOMS)
+        for node in ast.walk(tree)
+        if (what := _impurity(node))
+    ]
+    assert not found, report(found, "below the runtime, time and chance are arguments:")
+
+
+def test_no_globals_and_no_environment() -> None:
+    found = []
+    for name, tree in package().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Global):
+                found.append(f"  {name}:{node.lineno} global {', '.join(node.names)}")
+            if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "putenv"):
+                found.append(f"  {name}:{node.lineno} {node.attr}")
+    assert not found, report(found, "settings are arguments; state has an owner:")
+
+
+def test_no_path_of_one_machine() -> None:
+    found = []
+    for name in tracked():
+        try:
+            text = (ROOT / name).read_text()
+        except UnicodeDecodeError:
+            continue  # weights and pictures
+        found += [f"  {name}: {path}" for path in MACHINE_PATHS if path in text]
+    assert not found, report(found, "paths of one machine mean nothing to a reader:")
