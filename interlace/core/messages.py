@@ -122,12 +122,19 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
-    """A profiled model joins. ``demand.rate_rps`` is the expected rate."""
+class Deployment:
+    """A profiled model that joins. ``demand.rate_rps`` is the expected rate, 0 if unknown."""
 
     demand: Demand
     profile: Profile
     queue_limit: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """Models join together, and are planned together. Each is answered by one ``Tell``."""
+
+    deployments: tuple[Deployment, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,6 +43,10 @@ class PartitionView(Protocol):
         """The model whose batch runs now."""
         ...
 
+    def last_start_ms(self, model: str) -> float:
+        """When the model's last batch here began; minus infinity if none did."""
+        ...
+
     @property
     def free_at_ms(self) -> float:
         """When the running batch is predicted to end; a past time if nothing runs."""
@@ -56,8 +60,13 @@ class QueueView(Protocol):
     def rows(self) -> int: ...
     @property
     def head(self) -> Request | None: ...
-    def rows_before(self, deadline_ms: float) -> int:
-        """Rows queued with a deadline no later than that."""
+    @property
+    def tail_deadline_ms(self) -> float:
+        """The latest deadline queued; infinite if nothing is."""
+        ...
+
+    def rows_before(self, request: Request) -> int:
+        """Rows queued that are to be served before ``request``."""
         ...
 
     def batch_rows(self, limit: int) -> int:
@@ -80,8 +89,11 @@ class View(Protocol):
         ...
 
     def demand(self, model: str) -> Demand: ...
-    def latency_ms(self, model: str, rows: int, share_pct: int) -> float:
-        """Predicted command-to-completion time, corrected by what was seen lately."""
+    def latency_ms(self, model: str, rows: int, share_pct: int, shape: Hashable = None) -> float:
+        """Predicted command-to-completion time, corrected by what was seen lately.
+
+        ``shape`` is the batch's shape key, where known: corrections are kept for each.
+        """
         ...
 
     def best_batch(self, model: str, share_pct: int) -> int:
@@ -110,11 +122,12 @@ class Dispatch:
 class Refusal:
     """Why a request may not come in: predicted lateness, and when trying again may succeed.
 
+    ``retry_after_ms`` is ``None`` where waiting cannot help.
     ``full`` marks a queue at its bound, whatever the deadline.
     """
 
     late_ms: float
-    retry_after_ms: float
+    retry_after_ms: float | None
     full: bool = False
 
 

@@ -1,0 +1,67 @@
+"""Uncut accelerators with every model on each: the plan of temporal sharing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.perf.duty import DutyCycle, Turn, fit, turn
+from interlace.perf.latency import surface
+
+_HALVINGS = 20
+
+
+def whole(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    """One partition of 100 % per accelerator, rates spread evenly (D-STACK section 6, temporal).
+
+    If the rates do not fit, the largest common fraction of them that does is served.
+    """
+    count = len(fleet.gpus)
+    if not demand or not count:
+        return Plan(unserved_rps={one.model: one.rate_rps for one in demand})
+    fraction, cycle = _largest_fraction(demand, profiles, count)
+    if cycle is None:
+        batches, duty_ms = [1] * len(demand), 0.0
+    else:
+        batches, duty_ms = list(cycle.batches), cycle.duty_ms
+    slots = tuple(
+        Slot(one.model, batch, one.rate_rps * fraction / count)
+        for one, batch in zip(demand, batches, strict=True)
+    )
+    partitions = tuple(Partition(f"{gpu.id}:0", gpu.id, 100, slots, duty_ms) for gpu in fleet.gpus)
+    unserved = {d.model: d.rate_rps * (1 - fraction) for d in demand if fraction < 1}
+    reasons = dict.fromkeys(unserved, "the accelerators are full")
+    return Plan(partitions, unserved, reasons)
+
+
+def _largest_fraction(
+    demand: Sequence[Demand], profiles: Profiles, count: int
+) -> tuple[float, DutyCycle | None]:
+    cycle = fit(_turns(demand, profiles, 1.0 / count))
+    if cycle is not None:
+        return 1.0, cycle
+    low, high, best = 0.0, 1.0, None
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        cycle = fit(_turns(demand, profiles, middle / count))
+        if cycle is None:
+            high = middle
+        else:
+            low, best = middle, cycle
+    return low, best
+
+
+def _turns(demand: Sequence[Demand], profiles: Profiles, fraction: float) -> list[Turn]:
+    return [
+        turn(
+            one.model,
+            one.rate_rps * fraction,
+            one.slo_ms,
+            surface(profiles[one.model]),
+            100,
+            one.max_batch,
+        )
+        for one in demand
+    ]

@@ -1,0 +1,94 @@
+"""The widest plan: a planner's answer to the largest multiple of the demand that still fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.perf.latency import surface
+from interlace.policy.base import Planner
+
+#: Accelerator time that a model of unknown rate is taken to want.
+_UNKNOWN_SHARE = 0.02
+_LOWEST, _HIGHEST, _STEPS = 1e-3, 1e4, 24
+
+
+@dataclass(frozen=True, slots=True)
+class Widest:
+    """Use the whole of a fixed fleet: plan for k times every rate, with the largest k that fits.
+
+    The factor is the plan's ``headroom``: above 1 it is room to grow, below 1 what part of the
+    demand is served. A model that fits nowhere in a duty cycle still gets a home if one row meets
+    its SLO somewhere, so that admission can promise what the moment allows.
+    """
+
+    planner: Planner
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        wanted = [_with_rate(one, profiles) for one in demand]
+        servable = [d for d in wanted if not self._hopeless(d, fleet, profiles, current)]
+        factor = self._largest(servable, fleet, profiles, current)
+        plan = self.planner(_scaled(servable, factor), fleet, profiles, current)
+        plan = _housed(plan, wanted, fleet, profiles)
+        short = {d.model: d.rate_rps * (1 - factor) for d in servable if factor < 1}
+        lost = {d.model: d.rate_rps for d in wanted if d not in servable}
+        reasons = {name: "the accelerators are full" for name in short}
+        reasons |= {d.model: _why_hopeless(d, profiles) for d in wanted if d not in servable}
+        return replace(plan, unserved_rps=short | lost, reasons=reasons, headroom=factor)
+
+    def _hopeless(self, one: Demand, fleet: Fleet, profiles: Profiles, current: Plan) -> bool:
+        alone = replace(one, rate_rps=one.rate_rps * _LOWEST)
+        return bool(self.planner([alone], fleet, profiles, current).unserved_rps)
+
+    def _largest(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> float:
+        low, high = _LOWEST, _HIGHEST
+        for _ in range(_STEPS):
+            middle = (low * high) ** 0.5
+            plan = self.planner(_scaled(demand, middle), fleet, profiles, current)
+            if plan.unserved_rps:
+                high = middle
+            else:
+                low = middle
+        return low
+
+
+def _with_rate(one: Demand, profiles: Profiles) -> Demand:
+    if one.rate_rps > 0:
+        return one
+    alone_ms = surface(profiles[one.model]).latency_ms(1, 100)
+    return replace(one, rate_rps=1000.0 * _UNKNOWN_SHARE / alone_ms)
+
+
+def _scaled(demand: Sequence[Demand], factor: float) -> list[Demand]:
+    return [replace(one, rate_rps=one.rate_rps * factor) for one in demand]
+
+
+def _housed(plan: Plan, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles) -> Plan:
+    """The plan with a slot of rate 0 for every model that has none and could meet its SLO."""
+    partitions = list(plan.partitions) or [Partition(f"{g.id}:0", g.id, 100) for g in fleet.gpus]
+    for one in demand:
+        if any(slot.model == one.model for p in partitions for slot in p.slots):
+            continue
+        latency = surface(profiles[one.model])
+        homes = [p for p in partitions if latency.latency_ms(1, p.share_pct) <= one.slo_ms]
+        if homes:
+            home = min(homes, key=lambda p: (len(p.slots), p.id))
+            slot = Slot(one.model, 1, 0.0)
+            partitions[partitions.index(home)] = replace(home, slots=(*home.slots, slot))
+    return replace(plan, partitions=tuple(partitions))
+
+
+def _why_hopeless(one: Demand, profiles: Profiles) -> str:
+    alone_ms = surface(profiles[one.model]).latency_ms(1, 100)
+    return (
+        f"one row alone takes {alone_ms:.1f} ms on a whole accelerator; with as long a wait before "
+        f"it, that is more than the SLO of {one.slo_ms:g} ms: raise the SLO above "
+        f"{2 * alone_ms:.0f} ms"
+    )
