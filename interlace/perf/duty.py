@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from interlace.core.plan import Demand
 from interlace.perf.latency import Surface
 
 #: Rates and times that are equal on paper may differ by this much in floating point.
@@ -26,19 +27,12 @@ class Turn:
         return len(self.latency_ms) - 1
 
 
-def turn(
-    model: str,
-    rate_rps: float,
-    slo_ms: float,
-    latency: Surface,
-    share_pct: int,
-    max_batch: int,
-    slowdown: float = 1.0,
-) -> Turn:
-    """A turn on a partition of ``share_pct`` whose neighbours slow it by ``slowdown``."""
+def turn(demand: Demand, latency: Surface, share_pct: int, slowdown: float = 1.0) -> Turn:
+    """A model's turn on a partition of ``share_pct`` whose neighbours slow it by ``slowdown``."""
     table = [0.0]
-    table += [latency.latency_ms(batch, share_pct) * slowdown for batch in range(1, max_batch + 1)]
-    return Turn(model, rate_rps, slo_ms, tuple(table))
+    for batch in range(1, demand.max_batch + 1):
+        table.append(latency.latency_ms(batch, share_pct) * slowdown)
+    return Turn(demand.model, demand.rate_rps, demand.slo_ms, tuple(table))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -16,6 +17,7 @@ from interlace.perf.memory import needed_bytes
 #: Rates below this are served: a thousandth of a request per second is rounding.
 _NOTHING_RPS = 1e-3
 _HALVINGS = 12
+_UNDISTURBED: Final = ConstantFactor(1.0)
 
 
 @dataclass(slots=True)
@@ -36,7 +38,7 @@ class Gpulet:
     the highest rate that fits, and what is then left is unserved.
     """
 
-    interference: Interference = ConstantFactor(1.0)
+    interference: Interference = _UNDISTURBED
     glets_per_gpu: int = 2
 
     def __call__(
@@ -62,6 +64,7 @@ class _Search:
         self._profiles = profiles
         self._remaining = [_Glet(gpu.id, 100) for gpu in fleet.gpus]
         self._allocated: list[_Glet] = []
+        self._alone: dict[tuple[str, int], Turn] = {}
 
     def place(self, demand: Demand) -> float:
         """Allocate glets for a model until its rate is met or nothing fits; the rate left over."""
@@ -181,16 +184,16 @@ class _Search:
         return turns, fit(turns)
 
     def _turn(self, demand: Demand, rate_rps: float, share_pct: int) -> Turn:
-        neighbours = [demand.model] if share_pct < 100 else []
-        return turn(
-            demand.model,
-            rate_rps,
-            demand.slo_ms,
-            surface(self._profiles[demand.model]),
-            share_pct,
-            demand.max_batch,
-            self._policy.interference(demand.model, neighbours),
-        )
+        key = (demand.model, share_pct)
+        if key not in self._alone:
+            neighbours = [demand.model] if share_pct < 100 else []
+            self._alone[key] = turn(
+                demand,
+                surface(self._profiles[demand.model]),
+                share_pct,
+                self._policy.interference(demand.model, neighbours),
+            )
+        return replace(self._alone[key], rate_rps=rate_rps)
 
     def _fits_memory(self, glet: _Glet, model: str) -> bool:
         here = [t.model for g in self._allocated if g.gpu == glet.gpu for t in g.turns]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -54,14 +55,5 @@ def _largest_fraction(
 
 
 def _turns(demand: Sequence[Demand], profiles: Profiles, fraction: float) -> list[Turn]:
-    return [
-        turn(
-            one.model,
-            one.rate_rps * fraction,
-            one.slo_ms,
-            surface(profiles[one.model]),
-            100,
-            one.max_batch,
-        )
-        for one in demand
-    ]
+    scaled = (replace(one, rate_rps=one.rate_rps * fraction) for one in demand)
+    return [turn(one, surface(profiles[one.model]), 100) for one in scaled]
