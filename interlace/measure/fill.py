@@ -1,0 +1,53 @@
+"""Profiles for a set of models: from the store where they hold, measured where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from interlace.core.model import Model
+from interlace.core.profile import Profile
+from interlace.measure.profiler import profile_all
+from interlace.measure.progress import Progress, silent
+from interlace.measure.rig import Rig
+from interlace.measure.store import ProfileStore
+from interlace.measure.sweep import THOROUGH, Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Profiles and failures by deployment key; ``measured`` names the keys that were not stored."""
+
+    profiles: dict[str, Profile] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    measured: tuple[str, ...] = ()
+
+
+async def fill(
+    rig: Rig,
+    models: Sequence[Model],
+    store: ProfileStore,
+    settings: Settings = THOROUGH,
+    progress: Progress = silent,
+    force: bool = False,
+) -> Filled:
+    """A profile for each registered model; what is measured is stored at once.
+
+    ``force`` measures everything again. A model that cannot be measured is in ``failures``.
+    """
+    stored = {} if force else find_all(store, models, rig)
+    missing = [model for model in models if model.key not in stored]
+    profiles, failures = dict(stored), {}
+    async for model, profile, error in profile_all(rig, missing, settings, progress):
+        if profile is None:
+            failures[model.key] = error
+            continue
+        profiles[model.key] = profile
+        store.save(profile, model, rig.gpu, settings)
+    return Filled(profiles, failures, tuple(model.key for model in missing))
+
+
+def find_all(store: ProfileStore, models: Sequence[Model], rig: Rig) -> dict[str, Profile]:
+    """The stored profiles that hold, by deployment key."""
+    found = {model.key: store.find(model, rig.gpu) for model in models}
+    return {key: profile for key, profile in found.items() if profile is not None}

@@ -1,0 +1,191 @@
+"""The sweep of a model over batches and shares on a device, through the device contract alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from interlace.core.model import Model
+from interlace.core.profile import Overhead, Point, Profile
+from interlace.core.request import Timing
+from interlace.device.base import Device
+from interlace.measure.progress import Pace, Progress, Step, silent
+from interlace.measure.requests import SampleInputs
+from interlace.measure.rig import DeviceLost, MeasureError, Rig
+from interlace.measure.samples import UnknownSize
+from interlace.measure.sweep import THOROUGH, Settings, batch_sizes, enough, point
+from interlace.runtime.clock import Clock
+from interlace.shm.arena import Arena
+
+
+class Measured(NamedTuple):
+    """A model and its profile, or why there is none."""
+
+    model: Model
+    profile: Profile | None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _Notes:
+    """What is written down while one model is swept."""
+
+    points: dict[tuple[int, int], Point] = field(default_factory=dict)
+    overheads_ms: list[float] = field(default_factory=list)
+    loads_ms: list[float] = field(default_factory=list)
+    resident_bytes: int = 0
+    activation_bytes: int = 0
+
+
+async def profile(
+    device: Device,
+    model: Model,
+    clock: Clock,
+    arena: Arena,
+    settings: Settings = THOROUGH,
+    progress: Progress = silent,
+) -> Profile:
+    """Measure one registered model at every share of the device.
+
+    Raises:
+        MeasureError: it does not load, does not run at batch 1, or its input sizes are unknown.
+    """
+    rig = Rig(device, clock, arena)
+    try:
+        pace = Pace(_points(rig, model, settings), settings.budget_s)
+        return await _Sweep(rig, model, settings, progress, pace).run()
+    finally:
+        await rig.close()
+
+
+async def profile_all(
+    rig: Rig, models: Sequence[Model], settings: Settings = THOROUGH, progress: Progress = silent
+) -> AsyncIterator[Measured]:
+    """Measure registered models one after the other; one that fails does not stop the rest.
+
+    Each is handed out as soon as it is complete, so that it can be stored before the next starts.
+    """
+    pace = Pace(sum(_points(rig, model, settings) for model in models), settings.budget_s)
+    for model in models:
+        try:
+            found = await _Sweep(rig, model, settings, progress, pace).run()
+        except MeasureError as error:
+            yield Measured(model, None, str(error))
+        else:
+            yield Measured(model, found)
+
+
+def _points(rig: Rig, model: Model, settings: Settings) -> int:
+    return len(rig.gpu.shares_pct) * len(batch_sizes(model.signature.max_batch, settings.factor))
+
+
+class _Sweep:
+    """One model's way through all shares and batches."""
+
+    def __init__(
+        self, rig: Rig, model: Model, settings: Settings, progress: Progress, pace: Pace
+    ) -> None:
+        self._rig = rig
+        self._model = model
+        self._settings = settings
+        self._progress = progress
+        self._pace = pace
+        self._notes = _Notes()
+        self._left = _points(rig, model, settings)
+
+    async def run(self) -> Profile:
+        inputs = self._inputs()
+        try:
+            # The largest share first: if a model fails, it fails before the slow points.
+            for share_pct in reversed(self._rig.gpu.shares_pct):
+                await self._at_share(share_pct, inputs)
+        except MeasureError as error:
+            raise MeasureError(f"{self._model.name}: {error}") from None
+        finally:
+            inputs.release()
+            self._skip(self._left)
+        return self._profile()
+
+    def _inputs(self) -> SampleInputs:
+        try:
+            return SampleInputs(self._model, self._rig.arena)
+        except UnknownSize as error:
+            raise MeasureError(
+                f"{self._model.name}: {error}; state it in interlace.toml under [sample]"
+            ) from None
+        except MemoryError as error:
+            raise MeasureError(str(error)) from None
+
+    async def _at_share(self, share_pct: int, inputs: SampleInputs) -> None:
+        limit_s = self._settings.timeout_s
+        partition = await self._rig.partition(share_pct, limit_s)
+        loaded = await self._rig.load(partition, self._model, limit_s)
+        self._notes.loads_ms.append(loaded.took_ms)
+        self._notes.resident_bytes = max(self._notes.resident_bytes, loaded.finished.resident_bytes)
+        alive = True
+        try:
+            await self._batches(partition, share_pct, inputs)
+        except DeviceLost:
+            alive = False
+            raise
+        finally:
+            if alive:
+                await self._rig.unload(partition, self._model, limit_s)
+
+    async def _batches(self, partition: str, share_pct: int, inputs: SampleInputs) -> None:
+        sizes = batch_sizes(self._model.signature.max_batch, self._settings.factor)
+        worst_ms = self._settings.slo_multiple * self._model.terms.slo_ms
+        for index, batch in enumerate(sizes):
+            self._show(share_pct, batch)
+            try:
+                measured = await self._point(partition, batch, inputs)
+            except MeasureError as error:
+                raise type(error)(f"batch {batch} at a share of {share_pct} %: {error}") from None
+            self._notes.points[batch, share_pct] = measured
+            self._left -= 1
+            self._pace.advance()
+            if measured.median_ms > worst_ms:
+                self._skip(len(sizes) - index - 1)
+                return
+
+    def _skip(self, points: int) -> None:
+        self._left -= points
+        self._pace.skip(points)
+
+    async def _point(self, partition: str, batch: int, inputs: SampleInputs) -> Point:
+        settings = self._settings
+        for _ in range(settings.warm_ups):
+            await self._once(partition, batch, inputs)
+        latencies_ms: list[float] = []
+        while not enough(latencies_ms, sum(latencies_ms) / 1000.0, settings):
+            took_ms, timing = await self._once(partition, batch, inputs)
+            latencies_ms.append(took_ms)
+            if batch == 1:
+                inside_ms = timing.input_ms + timing.infer_ms + timing.output_ms
+                self._notes.overheads_ms.append(max(0.0, took_ms - inside_ms))
+        return point(latencies_ms)
+
+    async def _once(self, partition: str, batch: int, inputs: SampleInputs) -> tuple[float, Timing]:
+        work = inputs.batch(self._rig.next_id(), batch)
+        done = await self._rig.run(partition, work, self._settings.timeout_s)
+        return done.took_ms, done.finished.timing
+
+    def _show(self, share_pct: int, batch: int) -> None:
+        pace = self._pace
+        self._progress(Step(self._model.name, share_pct, batch, pace.done, pace.total, pace.left_s))
+
+    def _profile(self) -> Profile:
+        # From outside only the sum of the ways there and back is seen; they are alike, so halves.
+        half_ms = statistics.median(self._notes.overheads_ms) / 2.0
+        return Profile(
+            model=self._model.key,
+            digest=self._model.digest,
+            gpu_kind=self._rig.gpu.kind,
+            weights_bytes=self._notes.resident_bytes,
+            activation_bytes=self._notes.activation_bytes,
+            points=dict(self._notes.points),
+            overhead=Overhead(launch_ms=half_ms, wake_ms=half_ms),
+            load_ms=statistics.median(self._notes.loads_ms),
+        )

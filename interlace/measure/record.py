@@ -1,0 +1,132 @@
+"""The file form of a profile: complete, readable, and checked when read."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from interlace.core.hardware import Gpu
+from interlace.core.model import Model
+from interlace.core.profile import Overhead, Point, Profile
+
+SCHEMA: Final = 1
+
+
+class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One measured point."""
+
+    batch: int
+    share_pct: int
+    median_ms: float
+    p95_ms: float
+    p99_ms: float
+    samples: int
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What was measured. ``sample`` and the two limits say how far the sweep had to go."""
+
+    name: str
+    version: int
+    digest: str
+    format: str
+    max_batch: int
+    limit_ms: float
+    sample: dict[str, list[int]]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What it was measured on."""
+
+    kind: str
+    units: int
+    memory_bytes: int
+    shares_pct: list[int]
+    processor: str
+
+
+class Method(msgspec.Struct, frozen=True):
+    """When and how."""
+
+    date: str
+    description: str
+    interlace: str
+    libraries: dict[str, str]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A profile with everything needed to judge it."""
+
+    schema: int
+    model: Subject
+    device: Place
+    method: Method
+    weights_bytes: int
+    activation_bytes: int
+    load_ms: float
+    launch_ms: float
+    wake_ms: float
+    points: list[Row]
+
+
+def rows(profile: Profile) -> list[Row]:
+    """Points by share and batch."""
+    ordered = sorted(profile.points.items(), key=lambda item: (item[0][1], item[0][0]))
+    return [
+        Row(
+            batch=batch,
+            share_pct=share_pct,
+            median_ms=round(point.median_ms, 4),
+            p95_ms=round(point.p95_ms, 4),
+            p99_ms=round(point.p99_ms, 4),
+            samples=point.samples,
+        )
+        for (batch, share_pct), point in ordered
+    ]
+
+
+def profile_of(record: Record, key: str) -> Profile:
+    """The profile in a record, under a deployment key of today."""
+    return Profile(
+        model=key,
+        digest=record.model.digest,
+        gpu_kind=record.device.kind,
+        weights_bytes=record.weights_bytes,
+        activation_bytes=record.activation_bytes,
+        points={
+            (row.batch, row.share_pct): Point(row.median_ms, row.p95_ms, row.p99_ms, row.samples)
+            for row in record.points
+        },
+        overhead=Overhead(launch_ms=record.launch_ms, wake_ms=record.wake_ms),
+        load_ms=record.load_ms,
+    )
+
+
+def outdated(record: Record, model: Model, gpu: Gpu) -> str | None:
+    """Why a record no longer describes this model on this device; ``None`` if it still does."""
+    subject, place = record.model, record.device
+    if record.schema != SCHEMA:
+        return f"written in form {record.schema}, this is form {SCHEMA}"
+    if subject.digest != model.digest:
+        return "the model's files changed"
+    if (place.kind, place.units) != (gpu.kind, gpu.units):
+        return f"measured on {place.kind} with {place.units} units"
+    if not set(gpu.shares_pct) <= set(place.shares_pct):
+        return "the device offers shares that were not measured"
+    if subject.sample != {name: list(sizes) for name, sizes in model.sample.items()}:
+        return "the sample sizes changed"
+    if model.signature.max_batch > subject.max_batch:
+        return f"measured up to batch {subject.max_batch}, now {model.signature.max_batch}"
+    if not record.points:
+        return "it holds no points"
+    if model.terms.slo_ms > subject.limit_ms and _cut_short(record):
+        return f"batches over {subject.limit_ms:g} ms were left out, the SLO is longer now"
+    return None
+
+
+def _cut_short(record: Record) -> bool:
+    largest: dict[int, int] = {}
+    for row in record.points:
+        largest[row.share_pct] = max(row.batch, largest.get(row.share_pct, 0))
+    return min(largest.values()) < record.model.max_batch

@@ -1,0 +1,126 @@
+"""Profiles kept as JSON files: one per model, version, digest and kind of device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from urllib.parse import quote
+
+import msgspec
+
+from interlace import __version__
+from interlace.core.hardware import Gpu
+from interlace.core.model import Model
+from interlace.core.profile import Profile
+from interlace.measure.host import libraries, processor
+from interlace.measure.record import (
+    SCHEMA,
+    Method,
+    Place,
+    Record,
+    Subject,
+    outdated,
+    profile_of,
+    rows,
+)
+from interlace.measure.sweep import Settings
+
+Warn = Callable[[str], None]
+
+
+class ProfileStore:
+    """A folder of profiles. A file that cannot be read or written is a warning, never a stop."""
+
+    def __init__(self, folder: Path, warn: Warn) -> None:
+        self.folder = folder
+        self._warn = warn
+
+    def path(self, model: Model, gpu: Gpu) -> Path:
+        """Where the profile of this model on this kind of device lies."""
+        name = f"{quote(model.name, safe='')}-{model.version}-{model.digest[:16]}.json"
+        return self.folder / quote(gpu.kind, safe="") / name
+
+    def find(self, model: Model, gpu: Gpu) -> Profile | None:
+        """The stored profile if it still describes this model on this device."""
+        path = self.path(model, gpu)
+        try:
+            text = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"{path}: cannot be read ({error.strerror}); {model.name} is measured again")
+            return None
+        try:
+            record = msgspec.json.decode(text, type=Record)
+        except msgspec.MsgspecError as error:
+            self._warn(f"{path}: not a profile ({error}); {model.name} is measured again")
+            return None
+        reason = outdated(record, model, gpu)
+        if reason is not None:
+            self._warn(f"{path}: {reason}; {model.name} is measured again")
+            return None
+        return profile_of(record, model.key)
+
+    def save(self, profile: Profile, model: Model, gpu: Gpu, settings: Settings) -> bool:
+        """Write a profile, whole or not at all. ``False``, after a warning, if it could not be."""
+        path = self.path(model, gpu)
+        text = msgspec.json.format(msgspec.json.encode(_record(profile, model, gpu, settings)))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, text + b"\n")
+        except OSError as error:
+            self._warn(
+                f"{path}: the profile of {model.name} could not be kept ({error.strerror}); "
+                "it is used now and measured again at the next start"
+            )
+            return False
+        return True
+
+
+def _replace(path: Path, text: bytes) -> None:
+    with NamedTemporaryFile(dir=path.parent, prefix=path.name, delete=False) as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except OSError:
+            os.unlink(file.name)
+            raise
+
+
+def _record(profile: Profile, model: Model, gpu: Gpu, settings: Settings) -> Record:
+    return Record(
+        schema=SCHEMA,
+        model=Subject(
+            name=model.name,
+            version=model.version,
+            digest=model.digest,
+            format=model.format.value,
+            max_batch=model.signature.max_batch,
+            limit_ms=settings.slo_multiple * model.terms.slo_ms,
+            sample={name: list(sizes) for name, sizes in model.sample.items()},
+        ),
+        device=Place(
+            kind=gpu.kind,
+            units=gpu.units,
+            memory_bytes=gpu.memory_bytes,
+            shares_pct=list(gpu.shares_pct),
+            processor=processor(),
+        ),
+        method=Method(
+            date=datetime.now(UTC).isoformat(timespec="seconds"),
+            description=settings.describe(),
+            interlace=__version__,
+            libraries=libraries(),
+        ),
+        weights_bytes=profile.weights_bytes,
+        activation_bytes=profile.activation_bytes,
+        load_ms=round(profile.load_ms, 3),
+        launch_ms=round(profile.overhead.launch_ms, 4),
+        wake_ms=round(profile.overhead.wake_ms, 4),
+        points=rows(profile),
+    )

@@ -1,0 +1,1 @@
+"""Tests of profiling and of the profile store."""

@@ -1,0 +1,150 @@
+"""Profiles survive a restart; whatever is wrong with a file leads to measuring again."""
+
+from __future__ import annotations
+
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from interlace.core.model import Terms
+from interlace.core.profile import Overhead, Point, Profile
+from interlace.measure import store as store_module
+from interlace.measure.store import ProfileStore
+from interlace.measure.sweep import THOROUGH
+
+from .fakes import GPU, make_model
+
+MODEL = make_model()
+PROFILE = Profile(
+    model=MODEL.key,
+    digest=MODEL.digest,
+    gpu_kind=GPU.kind,
+    weights_bytes=12345,
+    activation_bytes=678,
+    points={
+        (batch, share): Point(1.0 * batch, 2.0 * batch, 3.0 * batch, 99)
+        for batch in (1, 2, 4)
+        for share in GPU.shares_pct
+    },
+    overhead=Overhead(0.1, 0.2),
+    load_ms=33.0,
+)
+
+
+class Stored:
+    """A store with one profile in it, and what it warned of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.warnings: list[str] = []
+        self.store = ProfileStore(folder, self.warnings.append)
+        self.store.save(PROFILE, MODEL, GPU, THOROUGH)
+        self.path = self.store.path(MODEL, GPU)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Stored:
+    return Stored(tmp_path)
+
+
+def test_what_was_saved_is_found(stored: Stored) -> None:
+    assert stored.store.find(MODEL, GPU) == PROFILE
+    assert not stored.warnings
+
+
+def test_it_is_found_under_the_key_of_today(stored: Stored) -> None:
+    again = replace(MODEL, generation=4)
+    found = stored.store.find(again, GPU)
+    assert found is not None
+    assert found.model == again.key
+
+
+def test_the_file_says_how_where_and_when(stored: Stored) -> None:
+    record = json.loads(stored.path.read_text())
+    assert record["device"]["kind"] == "cpu"
+    assert record["device"]["processor"]
+    assert record["method"]["libraries"]["numpy"]
+    assert "warm-up" in record["method"]["description"]
+    assert record["method"]["date"].startswith("20")
+    assert len(record["points"]) == 6
+    assert stored.path.read_text().count("\n") > 30  # for people
+
+
+@pytest.mark.parametrize(
+    "model",
+    [replace(MODEL, digest="another"), replace(MODEL, version=2), replace(MODEL, name="a/../b")],
+)
+def test_another_model_is_another_file(stored: Stored, model: object) -> None:
+    path = stored.store.path(model, GPU)  # type: ignore[arg-type]
+    assert path != stored.path
+    assert path.parent == stored.path.parent
+    assert stored.store.find(model, GPU) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "why"),
+    [
+        (MODEL, replace(GPU, units=4), "measured on cpu with 2 units"),
+        (MODEL, replace(GPU, shares_pct=(25, 50, 100)), "shares that were not measured"),
+        (replace(MODEL, sample={"x": (9, 3)}), GPU, "sample sizes changed"),
+        (
+            replace(MODEL, signature=replace(MODEL.signature, max_batch=8)),
+            GPU,
+            "measured up to batch 4, now 8",
+        ),
+    ],
+)
+def test_what_no_longer_holds_is_measured_again(
+    stored: Stored, model: object, gpu: object, why: str
+) -> None:
+    assert stored.store.find(model, gpu) is None  # type: ignore[arg-type]
+    assert why in stored.warnings[0]
+    assert str(stored.path) in stored.warnings[0]
+
+
+def test_a_longer_slo_wants_the_batches_that_were_left_out(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    store = ProfileStore(tmp_path, warnings.append)
+    slow = replace(MODEL, terms=Terms(slo_ms=100_000.0))
+    store.save(PROFILE, MODEL, GPU, THOROUGH)
+    assert store.find(slow, GPU) is not None  # the sweep was complete
+    store.save(replace(PROFILE, points={(1, 50): Point(1, 1, 1, 1)}), MODEL, GPU, THOROUGH)
+    assert store.find(MODEL, GPU) is not None
+    assert store.find(slow, GPU) is None
+    assert "the SLO is longer now" in warnings[0]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "\x00\xff"])
+def test_a_corrupt_file_is_named_and_measured_again(stored: Stored, text: str) -> None:
+    stored.path.write_text(text)
+    assert stored.store.find(MODEL, GPU) is None
+    assert str(stored.path) in stored.warnings[0]
+    assert "not a profile" in stored.warnings[0]
+
+
+def test_another_form_is_measured_again(stored: Stored) -> None:
+    record = json.loads(stored.path.read_text())
+    stored.path.write_text(json.dumps({**record, "schema": 99}))
+    assert stored.store.find(MODEL, GPU) is None
+    assert "written in form 99" in stored.warnings[0]
+
+
+def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store_module.os, "fsync", full)
+    stored = Stored(tmp_path)
+    assert "could not be kept (No space left on device)" in stored.warnings[0]
+    assert not stored.path.exists()
+    assert not list(stored.path.parent.iterdir())  # no half file either
+
+
+def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    stored = Stored(blocked)
+    assert len(stored.warnings) == 1
+    assert stored.store.find(MODEL, GPU) is None
