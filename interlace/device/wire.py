@@ -1,0 +1,157 @@
+"""Frames between the main process, its fork server and its workers. Tensors go by reference."""
+
+from __future__ import annotations
+
+import msgspec
+
+from interlace.core.model import Model
+from interlace.core.tensor import Signature
+
+# --------------------------------------------------------------------- main process to fork server
+
+
+class Preload(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """Import these modules, so that workers forked from now on share their pages."""
+
+    modules: tuple[str, ...]
+
+
+class Fork(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """Fork a worker that talks over the descriptor sent along."""
+
+    worker: int
+    name: str
+
+
+class Forked(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    worker: int
+    pid: int
+
+
+class Exited(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """``status`` as of ``os.waitstatus_to_exitcode``: negative for a signal."""
+
+    worker: int
+    status: int
+
+
+ToZygote = Preload | Fork
+FromZygote = Forked | Exited
+
+# -------------------------------------------------------------------------- main process to worker
+
+
+class Setup(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """The first frame: what the worker is. ``opener`` is ``module:function`` of ``open_model``."""
+
+    name: str
+    cores: tuple[int, ...]
+    owner_pid: int
+    arena: int
+    opener: str
+    weights_dir: str | None
+    patience_s: float  #: how long a batch waits for output memory
+
+
+class LoadModel(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    model: Model
+    batches: tuple[int, ...]
+
+
+class UnloadModel(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    model: str
+
+
+class Column(msgspec.Struct, array_like=True, frozen=True):
+    """One input of every request of a batch. ``dims`` is the first request's shape."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    arenas: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+class RunBatch(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    """Execute a batch. ``wanted`` are output names, empty for all; ``freed`` as in ``FreeBatches``."""
+
+    batch: int
+    model: str
+    rows: tuple[int, ...]
+    columns: tuple[Column, ...]
+    wanted: tuple[str, ...]
+    freed: tuple[int, ...]
+
+
+class FreeBatches(msgspec.Struct, array_like=True, tag=5, frozen=True):
+    """The replies of these batches are delivered. No answer."""
+
+    batches: tuple[int, ...]
+
+
+ToWorker = Setup | LoadModel | UnloadModel | RunBatch | FreeBatches
+
+# -------------------------------------------------------------------------- worker to main process
+
+
+class Ready(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """The answer to ``Setup``."""
+
+
+class Loaded(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    model: str
+    signature: Signature
+    weights_bytes: int
+    resident_bytes: int
+
+
+class Unloaded(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    model: str
+
+
+class Produced(msgspec.Struct, array_like=True, frozen=True):
+    """One output of a batch: where it begins, and what each request has of it.
+
+    ``dims`` is the shape of the whole batch. With ``sizes`` empty each row takes ``row_bytes``;
+    otherwise each request takes its entry of ``sizes``.
+    """
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    arena: int
+    offset: int
+    row_bytes: int
+    sizes: tuple[int, ...]
+
+
+class Ran(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    """A batch ended well. ``held``: the worker keeps memory for it until it is freed."""
+
+    batch: int
+    outputs: tuple[Produced, ...]
+    batched: bool
+    held: bool
+    input_ms: float
+    infer_ms: float
+    output_ms: float
+
+
+class Failed(msgspec.Struct, array_like=True, tag=5, frozen=True):
+    """The piece of work failed, the worker is well."""
+
+    detail: str
+
+
+class Starved(msgspec.Struct, array_like=True, tag=6, frozen=True):
+    """A batch waits for output memory: free what is delivered. Not an answer."""
+
+
+FromWorker = Ready | Loaded | Unloaded | Ran | Failed | Starved
+Answer = Ready | Loaded | Unloaded | Ran | Failed
+
+decode_to_zygote = msgspec.msgpack.Decoder[ToZygote](ToZygote).decode
+decode_from_zygote = msgspec.msgpack.Decoder[FromZygote](FromZygote).decode
+decode_to_worker = msgspec.msgpack.Decoder[ToWorker](ToWorker).decode
+decode_from_worker = msgspec.msgpack.Decoder[FromWorker](FromWorker).decode

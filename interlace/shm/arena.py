@@ -1,0 +1,202 @@
+"""Arenas of shared memory: one writer that allocates, any number of processes that read."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import Final
+
+from interlace.core.tensor import Span
+from interlace.shm.buddy import Buddy
+
+_FD_BITS: Final = 16
+_TRIM_BYTES: Final = 1 << 16
+
+
+def _number(fd: int) -> int:
+    # The inode number is the serial: the kernel never gives one twice, and a reader can check it.
+    if fd >> _FD_BITS:
+        raise OSError(f"file descriptor {fd} is too large for an arena: over {1 << _FD_BITS}")
+    return (os.fstat(fd).st_ino << _FD_BITS) | fd
+
+
+def _open(owner_pid: int, number: int, flags: int) -> int:
+    path = f"/proc/{owner_pid}/fd/{number & ((1 << _FD_BITS) - 1)}"
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC)
+    except OSError as error:
+        raise ValueError(f"arena {number} of process {owner_pid} is gone: {error}") from error
+    if os.fstat(fd).st_ino != number >> _FD_BITS:
+        os.close(fd)
+        raise ValueError(f"arena {number} of process {owner_pid} is gone")
+    return fd
+
+
+class Arena:
+    """The one writer of an arena. Memory is taken page by page as it is first written.
+
+    ``number`` names the arena in every process: (inode number << 16) | descriptor in the process
+    that made it, never used twice.
+    """
+
+    def __init__(self, fd: int, number: int, memory: mmap.mmap) -> None:
+        self.number = number
+        self.size_bytes = len(memory)
+        self._fd = fd
+        self._mmap = memory
+        self._memory = memoryview(memory)
+        self._blocks = Buddy(self.size_bytes)
+
+    @classmethod
+    def create(cls, size_bytes: int) -> Arena:
+        """A new arena of ``size_bytes`` (rounded up to whole pages), owned by this process.
+
+        Raises:
+            ValueError: the size is not positive.
+            OSError: no memory or file descriptor is left.
+        """
+        if size_bytes <= 0:
+            raise ValueError(f"an arena of {size_bytes} bytes: expected a positive size")
+        pages = -(-size_bytes // mmap.PAGESIZE)
+        fd = os.memfd_create("interlace-arena", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, pages * mmap.PAGESIZE)
+            return cls(fd, _number(fd), mmap.mmap(fd, pages * mmap.PAGESIZE))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    @classmethod
+    def adopt(cls, owner_pid: int, number: int) -> Arena:
+        """Become the writer of an arena that another process made for this one.
+
+        Raises:
+            ValueError: the arena is gone.
+        """
+        fd = _open(owner_pid, number, os.O_RDWR)
+        return cls(fd, number, mmap.mmap(fd, os.fstat(fd).st_size))
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in allocated blocks, rounding included."""
+        return self._blocks.used_bytes
+
+    @property
+    def memory(self) -> memoryview:
+        """The whole arena, writable."""
+        return self._memory
+
+    def alloc(self, nbytes: int) -> int | None:
+        """Offset of a block of ``nbytes``, 64-byte aligned; ``None`` when the arena is full."""
+        return self._blocks.alloc(nbytes)
+
+    def free(self, offset: int) -> None:
+        """Give the block at ``offset`` back.
+
+        Raises:
+            ValueError: no block was allocated there.
+        """
+        self._blocks.free(offset)
+
+    def view(self, offset: int, nbytes: int) -> memoryview:
+        """Those bytes, writable.
+
+        Raises:
+            ValueError: they reach out of the arena.
+        """
+        return _slice(self._memory, self.number, offset, nbytes)
+
+    def trim(self) -> None:
+        """Give the memory of free blocks of 64 KiB and more back to the system."""
+        self._blocks.merge()
+        for offset, nbytes in self._blocks.free_blocks(_TRIM_BYTES):
+            self._mmap.madvise(mmap.MADV_REMOVE, offset, nbytes)
+
+    def wipe(self) -> None:
+        """Give all memory back to the system, also what other processes still map."""
+        self._mmap.madvise(mmap.MADV_REMOVE)
+
+    def close(self) -> None:
+        """Unmap; views still held keep their bytes until they go. Twice is once."""
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        _unmap(self._memory, self._mmap)
+
+
+class ArenaMap:
+    """Arenas by number, mapped on first use from the process that made them.
+
+    Read-only unless ``writable``; whoever writes must be the only one to write those bytes.
+    """
+
+    def __init__(self, owner_pid: int, writable: bool = False) -> None:
+        self._owner_pid = owner_pid
+        self._writable = writable
+        self._views: dict[int, memoryview] = {}
+        self._mmaps: dict[int, mmap.mmap] = {}
+
+    def add(self, arena: Arena) -> None:
+        """Make known an arena that this process has already mapped."""
+        self._views[arena.number] = arena.memory
+
+    def memory(self, number: int) -> memoryview:
+        """A whole arena.
+
+        Raises:
+            ValueError: the arena is gone.
+        """
+        view = self._views.get(number)
+        return self._map(number) if view is None else view
+
+    def view(self, span: Span) -> memoryview:
+        """The bytes of a span.
+
+        Raises:
+            ValueError: the arena is gone, or the span reaches out of it.
+        """
+        number, offset, nbytes = span
+        view = self._views.get(number)
+        if view is None:
+            view = self._map(number)
+        return _slice(view, number, offset, nbytes)
+
+    def forget(self, number: int) -> None:
+        """Drop an arena; unknown numbers pass."""
+        view = self._views.pop(number, None)
+        mapped = self._mmaps.pop(number, None)
+        if view is not None and mapped is not None:
+            _unmap(view, mapped)
+
+    def close(self) -> None:
+        """Drop every arena."""
+        for number in list(self._views):
+            self.forget(number)
+
+    def _map(self, number: int) -> memoryview:
+        fd = _open(self._owner_pid, number, os.O_RDWR if self._writable else os.O_RDONLY)
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if self._writable else 0)
+        try:
+            mapped = mmap.mmap(fd, os.fstat(fd).st_size, prot=protection)
+        finally:
+            os.close(fd)
+        self._mmaps[number] = mapped
+        view = self._views[number] = memoryview(mapped)
+        return view
+
+
+def _slice(memory: memoryview, number: int, offset: int, nbytes: int) -> memoryview:
+    if offset < 0 or nbytes < 0 or offset + nbytes > len(memory):
+        raise ValueError(
+            f"{nbytes} bytes at {offset} reach out of arena {number} of {len(memory)} bytes"
+        )
+    return memory[offset : offset + nbytes]
+
+
+def _unmap(view: memoryview, mapped: mmap.mmap) -> None:
+    try:
+        view.release()
+        mapped.close()
+    except BufferError:
+        pass  # something still reads: the mapping goes with the last view
