@@ -14,10 +14,23 @@ Parameter = bool | int | float | str
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """An output the caller names; ``classes`` > 0 asks for the top classes instead of the tensor."""
+    """An output the caller names; ``classes`` > 0 asks for its top classes, not the tensor."""
 
     name: str
     classes: int = 0
+
+
+class Form:
+    """Everything about a call but its bytes; calls that share a form are checked once.
+
+    A transport that sees the same model, names, datatypes, shapes, sizes, outputs and parameters
+    again hands in the same form; the data plane keeps what it found there.
+    """
+
+    __slots__ = ("checked",)
+
+    def __init__(self) -> None:
+        self.checked: object | None = None
 
 
 @dataclass(slots=True)
@@ -36,6 +49,7 @@ class Call:
     outputs: tuple[Wanted, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     budget_ms: float | None = None
+    form: Form | None = None
 
 
 #: Called once per accepted call, when the device is done with the inputs.

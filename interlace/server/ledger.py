@@ -1,4 +1,4 @@
-"""What one model has answered: counts, times and histograms, as statistics and metrics need them."""
+"""What one model has answered: counts, times and histograms for statistics and metrics."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
+from interlace.core.errors import ServeError
 from interlace.core.request import Outcome, Reply
 
 #: Upper bounds of the latency histograms, in us.
@@ -66,6 +67,12 @@ class Ledger:
         self.compute_input.add(timing.input_ms * 1000.0)
         self.compute_infer.add(timing.infer_ms * 1000.0)
         self.compute_output.add(timing.output_ms * 1000.0)
+
+    def refused(self, error: ServeError) -> None:
+        """Enter a call that never became a request: malformed, or not taken."""
+        self.outcomes[Outcome.REFUSED] += 1
+        reason = error.reason.value
+        self.refusals[reason] = self.refusals.get(reason, 0) + 1
 
     def executed(self, rows: int, input_ms: float, infer_ms: float, output_ms: float) -> None:
         """Enter one execution of a batch of ``rows``."""

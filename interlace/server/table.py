@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
 from interlace.server.ledger import Ledger
 
+#: A name longer than this is cut in error texts; nobody's model is called that.
+NAME_CHARS: Final = 128
+
 
 @dataclass(slots=True)
 class Served:
-    """One deployed version: the model, and the ledger of its replies."""
+    """One deployed version: the model, and the ledger of its replies.
+
+    ``config`` is the JSON of Triton's ModelConfig; empty means one made from the signature.
+    """
 
     model: Model
     share: str = ""  #: where it runs, for people: "core 0 (50 %), batch 8"
     ledger: Ledger = field(default_factory=Ledger)
+    config: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -28,6 +37,7 @@ class ModelTable:
 
     def __init__(self) -> None:
         self._versions: dict[str, dict[str, Served]] = {}
+        self._found: dict[tuple[str, str], Served] = {}  # resolved since the last change
 
     def publish(self, served: Served) -> None:
         """Route a name and version to this deployment from now on."""
@@ -36,6 +46,7 @@ class ModelTable:
         if before is not None:
             served.ledger = before.ledger  # counters go on over a reload
         self._versions[name][version] = served
+        self._found.clear()
 
     def withdraw(self, key: str) -> None:
         """Stop routing to that deployment; unknown keys pass."""
@@ -45,6 +56,7 @@ class ModelTable:
                     del versions[version]
             if not versions:
                 del self._versions[name]
+        self._found.clear()
 
     def resolve(self, name: str, version: str = "") -> Served:
         """The deployment of a name; the newest version if none is asked for.
@@ -52,23 +64,18 @@ class ModelTable:
         Raises:
             ServeError: unknown name or version.
         """
-        versions = self._versions.get(name)
-        if versions is None:
-            near = get_close_matches(name, self._versions, n=3)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise ServeError(
-                Reason.UNKNOWN_MODEL, f"Request for unknown model: '{name}' is not found{hint}"
-            )
-        if not version:
-            return versions[max(versions, key=int)]
-        if version not in versions:
-            known = ", ".join(sorted(versions, key=int))
-            raise ServeError(
-                Reason.UNKNOWN_MODEL,
-                f"Request for unknown model: '{name}' version {version} is not found; "
-                f"served: {known}",
-            )
-        return versions[version]
+        found = self._found.get((name, version))
+        if found is None:
+            found = self._found[(name, version)] = self._look_up(name, version)
+        return found
+
+    def versions(self, name: str) -> list[str]:
+        """The served versions of a name, oldest first; empty if unknown."""
+        return sorted(self._versions.get(name, ()), key=int)
+
+    def by_key(self, key: str) -> Served | None:
+        """The deployment of that key, while it is published."""
+        return next((served for served in self.all() if served.key == key), None)
 
     def all(self) -> list[Served]:
         """Every deployment, by name and version."""
@@ -77,3 +84,23 @@ class ModelTable:
             for _, versions in sorted(self._versions.items())
             for _, served in sorted(versions.items(), key=lambda item: int(item[0]))
         ]
+
+    def _look_up(self, name: str, version: str) -> Served:
+        versions = self._versions.get(name)
+        if versions is None:
+            short = name[:NAME_CHARS]
+            near = get_close_matches(short, self._versions, n=3)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise ServeError(
+                Reason.UNKNOWN_MODEL, f"Request for unknown model: '{short}' is not found{hint}"
+            )
+        if not version:
+            return versions[max(versions, key=int)]
+        if version not in versions:
+            known = ", ".join(sorted(versions, key=int))
+            raise ServeError(
+                Reason.UNKNOWN_MODEL,
+                f"Request for unknown model: '{name}' version {version[:NAME_CHARS]} is not found; "
+                f"served: {known}",
+            )
+        return versions[version]
