@@ -13,6 +13,8 @@ from interlace.policy.base import Planner
 
 #: Accelerator time that a model of unknown rate is taken to want.
 _UNKNOWN_SHARE = 0.02
+#: A rate that asks only whether the SLO can be met at all.
+_TRICKLE_RPS = 0.01
 _LOWEST, _HIGHEST, _STEPS = 1e-3, 1e4, 24
 
 
@@ -42,7 +44,7 @@ class Widest:
         return replace(plan, unserved_rps=short | lost, reasons=reasons, headroom=factor)
 
     def _hopeless(self, one: Demand, fleet: Fleet, profiles: Profiles, current: Plan) -> bool:
-        alone = replace(one, rate_rps=one.rate_rps * _LOWEST)
+        alone = replace(one, rate_rps=_TRICKLE_RPS)
         return bool(self.planner([alone], fleet, profiles, current).unserved_rps)
 
     def _largest(

@@ -1,0 +1,71 @@
+"""Predicted latency of a model: its profile, corrected by what was seen lately."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from interlace.core.plan import Demand
+from interlace.core.profile import Profile
+from interlace.perf.latency import surface
+
+#: A stochastic estimate of the ratio seen/predicted that this part of executions stays below.
+_QUANTILE = 0.9
+_STEP = 0.05
+_LOW, _HIGH = 0.5, 20.0
+_SHAPES = 256
+
+
+class Belief:
+    """Latency tables of one model by share, and correction factors by shape of batch.
+
+    The correction follows the 0.9 quantile of seen over predicted latency (Robbins and Monro's
+    recursion): it rises by ``step * 0.9`` of itself when an execution is slower than believed and
+    falls by ``step * 0.1`` when it is not.
+    """
+
+    def __init__(self, demand: Demand, profile: Profile) -> None:
+        self._surface = surface(profile)
+        self._slo_ms = demand.slo_ms
+        self._max_batch = demand.max_batch
+        self._tables: dict[int, tuple[float, ...]] = {}
+        self._best: dict[int, int] = {}
+        self._overall = 1.0
+        self._by_shape: dict[Hashable, float] = {}
+
+    def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
+        table = self._tables.get(share_pct)
+        if table is None:
+            table = self._tables[share_pct] = self._table(share_pct)
+        believed_ms = table[rows] if rows < len(table) else self._far_ms(rows, share_pct)
+        return believed_ms * self._by_shape.get(shape, self._overall)
+
+    def best_batch(self, share_pct: int) -> int:
+        best = self._best.get(share_pct)
+        if best is None:
+            batch = self._surface.best_batch(self._slo_ms / 2.0, share_pct, self._max_batch)
+            best = self._best[share_pct] = max(1, batch)
+        return best
+
+    def learn(self, rows: int, share_pct: int, shape: Hashable, seen_ms: float) -> None:
+        """Enter one execution that took ``seen_ms``."""
+        before = self._by_shape.get(shape, self._overall)
+        ratio = seen_ms / self.latency_ms(rows, share_pct, shape) * before
+        if len(self._by_shape) < _SHAPES or shape in self._by_shape:
+            self._by_shape[shape] = _follow(before, ratio)
+        self._overall = _follow(self._overall, ratio)
+
+    def _table(self, share_pct: int) -> tuple[float, ...]:
+        rows = range(1, self._max_batch + 1)
+        return (0.0, *(self._surface.latency_ms(n, share_pct) for n in rows))
+
+    def _far_ms(self, rows: int, share_pct: int) -> float:
+        return self._surface.latency_ms(rows, share_pct)
+
+
+def _follow(estimate: float, ratio: float) -> float:
+    # A jump far above the estimate is followed faster than one step would.
+    if ratio > estimate:
+        estimate += _STEP * _QUANTILE * max(estimate, min(ratio - estimate, 10.0 * estimate))
+    else:
+        estimate -= _STEP * (1.0 - _QUANTILE) * estimate
+    return min(max(estimate, _LOW), _HIGH)

@@ -1,0 +1,83 @@
+"""The whole server as one function of an event and a time."""
+
+from __future__ import annotations
+
+from interlace.core.hardware import Fleet
+from interlace.core.messages import (
+    Arrived,
+    Cancelled,
+    Command,
+    Deployed,
+    Event,
+    Finished,
+    Lost,
+    Planned,
+    Run,
+    Ticked,
+    Withdrawn,
+    Woke,
+)
+from interlace.engine.moving import Moving
+from interlace.engine.partitions import Life
+from interlace.engine.placing import Placing
+from interlace.engine.rates import Rates
+from interlace.engine.serving import Serving
+from interlace.engine.state import State
+from interlace.policy.base import System
+
+
+class Engine:
+    """Events in, commands out: no clock, no thread, no I/O; equal events give equal commands."""
+
+    def __init__(self, fleet: Fleet, system: System) -> None:
+        self.state = State(fleet)
+        self.rates = Rates()
+        self._serving = Serving(self.state, system, self.rates)
+        self._moving = Moving(self.state, self._serving, self.rates)
+        self._placing = Placing(self.state, self._moving, self.rates)
+
+    def handle(self, event: Event, now_ms: float) -> list[Command]:
+        """Take in one event and return what is to be done, in order."""
+        match event:
+            case Arrived(request=request):
+                return self._serving.arrive(request, now_ms)
+            case Finished(work=Run() as run):
+                return self._ran(event, run, now_ms)
+            case Finished():
+                return self._worked(event, now_ms)
+            case Cancelled(model=model, request_id=request_id):
+                return self._serving.cancel(model, request_id)
+            case Woke():
+                gpus = [gpu.id for gpu in self.state.fleet.gpus]
+                return self._serving.expire(now_ms) + self._serving.dispatch(gpus, now_ms)
+            case Ticked():
+                return self._serving.expire(now_ms) + self._placing.tick(now_ms)
+            case Deployed():
+                return self._placing.deploy(event)
+            case Withdrawn(model=model):
+                return self._placing.withdraw(model, now_ms)
+            case Planned():
+                return self._placing.planned(event, now_ms)
+            case Lost():
+                return self._moving.lost(event, now_ms)
+
+    def _ran(self, finished: Finished, run: Run, now_ms: float) -> list[Command]:
+        commands = self._placing.blame(run, finished.failure, now_ms)
+        commands += self._serving.finish(finished, run, now_ms)
+        if self._reorganising(run):
+            return commands + self._moving.settle(now_ms)
+        return commands + self._serving.dispatch((run.gpu,), now_ms)
+
+    def _worked(self, finished: Finished, now_ms: float) -> list[Command]:
+        commands = self._placing.blame(finished.work, finished.failure, now_ms)
+        return commands + self._moving.finished(finished, now_ms)
+
+    def _reorganising(self, run: Run) -> bool:
+        """True if the end of this batch may let a change of plan go on."""
+        live = self.state.lives.get(run.partition)
+        if live is None or live.life is not Life.READY:
+            return True
+        tenant = self.state.tenants.get(run.batch.model)
+        if tenant is None or tenant.leaving:
+            return True
+        return all(slot.model != run.batch.model for slot in live.slots)

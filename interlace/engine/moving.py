@@ -1,0 +1,174 @@
+"""The way to the wanted plan: partitions made and given up, models loaded and unloaded."""
+
+from __future__ import annotations
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.hardware import Trait
+from interlace.core.messages import (
+    Carve,
+    Command,
+    Finished,
+    Load,
+    Lost,
+    Release,
+    Run,
+    Tell,
+    Unload,
+    Work,
+)
+from interlace.engine.partitions import Life, Live, Stay
+from interlace.engine.rates import Rates
+from interlace.engine.reorganise import settled, steps
+from interlace.engine.serving import Serving
+from interlace.engine.state import State, Tenant
+from interlace.perf.memory import needed_bytes
+
+
+class Moving:
+    """Reconciles what is with what is wanted, and tells owners what has become true."""
+
+    def __init__(self, state: State, serving: Serving, rates: Rates) -> None:
+        self._state = state
+        self._serving = serving
+        self._rates = rates
+
+    def finished(self, finished: Finished, now_ms: float) -> list[Command]:
+        """Enter the end of a carve, load, unload or release."""
+        work = finished.work
+        live = self._state.lives.get(work.partition)
+        if live is None:
+            return []
+        commands: list[Command] = []
+        match work:
+            case Carve():
+                self._carved(live, finished)
+            case Load(model=model):
+                commands = self._loaded(live, model, finished)
+            case Unload(model=model):
+                live.stays.pop(model, None)
+                live.resident_bytes.pop(model, None)
+            case Release():
+                live.become(Life.GONE)
+                del self._state.lives[live.id]
+            case Run():
+                raise AssertionError("runs are finished by the serving half")
+        if isinstance(work, Carve) and finished.failure is not None:
+            return commands  # tried again at the next epoch, not at once
+        return commands + self.settle(now_ms)
+
+    def lost(self, lost: Lost, now_ms: float) -> list[Command]:
+        """A partition died: forget it; what is wanted of it is made anew."""
+        live = self._state.lives.pop(lost.partition, None)
+        if live is not None:
+            live.become(Life.GONE)
+            self._state.lost_partitions += 1
+        return self.settle(now_ms)
+
+    def settle(self, now_ms: float) -> list[Command]:
+        """Begin what can be begun towards the target, and tell owners what has become true."""
+        self._empty_leavers()
+        overlapped = self._overlapped()
+        self._begin_draining(overlapped)
+        self._state.rehost()
+        commands: list[Command] = []
+        for work in list(steps(self._state.lives, self._state.target, overlapped)):
+            self._begin(work)
+            commands.append(work)
+        self._state.rehost()
+        commands += self._tell_changes()
+        return commands + self._serving.dispatch([g.id for g in self._state.fleet.gpus], now_ms)
+
+    def _begin_draining(self, overlapped: bool) -> None:
+        """Close partitions that are not wanted: after the switch, or before it if they must go."""
+        if overlapped and not settled(self._state.lives, self._state.target):
+            return
+        wanted = {partition.id for partition in self._state.target.partitions}
+        for live in self._state.lives.values():
+            if live.id not in wanted and live.life is Life.READY:
+                live.become(Life.DRAINING)
+
+    def _begin(self, work: Work) -> None:
+        match work:
+            case Carve(partition=name, gpu=gpu, share_pct=share_pct):
+                self._state.lives[name] = Live(name, gpu, share_pct)
+            case Load(partition=name, model=model):
+                self._state.lives[name].stays[model] = Stay.LOADING
+            case Unload(partition=name, model=model):
+                self._state.lives[name].stays[model] = Stay.UNLOADING
+            case Release(partition=name):
+                self._state.lives[name].become(Life.RELEASING)
+            case Run():
+                raise AssertionError("plans contain no runs")
+
+    def _carved(self, live: Live, finished: Finished) -> None:
+        if finished.failure is None:
+            live.become(Life.READY)
+            live.units = finished.units
+        elif not finished.failure.fatal:
+            live.become(Life.GONE)
+            del self._state.lives[live.id]
+
+    def _loaded(self, live: Live, model: str, finished: Finished) -> list[Command]:
+        if finished.failure is None:
+            live.stays[model] = Stay.LOADED
+            live.resident_bytes[model] = finished.resident_bytes
+            return []
+        live.stays.pop(model, None)
+        if finished.failure.fatal:
+            return []  # the partition is lost, and blame is laid there
+        self._state.drop_from_target(model, live.id)
+        tenant = self._state.tenants.get(model)
+        if tenant is None or tenant.hosts or self._state.wants(model):
+            return []
+        return self.set_aside(model, tenant, f"it could not be loaded: {finished.failure.detail}")
+
+    def set_aside(self, model: str, tenant: Tenant, reason: str) -> list[Command]:
+        """Serve a model no more, for a reason that its callers are told."""
+        tenant.aside = reason
+        tenant.told = True
+        self._state.drop_from_target(model)
+        error = ServeError(Reason.SET_ASIDE, reason)
+        return [*self._serving.abandon(tenant, error), Tell(model, "failed", reason)]
+
+    def _empty_leavers(self) -> None:
+        for name, tenant in self._state.tenants.items():
+            if tenant.leaving and not len(tenant.queue) and self._state.wants(name):
+                self._state.drop_from_target(name)
+
+    def _tell_changes(self) -> list[Command]:
+        tells: list[Command] = []
+        for name, tenant in list(self._state.tenants.items()):
+            if tenant.leaving and not len(tenant.queue) and not self._held(name):
+                del self._state.tenants[name]
+                self._rates.forget(name)
+                tells.append(Tell(name, "gone"))
+            elif tenant.hosts and not tenant.told:
+                tenant.told = True
+                tells.append(Tell(name, "ready"))
+        return tells
+
+    def _held(self, model: str) -> bool:
+        return any(
+            model in live.stays or live.running == model for live in self._state.lives.values()
+        )
+
+    def _overlapped(self) -> bool:
+        """True where new and old can stand side by side: the device can, and memory suffices."""
+        return all(
+            Trait.OVERLAPPED_REORGANISATION in gpu.traits
+            and self._both_bytes(gpu.id) <= gpu.memory_bytes
+            for gpu in self._state.fleet.gpus
+        )
+
+    def _both_bytes(self, gpu: str) -> int:
+        """Memory of everything that is loaded and everything that is wanted on one accelerator."""
+        target = self._state.target.partitions
+        both = {(p.id, s.model) for p in target if p.gpu == gpu for s in p.slots}
+        both |= {
+            (live.id, model)
+            for live in self._state.lives.values()
+            if live.gpu == gpu
+            for model in live.stays
+        }
+        profiles = {name: tenant.profile for name, tenant in self._state.tenants.items()}
+        return needed_bytes((m for _, m in both if m in profiles), profiles)

@@ -1,0 +1,160 @@
+"""Who is deployed, and which plan is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from interlace.core.messages import (
+    Command,
+    Deployed,
+    Deployment,
+    Failure,
+    Load,
+    Planned,
+    Run,
+    Solve,
+    Tell,
+    Work,
+)
+from interlace.core.plan import Plan
+from interlace.engine.beliefs import Belief
+from interlace.engine.moving import Moving
+from interlace.engine.queues import Queue
+from interlace.engine.rates import Rates
+from interlace.engine.reorganise import relabel
+from interlace.engine.state import State, Tenant
+
+#: A model that kills its worker this often within the window is set aside.
+CRASH_LIMIT = 3
+CRASH_WINDOW_MS = 600_000.0
+
+
+class Placing:
+    """Deployments and plans. Every ``Deployed`` model is told of once: ready, or failed."""
+
+    def __init__(self, state: State, moving: Moving, rates: Rates) -> None:
+        self._state = state
+        self._moving = moving
+        self._rates = rates
+        self._ticket = 0
+        self._open_ticket: int | None = None
+        self._stale = False
+
+    def deploy(self, deployed: Deployed) -> list[Command]:
+        """Take models in and ask for a plan that holds them."""
+        for one in deployed.deployments:
+            self._state.tenants[one.demand.model] = _tenant(one)
+        return self.ask()
+
+    def withdraw(self, model: str, now_ms: float) -> list[Command]:
+        """Serve what is queued, then unload everywhere."""
+        tenant = self._state.tenants.get(model)
+        if tenant is None:
+            return [Tell(model, "gone")]
+        tenant.leaving = True
+        return self._moving.settle(now_ms)
+
+    def ask(self) -> list[Command]:
+        """Ask for a plan for the present demand; one question at a time is open."""
+        if self._open_ticket is not None:
+            self._stale = True
+            return []
+        tenants = [t for t in self._state.tenants.values() if t.aside is None and not t.leaving]
+        self._ticket += 1
+        self._open_ticket, self._stale = self._ticket, False
+        demand = tuple(
+            replace(t.demand, rate_rps=self._rates.rate_rps(t.demand.model) or t.demand.rate_rps)
+            for t in tenants
+        )
+        profiles = {t.demand.model: t.profile for t in tenants}
+        return [Solve(self._ticket, demand, self._current(), profiles)]
+
+    def planned(self, planned: Planned, now_ms: float) -> list[Command]:
+        """Head for a new plan."""
+        if planned.ticket != self._open_ticket:
+            return []
+        self._open_ticket = None
+        self._rates.planned()
+        if planned.failure is None:
+            plan = relabel(planned.plan, self._state.lives, self._state.partitions)
+            self._state.partitions += len(plan.partitions)
+            self._state.target = self._with_late_arrivals(plan)
+        commands = self._tell_unplaced(planned)
+        if self._stale:
+            commands += self.ask()
+        return commands + self._moving.settle(now_ms)
+
+    def tick(self, now_ms: float) -> list[Command]:
+        """Close an epoch: replan if the mix moved, repeat what failed."""
+        self._rates.tick(now_ms)
+        planned_rps: dict[str, float] = {}
+        for partition in self._state.target.partitions:
+            for slot in partition.slots:
+                planned_rps[slot.model] = planned_rps.get(slot.model, 0.0) + slot.rate_rps
+        cost_ms = {
+            name: tenant.belief.latency_ms(1, 100)
+            for name, tenant in self._state.tenants.items()
+            if tenant.aside is None
+        }
+        commands = self.ask() if self._rates.moved(cost_ms, planned_rps) else []
+        return commands + self._moving.settle(now_ms)
+
+    def blame(self, work: Work, failure: Failure | None, now_ms: float) -> list[Command]:
+        """A worker died: count it against the model that it ran or loaded.
+
+        Work behind the first piece of a dead partition is not to blame.
+        """
+        live = self._state.lives.get(work.partition)
+        if failure is None or not failure.fatal or live is None or live.dying:
+            return []
+        live.dying = True
+        model = _model_of(work)
+        tenant = self._state.tenants.get(model) if model else None
+        if model is None or tenant is None:
+            return []
+        recent = [t for t in tenant.crashes_ms if now_ms - t < CRASH_WINDOW_MS]
+        tenant.crashes_ms = [*recent, now_ms]
+        if len(tenant.crashes_ms) < CRASH_LIMIT:
+            return []
+        reason = (
+            f"set aside: it crashed its worker {CRASH_LIMIT} times, last with: {failure.detail}"
+        )
+        return self._moving.set_aside(model, tenant, reason)
+
+    def _tell_unplaced(self, planned: Planned) -> list[Command]:
+        """Set aside what the planner finds no place for, with its reason."""
+        commands: list[Command] = []
+        for name, tenant in list(self._state.tenants.items()):
+            asked = tenant.aside is None and not tenant.leaving and not self._stale
+            if asked and not self._state.wants(name) and not tenant.hosts:
+                why = planned.failure or planned.plan.reasons.get(name, "no partition can hold it")
+                commands += self._moving.set_aside(name, tenant, f"it has no place: {why}")
+        return commands
+
+    def _with_late_arrivals(self, plan: Plan) -> Plan:
+        """The plan without models that left or were set aside while it was made."""
+        self._state.target = plan
+        for partition in plan.partitions:
+            for slot in partition.slots:
+                tenant = self._state.tenants.get(slot.model)
+                if tenant is None or tenant.aside is not None or tenant.leaving:
+                    self._state.drop_from_target(slot.model)
+        return self._state.target
+
+    def _current(self) -> Plan:
+        lives = sorted(self._state.lives.values(), key=lambda live: live.id)
+        return replace(self._state.target, partitions=tuple(live.as_plan() for live in lives))
+
+
+def _tenant(one: Deployment) -> Tenant:
+    return Tenant(one.demand, one.profile, Queue(one.queue_limit), Belief(one.demand, one.profile))
+
+
+def _model_of(work: Work) -> str | None:
+    match work:
+        case Run(batch=batch):
+            return batch.model
+        case Load(model=model):
+            return model
+        case _:
+            return None

@@ -1,0 +1,112 @@
+"""One bounded queue per model, most urgent first."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import Final
+
+from interlace.core.request import Request
+
+#: Order of service: priority, then deadline, then arrival.
+Claim = tuple[int, float, int]
+
+
+#: Priority 0 is "no say in it" (Triton's default level): after every stated priority.
+_UNSTATED: Final = 2**64
+
+
+def claim(request: Request) -> Claim:
+    """A request's place in its queue. Ids grow with arrival, so equal deadlines are FIFO."""
+    return (request.priority or _UNSTATED, request.deadline_ms, request.id)
+
+
+class Queue:
+    """Waiting requests of one model, ordered by ``claim``; at most ``limit`` of them."""
+
+    __slots__ = ("_claims", "_requests", "limit", "rows")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.rows = 0
+        self._claims: list[Claim] = []
+        self._requests: dict[int, Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    @property
+    def full(self) -> bool:
+        return len(self._claims) >= self.limit
+
+    @property
+    def head(self) -> Request | None:
+        return self._requests[self._claims[0][2]] if self._claims else None
+
+    @property
+    def tail_deadline_ms(self) -> float:
+        return self._claims[-1][1] if self._claims else float("inf")
+
+    def push(self, request: Request) -> None:
+        insort(self._claims, claim(request))
+        self._requests[request.id] = request
+        self.rows += request.rows
+
+    def remove(self, request_id: int) -> Request | None:
+        """Take one request out; ``None`` if it is not queued."""
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            del self._claims[bisect_left(self._claims, claim(request))]
+            self.rows -= request.rows
+        return request
+
+    def rows_before(self, request: Request) -> int:
+        """Rows served before ``request``: exact when every request has as many rows."""
+        count = len(self._claims)
+        if not count:
+            return 0
+        place = bisect_left(self._claims, claim(request))
+        return self.rows * place // count
+
+    def batch_rows(self, limit: int) -> int:
+        """Rows that ``take(limit)`` would return."""
+        if not self._claims:
+            return 0
+        return sum(request.rows for request in self._company(limit))
+
+    def take(self, limit: int) -> tuple[Request, ...]:
+        """Remove and return the next batch: the head, and those after it that may join it.
+
+        Only requests of the head's shape join, in order; one that is too large for the rows left
+        does not stop smaller ones behind it. The head is taken even if it alone exceeds ``limit``.
+        """
+        company = self._company(limit)
+        for request in company:
+            self.remove(request.id)
+        return tuple(company)
+
+    def expired(self, before_ms: float) -> list[Request]:
+        """Remove and return every request whose deadline is earlier than ``before_ms``."""
+        late = [self._requests[c[2]] for c in self._claims if c[1] < before_ms]
+        for request in late:
+            self.remove(request.id)
+        return late
+
+    def clear(self) -> list[Request]:
+        """Remove and return everything, in order."""
+        everything = [self._requests[c[2]] for c in self._claims]
+        self._claims.clear()
+        self._requests.clear()
+        self.rows = 0
+        return everything
+
+    def _company(self, limit: int) -> list[Request]:
+        head = self._requests[self._claims[0][2]]
+        company, rows = [head], head.rows
+        for index in range(1, len(self._claims)):
+            if rows >= limit:
+                break
+            request = self._requests[self._claims[index][2]]
+            if request.shape == head.shape and rows + request.rows <= limit:
+                company.append(request)
+                rows += request.rows
+        return company

@@ -1,0 +1,75 @@
+"""Why a request is not served, in words: what was promised, how late it would be, when to retry."""
+
+from __future__ import annotations
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.request import Request
+from interlace.engine.state import Tenant
+from interlace.policy.base import Refusal
+
+
+def unknown(request: Request) -> ServeError:
+    """The deployment is not (or no longer) known to the engine."""
+    return ServeError(Reason.UNKNOWN_MODEL, f"deployment {request.model} is not served")
+
+
+def not_served(request: Request, tenant: Tenant | None) -> ServeError | None:
+    """Why nothing is accepted for this model, if so."""
+    if tenant is None or tenant.leaving:
+        return unknown(request)
+    if tenant.aside is not None:
+        return ServeError(Reason.SET_ASIDE, tenant.aside)
+    return None
+
+
+def full(request: Request, tenant: Tenant) -> ServeError:
+    """The queue is at its bound."""
+    waiting = len(tenant.queue)
+    batch_ms = tenant.belief.latency_ms(1, 100)
+    return ServeError(
+        Reason.OVERLOADED,
+        f"Exceeds maximum queue size: {waiting} requests wait for {_name(request)}, the limit is "
+        f"{tenant.queue.limit}",
+        retry_after_ms=max(1.0, batch_ms),
+    )
+
+
+def late(request: Request, refusal: Refusal, now_ms: float) -> ServeError:
+    """Admission predicts that the deadline would be missed."""
+    slo_ms = request.deadline_ms - request.arrived_ms
+    if refusal.full:
+        return ServeError(
+            Reason.OVERLOADED,
+            f"the queue of {_name(request)} is full",
+            retry_after_ms=refusal.retry_after_ms,
+        )
+    text = (
+        f"{_name(request)} would answer {refusal.late_ms:.1f} ms after the deadline of "
+        f"{slo_ms:.1f} ms"
+    )
+    if refusal.late_ms <= 0:
+        text = f"accepting this request to {_name(request)} would make an accepted one late"
+    if refusal.retry_after_ms is None:
+        text += "; even an idle server could not make it: ask with a larger slo_ms"
+    else:
+        text += f"; retry in {refusal.retry_after_ms:.0f} ms"
+    reason = Reason.DEADLINE if refusal.retry_after_ms is None else Reason.OVERLOADED
+    return ServeError(
+        reason, text, retry_after_ms=refusal.retry_after_ms, late_ms=max(refusal.late_ms, 0.0)
+    )
+
+
+def expired(request: Request, run_ms: float, now_ms: float) -> ServeError:
+    """Accepted, but its deadline can no longer be met from the queue."""
+    slo_ms = request.deadline_ms - request.arrived_ms
+    late_ms = now_ms + run_ms - request.deadline_ms
+    return ServeError(
+        Reason.DEADLINE,
+        f"Request timeout expired: {_name(request)} waited {now_ms - request.arrived_ms:.1f} ms "
+        f"of its {slo_ms:.1f} ms and would end {late_ms:.1f} ms late",
+        late_ms=late_ms,
+    )
+
+
+def _name(request: Request) -> str:
+    return f"model '{request.model.split('/', 1)[0]}'"

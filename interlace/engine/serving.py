@@ -1,0 +1,216 @@
+"""The data half of the engine: admit, queue, form batches, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.messages import Answer, Command, Finished, Run, WakeAt
+from interlace.core.request import Batch, Outcome, Reply, Request, Timing
+from interlace.engine import refusals
+from interlace.engine.partitions import Life, Live, Running
+from interlace.engine.rates import Rates
+from interlace.engine.state import State, Tenant
+from interlace.engine.view import GpuView
+from interlace.policy.base import Launch, System
+
+
+class Serving:
+    """Requests from arrival to answer. Every accepted request is answered exactly once."""
+
+    def __init__(self, state: State, system: System, rates: Rates) -> None:
+        self._state = state
+        self._system = system
+        self._rates = rates
+        self._views: Mapping[str, GpuView] = {
+            gpu.id: GpuView(state, gpu) for gpu in state.fleet.gpus
+        }
+
+    def arrive(self, request: Request, now_ms: float) -> list[Command]:
+        """Admit or refuse; start at once if something is idle."""
+        tenant = self._state.tenants.get(request.model)
+        error = refusals.not_served(request, tenant)
+        if tenant is None or error is not None:
+            return [_refused(request, error or refusals.unknown(request))]
+        self._rates.count(request.model, request.rows)
+        error = self._judge(request, tenant, now_ms)
+        if error is not None:
+            return [_refused(request, error)]
+        tenant.queue.push(request)
+        commands: list[Command] = []
+        if any(host.batch is None for host in tenant.hosts):
+            commands = self.dispatch({host.gpu for host in tenant.hosts}, now_ms)
+        if tenant.queue.head is request:
+            commands.append(WakeAt(request.deadline_ms))
+        return commands
+
+    def _judge(self, request: Request, tenant: Tenant, now_ms: float) -> ServeError | None:
+        if tenant.queue.full:
+            return refusals.full(request, tenant)
+        if not tenant.hosts:
+            return None  # loading: it waits in the queue, and its deadline is kept there
+        view = self._views[tenant.hosts[0].gpu]
+        refusal = self._system.admission(request, view, now_ms)
+        return refusals.late(request, refusal, now_ms) if refusal else None
+
+    def cancel(self, model: str, request_id: int) -> list[Command]:
+        """Take a request out of its queue; one that runs is answered when its batch ends."""
+        tenant = self._state.tenants.get(model)
+        request = tenant.queue.remove(request_id) if tenant else None
+        if request is None:
+            if any(_holds(live, request_id) for live in self._state.lives.values()):
+                self._state.cancelled.add(request_id)
+            return []
+        self._state.retried.discard(request_id)
+        return [_cancelled(request)]
+
+    def finish(self, finished: Finished, run: Run, now_ms: float) -> list[Command]:
+        """Answer a batch, or see that what failed is tried once more."""
+        live = self._state.lives.get(run.partition)
+        running = live.batch if live else None
+        started_ms = running.started_ms if running else now_ms
+        if live is not None and running is not None and running.run is run:
+            live.batch = None
+        if finished.failure is not None:
+            return self._failed(run.batch, finished.failure.detail, now_ms)
+        batch = run.batch
+        if live is not None and batch.model in self._state.tenants:
+            self._learn(batch, live, now_ms - started_ms)
+            self._state.charge(live.gpu, batch.model, started_ms, now_ms - started_ms)
+        return self._answers(finished, batch, started_ms, now_ms)
+
+    def dispatch(self, gpus: Iterable[str], now_ms: float) -> list[Command]:
+        """Ask the dispatcher what starts now on these accelerators."""
+        commands: list[Command] = []
+        for gpu in gpus:
+            commands += self._expire_hopeless(gpu, now_ms)
+            decision = self._system.dispatcher(self._views[gpu], now_ms)
+            commands += [self._launch(launch, now_ms) for launch in decision.launches]
+            if decision.wake_ms is not None:
+                commands.append(WakeAt(decision.wake_ms))
+        return commands
+
+    def expire(self, now_ms: float) -> list[Command]:
+        """Answer what missed its deadline in a queue, and ask to be woken for the next."""
+        commands: list[Command] = []
+        next_ms = float("inf")
+        for tenant in self._state.tenants.values():
+            for request in tenant.queue.expired(now_ms):
+                commands.append(self._expired(request, 0.0, now_ms))
+            if tenant.queue.head is not None:
+                next_ms = min(next_ms, tenant.queue.head.deadline_ms)
+        if next_ms < float("inf"):
+            commands.append(WakeAt(next_ms))
+        return commands
+
+    def abandon(self, tenant: Tenant, error: ServeError) -> list[Command]:
+        """Answer everything queued for a model that is not served any more."""
+        queued = tenant.queue.clear()
+        self._state.retried.difference_update(request.id for request in queued)
+        return [Answer(Reply(request, Outcome.FAILED, error=error)) for request in queued]
+
+    def _launch(self, launch: Launch, now_ms: float) -> Command:
+        tenant = self._state.tenants[launch.model]
+        live = self._state.lives[launch.partition]
+        assert live.life is Life.READY, f"launch into {live.id}, which is {live.life}"
+        assert live.batch is None, f"launch into {live.id}, which runs a batch"
+        head = tenant.queue.head
+        assert head is not None, f"launch of {launch.model}, whose queue is empty"
+        # A request whose batch failed before runs alone: if it is the cause, it fails alone.
+        rows = head.rows if head.id in self._state.retried else launch.rows
+        requests = tenant.queue.take(rows)
+        rows = sum(request.rows for request in requests)
+        self._state.batches += 1
+        batch = Batch(self._state.batches, launch.model, requests, rows)
+        run = Run(live.gpu, live.id, batch)
+        run_ms = tenant.belief.latency_ms(rows, live.share_pct, head.shape)
+        live.batch = Running(run, now_ms, now_ms + run_ms)
+        live.starts_ms[launch.model] = now_ms
+        return run
+
+    def _learn(self, batch: Batch, live: Live, seen_ms: float) -> None:
+        belief = self._state.tenants[batch.model].belief
+        belief.learn(batch.rows, live.share_pct, batch.requests[0].shape, seen_ms)
+
+    def _answers(
+        self, finished: Finished, batch: Batch, started_ms: float, now_ms: float
+    ) -> list[Command]:
+        answers: list[Command] = []
+        for request, outputs in zip(batch.requests, finished.outputs, strict=True):
+            self._state.retried.discard(request.id)
+            if request.id in self._state.cancelled:
+                self._state.cancelled.discard(request.id)
+                answers.append(_cancelled(request))
+                continue
+            outcome = Outcome.OK if now_ms <= request.deadline_ms else Outcome.LATE
+            timing = Timing(
+                started_ms - request.arrived_ms,
+                finished.timing.input_ms,
+                finished.timing.infer_ms,
+                finished.timing.output_ms,
+                batch.rows,
+            )
+            reply = Reply(request, outcome, outputs, None, timing, batch.id)
+            answers.append(Answer(reply))
+        return answers
+
+    def _failed(self, batch: Batch, detail: str, now_ms: float) -> list[Command]:
+        """Put a failed batch's requests back to run alone, once; answer those that had that."""
+        commands: list[Command] = []
+        tenant = self._state.tenants.get(batch.model)
+        for request in batch.requests:
+            if request.id in self._state.cancelled:
+                self._state.cancelled.discard(request.id)
+                self._state.retried.discard(request.id)
+                commands.append(_cancelled(request))
+            elif self._may_retry(request, tenant, now_ms) and tenant is not None:
+                self._state.retried.add(request.id)
+                tenant.queue.push(request)
+                commands.append(WakeAt(request.deadline_ms))
+            else:
+                self._state.retried.discard(request.id)
+                error = ServeError(Reason.BACKEND, detail)
+                commands.append(Answer(Reply(request, Outcome.FAILED, error=error)))
+        return commands
+
+    def _may_retry(self, request: Request, tenant: Tenant | None, now_ms: float) -> bool:
+        if tenant is None or tenant.aside is not None or tenant.queue.full:
+            return False
+        return request.id not in self._state.retried and request.deadline_ms > now_ms
+
+    def _expire_hopeless(self, gpu: str, now_ms: float) -> list[Command]:
+        """Drop what cannot make it any more, before a batch is formed."""
+        commands: list[Command] = []
+        for tenant in self._state.tenants.values():
+            head = tenant.queue.head
+            if head is None or not tenant.hosts:
+                continue
+            fastest_ms = min(
+                tenant.belief.latency_ms(head.rows, host.share_pct, head.shape)
+                for host in tenant.hosts
+            )
+            if head.deadline_ms >= now_ms + fastest_ms:
+                continue
+            for request in tenant.queue.expired(now_ms + fastest_ms):
+                commands.append(self._expired(request, fastest_ms, now_ms))
+        return commands
+
+    def _expired(self, request: Request, run_ms: float, now_ms: float) -> Command:
+        self._state.retried.discard(request.id)
+        error = refusals.expired(request, run_ms, now_ms)
+        return Answer(Reply(request, Outcome.EXPIRED, error=error))
+
+
+def _refused(request: Request, error: ServeError) -> Command:
+    return Answer(Reply(request, Outcome.REFUSED, error=error))
+
+
+def _cancelled(request: Request) -> Command:
+    error = ServeError(Reason.CANCELLED, "the client went away")
+    return Answer(Reply(request, Outcome.CANCELLED, error=error))
+
+
+def _holds(live: Live, request_id: int) -> bool:
+    return live.batch is not None and any(
+        request.id == request_id for request in live.batch.run.batch.requests
+    )

@@ -1,0 +1,102 @@
+"""What the engine knows: tenants, partitions, the plan it is heading for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profile
+from interlace.engine.beliefs import Belief
+from interlace.engine.partitions import Life, Live
+from interlace.engine.queues import Queue
+from interlace.engine.reorganise import settled
+from interlace.policy.base import Tally
+
+
+@dataclass(slots=True)
+class Tenant:
+    """One deployed model: what is promised, what waits, where it runs."""
+
+    demand: Demand
+    profile: Profile
+    queue: Queue
+    belief: Belief
+    hosts: list[Live] = field(default_factory=list)
+    crashes_ms: list[float] = field(default_factory=list)
+    aside: str | None = None  #: why it is not served
+    leaving: bool = False
+    told: bool = False  #: its owner knows that it is ready, or failed
+
+
+@dataclass(slots=True)
+class State:
+    """Everything mutable, in one place; changed by the engine and its parts alone."""
+
+    fleet: Fleet
+    tenants: dict[str, Tenant] = field(default_factory=dict)
+    lives: dict[str, Live] = field(default_factory=dict)
+    target: Plan = field(default_factory=Plan)
+    tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
+    retried: set[int] = field(default_factory=set)
+    cancelled: set[int] = field(default_factory=set)
+    batches: int = 0
+    partitions: int = 0
+    lost_partitions: int = 0
+
+    def tally(self, gpu: str) -> Mapping[str, Tally]:
+        return self.tallies.setdefault(gpu, {})
+
+    def charge(self, gpu: str, model: str, started_ms: float, busy_ms: float) -> None:
+        """Enter accelerator time that a model has had."""
+        tallies = self.tallies.setdefault(gpu, {})
+        before = tallies.get(model, Tally())
+        tallies[model] = Tally(started_ms, before.busy_ms + busy_ms)
+
+    def wants(self, model: str) -> bool:
+        """True if the target has a slot for the model."""
+        return any(slot.model == model for p in self.target.partitions for slot in p.slots)
+
+    def rehost(self) -> None:
+        """Bring slots and hosts in line with what is loaded and what is wanted."""
+        wanted = {p.id: p for p in self.target.partitions}
+        switched = settled(self.lives, self.target)
+        for tenant in self.tenants.values():
+            tenant.hosts.clear()
+        for live in self.lives.values():
+            live.slots = _slots(live, wanted.get(live.id), switched)
+            if live.accepting:
+                for slot in live.slots:
+                    if slot.model in self.tenants:
+                        self.tenants[slot.model].hosts.append(live)
+
+    def drop_from_target(self, model: str, partition: str | None = None) -> None:
+        """Want a model no longer, in one partition or anywhere."""
+        partitions = tuple(
+            _without(p, model) if partition in (None, p.id) else p for p in self.target.partitions
+        )
+        self.target = Plan(
+            partitions,
+            {m: r for m, r in self.target.unserved_rps.items() if m != model},
+            {m: r for m, r in self.target.reasons.items() if m != model},
+            self.target.session_ms,
+            self.target.headroom,
+        )
+
+
+def _slots(live: Live, wanted: Partition | None, switched: bool) -> Sequence[Slot]:
+    """The wanted slots that are loaded, then until the switch the old ones that still are."""
+    if live.life is not Life.READY:
+        return ()
+    now = [slot for slot in wanted.slots if live.loaded(slot.model)] if wanted else []
+    if switched:
+        return tuple(now)
+    names = {slot.model for slot in now}
+    old = [s for s in live.slots if s.model not in names and live.loaded(s.model)]
+    return (*now, *old)
+
+
+def _without(partition: Partition, model: str) -> Partition:
+    slots = tuple(slot for slot in partition.slots if slot.model != model)
+    return Partition(partition.id, partition.gpu, partition.share_pct, slots, partition.duty_ms)

@@ -1,0 +1,45 @@
+"""One accelerator at one instant, as policies see it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+from interlace.core.hardware import Gpu
+from interlace.core.plan import Demand
+from interlace.engine.partitions import Live
+from interlace.engine.queues import Queue
+from interlace.engine.state import State
+from interlace.policy.base import Tally
+
+
+class GpuView:
+    """A live window on the engine's state; policies read it and keep nothing of it."""
+
+    __slots__ = ("_state", "gpu")
+
+    def __init__(self, state: State, gpu: Gpu) -> None:
+        self._state = state
+        self.gpu: Gpu = gpu
+
+    @property
+    def partitions(self) -> Sequence[Live]:
+        return [live for live in self._state.lives.values() if live.gpu == self.gpu.id]
+
+    @property
+    def tallies(self) -> Mapping[str, Tally]:
+        return self._state.tally(self.gpu.id)
+
+    def queue(self, model: str) -> Queue:
+        return self._state.tenants[model].queue
+
+    def hosts(self, model: str) -> Sequence[Live]:
+        return self._state.tenants[model].hosts
+
+    def demand(self, model: str) -> Demand:
+        return self._state.tenants[model].demand
+
+    def latency_ms(self, model: str, rows: int, share_pct: int, shape: Hashable = None) -> float:
+        return self._state.tenants[model].belief.latency_ms(rows, share_pct, shape)
+
+    def best_batch(self, model: str, share_pct: int) -> int:
+        return self._state.tenants[model].belief.best_batch(share_pct)

@@ -1,0 +1,122 @@
+"""Small worlds for tests: profiles of straight lines, fleets of one machine, whole runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from interlace.core.hardware import Fleet, Gpu, Trait
+from interlace.core.messages import (
+    Answer,
+    Command,
+    Deployed,
+    Deployment,
+    Event,
+    Planned,
+    Solve,
+    Tell,
+)
+from interlace.core.plan import Demand
+from interlace.core.profile import Point, Profile
+from interlace.core.request import Reply, Request
+from interlace.device.simulated import SimulatedDevice
+from interlace.engine.engine import Engine
+from interlace.policy.base import System
+from interlace.policy.catalog import system as row
+from interlace.runtime.clock import SimClock
+from interlace.runtime.runtime import Runtime
+
+OVERLAP = frozenset({Trait.OVERLAPPED_REORGANISATION})
+
+
+def line_profile(
+    model: str,
+    fixed_ms: float = 2.0,
+    row_ms: float = 1.0,
+    *,
+    speedup: float = 0.6,
+    max_batch: int = 32,
+    weights_bytes: int = 1_000,
+) -> Profile:
+    """L(b, 50 %) = fixed + b * row; at 100 % that times ``speedup``."""
+    points = {}
+    for share_pct, factor in ((50, 1.0), (100, speedup)):
+        batch = 1
+        while batch <= max_batch:
+            ms = (fixed_ms + batch * row_ms) * factor
+            points[(batch, share_pct)] = Point(ms, ms, ms, 10)
+            batch *= 2
+    return Profile(model, "digest", "test", weights_bytes, 10, points, load_ms=5.0)
+
+
+def machine(memory_bytes: int = 10**9, traits: frozenset[Trait] = OVERLAP) -> Fleet:
+    """One accelerator of two units."""
+    return Fleet((Gpu("g0", "test", 2, memory_bytes, (50, 100), traits),))
+
+
+class World:
+    """A runtime in virtual time over simulated devices, with what was answered and told."""
+
+    def __init__(
+        self,
+        profiles: Mapping[str, Profile],
+        fleet: Fleet | None = None,
+        system: System | None = None,
+        truth: Mapping[str, Profile] | None = None,
+    ) -> None:
+        self.profiles = profiles
+        self.fleet = fleet or machine()
+        self.system = system or row("interlace")
+        self.clock = SimClock()
+        self.devices = {
+            gpu.id: SimulatedDevice(gpu, self.clock, truth or profiles) for gpu in self.fleet.gpus
+        }
+        self.engine = Engine(self.fleet, self.system)
+        self.replies: list[tuple[float, Reply]] = []
+        self.tells: list[Tell] = []
+        self.log: list[tuple[float, Event, list[Command]]] = []
+        self.runtime = Runtime(
+            self.engine,
+            self.clock,
+            self.devices,
+            self._solve,
+            [lambda now, event, commands: self.log.append((now, event, list(commands)))],
+        )
+        self.runtime.on_tell = self.tells.append
+        self.runtime.start()
+
+    def deploy(self, slo_ms: Mapping[str, float], rate_rps: float = 0.0) -> None:
+        deployments = tuple(
+            Deployment(Demand(name, rate_rps, slo), self.profiles[name])
+            for name, slo in slo_ms.items()
+        )
+        self.runtime.deliver(Deployed(deployments))
+
+    def send(self, model: str, slo_ms: float, rows: int = 1, shape: object = ()) -> Request:
+        """Submit one request now."""
+        now_ms = self.clock.now_ms()
+        request = Request(self.runtime.next_id(), model, now_ms, now_ms + slo_ms, rows, str(shape))
+        self.runtime.submit(request, self._answered)
+        return request
+
+    def send_at(self, times_ms: Sequence[float], model: str, slo_ms: float) -> None:
+        for at_ms in times_ms:
+            self.clock.call_at(at_ms, lambda: self.send(model, slo_ms))
+
+    def run(self, for_ms: float) -> None:
+        self.clock.run(self.clock.now_ms() + for_ms)
+
+    def reply_of(self, request: Request) -> Reply:
+        (reply,) = [r for _, r in self.replies if r.request.id == request.id]
+        return reply
+
+    def _answered(self, reply: Reply) -> None:
+        self.replies.append((self.clock.now_ms(), reply))
+        self.runtime.delivered(reply)
+
+    def _solve(self, question: Solve, done: object) -> None:
+        plan = self.system.planner(question.demand, self.fleet, question.profiles, question.current)
+        answer = Planned(question.ticket, plan)
+        self.clock.call_soon(lambda: done(answer))  # type: ignore[operator]
+
+
+__all__ = ["Answer", "World", "line_profile", "machine"]

@@ -1,0 +1,111 @@
+"""Deaths, bad batches and changes of plan lose no request."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from interlace.core.errors import Reason
+from interlace.core.hardware import Trait
+from interlace.core.messages import Withdrawn
+from interlace.core.request import Outcome
+from tests.builders import OVERLAP, World, line_profile, machine
+
+
+def _world(traits: frozenset[Trait] = OVERLAP) -> World:
+    profiles = {name: line_profile(name, 2.0 + i, 1.0) for i, name in enumerate("abc")}
+    world = World(profiles, machine(traits=traits))
+    world.deploy(dict.fromkeys("abc", 60.0))
+    world.run(1_000)
+    assert {t.model for t in world.tells if t.status == "ready"} == set("abc")
+    return world
+
+
+def _partition_running(world: World) -> str:
+    for _ in range(1_000):
+        for live in world.engine.state.lives.values():
+            if live.batch:
+                return live.id
+        world.run(0.5)
+    raise AssertionError("nothing ever ran")
+
+
+def test_a_killed_worker_costs_nothing_when_there_is_time_to_retry() -> None:
+    world = _world()
+    request = world.send("a", 1_000.0)
+    world.devices["g0"].kill(_partition_running(world))
+    world.run(1_000)
+    assert world.reply_of(request).outcome is Outcome.OK
+    assert world.engine.state.lost_partitions == 1
+    assert world.send("a", 60.0) and not world.run(100)
+    assert world.replies[-1][1].outcome is Outcome.OK
+
+
+def test_a_second_death_answers_with_an_error() -> None:
+    world = _world()
+    request = world.send("a", 5_000.0)
+    for _ in range(2):
+        world.devices["g0"].kill(_partition_running(world))
+    world.run(500)
+    reply = world.reply_of(request)
+    assert reply.outcome is Outcome.FAILED
+    assert reply.error is not None and reply.error.reason is Reason.BACKEND
+
+
+def test_three_deaths_set_a_model_aside_and_the_rest_serve_on() -> None:
+    world = _world()
+    for _ in range(3):
+        world.send("a", 200.0)
+        world.devices["g0"].kill(_partition_running(world), "signal 11")
+        world.run(500)
+    failed = [t for t in world.tells if t.status == "failed"]
+    assert [t.model for t in failed] == ["a"] and "signal 11" in failed[0].detail
+    reply = world.reply_of(world.send("a", 60.0))
+    assert reply.error is not None and reply.error.reason is Reason.SET_ASIDE
+    other = world.send("b", 60.0)
+    world.run(100)
+    assert world.reply_of(other).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("traits", [OVERLAP, frozenset()])
+def test_withdrawing_under_load_answers_what_was_accepted_and_unloads(
+    traits: frozenset[Trait],
+) -> None:
+    world = _world(traits)
+    sent = [world.send("b", 60.0) for _ in range(10)]
+    world.runtime.deliver(Withdrawn("b"))
+    world.run(500)
+    assert all(world.reply_of(r).outcome is Outcome.OK for r in sent)
+    assert [t.model for t in world.tells if t.status == "gone"] == ["b"]
+    assert all("b" not in live.stays for live in world.engine.state.lives.values())
+    reply = world.reply_of(world.send("b", 60.0))
+    assert reply.error is not None and reply.error.reason is Reason.UNKNOWN_MODEL
+
+
+def test_with_overlap_a_served_model_is_never_without_a_host() -> None:
+    world = _world()
+    hostless: list[float] = []
+
+    def watch(now_ms: float, event: object, commands: object) -> None:
+        tenants = world.engine.state.tenants.items()
+        hostless.extend(now_ms for name, t in tenants if name in "abc" and not t.hosts)
+
+    world.runtime._observers.append(watch)
+    chooser = random.Random(7)
+    for _ in range(400):
+        world.send(chooser.choice("ccca"), 60.0)
+        world.run(chooser.expovariate(1 / 20.0))
+    world.deploy({})
+    world.run(15_000)
+    assert not hostless
+    outcomes = {r.outcome for _, r in world.replies}
+    assert outcomes <= {Outcome.OK, Outcome.REFUSED}
+
+
+def test_a_model_that_fits_nowhere_is_told_why() -> None:
+    world = World({"slow": line_profile("slow", 500.0, 10.0)})
+    world.deploy({"slow": 50.0})
+    world.run(500)
+    (tell,) = world.tells
+    assert tell.status == "failed" and "SLO" in tell.detail
