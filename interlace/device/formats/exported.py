@@ -1,0 +1,100 @@
+"""Programs made by ``torch.export``: ``model.pt2``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Model
+from interlace.core.tensor import TensorSpec
+from interlace.device.formats.base import Runner
+from interlace.device.formats.pt2_archive import check_archive
+from interlace.device.formats.sharing import module_tensors, share_weights
+from interlace.device.formats.torch_runner import Call, TorchRunner
+from interlace.device.formats.torch_values import UNNAMED, datatype_of, named_values
+from interlace.device.formats.trial import Spoken
+
+FILE: Final = "model.pt2"
+
+
+def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
+    """Open an exported program; inputs, free dims and outputs are the program's own.
+
+    Raises:
+        RepositoryError: pickles or compiled code in the archive; inputs that are not tensors.
+    """
+    torch.set_num_threads(threads)
+    source = Path(model.path, FILE)
+    check_archive(source)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the exporting torch's version
+        program = torch.export.load(source)
+    module = program.module()
+    spoken = _describe(program, str(source))
+    weights = share_weights(module_tensors(module), model, weights_dir)
+    assert spoken.inputs is not None
+    names = tuple(spec.name for spec in spoken.inputs)
+    return TorchRunner(_call(module, program, names), model, spoken, weights)
+
+
+def _call(module: Any, program: Any, names: tuple[str, ...]) -> Call:
+    in_spec = program.call_spec.in_spec
+
+    def call(values: Mapping[str, Any]) -> Any:
+        leaves = [values[name] for name in names]
+        args, kwargs = torch.utils._pytree.tree_unflatten(leaves, in_spec)
+        return module(*args, **kwargs)
+
+    return call
+
+
+def _describe(program: Any, source: str) -> Spoken:
+    nodes = {node.name: node for node in program.graph.nodes}
+    user_inputs = [str(name) for name in program.graph_signature.user_inputs]
+    inputs = [_spec(name, nodes[name].meta["val"], source) for name in user_inputs]
+    values = [nodes[name].meta["val"] for name in program.graph_signature.user_outputs]
+    names = _output_names(program.call_spec.out_spec, len(values))
+    outputs = [_spec(name, value, source) for name, value in zip(names, values, strict=True)]
+    batched, max_batch = _batching(program, inputs, outputs)
+    cut = 1 if batched else 0
+    return Spoken(
+        source,
+        tuple(TensorSpec(s.name, s.datatype, s.dims[cut:]) for s in inputs),
+        tuple(TensorSpec(s.name, s.datatype, s.dims[cut:]) for s in outputs),
+        batched,
+        max_batch,
+    )
+
+
+def _spec(name: str, value: Any, source: str) -> TensorSpec:
+    datatype = datatype_of(value.dtype) if isinstance(value, torch.Tensor) else None
+    if datatype is None:
+        raise RepositoryError(source, f"'{name}' is {type(value).__name__}", "tensors only")
+    dims = tuple(size if isinstance(size, int) else -1 for size in value.shape)
+    return TensorSpec(name, datatype, dims)
+
+
+def _output_names(out_spec: Any, count: int) -> list[str]:
+    # The same names that a result of this structure gets when it is run.
+    result = torch.utils._pytree.tree_unflatten(list(range(count)), out_spec)
+    by_leaf = {leaf: name for name, leaf in named_values(result).items()}
+    return [by_leaf.get(leaf, f"{UNNAMED}{leaf}") for leaf in range(count)]
+
+
+def _batching(
+    program: Any, inputs: list[TensorSpec], outputs: list[TensorSpec]
+) -> tuple[bool, int]:
+    if not all(spec.dims[:1] == (-1,) for spec in (*inputs, *outputs)):
+        return False, 0
+    first = program.graph_signature.user_inputs[0]
+    node = next(node for node in program.graph.nodes if node.name == first)
+    limits = program.range_constraints.get(node.meta["val"].shape[0].node.expr)
+    upper = getattr(limits, "upper", None)
+    # torch writes an unlimited dim as infinity or as a number near 2**63
+    bounded = upper is not None and upper.is_finite and int(upper) < 1 << 31
+    return True, int(upper) if bounded else 0

@@ -1,0 +1,103 @@
+"""Python factories: ``model.py`` with ``create_model() -> nn.Module``."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Model
+from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
+from interlace.device.formats.base import Runner
+from interlace.device.formats.sharing import module_tensors, share_weights
+from interlace.device.formats.torch_runner import Call, TorchRunner, keyword_call, ordered_call
+from interlace.device.formats.trial import Spoken
+
+FILE: Final = "model.py"
+_EXAMPLE: Final = 'INPUTS = {"image": ("FP32", (3, 224, 224))}'
+
+
+def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
+    """Run ``model.py`` and open what its ``create_model`` returns.
+
+    The file is the operator's own code and runs as such. It may declare ``INPUTS`` and
+    ``OUTPUTS``, each a dict of name to (datatype, dims without the rows), and ``BATCHED = False``
+    if its tensors have no rows. The first worker's weights are the ones all workers use, so
+    random weights need no seed.
+
+    Raises:
+        RepositoryError: no ``create_model``, no module from it, or a malformed declaration.
+    """
+    torch.set_num_threads(threads)
+    source = Path(model.path, FILE)
+    code = _execute(source, f"interlace_model_{model.digest[:16]}")
+    with torch.no_grad():
+        module = _create(code, source)
+    spoken = Spoken(
+        str(source),
+        _declared(code, "INPUTS", source),
+        _declared(code, "OUTPUTS", source),
+        getattr(code, "BATCHED", None if model.signature.inputs else True),
+        hint=f"{_EXAMPLE} in it, or input [ ... ] in config.pbtxt",
+    )
+    weights = share_weights(module_tensors(module), model, weights_dir)
+    return TorchRunner(
+        _call(module, spoken.inputs or model.signature.inputs), model, spoken, weights
+    )
+
+
+def _execute(source: Path, name: str) -> types.ModuleType:
+    # A package, so that model.py may import files beside it: ``from . import blocks``.
+    module = types.ModuleType(name)
+    module.__file__ = str(source)
+    module.__path__ = [str(source.parent)]
+    module.__package__ = name
+    sys.modules[name] = module
+    exec(compile(source.read_bytes(), str(source), "exec"), module.__dict__)
+    return module
+
+
+def _create(code: types.ModuleType, source: Path) -> torch.nn.Module:
+    create = getattr(code, "create_model", None)
+    if not callable(create):
+        triton = hasattr(code, "TritonPythonModel")
+        found = "a TritonPythonModel" if triton else "no function create_model"
+        raise RepositoryError(str(source), found, "def create_model() -> torch.nn.Module")
+    module = create()
+    if not isinstance(module, torch.nn.Module):
+        raise RepositoryError(
+            f"{source}: create_model()", f"{type(module).__name__}", "a torch.nn.Module"
+        )
+    return module.eval()
+
+
+def _call(module: torch.nn.Module, inputs: tuple[TensorSpec, ...]) -> Call:
+    names = tuple(spec.name for spec in inputs)
+    parameters = inspect.signature(module.forward).parameters
+    return keyword_call(module) if set(names) <= set(parameters) else ordered_call(module, names)
+
+
+def _declared(code: types.ModuleType, key: str, source: Path) -> tuple[TensorSpec, ...] | None:
+    declared = getattr(code, key, None)
+    if declared is None:
+        return None
+    if not isinstance(declared, Mapping) or not declared:
+        raise RepositoryError(f"{source}: {key}", f"{declared!r}", _EXAMPLE)
+    return tuple(_spec(name, value, f"{source}: {key}") for name, value in declared.items())
+
+
+def _spec(name: Any, value: Any, where: str) -> TensorSpec:
+    match value:
+        case (str(datatype), list() | tuple() as dims) if datatype in (*ITEM_BYTES, BYTES):
+            sizes = tuple(dims)
+            if isinstance(name, str) and all(isinstance(d, int) and d >= -1 for d in sizes):
+                return TensorSpec(name, datatype, sizes)
+    raise RepositoryError(
+        where, f"{name!r}: {value!r}", f"{_EXAMPLE}; datatypes: {', '.join((*ITEM_BYTES, BYTES))}"
+    )

@@ -1,0 +1,120 @@
+"""Hugging Face folders: ``config.json`` and safetensors, through transformers, offline."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import transformers
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Model
+from interlace.core.tensor import TensorSpec
+from interlace.device.formats.base import Runner
+from interlace.device.formats.pooling import Pooling, read_pooling
+from interlace.device.formats.sharing import module_tensors, share_weights
+from interlace.device.formats.torch_runner import Call, TorchRunner
+from interlace.device.formats.trial import Spoken
+
+EMBEDDING: Final = "sentence_embedding"
+
+
+def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
+    """Open the model that ``config.json`` names, with the head its architecture has.
+
+    A folder of sentence-transformers gives ``sentence_embedding``; any other the tensors that the
+    model returns. Code that comes with a model is never run, nothing is looked up on the network,
+    and weights are read from safetensors only.
+
+    Raises:
+        RepositoryError: an architecture transformers does not have, or inputs it cannot tell.
+    """
+    torch.set_num_threads(threads)
+    folder = Path(model.path)
+    pooling = read_pooling(folder)
+    module = _load(folder, bare=pooling is not None)
+    spoken = _describe(module, folder)
+    weights = share_weights(module_tensors(module), model, weights_dir)
+    call = _plain_call(module) if pooling is None else _pooled_call(module, pooling)
+    return TorchRunner(call, model, spoken, weights)
+
+
+def _load(folder: Path, bare: bool) -> Any:
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    config = json.loads((folder / "config.json").read_text())
+    named = (config.get("architectures") or [None])[0]
+    kind = None if bare else getattr(transformers, str(named), None)
+    loader = kind or transformers.AutoModel
+    return loader.from_pretrained(
+        str(folder), local_files_only=True, trust_remote_code=False, use_safetensors=True
+    ).eval()
+
+
+def _describe(module: Any, folder: Path) -> Spoken:
+    source = str(folder / "config.json")
+    if module.config.is_encoder_decoder:
+        raise RepositoryError(source, "an encoder-decoder", "a model of one forward pass")
+    accepted = inspect.signature(module.forward).parameters
+    return Spoken(source, _inputs(module, accepted, source), None, True)
+
+
+def _inputs(module: Any, accepted: Mapping[str, Any], source: str) -> tuple[TensorSpec, ...]:
+    config = module.config
+    match module.main_input_name:
+        case "input_ids":
+            specs = [TensorSpec("input_ids", "INT64", (-1,))]
+            if "attention_mask" in accepted:
+                specs.append(TensorSpec("attention_mask", "INT64", (-1,), optional=True))
+            if "token_type_ids" in accepted and getattr(config, "type_vocab_size", 0) > 1:
+                specs.append(TensorSpec("token_type_ids", "INT64", (-1,), optional=True))
+            return tuple(specs)
+        case "pixel_values":
+            channels = getattr(config, "num_channels", 3)
+            size = getattr(config, "image_size", -1)
+            height, width = size if isinstance(size, list | tuple) else (size, size)
+            return (TensorSpec("pixel_values", "FP32", (channels, height, width)),)
+        case "input_values":
+            return (TensorSpec("input_values", "FP32", (-1,)),)
+        case "input_features":
+            mels = getattr(config, "num_mel_bins", -1)
+            return (TensorSpec("input_features", "FP32", (mels, -1)),)
+        case other:
+            raise RepositoryError(
+                source,
+                f"main input '{other}'",
+                "input_ids, pixel_values, input_values or _features",
+            )
+
+
+def _plain_call(module: Any) -> Call:
+    cached = "use_cache" in inspect.signature(module.forward).parameters
+
+    def call(values: Mapping[str, Any]) -> Any:
+        options = {"use_cache": False} if cached else {}
+        return module(**_with_mask(values), **options, return_dict=True)
+
+    return call
+
+
+def _pooled_call(module: Any, pooling: Pooling) -> Call:
+    plain = _plain_call(module)
+
+    def call(values: Mapping[str, Any]) -> Any:
+        filled = _with_mask(values)
+        tokens = plain(filled).last_hidden_state
+        mask = filled.get("attention_mask", torch.ones(tokens.shape[:2]))
+        return {EMBEDDING: pooling(tokens, mask)}
+
+    return call
+
+
+def _with_mask(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    # Rows that come without a mask are all text.
+    if "input_ids" not in values or "attention_mask" in values:
+        return values
+    return {**values, "attention_mask": torch.ones_like(values["input_ids"])}

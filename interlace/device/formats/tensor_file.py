@@ -1,0 +1,141 @@
+"""Tensors in a safetensors file that processes map instead of reading: one copy for all of them.
+
+The file is plain safetensors. Two liberties make it mappable as it stands: unused ``__pad`` entries
+put every tensor on a 64-byte boundary, and a permuted tensor (channels-last weights) is stored in
+the order of its memory, with the permutation in ``__metadata__``.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import torch
+
+ALIGNMENT_BYTES: Final = 64
+_HEADER_LIMIT_BYTES: Final = 100 << 20
+_PAD: Final = "__pad"
+
+_NAMES: Final = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_DTYPES: Final = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def storable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor can lie in such a file: dense, on the host, of a plain datatype."""
+    plain = tensor.layout == torch.strided and not tensor.is_quantized
+    return plain and tensor.dtype in _NAMES and tensor.device.type == "cpu"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write a new file and flush it to disk.
+
+    Raises:
+        OSError: no space, no permission, or the file exists.
+    """
+    entries: dict[str, Any] = {}
+    orders: dict[str, str] = {}
+    offset = 0
+    stored: list[torch.Tensor] = []
+    for name, tensor in tensors.items():
+        flat, order = _in_memory_order(tensor.detach())
+        if order is not None:
+            orders[name] = ",".join(map(str, order))
+        pad = -offset % ALIGNMENT_BYTES
+        if pad:
+            entries[f"{_PAD}{len(entries)}"] = _entry("U8", [pad], offset, pad)
+        nbytes = flat.numel() * flat.element_size()
+        entries[name] = _entry(_NAMES[flat.dtype], list(flat.shape), offset + pad, nbytes)
+        stored.append(flat)
+        offset += pad + nbytes
+    with path.open("xb") as file:
+        _write(file, _header(entries, orders), stored)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def map_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Views of the file's tensors on a private mapping: pages are shared until written to.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: it is not such a file, or was cut short.
+    """
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < 8:
+            raise ValueError(f"{path}: {size} bytes is no safetensors file")
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    length = int.from_bytes(mapped[:8], "little")
+    if length > min(size - 8, _HEADER_LIMIT_BYTES):
+        raise ValueError(f"{path}: header of {length} bytes in a file of {size}")
+    header = json.loads(mapped[8 : 8 + length])
+    orders = header.pop("__metadata__", {})
+    return {
+        name: _view(mapped, 8 + length, entry, orders.get(name))
+        for name, entry in header.items()
+        if not name.startswith(_PAD)
+    }
+
+
+def _entry(dtype: str, shape: list[int], start: int, nbytes: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, start + nbytes]}
+
+
+def _header(entries: Mapping[str, Any], orders: Mapping[str, str]) -> bytes:
+    text = json.dumps({"__metadata__": dict(orders), **entries}).encode()
+    return text + b" " * (-(8 + len(text)) % ALIGNMENT_BYTES)
+
+
+def _write(file: BinaryIO, header: bytes, stored: list[torch.Tensor]) -> None:
+    file.write(len(header).to_bytes(8, "little") + header)
+    for tensor in stored:
+        file.write(b"\0" * (-file.tell() % ALIGNMENT_BYTES))
+        if tensor.numel():
+            file.write(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+
+
+def _in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...] | None]:
+    if tensor.is_contiguous():
+        return tensor, None
+    order = tuple(sorted(range(tensor.dim()), key=lambda dim: -tensor.stride(dim)))
+    permuted = tensor.permute(order)
+    return (permuted, order) if permuted.is_contiguous() else (tensor.contiguous(), None)
+
+
+def _view(
+    mapped: mmap.mmap, base: int, entry: Mapping[str, Any], order: str | None
+) -> torch.Tensor:
+    dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
+    start, end = entry["data_offsets"]
+    count = prod(shape)
+    if base + end > len(mapped) or end - start != count * dtype.itemsize or start < 0:
+        raise ValueError(f"tensor of shape {shape} does not fit its {end - start} bytes")
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=base + start)
+    view = flat.view(shape)
+    return view if order is None else view.permute(tuple(_inverse(order)))
+
+
+def _inverse(order: str) -> Iterator[int]:
+    places = [int(place) for place in order.split(",")]
+    return (places.index(dim) for dim in range(len(places)))

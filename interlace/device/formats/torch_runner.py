@@ -1,0 +1,101 @@
+"""A torch model behind the contract of a runner, whatever file it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+
+from interlace.core.model import Model
+from interlace.core.tensor import Signature
+from interlace.device.formats.arrays import check_outputs
+from interlace.device.formats.base import Array
+from interlace.device.formats.sharing import Weights
+from interlace.device.formats.torch_values import (
+    accept_read_only_arrays,
+    named_values,
+    pick,
+    to_numpy,
+    to_torch,
+)
+from interlace.device.formats.trial import Spoken, try_out
+
+
+class Call(Protocol):
+    """One execution: values by input name to whatever the model returns."""
+
+    def __call__(self, values: Mapping[str, Any]) -> Any: ...
+
+
+class TorchRunner:
+    """Runs a ``Call`` on numpy arrays without copying them."""
+
+    def __init__(self, call: Call, model: Model, spoken: Spoken, weights: Weights) -> None:
+        """Try the model out and learn what its description leaves open.
+
+        Raises:
+            RepositoryError: nothing says what the inputs are, or what comes out cannot be learnt.
+        """
+        accept_read_only_arrays()
+        self._call: Call | None = call
+        self._weights = weights
+        trial = try_out(call, model, spoken)
+        self._signature = trial.signature
+        self._served = _complete(model.signature) or trial.signature
+        self._copies = trial.writes_inputs
+        self._datatypes = {spec.name: spec.datatype for spec in self._served.inputs}
+
+    @property
+    def signature(self) -> Signature:
+        return self._signature
+
+    @property
+    def resident_bytes(self) -> int:
+        return self._weights.total_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        return self._weights.shared_bytes
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self._weights.warnings
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        assert self._call is not None, "run after close"
+        with torch.inference_mode():
+            values = {
+                name: to_torch(array.copy() if self._copies else array, self._datatypes[name])
+                for name, array in inputs.items()
+            }
+            result = pick(named_values(self._call(values)), self._served.outputs)
+            outputs = {name: to_numpy(value) for name, value in result.items()}
+        rows = next(iter(inputs.values())).shape[0] if self._served.batched else 1
+        check_outputs(outputs, self._served, rows)
+        return outputs
+
+    def close(self) -> None:
+        self._call = None
+
+
+def keyword_call(forward: Callable[..., Any]) -> Call:
+    """A call that hands every input to ``forward`` under its own name."""
+
+    def call(values: Mapping[str, Any]) -> Any:
+        return forward(**values)
+
+    return call
+
+
+def ordered_call(forward: Callable[..., Any], names: tuple[str, ...]) -> Call:
+    """A call that hands the inputs over in the order of ``names``; absent ones are ``None``."""
+
+    def call(values: Mapping[str, Any]) -> Any:
+        return forward(*[values.get(name) for name in names])
+
+    return call
+
+
+def _complete(signature: Signature) -> Signature | None:
+    return signature if signature.inputs and signature.outputs else None
