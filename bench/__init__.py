@@ -1,0 +1,1 @@
+"""Benchmarks: load, other inference servers, overload, and real models together."""

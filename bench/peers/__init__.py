@@ -1,0 +1,1 @@
+"""Interlace beside other inference servers: same models, same load generator, same core."""

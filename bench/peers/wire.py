@@ -1,0 +1,81 @@
+"""What each server wants on the wire for each model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from bench.load.request import Wire
+from bench.peers import models
+
+HTTP_PORT, GRPC_PORT, METRICS_PORT = 18900, 18901, 18902
+#: Servers of the KServe v2 protocol, by the first part of their name.
+V2 = {"ours", "triton", "pytriton", "mlserver", "mlserver0", "kserve", "floor"}
+OCTETS = {"Content-Type": "application/octet-stream"}
+JSON = {"Content-Type": "application/json"}
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+Input = np.ndarray[Any, Any]
+
+
+def v2_http(
+    model: str, x: Input, name: str = "INPUT", outputs: tuple[str, ...] = ("OUTPUT",)
+) -> Wire:
+    """KServe v2 with the binary extension both ways; one row."""
+    raw = x.tobytes()
+    tensor = {
+        "name": name, "shape": [1, *x.shape], "datatype": "FP32",
+        "parameters": {"binary_data_size": len(raw)},
+    }  # fmt: skip
+    wanted = [{"name": output, "parameters": {"binary_data": True}} for output in outputs]
+    head = json.dumps({"inputs": [tensor], "outputs": wanted}, separators=(",", ":")).encode()
+    headers = {**OCTETS, "Inference-Header-Content-Length": str(len(head))}
+    return Wire("http", HTTP_PORT, f"/v2/models/{model}/infer", head + raw, headers)
+
+
+def v2_grpc(model: str, x: Input) -> Wire:
+    """A ModelInferRequest with raw contents, in protobuf's own encoding."""
+    shape = b"".join(_varint(size) for size in (1, *x.shape))
+    tensor = _field(1, b"INPUT") + _field(2, b"FP32") + _field(3, shape)
+    body = _field(1, model.encode()) + _field(5, tensor) + _field(6, _field(1, b"OUTPUT"))
+    return Wire("grpc", GRPC_PORT, INFER, body + _field(7, x.tobytes()))
+
+
+def v2_json(model: str, x: Input) -> Wire:
+    """KServe v2 with the numbers in JSON."""
+    data = [float(value) for value in x.ravel()]
+    tensor = {"name": "INPUT", "shape": [1, *x.shape], "datatype": "FP32", "data": data}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    return Wire("http", HTTP_PORT, f"/v2/models/{model}/infer", body, JSON)
+
+
+def request(peer: str, model: str, proto: str, x: Input | None = None) -> Wire:
+    """A call of a peer's model over "http" (binary), "grpc" or "json".
+
+    Raises:
+        ValueError: the peer does not speak that.
+    """
+    x = models.sample(model) if x is None else x
+    kind = peer.split("_", maxsplit=1)[0]
+    if kind in V2:
+        return {"http": v2_http, "grpc": v2_grpc, "json": v2_json}[proto](model, x)
+    if kind == "bentoml" and proto == "json":
+        body = json.dumps({"x": [x.tolist()]}).encode()
+        return Wire("http", HTTP_PORT, f"/{model}", body, JSON)
+    if kind in {"torchserve", "rayserve", "litserve", "mosec"} and proto == "http":
+        path = f"/predictions/{model}" if kind == "torchserve" else f"/{model}"
+        return Wire("http", HTTP_PORT, path, x.tobytes(), OCTETS)
+    raise ValueError(f"{peer} does not speak {proto}")
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 128:
+        out.append(value % 128 + 128)
+        value //= 128
+    return bytes([*out, value])
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return _varint(number << 3 | 2) + _varint(len(data)) + data

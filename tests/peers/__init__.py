@@ -1,0 +1,1 @@
+"""Tests with other people's programs: clients, load generators and another server."""
