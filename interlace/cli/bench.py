@@ -1,0 +1,95 @@
+"""`interlace bench`: open-loop load on a running server, and what came of it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import typer
+
+from interlace.cli.arrivals import Arrivals, arrivals
+from interlace.cli.benchtable import show
+from interlace.cli.failure import CommandError
+from interlace.cli.loadbody import make_ask
+from interlace.cli.loadgen import Flow, Load
+from interlace.cli.loadreport import Result, summarise
+from interlace.cli.options import numbers, pairs, positive
+from interlace.cli.v2client import Server
+
+_DRAIN_S = 10.0
+
+
+def bench(
+    url: Annotated[str, typer.Argument(help="The server, such as http://127.0.0.1:8000.")],
+    models: Annotated[
+        list[str], typer.Argument(metavar="MODEL[=RPS]...", help="Models, each with its own rate.")
+    ],
+    rate: Annotated[float, typer.Option(help="Requests per second for models without one.")] = 50.0,
+    seconds: Annotated[float, typer.Option(help="How long to send.")] = 10.0,
+    slo_ms: Annotated[
+        float | None, typer.Option(help="SLO sent with each request; else the server's own.")
+    ] = None,
+    kind: Annotated[
+        Arrivals, typer.Option("--arrivals", help="Independent callers, or a metronome.")
+    ] = Arrivals.POISSON,
+    connections: Annotated[int, typer.Option(help="Connections to spread requests over.")] = 64,
+    seed: Annotated[int, typer.Option(help="Same seed, same send times.")] = 1,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODEL/INPUT=N,N,...", help="Full shape of an input with free dims."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Send open-loop load to a running server; report goodput, latency, refusals.
+
+    Requests leave at times fixed beforehand, whatever became of the earlier ones, and latency
+    counts from those times: a slow server cannot slow the clock that it is measured by. Inputs
+    are made up from the model's metadata. A request is good if it was answered within its SLO,
+    lost if it never was answered.
+
+    \b
+    Examples:
+      interlace bench http://127.0.0.1:8000 cnn_small --rate 200 --seconds 20
+      interlace bench localhost:8000 cnn_small=200 embedder=30 --slo-ms 100
+      interlace bench localhost:8000 detector --shape detector/x=1,3,320,320 --json
+    """
+    positive({"--rate": rate, "--seconds": seconds, "--connections": connections})
+    positive({"--slo-ms": slo_ms})
+    server = Server(url)
+    shapes = {key: _sizes(key, text) for key, text in pairs("--shape", shape or []).items()}
+    flows = []
+    for index, (model, rate_rps) in enumerate(_rates(models, rate).items()):
+        ask = make_ask(server, model, shapes, slo_ms)
+        flows.append(Flow(ask, arrivals(kind, rate_rps, seconds, seed + index)))
+    results = run(server, flows, connections, seconds)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(results)).decode())
+    else:
+        show(results, [note for flow in flows for note in flow.ask.notes])
+
+
+def run(server: Server, flows: Sequence[Flow], connections: int, seconds: float) -> list[Result]:
+    """Send the flows and summarise each; what is unanswered 10 s after the last send stays so."""
+    load = Load(server, flows, connections)
+    gc.disable()  # a collection over all those records would be measured as lateness
+    try:
+        load.run(_DRAIN_S)
+    finally:
+        gc.enable()
+        load.close()
+    return [summarise(flow, seconds) for flow in flows]
+
+
+def _rates(models: Sequence[str], rate_rps: float) -> dict[str, float]:
+    with_rate = numbers("rate of", [text for text in models if "=" in text])
+    names = (text.partition("=")[0] for text in models)
+    return {name: with_rate.get(name, rate_rps) for name in names}
+
+
+def _sizes(key: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise CommandError(f"--shape {key}={text}: expected sizes such as 1,3,224,224") from None

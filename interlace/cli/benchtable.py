@@ -1,0 +1,76 @@
+"""The results of a load run as a table for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from interlace.cli.loadreport import LAG_OF_SLO_MAX, Result
+from interlace.cli.screen import console, table
+
+_FIGURES: Final = (
+    "SLO ms",
+    "sent/s",
+    "good/s",
+    "in SLO",
+    "p50 ms",
+    "p95 ms",
+    "p99 ms",
+    "p99.9 ms",
+    "refused",
+    "lost",
+)
+
+
+def show(results: Sequence[Result], notes: Sequence[str]) -> None:
+    """Print one line per model, then what a reader should know before trusting it."""
+    out = console()
+    for note in notes:
+        out.print(note, style="dim")
+    figures = table(("model",), _FIGURES)
+    for result in results:
+        figures.add_row(*_cells(result))
+    out.print(figures)
+    for result in results:
+        for line in remarks(result):
+            out.print(line)
+
+
+def remarks(result: Result) -> list[str]:
+    """Refusals by reason, and how far the generator itself was late."""
+    lines = []
+    if result.refused:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in result.refused.items())
+        lines.append(
+            f"{result.model}: refused: {reasons}; told within {_ms(result.refusal_p99_ms)} ms (p99)"
+        )
+    if result.crowded:
+        lines.append(
+            f"{result.model}: {result.crowded} requests waited for a connection (counted in their "
+            "latency); --connections sets more"
+        )
+    if result.lag_p99_ms is not None:
+        lines.append(f"{result.model}: generator late by {result.lag_p99_ms:.2f} ms (p99)")
+    if result.doubtful:
+        lines.append(
+            f"warning: that is over {LAG_OF_SLO_MAX:.0%} of the SLO of {result.model}: the load "
+            "generator, not the server, may be what is slow here; lower the rate or free a core"
+        )
+    return lines
+
+
+def _cells(result: Result) -> list[str]:
+    return [
+        result.model,
+        "-" if result.slo_ms is None else f"{result.slo_ms:g}",
+        f"{result.offered_rps:.1f}",
+        f"{result.goodput_rps:.1f}",
+        f"{result.attainment:.1%}",
+        *(_ms(value) for value in (result.p50_ms, result.p95_ms, result.p99_ms, result.p999_ms)),
+        str(sum(result.refused.values())),
+        str(result.unanswered),
+    ]
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

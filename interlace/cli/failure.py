@@ -1,0 +1,7 @@
+"""The plain end of a command: one sentence instead of a traceback."""
+
+from __future__ import annotations
+
+
+class CommandError(Exception):
+    """A command cannot go on: what is wrong, and what to do about it."""

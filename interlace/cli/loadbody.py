@@ -1,0 +1,125 @@
+"""The bytes of one inference call in the v2 binary form, made from a model's own metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from interlace.cli.failure import CommandError
+from interlace.cli.v2client import Server
+from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
+from interlace.measure.samples import content
+
+#: Size of a free dimension that neither the server nor the caller states.
+FREE_SIZE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One ready call: the wire bytes, the SLO it is judged by, what was assumed."""
+
+    model: str
+    wire: bytes
+    slo_ms: float | None
+    notes: tuple[str, ...] = field(default=())
+
+
+def make_ask(
+    server: Server, model: str, shapes: Mapping[str, Sequence[int]], slo_ms: float | None
+) -> Ask:
+    """Ask the server what the model takes, and build one call of one row.
+
+    ``shapes`` gives full shapes by "MODEL/INPUT" for inputs with free dims. An ``slo_ms`` is sent
+    along and judged by; without one the server's own SLO counts.
+
+    Raises:
+        CommandError: the server does not answer or does not serve the model.
+    """
+    metadata, config = server.metadata(model), server.config(model)
+    batched = int(config.get("max_batch_size", 0)) > 0
+    samples = sample_sizes(config)
+    notes: list[str] = []
+    inputs, bodies = [], []
+    for index, declared in enumerate(metadata["inputs"]):
+        shape = _shape(model, declared, batched, {**samples, **shapes}, notes)
+        spec = TensorSpec(declared["name"], declared["datatype"], shape)
+        if spec.datatype not in ITEM_BYTES and spec.datatype != BYTES:
+            raise CommandError(f"{model}: input {spec.name} has the unknown type {spec.datatype}")
+        body = content(spec, shape, seed=index)
+        bodies.append(body)
+        inputs.append(
+            {
+                "name": spec.name,
+                "shape": list(shape),
+                "datatype": spec.datatype,
+                "parameters": {"binary_data_size": len(body)},
+            }
+        )
+    parameters: dict[str, Any] = {"binary_data_output": True}
+    if slo_ms is not None:
+        parameters["slo_ms"] = slo_ms
+    header = json.dumps({"parameters": parameters, "inputs": inputs}, separators=(",", ":"))
+    wire = _post(server, model, header.encode(), b"".join(bodies))
+    return Ask(model, wire, slo_ms if slo_ms is not None else server_slo_ms(config), tuple(notes))
+
+
+def server_slo_ms(config: Mapping[str, Any]) -> float | None:
+    """The SLO a model's config states; ``None`` from servers that know no SLO."""
+    try:
+        return float(_parameter(config, "slo_ms"))
+    except ValueError:
+        return None
+
+
+def sample_sizes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Sample shapes, batch dimension included, that a config states as ``sample.INPUT``."""
+    found: dict[str, tuple[int, ...]] = {}
+    for key in config.get("parameters", {}):
+        if key.startswith("sample."):
+            sizes = _parameter(config, key).replace("[", "").replace("]", "")
+            found[key.removeprefix("sample.")] = (1, *(int(size) for size in sizes.split(",")))
+    return found
+
+
+def _parameter(config: Mapping[str, Any], key: str) -> str:
+    value = config.get("parameters", {}).get(key, {})
+    return str(value.get("string_value", "") if isinstance(value, dict) else value)
+
+
+def _shape(
+    model: str,
+    declared: Mapping[str, Any],
+    batched: bool,
+    stated: Mapping[str, Sequence[int]],
+    notes: list[str],
+) -> tuple[int, ...]:
+    name, shape = declared["name"], [int(size) for size in declared["shape"]]
+    if batched:
+        shape[0] = 1
+    if min(shape, default=0) >= 0:
+        return tuple(shape)
+    wanted = stated.get(f"{model}/{name}", stated.get(name))
+    if wanted is None:
+        guess = [size if size >= 0 else FREE_SIZE for size in shape]
+        notes.append(f"{model}: {name} sent as {guess}; --shape {model}/{name}=... sets another")
+        return tuple(guess)
+    if len(wanted) != len(shape):
+        raise CommandError(
+            f"--shape {model}/{name}: {len(wanted)} sizes given, the model takes {len(shape)}: "
+            f"{declared['shape']}"
+        )
+    return tuple(wanted)
+
+
+def _post(server: Server, model: str, header: bytes, body: bytes) -> bytes:
+    head = (
+        f"POST /v2/models/{quote(model, safe='')}/infer HTTP/1.1\r\n"
+        f"Host: {server.host}:{server.port}\r\n"
+        "Content-Type: application/octet-stream\r\n"
+        f"Inference-Header-Content-Length: {len(header)}\r\n"
+        f"Content-Length: {len(header) + len(body)}\r\n\r\n"
+    )
+    return head.encode() + header + body

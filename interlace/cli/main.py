@@ -1,0 +1,89 @@
+"""The `interlace` command: which subcommand runs, and how errors are told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+from interlace import __version__
+from interlace.cli.failure import CommandError
+from interlace.core.errors import RepositoryError, ServeError
+
+
+class Command(NamedTuple):
+    """A subcommand: a function in a module of the same name, and the first line of its help."""
+
+    name: str
+    help: str
+
+
+COMMANDS: Final = (
+    Command("serve", "Profile what is new, plan, and serve a folder of models."),
+    Command("profile", "Measure models on this machine's cores and keep the figures."),
+    Command("plan", "Show how models would share the cores, and what would not fit."),
+    Command("bench", "Send open-loop load to a running server; report goodput, latency, refusals."),
+    Command("top", "Watch a running server: goodput, latency, refusals and shares per model."),
+)
+
+_ABOUT: Final = """Serve many models on few accelerators and keep every latency promise.
+
+\b
+  interlace serve models/                        serve a folder of models
+  interlace bench localhost:8000 NAME --rate 50  load one of them
+  interlace top                                  watch
+  interlace COMMAND --help                       what a command does, with examples
+"""
+
+
+def _placeholder() -> None:
+    """Never run: stands for a command that was not asked for."""
+
+
+def build(argv: Sequence[str]) -> typer.Typer:
+    """The application for these arguments.
+
+    Only the module of the command that is asked for is imported, so that help and errors are
+    instant; the rest appear by name.
+    """
+    app = typer.Typer(
+        help=_ABOUT,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+    asked = next((word for word in argv if not word.startswith("-")), "")
+    for name, summary in COMMANDS:
+        function: Callable[..., None] = _placeholder
+        if name == asked:
+            function = getattr(import_module(f"interlace.cli.{name}"), name)
+        app.command(name, short_help=summary)(function)
+    app.callback()(_options)
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"interlace {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version)
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+def main() -> None:
+    """Run the command line; what the user can mend is one sentence, not a traceback."""
+    try:
+        build(sys.argv[1:])()
+    except (CommandError, RepositoryError, ServeError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)

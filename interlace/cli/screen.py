@@ -1,0 +1,29 @@
+"""Tables and text on the terminal, or in a file, where no line is cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+_FILE_WIDTH = 140
+
+
+def console(stderr: bool = False) -> Console:
+    """The terminal at its own width; anything else wide enough for every table."""
+    found = Console(stderr=stderr, highlight=False)
+    if not found.is_terminal:
+        found.width = _FILE_WIDTH
+    return found
+
+
+def table(left: Sequence[str], right: Sequence[str], title: str | None = None) -> Table:
+    """A table whose first columns hold words and whose last hold figures."""
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False)
+    for heading in left:
+        made.add_column(heading, overflow="fold")
+    for heading in right:
+        made.add_column(heading, justify="right", no_wrap=True)
+    return made
