@@ -74,7 +74,7 @@ class Column(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RunBatch(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """Execute a batch. ``wanted`` are output names, empty for all; ``freed`` as in ``FreeBatches``."""
+    """Execute a batch. ``wanted`` are output names, empty for all; ``freed`` are delivered."""
 
     batch: int
     model: str

@@ -126,14 +126,10 @@ class Arena:
 
 
 class ArenaMap:
-    """Arenas by number, mapped on first use from the process that made them.
+    """Arenas by number, mapped read-only on first use from the process that made them."""
 
-    Read-only unless ``writable``; whoever writes must be the only one to write those bytes.
-    """
-
-    def __init__(self, owner_pid: int, writable: bool = False) -> None:
+    def __init__(self, owner_pid: int) -> None:
         self._owner_pid = owner_pid
-        self._writable = writable
         self._views: dict[int, memoryview] = {}
         self._mmaps: dict[int, mmap.mmap] = {}
 
@@ -175,10 +171,9 @@ class ArenaMap:
             self.forget(number)
 
     def _map(self, number: int) -> memoryview:
-        fd = _open(self._owner_pid, number, os.O_RDWR if self._writable else os.O_RDONLY)
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if self._writable else 0)
+        fd = _open(self._owner_pid, number, os.O_RDONLY)
         try:
-            mapped = mmap.mmap(fd, os.fstat(fd).st_size, prot=protection)
+            mapped = mmap.mmap(fd, os.fstat(fd).st_size, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
         self._mmaps[number] = mapped

@@ -1,0 +1,226 @@
+"""This machine's processor as a device: cores are its units, partitions are worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from interlace.core.hardware import Gpu, Trait
+from interlace.core.messages import (
+    Carve,
+    Failure,
+    Finished,
+    Load,
+    Lost,
+    Release,
+    Run,
+    Unload,
+    Work,
+)
+from interlace.core.model import Model
+from interlace.device.base import Done
+from interlace.device.cores import Cores, cpu_kind
+from interlace.device.describe import Description, describe
+from interlace.device.link import WorkerLink
+from interlace.device.partition import Partition
+from interlace.device.settings import CpuSettings
+from interlace.device.spawner import Spawner
+from interlace.device.wire import Setup
+from interlace.shm.arena import Arena, ArenaMap
+
+_TRAITS: Final = frozenset(
+    {
+        Trait.MULTI_MODEL,
+        Trait.SHARED_WEIGHTS,
+        Trait.INPUT_POOL,
+        Trait.GATHER_DMA,
+        Trait.LIGHT_SYNC,
+        Trait.OVERLAPPED_REORGANISATION,
+    }
+)
+
+
+class CpuDevice:
+    """A ``Device`` whose partitions are processes pinned to cores. One event loop owns it.
+
+    Outputs are read through ``arenas``. Bytes never pass through here: only references do.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, arenas: ArenaMap, settings: CpuSettings
+    ) -> None:
+        self._loop = loop
+        self._arenas = arenas
+        self._settings = settings
+        self._cores = Cores(settings.cores)
+        self._models: dict[str, Model] = {}
+        self._partitions: dict[str, Partition] = {}
+        self._retired: list[Partition] = []  # dead, and read until the last reply is delivered
+        self._scratch: set[WorkerLink] = set()
+        self._spawner = Spawner(loop)
+        self._on_lost: Callable[[Lost], None] = lambda lost: None
+        self._open = True
+        self._gpu = Gpu(
+            settings.id,
+            cpu_kind(len(settings.cores)),
+            len(settings.cores),
+            settings.memory_bytes,
+            self._cores.shares_pct,
+            _TRAITS,
+        )
+
+    @property
+    def gpu(self) -> Gpu:
+        return self._gpu
+
+    def register(self, model: Model) -> None:
+        self._models[model.key] = model
+        self._spawner.preload(self._settings.preload.get(model.format, ()))
+
+    def forget(self, key: str) -> None:
+        self._models.pop(key, None)
+
+    def on_lost(self, lost: Callable[[Lost], None]) -> None:
+        self._on_lost = lost
+
+    def do(self, work: Work, done: Done) -> None:
+        try:
+            self._do(work, done)
+        except (ValueError, OSError) as error:
+            self._loop.call_soon(done, Finished(work, failure=Failure(str(error))))
+
+    def free(self, batch: int) -> None:
+        for partition in self._partitions.values():
+            if batch in partition.held:
+                partition.free(batch)
+                return
+        for partition in self._retired:
+            if batch in partition.held:
+                partition.held.discard(batch)
+                self._dispose(partition)
+                return
+
+    def workers(self) -> dict[str, int]:
+        """Process id of each partition's worker, once it is forked."""
+        pids = {name: partition.link.pid for name, partition in self._partitions.items()}
+        return {name: pid for name, pid in pids.items() if pid is not None}
+
+    async def describe(self, model: Model, limit_s: float = 120.0) -> Description:
+        """A model's signature and memory, read by loading it in a process of its own.
+
+        Raises:
+            ServeError: it does not load, or not within ``limit_s``; in the words of its format.
+        """
+        self._spawner.preload(self._settings.preload.get(model.format, ()))
+        arena = Arena.create(1 << 12)
+        links: list[WorkerLink] = []
+
+        def keep(link: WorkerLink) -> None:
+            links.append(link)
+            self._scratch.add(link)
+
+        try:
+            setup = self._setup("describe", self._settings.cores, arena)
+            return await describe(model, setup, self._spawner, keep, limit_s)
+        finally:
+            self._scratch.difference_update(links)
+            arena.close()
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        for link in list(self._scratch):
+            link.close("the device is closed")
+        for partition in list(self._partitions.values()):
+            partition.link.close("the device is closed")
+        self._spawner.close()
+
+    def _do(self, work: Work, done: Done) -> None:
+        if isinstance(work, Carve):
+            self._carve(work, done)
+            return
+        partition = self._partitions.get(work.partition)
+        if partition is None:
+            raise ValueError(f"no partition '{work.partition}' on {self._gpu.id}")
+        if partition.releasing:
+            raise ValueError(f"partition '{work.partition}' is being released")
+        if isinstance(work, Run):
+            partition.run(work, done)
+        elif isinstance(work, Load):
+            model = self._models.get(work.model)
+            if model is None:
+                raise ValueError(f"model {work.model} is not registered with {self._gpu.id}")
+            partition.load(work, model, done)
+        elif isinstance(work, Unload):
+            partition.unload(work, done)
+        else:
+            assert isinstance(work, Release)
+            partition.release(work, done)
+
+    def _carve(self, work: Carve, done: Done) -> None:
+        if not self._open:
+            raise ValueError(f"{self._gpu.id} is closed")
+        if work.partition in self._partitions:
+            raise ValueError(f"partition '{work.partition}' of {self._gpu.id} exists already")
+        cores = self._cores.grant(work.share_pct)
+        try:
+            arena = Arena.create(self._settings.arena_bytes)
+        except OSError:
+            self._cores.give_back(cores)
+            raise
+        setup = self._setup(work.partition, cores, arena)
+        partition = Partition(self._loop, setup, arena, self._settings.limits, self._ended)
+        self._arenas.add(arena)
+        self._partitions[work.partition] = partition
+        try:
+            partition.carve(work, self._spawner, partial(self._carved, partition, done))
+        except OSError:
+            self._drop(partition)
+            raise
+
+    def _carved(self, partition: Partition, done: Done, finished: Finished) -> None:
+        if finished.failure is not None:
+            self._drop(partition)
+            partition.link.close(finished.failure.detail)
+        done(finished)
+
+    def _setup(self, name: str, cores: tuple[int, ...], arena: Arena) -> Setup:
+        settings = self._settings
+        return Setup(
+            name,
+            cores,
+            os.getpid(),
+            arena.number,
+            settings.opener,
+            settings.weights_dir,
+            settings.patience_s,
+        )
+
+    def _ended(self, partition: Partition, cause: str) -> None:
+        if not self._drop(partition):
+            return
+        if partition.releasing:
+            partition.finish_release()
+        elif self._open:
+            self._on_lost(Lost(self._gpu.id, partition.name, cause))
+
+    def _drop(self, partition: Partition) -> bool:
+        if self._partitions.get(partition.name) is not partition:
+            return False
+        del self._partitions[partition.name]
+        self._cores.give_back(partition.cores)
+        self._retired.append(partition)
+        self._dispose(partition)
+        return True
+
+    def _dispose(self, partition: Partition) -> None:
+        if partition.held:
+            return
+        self._retired.remove(partition)
+        self._arenas.forget(partition.arena.number)
+        partition.arena.wipe()
+        partition.arena.close()

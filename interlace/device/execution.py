@@ -1,0 +1,67 @@
+"""One batch in a worker: inputs in place, the model, outputs in place, each phase timed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+
+from interlace.core.tensor import TensorSpec
+from interlace.device.blocks import Blocks
+from interlace.device.formats.base import Array
+from interlace.device.intake import Intake
+from interlace.device.resident import Resident
+from interlace.device.results import Results
+from interlace.device.wire import Produced, Ran, RunBatch
+
+
+def execute(run: RunBatch, resident: Resident, intake: Intake, blocks: Blocks) -> Ran:
+    """Run a batch to its answer.
+
+    Raises:
+        Exception: whatever the model raises; nothing stays allocated then.
+    """
+    started = perf_counter()
+    batched = resident.signature.batched
+    if not batched and len(run.rows) > 1:
+        raise ValueError(f"{len(run.rows)} requests for a model that takes one at a time")
+    sources = intake.sources(run, batched)
+    results = Results(blocks, sources, run.rows, batched)
+    try:
+        gathered = perf_counter()
+        arrays = resident.runner.run({name: source.array for name, source in sources.items()})
+        inferred = perf_counter()
+        outputs = _outputs(run, resident, arrays, results)
+    except BaseException:
+        results.undo()
+        intake.release(sources)
+        raise
+    intake.release(sources, kept=results.borrowed)
+    if results.taken:
+        blocks.hold(run.batch, results.taken)
+    return Ran(
+        run.batch,
+        outputs,
+        batched,
+        bool(results.taken),
+        (gathered - started) * 1e3,
+        (inferred - gathered) * 1e3,
+        (perf_counter() - inferred) * 1e3,
+    )
+
+
+def _outputs(
+    run: RunBatch, resident: Resident, arrays: Mapping[str, Array], results: Results
+) -> tuple[Produced, ...]:
+    wanted = run.wanted
+    return tuple(
+        results.put(spec, _named(spec, arrays))
+        for spec in resident.signature.outputs
+        if not wanted or spec.name in wanted
+    )
+
+
+def _named(spec: TensorSpec, arrays: Mapping[str, Array]) -> Array:
+    array = arrays.get(spec.name)
+    if array is None:
+        raise ValueError(f"no output '{spec.name}' among {sorted(arrays)}")
+    return array

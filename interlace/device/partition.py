@@ -1,0 +1,143 @@
+"""One partition: a worker, its cores, its output memory, and what its replies still refer to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from interlace.core.messages import Carve, Failure, Finished, Load, Release, Run, Unload
+from interlace.core.model import Model
+from interlace.device.base import Done
+from interlace.device.batches import batch_timing, request_outputs, run_frame
+from interlace.device.link import Question, WorkerLink
+from interlace.device.settings import Limits
+from interlace.device.spawner import Spawner
+from interlace.device.wire import Answer, Loaded, LoadModel, Ran, Setup, UnloadModel
+from interlace.shm.arena import Arena
+
+_FREED_MAX: Final = 256
+
+
+class Partition:
+    """Translates work into frames for its worker and answers into ``Finished``.
+
+    ``held`` are batches whose outputs lie in ``arena`` until they are freed. Freed batches ride
+    along with the next batch, so that freeing costs the worker no wake-up of its own, unless it
+    waits for memory.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        setup: Setup,
+        arena: Arena,
+        limits: Limits,
+        on_dead: Callable[[Partition, str], None],
+    ) -> None:
+        self.name = setup.name
+        self.cores = setup.cores
+        self.arena = arena
+        self.held: set[int] = set()
+        self.carved = False
+        self.link = WorkerLink(loop, setup, self._starve, partial(on_dead, self))
+        self._limits = limits
+        self._freed: list[int] = []
+        self._starved = False
+        self._release: Callable[[], None] | None = None
+
+    def carve(self, work: Carve, spawner: Spawner, done: Done) -> None:
+        """Start the worker.
+
+        Raises:
+            OSError: no file descriptor is left.
+        """
+        answer = partial(self._carved, work, done)
+        self.link.start(spawner, answer, self._limits.carve_s)
+
+    def load(self, work: Load, model: Model, done: Done) -> None:
+        question = Question(partial(_loaded, work, done), self._limits.load_s, f"load {work.model}")
+        self.link.ask(LoadModel(model, work.batches), question)
+
+    def unload(self, work: Unload, done: Done) -> None:
+        answer = partial(_ended, work, done)
+        question = Question(answer, self._limits.load_s, f"unload {work.model}")
+        self.link.ask(UnloadModel(work.model), question)
+
+    def run(self, work: Run, done: Done) -> None:
+        """Execute a batch.
+
+        Raises:
+            ValueError: the batch cannot be put in a frame.
+        """
+        frame = run_frame(work.batch, tuple(self._freed))
+        what = f"batch {work.batch.id} of {work.batch.model}"
+        answer = partial(self._ran, work, done)
+        if self.link.ask(frame, Question(answer, self._limits.run_s, what)):
+            self._freed.clear()
+
+    def release(self, work: Release, done: Done) -> None:
+        """End the worker after what it was asked; ``finish_release`` answers."""
+        self._release = partial(done, Finished(work))
+        self.link.finish()
+
+    @property
+    def releasing(self) -> bool:
+        """Its end is asked for, not a loss."""
+        return self._release is not None
+
+    def finish_release(self) -> None:
+        """Answer the ``Release``, now that the worker is gone."""
+        if self._release is not None:
+            self._release()
+
+    def free(self, batch: int) -> None:
+        """The replies of that batch are delivered."""
+        self.held.discard(batch)
+        self._freed.append(batch)
+        if self._starved or len(self._freed) >= _FREED_MAX:
+            self._send_freed()
+
+    def _starve(self) -> None:
+        # The worker waits for memory: it gets what is freed, and from now on at once.
+        self._starved = True
+        if self._freed:
+            self._send_freed()
+
+    def _send_freed(self) -> None:
+        self.link.free(tuple(self._freed))
+        self._freed.clear()
+
+    def _carved(self, work: Carve, done: Done, answer: Answer | Failure) -> None:
+        failure = _failure(answer)
+        self.carved = failure is None
+        done(Finished(work, failure=failure, units=() if failure else self.cores))
+
+    def _ran(self, work: Run, done: Done, answer: Answer | Failure) -> None:
+        self._starved = False
+        if not isinstance(answer, Ran):
+            done(Finished(work, failure=_failure(answer)))
+            return
+        batch = work.batch
+        if answer.held:
+            self.held.add(batch.id)
+        done(Finished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
+
+
+def _loaded(work: Load, done: Done, answer: Answer | Failure) -> None:
+    if isinstance(answer, Loaded):
+        done(Finished(work, resident_bytes=answer.resident_bytes))
+    else:
+        done(Finished(work, failure=_failure(answer)))
+
+
+def _ended(work: Unload, done: Done, answer: Answer | Failure) -> None:
+    done(Finished(work, failure=_failure(answer)))
+
+
+def _failure(answer: Answer | Failure) -> Failure | None:
+    if isinstance(answer, Failure):
+        return answer
+    detail = getattr(answer, "detail", None)
+    return None if detail is None else Failure(detail)

@@ -1,0 +1,49 @@
+"""What a CPU device is made of, and how long its work may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from interlace.core.model import Format
+
+#: What each format imports: loaded in the fork server, so that workers share the pages.
+_FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
+    Format.ONNX: ("onnxruntime",),
+    Format.TORCHSCRIPT: ("torch",),
+    Format.EXPORTED: ("torch", "torch.export"),
+    Format.HUGGINGFACE: ("torch", "transformers"),
+    Format.FACTORY: ("torch",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long each kind of work may take before its worker is killed, in seconds."""
+
+    carve_s: float = 60.0
+    load_s: float = 300.0
+    run_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSettings:
+    """What a CPU device is made of.
+
+    ``memory_bytes`` is what models may hold; ``weights_dir`` where shared weights lie, ``None`` to
+    keep weights private per worker; ``arena_bytes`` the output memory of one worker, taken only as
+    it is used; ``patience_s`` how long a batch waits for output memory. ``opener`` names
+    ``open_model`` as ``module:function``; ``preload`` are the modules that
+    models of each format need.
+    """
+
+    cores: tuple[int, ...]
+    memory_bytes: int
+    weights_dir: str | None = None
+    id: str = "cpu0"
+    arena_bytes: int = 1 << 30
+    patience_s: float = 5.0
+    limits: Limits = field(default_factory=Limits)
+    preload: Mapping[Format, tuple[str, ...]] = field(default_factory=lambda: _FORMAT_MODULES)
+    opener: str = "interlace.device.formats:open_model"
