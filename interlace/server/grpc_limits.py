@@ -1,0 +1,82 @@
+"""Bounds of the gRPC front-end, and the token buckets that hold callers to them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from interlace.core.errors import Reason, ServeError
+
+#: Tensors of one request.
+TENSORS_MAX: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """What one gRPC process accepts. Nothing that a peer sends is kept without one of these bounds.
+
+    ``max_heads_bytes`` bounds what one message may hold outside ``raw_input_contents`` (typed
+    contents and compressed messages included): those bytes are kept on the heap, not in the arena.
+    """
+
+    max_message_bytes: int = 2**31 - 1
+    max_heads_bytes: int = 64 << 20
+    max_heap_bytes: int = 256 << 20
+    max_connections: int = 1024
+    max_streams: int = 1024
+    max_in_flight: int = 8192
+    max_header_bytes: int = 16 << 10
+    max_backlog_bytes: int = 4 << 20
+    #: A connection that sends no preface, or stops inside a message or inside its answers.
+    stall_timeout_ms: float = 30_000.0
+
+
+class Bucket:
+    """``burst`` tokens, refilled at ``per_s``: what a well-behaved peer never empties."""
+
+    __slots__ = ("_at_s", "_burst", "_left", "_per_s")
+
+    def __init__(self, burst: float, per_s: float) -> None:
+        self._burst = burst
+        self._per_s = per_s
+        self._left = burst
+        self._at_s = time.monotonic()
+
+    def take(self, tokens: float = 1.0) -> bool:
+        """Whether these tokens were there to take."""
+        self._left -= tokens
+        if self._left >= 0.0:
+            return True
+        now_s = time.monotonic()
+        self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
+        self._at_s = now_s
+        return self._left >= 0.0
+
+
+class Allowance:
+    """Bytes of heap that unfinished messages may hold, all together."""
+
+    __slots__ = ("limit_bytes", "used_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+
+    def take(self, nbytes: int) -> None:
+        """Count bytes in.
+
+        Raises:
+            ServeError: OVERLOADED, and then they are not counted.
+        """
+        if self.used_bytes + nbytes > self.limit_bytes:
+            raise ServeError(
+                Reason.OVERLOADED,
+                f"unfinished messages hold {self.used_bytes} of {self.limit_bytes} bytes",
+                retry_after_ms=100.0,
+            )
+        self.used_bytes += nbytes
+
+    def give(self, nbytes: int) -> None:
+        """Count them out."""
+        self.used_bytes -= nbytes

@@ -1,0 +1,1 @@
+"""Message definitions of the gRPC service."""
