@@ -11,10 +11,7 @@ from urllib.parse import quote
 from interlace.cli.failure import CommandError
 from interlace.cli.v2client import Server
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
-from interlace.measure.samples import content
-
-#: Size of a free dimension that neither the server nor the caller states.
-FREE_SIZE = 64
+from interlace.measure.samples import FREE_SIZE, content
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ from interlace.device.base import Device
 from interlace.measure.progress import Pace, Progress, Step, silent
 from interlace.measure.requests import SampleInputs
 from interlace.measure.rig import DeviceLost, MeasureError, Rig
-from interlace.measure.samples import UnknownSize
 from interlace.measure.sweep import THOROUGH, Settings, batch_sizes, enough, point
 from interlace.runtime.clock import Clock
 from interlace.shm.arena import Arena
@@ -35,7 +35,7 @@ class _Notes:
     points: dict[tuple[int, int], Point] = field(default_factory=dict)
     overheads_ms: list[float] = field(default_factory=list)
     loads_ms: list[float] = field(default_factory=list)
-    resident_bytes: int = 0
+    weights_bytes: int = 0
     activation_bytes: int = 0
 
 
@@ -111,22 +111,33 @@ class _Sweep:
     def _inputs(self) -> SampleInputs:
         try:
             return SampleInputs(self._model, self._rig.arena)
-        except UnknownSize as error:
-            raise MeasureError(
-                f"{self._model.name}: {error}; state it in interlace.toml under [sample]"
-            ) from None
         except MemoryError as error:
             raise MeasureError(str(error)) from None
 
     async def _at_share(self, share_pct: int, inputs: SampleInputs) -> None:
+        partition = await self._rig.partition(share_pct, self._settings.timeout_s)
+        async with self._loaded(partition, ()) as bare_bytes:
+            await self._batches(partition, share_pct, inputs)
+        if self._notes.weights_bytes == 0:
+            await self._weigh(partition, bare_bytes)
+
+    async def _weigh(self, partition: str, bare_bytes: int) -> None:
+        # What the model grows by when it is loaded ready for its largest batch.
+        largest = max(batch for batch, _ in self._notes.points)
+        async with self._loaded(partition, (largest,)) as ready_bytes:
+            self._notes.weights_bytes = bare_bytes
+            self._notes.activation_bytes = max(0, ready_bytes - bare_bytes)
+
+    @asynccontextmanager
+    async def _loaded(self, partition: str, batches: tuple[int, ...]) -> AsyncIterator[int]:
+        """The model loaded there, ready for those batches; the bytes that it holds."""
         limit_s = self._settings.timeout_s
-        partition = await self._rig.partition(share_pct, limit_s)
-        loaded = await self._rig.load(partition, self._model, limit_s)
-        self._notes.loads_ms.append(loaded.took_ms)
-        self._notes.resident_bytes = max(self._notes.resident_bytes, loaded.finished.resident_bytes)
+        loaded = await self._rig.load(partition, self._model, batches, limit_s)
+        if not batches:
+            self._notes.loads_ms.append(loaded.took_ms)
         alive = True
         try:
-            await self._batches(partition, share_pct, inputs)
+            yield loaded.finished.resident_bytes
         except DeviceLost:
             alive = False
             raise
@@ -156,8 +167,7 @@ class _Sweep:
 
     async def _point(self, partition: str, batch: int, inputs: SampleInputs) -> Point:
         settings = self._settings
-        for _ in range(settings.warm_ups):
-            await self._once(partition, batch, inputs)
+        await self._warm_up(partition, batch, inputs)
         latencies_ms: list[float] = []
         while not enough(latencies_ms, sum(latencies_ms) / 1000.0, settings):
             took_ms, timing = await self._once(partition, batch, inputs)
@@ -166,6 +176,14 @@ class _Sweep:
                 inside_ms = timing.input_ms + timing.infer_ms + timing.output_ms
                 self._notes.overheads_ms.append(max(0.0, took_ms - inside_ms))
         return point(latencies_ms)
+
+    async def _warm_up(self, partition: str, batch: int, inputs: SampleInputs) -> None:
+        spent_ms = 0.0
+        for _ in range(self._settings.warm_ups):
+            took_ms, _ = await self._once(partition, batch, inputs)
+            spent_ms += took_ms
+            if spent_ms > self._settings.budget_s * 1000.0:
+                return
 
     async def _once(self, partition: str, batch: int, inputs: SampleInputs) -> tuple[float, Timing]:
         work = inputs.batch(self._rig.next_id(), batch)
@@ -183,7 +201,7 @@ class _Sweep:
             model=self._model.key,
             digest=self._model.digest,
             gpu_kind=self._rig.gpu.kind,
-            weights_bytes=self._notes.resident_bytes,
+            weights_bytes=self._notes.weights_bytes,
             activation_bytes=self._notes.activation_bytes,
             points=dict(self._notes.points),
             overhead=Overhead(launch_ms=half_ms, wake_ms=half_ms),

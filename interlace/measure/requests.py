@@ -24,7 +24,6 @@ class SampleInputs:
         """Fill the arena.
 
         Raises:
-            UnknownSize: an input has a free dim and no stated size.
             MemoryError: the arena has no room for even one request.
         """
         self._model = model

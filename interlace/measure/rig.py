@@ -71,9 +71,11 @@ class Rig:
         self._partitions[share_pct] = name
         return name
 
-    async def load(self, partition: str, model: Model, timeout_s: float) -> Done:
-        batches = tuple({1, model.signature.max_batch})
-        return await self.do(Load(self.gpu.id, partition, model.key, batches=batches), timeout_s)
+    async def load(
+        self, partition: str, model: Model, batches: tuple[int, ...], timeout_s: float
+    ) -> Done:
+        work = Load(self.gpu.id, partition, model.key, batches)
+        return await self.do(work, timeout_s)
 
     async def unload(self, partition: str, model: Model, timeout_s: float) -> None:
         await self.do(Unload(self.gpu.id, partition, model.key), timeout_s)

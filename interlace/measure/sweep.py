@@ -21,7 +21,7 @@ class Settings:
 
     samples: int = 100
     samples_min: int = 5
-    warm_ups: int = 2
+    warm_ups: int = 3
     budget_s: float = 0.6
     slo_multiple: float = 4.0
     factor: int = 2

@@ -97,10 +97,10 @@ class FakeDevice:
             case Release(partition=partition):
                 del self.partitions[partition]
                 return Finished(work), 1.0
-            case Load(partition=partition, model=model):
+            case Load(partition=partition, model=model, batches=batches):
                 assert partition in self.partitions
                 self.loaded.add((partition, model))
-                return Finished(work, resident_bytes=1000), 30.0
+                return Finished(work, resident_bytes=1000 + 10 * sum(batches)), 30.0
             case Unload(partition=partition, model=model):
                 self.loaded.remove((partition, model))
                 return Finished(work), 1.0

@@ -65,6 +65,7 @@ def test_every_batch_and_share_is_measured_as_it_is(stand: Stand) -> None:
 def test_memory_load_time_and_overhead_are_kept(stand: Stand) -> None:
     found = stand.profile(make_model())
     assert found.weights_bytes == 1000
+    assert found.activation_bytes == 40  # ready for batch 4
     assert found.load_ms == pytest.approx(30.0)
     assert found.overhead.total_ms == pytest.approx(0.5)  # the fake's phases leave half a ms out
     assert found.digest == "digest-of-cnn"
@@ -165,18 +166,3 @@ def test_a_device_without_room_for_two_partitions_gets_one_at_a_time(stand: Stan
 
     stand.device.fail = judge
     assert len(stand.profile(make_model(max_batch=4)).points) == 6
-
-
-def test_an_unknown_input_size_says_where_to_state_it(stand: Stand) -> None:
-    model = make_model()
-    bare = Model(
-        name=model.name,
-        version=1,
-        format=model.format,
-        path=model.path,
-        digest=model.digest,
-        signature=model.signature,
-        terms=model.terms,
-    )
-    with pytest.raises(MeasureError, match=r"input x .*interlace\.toml under \[sample\]"):
-        stand.profile(bare)
