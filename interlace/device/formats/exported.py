@@ -93,8 +93,8 @@ def _batching(
         return False, 0
     first = program.graph_signature.user_inputs[0]
     node = next(node for node in program.graph.nodes if node.name == first)
-    limits = program.range_constraints.get(node.meta["val"].shape[0].node.expr)
-    upper = getattr(limits, "upper", None)
-    # torch writes an unlimited dim as infinity or as a number near 2**63
-    bounded = upper is not None and upper.is_finite and int(upper) < 1 << 31
-    return True, int(upper) if bounded else 0
+    limits: Any = program.range_constraints.get(node.meta["val"].shape[0].node.expr)
+    # torch writes an unlimited dim as infinity or as a number near 2**63.
+    if limits is None or not limits.upper.is_finite or int(limits.upper) >= 1 << 31:
+        return True, 0
+    return True, int(limits.upper)

@@ -39,17 +39,16 @@ def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
     code = _execute(source, f"interlace_model_{model.digest[:16]}")
     with torch.no_grad():
         module = _create(code, source)
+    inputs = _declared(code, "INPUTS", source)
     spoken = Spoken(
         str(source),
-        _declared(code, "INPUTS", source),
+        inputs,
         _declared(code, "OUTPUTS", source),
-        getattr(code, "BATCHED", None if model.signature.inputs else True),
+        None if inputs is None else bool(getattr(code, "BATCHED", True)),
         hint=f"{_EXAMPLE} in it, or input [ ... ] in config.pbtxt",
     )
     weights = share_weights(module_tensors(module), model, weights_dir)
-    return TorchRunner(
-        _call(module, spoken.inputs or model.signature.inputs), model, spoken, weights
-    )
+    return TorchRunner(_call(module, inputs or model.signature.inputs), model, spoken, weights)
 
 
 def _execute(source: Path, name: str) -> types.ModuleType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,51 +46,62 @@ class Trial:
 
 
 def try_out(run: Run, model: Model, spoken: Spoken) -> Trial:
-    """Run a model on sample inputs, as often as its description leaves something open.
+    """Run a model on sample inputs: twice if its file does not say what comes out, else once.
 
     Raises:
-        RepositoryError: the inputs are unknown; or the outputs are, and the trial failed.
+        RepositoryError: the inputs are unknown; or the model fails on them, or gives something
+            else than is described.
     """
     inputs = spoken.inputs or model.signature.inputs
     if not inputs:
         raise RepositoryError(spoken.source, "no description of the inputs", spoken.hint)
     batched = model.signature.batched if spoken.batched is None else spoken.batched
-    asked = Signature(inputs, (), batched, spoken.max_batch)
-    outputs = spoken.outputs or model.signature.outputs
+    sized = tuple(_refined(spec, model) for spec in inputs)
     try:
-        first, wrote = _execute(run, asked, model, 0)
-        if not outputs:
-            second, _ = _execute(run, asked, model, 1)
-            outputs = _outputs(first, second, batched, spoken.source)
-    except RepositoryError:
-        raise
+        first, wrote = _execute(run, sized, model, _rows(batched, 0), 1)
+        second = first
+        if spoken.outputs is None:
+            second, _ = _execute(run, sized, model, _rows(batched, 1), 2)
     except Exception as error:
-        if not outputs:
-            shapes = {spec.name: list(_shape(spec, asked, model, 0)) for spec in inputs}
-            raise RepositoryError(
-                spoken.source,
-                f"a model that failed on sample inputs of shape {shapes} ({error})",
-                "a model that runs; sizes of free dims can be given under [sample]",
-            ) from error
-        wrote = True  # not known: copying inputs is safe either way
+        shapes = {spec.name: _shape(spec, model, _rows(batched, 0), 1) for spec in sized}
+        raise RepositoryError(
+            spoken.source,
+            f"a model that failed on sample inputs of shape {shapes} ({error})",
+            "a model that runs; sizes of free dims can be given under [sample] in interlace.toml",
+        ) from error
+    outputs = spoken.outputs
+    if outputs is None:
+        outputs = _named_as_declared(_learn(first, second, batched, spoken.source), model, spoken)
     return Trial(Signature(inputs, outputs, batched, spoken.max_batch), wrote)
 
 
-def _shape(spec: TensorSpec, signature: Signature, model: Model, attempt: int) -> tuple[int, ...]:
+def _refined(spec: TensorSpec, model: Model) -> TensorSpec:
+    # The description may give sizes where the model's own file has free dims.
+    for other in model.signature.inputs:
+        if other.name == spec.name and len(other.dims) == len(spec.dims):
+            return TensorSpec(spec.name, spec.datatype, other.dims)
+    return spec
+
+
+def _rows(batched: bool, attempt: int) -> tuple[int, ...]:
+    return (_ROWS[attempt],) if batched else ()
+
+
+def _shape(spec: TensorSpec, model: Model, rows: tuple[int, ...], stretch: int) -> tuple[int, ...]:
     dims = sample_shape(spec, tuple(model.sample.get(spec.name, ())), FREE_DIM)
-    if attempt:  # other sizes, to see which output dims follow
-        dims = tuple(
-            2 * size if free < 0 else size for size, free in zip(dims, spec.dims, strict=True)
-        )
-    return (_ROWS[attempt], *dims) if signature.batched else dims
+    # Stretched free dims show which output dims follow them.
+    stretched = (
+        size * stretch if free < 0 else size for size, free in zip(dims, spec.dims, strict=True)
+    )
+    return (*rows, *stretched)
 
 
-def _execute(run: Run, signature: Signature, model: Model, attempt: int) -> tuple[Values, bool]:
+def _execute(
+    run: Run, specs: Sequence[TensorSpec], model: Model, rows: tuple[int, ...], stretch: int
+) -> tuple[Values, bool]:
     values = {
-        spec.name: to_torch(
-            sample_array(spec, _shape(spec, signature, model, attempt)), spec.datatype
-        )
-        for spec in signature.inputs
+        spec.name: to_torch(sample_array(spec, _shape(spec, model, rows, stretch)), spec.datatype)
+        for spec in specs
     }
     tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
     # Version counters exist under no_grad, not under inference_mode.
@@ -101,7 +112,7 @@ def _execute(run: Run, signature: Signature, model: Model, attempt: int) -> tupl
     return result, wrote
 
 
-def _outputs(first: Values, second: Values, batched: bool, source: str) -> tuple[TensorSpec, ...]:
+def _learn(first: Values, second: Values, batched: bool, source: str) -> tuple[TensorSpec, ...]:
     specs = []
     for name, value in first.items():
         datatype = value_datatype(value)
@@ -111,10 +122,26 @@ def _outputs(first: Values, second: Values, batched: bool, source: str) -> tuple
         if batched and tuple(shape[:1] for shape in shapes) != tuple((rows,) for rows in _ROWS):
             raise RepositoryError(
                 source,
-                f"output '{name}' of shape {list(shapes[0])} for {_ROWS[0]} rows and "
+                f"output '{name}' of shape {list(shapes[0])} for {_ROWS[0]} row and "
                 f"{list(shapes[1])} for {_ROWS[1]}",
                 "rows first in every output, or max_batch = 0 for a model that takes no batches",
             )
         dims = tuple(a if a == b else -1 for a, b in zip(*shapes, strict=True))
         specs.append(TensorSpec(name, datatype, dims[1:] if batched else dims))
     return tuple(specs)
+
+
+def _named_as_declared(
+    learnt: tuple[TensorSpec, ...], model: Model, spoken: Spoken
+) -> tuple[TensorSpec, ...]:
+    """The outputs under the names they are described by, where order is all that relates them."""
+    declared = [spec.name for spec in model.signature.outputs]
+    found = [spec.name for spec in learnt]
+    if set(declared) <= set(found):
+        return learnt
+    if len(declared) != len(found):
+        raise RepositoryError(spoken.source, f"{len(found)} outputs: {found}", f"{declared}")
+    return tuple(
+        TensorSpec(name, spec.datatype, spec.dims)
+        for name, spec in zip(declared, learnt, strict=True)
+    )

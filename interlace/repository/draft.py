@@ -1,0 +1,149 @@
+"""A model as its files describe it, before it was asked to describe itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Format, Model, Terms
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.repository.config import Config
+from interlace.repository.digest import Digests
+from interlace.repository.json_config import parse_json
+from interlace.repository.labels import read_labels
+from interlace.repository.layout import check_config_name, check_name, detect_format, read_config
+from interlace.repository.schema import DATA_TYPES
+from interlace.repository.settings import (
+    DEFAULT_QUEUE_LIMIT,
+    DEFAULT_SLO_MS,
+    Settings,
+    read_settings,
+)
+from interlace.repository.support import check_supported, passed_over
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Everything the files of one version say.
+
+    ``notes`` are settings that have no effect, for the operator to read.
+    """
+
+    name: str
+    version: int
+    format: Format
+    path: str
+    digest: str
+    config: Config
+    settings: Settings
+    terms: Terms
+    labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def provisional(self) -> Model:
+        """A model to open once, so that it can describe itself.
+
+        Its signature is what ``config.pbtxt`` says in full, perhaps nothing; generation -1.
+        """
+        return Model(
+            name=self.name,
+            version=self.version,
+            format=self.format,
+            path=self.path,
+            digest=self.digest,
+            signature=declared_signature(self.config, self.asked_batch),
+            terms=self.terms,
+            sample=self.settings.sample,
+            labels=self.labels,
+            generation=-1,
+        )
+
+    @property
+    def asked_batch(self) -> int | None:
+        """The largest batch that the files ask for: 0 for none, ``None`` if they say nothing."""
+        if self.settings.max_batch is not None:
+            return self.settings.max_batch
+        asked: int | None = self.config.values.get("max_batch_size")
+        return asked
+
+
+def read(
+    root: Path,
+    name: str,
+    version: int,
+    config_json: str | None = None,
+    digests: Digests | None = None,
+) -> Draft:
+    """Read the folder of one version of one model.
+
+    ``config_json`` stands in for ``config.pbtxt``. ``digests`` remembers what was hashed before.
+
+    Raises:
+        RepositoryError: file, key, what was found, what was expected.
+    """
+    check_name(name)
+    folder = root / name
+    path = folder / str(version)
+    if not path.is_dir():
+        raise RepositoryError(str(path), "no such folder", f"version {version} of '{name}'")
+    config = read_config(folder) if config_json is None else parse_json(config_json)
+    check_config_name(config, name)
+    check_supported(config)
+    settings = read_settings(folder, config)
+    return Draft(
+        name=name,
+        version=version,
+        format=detect_format(path, config),
+        path=str(path.absolute()),
+        digest=(digests or Digests()).of(path),
+        config=config,
+        settings=settings,
+        terms=_terms(settings, config),
+        labels=read_labels(folder, config),
+        notes=tuple(passed_over(config)),
+    )
+
+
+def declared_signature(config: Config, asked_batch: int | None) -> Signature:
+    """The tensors that a config describes in full.
+
+    Raises:
+        RepositoryError: a negative batch or a dim below -1.
+    """
+    if asked_batch is not None and asked_batch < 0:
+        raise config.error("max_batch_size", str(asked_batch), "0 or more")
+    return Signature(
+        _declared(config, "input"), _declared(config, "output"), bool(asked_batch), asked_batch or 0
+    )
+
+
+def _declared(config: Config, kind: str) -> tuple[TensorSpec, ...]:
+    specs = []
+    for place, tensor in enumerate(config.values.get(kind, [])):
+        for dim in tensor.get("dims", []):
+            if dim < -1 or dim == 0:
+                raise config.error(f"{kind}[{place}].dims", str(dim), "-1 or a size above 0")
+        if _is_full(tensor):
+            datatype = DATA_TYPES[tensor["data_type"]]
+            dims = tuple(tensor["dims"])
+            specs.append(TensorSpec(tensor["name"], datatype, dims, tensor.get("optional", False)))
+    return tuple(specs)
+
+
+def _is_full(tensor: dict[str, Any]) -> bool:
+    return tensor.get("data_type", "TYPE_INVALID") in DATA_TYPES and "dims" in tensor
+
+
+def _terms(settings: Settings, config: Config) -> Terms:
+    batching = config.values.get("dynamic_batching", {})
+    queue_size = batching.get("default_queue_policy", {}).get("max_queue_size", 0)
+    level = batching.get("default_priority_level", 0)
+    return Terms(
+        slo_ms=settings.slo_ms or DEFAULT_SLO_MS,
+        priority=level if settings.priority is None else settings.priority,
+        memory_limit_bytes=settings.memory_limit_bytes,
+        rate_rps=settings.rate_rps,
+        queue_limit=settings.queue_limit or queue_size or DEFAULT_QUEUE_LIMIT,
+    )

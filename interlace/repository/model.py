@@ -1,0 +1,169 @@
+"""A complete model, from its draft and from what the model said of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Model
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.repository.config import nearest
+from interlace.repository.draft import Draft, declared_signature
+from interlace.repository.schema import DATA_TYPES
+from interlace.repository.settings import DEFAULT_MAX_BATCH
+
+#: Size of a free dimension in sample inputs, where the operator states none.
+DEFAULT_FREE_DIM: Final = 64
+
+
+def complete(draft: Draft, described: Signature | None, generation: int) -> Model:
+    """Join what the files say with what the model says.
+
+    ``described`` is the opened model's own signature (``max_batch`` 0: no bound), ``None`` if it
+    was not opened. The files win where both speak, unless they contradict the model.
+
+    Raises:
+        RepositoryError: a contradiction (file, key, found, expected), or something nobody says.
+    """
+    said = described or _from_files(draft)
+    batched = _is_batched(draft, said)
+    inputs = _join(draft, "input", _as_batched(draft, said.inputs, said.batched, batched))
+    outputs = _join(draft, "output", _as_batched(draft, said.outputs, said.batched, batched))
+    signature = Signature(inputs, outputs, batched, _max_batch(draft, said) if batched else 1)
+    return Model(
+        name=draft.name,
+        version=draft.version,
+        format=draft.format,
+        path=draft.path,
+        digest=draft.digest,
+        signature=signature,
+        terms=draft.terms,
+        sample=_sample(draft, inputs),
+        labels=draft.labels,
+        generation=generation,
+    )
+
+
+def _from_files(draft: Draft) -> Signature:
+    declared = declared_signature(draft.config, draft.asked_batch)
+    for kind, specs in (("input", declared.inputs), ("output", declared.outputs)):
+        if not specs or len(specs) != len(draft.config.values.get(kind, ())):
+            found = f"no full description of every {kind}"
+            raise draft.config.error(kind, found, f"{kind} [ {{ name data_type dims }} ]")
+    return declared
+
+
+def _is_batched(draft: Draft, said: Signature) -> bool:
+    if draft.asked_batch is not None:
+        return draft.asked_batch > 0
+    # Dims that a config gives with the rows in front mean: no batching, as in Triton.
+    for tensor in draft.config.values.get("input", ()):
+        spec = next((spec for spec in said.inputs if spec.name == tensor["name"]), None)
+        if spec is not None and "dims" in tensor:
+            return said.batched and len(tensor["dims"]) == len(spec.dims)
+    return said.batched
+
+
+def _max_batch(draft: Draft, said: Signature) -> int:
+    asked = draft.asked_batch
+    if not said.max_batch:
+        return asked or DEFAULT_MAX_BATCH
+    if asked is not None and asked > said.max_batch:
+        raise RepositoryError(
+            _batch_key(draft), f"{asked} rows", f"at most {said.max_batch}, which the model allows"
+        )
+    return asked or min(said.max_batch, DEFAULT_MAX_BATCH)
+
+
+def _batch_key(draft: Draft) -> str:
+    if draft.settings.max_batch is not None:
+        return draft.settings.where("max_batch")
+    return draft.config.where("max_batch_size")
+
+
+def _as_batched(
+    draft: Draft, specs: Sequence[TensorSpec], said: bool, wanted: bool
+) -> tuple[TensorSpec, ...]:
+    """The specs with dims that exclude the rows if ``wanted``, and include them if not."""
+    if said == wanted:
+        return tuple(specs)
+    if not wanted:
+        return tuple(_with_dims(spec, (-1, *spec.dims)) for spec in specs)
+    for spec in specs:
+        if spec.dims[:1] != (-1,):
+            found = f"batching, but '{spec.name}' of the model has shape {list(spec.dims)}"
+            expected = "a first dim of -1 in every tensor, or 0 for a model that takes no batches"
+            raise RepositoryError(_batch_key(draft), found, expected)
+    return tuple(_with_dims(spec, spec.dims[1:]) for spec in specs)
+
+
+def _join(draft: Draft, kind: str, said: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    given = draft.config.values.get(kind, [])
+    by_name = {spec.name: spec for spec in said}
+    joined: dict[str, TensorSpec] = {}
+    for place, tensor in enumerate(given):
+        name = tensor["name"]
+        path = f"{kind}[{place}]"
+        if name in joined:
+            raise draft.config.error(f"{path}.name", f"'{name}' again", "each name once")
+        if name not in by_name:
+            raise draft.config.error(
+                f"{path}.name", f"'{name}'", f"an {kind} of the model: {nearest(name, by_name)}"
+            )
+        joined[name] = _merge(draft, tensor, by_name[name], path)
+    # A config may leave outputs out; inputs it leaves out are still needed.
+    if kind == "output" and joined and any("dims" in tensor for tensor in given):
+        return tuple(joined.values())
+    return tuple(joined.get(spec.name, spec) for spec in said)
+
+
+def _merge(draft: Draft, tensor: dict[str, Any], said: TensorSpec, path: str) -> TensorSpec:
+    config = draft.config
+    type_name = tensor.get("data_type", "TYPE_INVALID")
+    if type_name in DATA_TYPES and DATA_TYPES[type_name] != said.datatype:
+        expected = next(key for key, value in DATA_TYPES.items() if value == said.datatype)
+        raise config.error(f"{path}.data_type", type_name, f"{expected}, as the model has it")
+    if tensor.get("optional") and not said.optional:
+        raise config.error(f"{path}.optional", "true", "false: the model needs this input")
+    dims = tuple(tensor.get("dims", said.dims))
+    fits = len(dims) == len(said.dims) and all(
+        own in (-1, size) for size, own in zip(dims, said.dims, strict=True)
+    )
+    if not fits:
+        raise config.error(
+            f"{path}.dims", f"{list(dims)}", f"{list(said.dims)}, as the model has it"
+        )
+    return _with_dims(said, dims)
+
+
+def _with_dims(spec: TensorSpec, dims: tuple[int, ...]) -> TensorSpec:
+    return TensorSpec(spec.name, spec.datatype, dims, spec.optional)
+
+
+def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, ...]]:
+    """Per input with free dims their sizes, in order; every free dim gets one."""
+    settings = draft.settings
+    names = {spec.name: spec for spec in inputs}
+    for name in settings.sample:
+        if name not in names:
+            where = settings.where(f"sample.{name}")
+            raise RepositoryError(where, f"input '{name}'", nearest(name, names))
+    sample = {}
+    for spec in inputs:
+        free = [place for place, dim in enumerate(spec.dims) if dim < 0]
+        given = settings.sample.get(spec.name)
+        if given is not None and len(given) != len(free):
+            given = _free_of(given, spec, settings.where(f"sample.{spec.name}"))
+        if free:
+            sample[spec.name] = given or (DEFAULT_FREE_DIM,) * len(free)
+    return sample
+
+
+def _free_of(given: tuple[int, ...], spec: TensorSpec, where: str) -> tuple[int, ...]:
+    fits = len(given) == len(spec.dims) and all(
+        dim in (-1, size) for size, dim in zip(given, spec.dims, strict=True)
+    )
+    if not fits:
+        raise RepositoryError(where, f"{list(given)}", f"sizes that fit dims {list(spec.dims)}")
+    return tuple(size for size, dim in zip(given, spec.dims, strict=True) if dim < 0)
