@@ -183,8 +183,8 @@ class CpuDevice:
             raise
 
     def _carved(self, partition: Partition, done: Done, finished: Finished) -> None:
-        if finished.failure is not None:
-            self._drop(partition)
+        if finished.failure is not None and not finished.failure.fatal:
+            self._drop(partition)  # its worker lives but could not settle: nobody ever had it
             partition.link.close(finished.failure.detail)
         done(finished)
 

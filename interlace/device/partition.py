@@ -40,7 +40,6 @@ class Partition:
         self.cores = setup.cores
         self.arena = arena
         self.held: set[int] = set()
-        self.carved = False
         self.link = WorkerLink(loop, setup, self._starve, partial(on_dead, self))
         self._limits = limits
         self._freed: list[int] = []
@@ -111,7 +110,6 @@ class Partition:
 
     def _carved(self, work: Carve, done: Done, answer: Answer | Failure) -> None:
         failure = _failure(answer)
-        self.carved = failure is None
         done(Finished(work, failure=failure, units=() if failure else self.cores))
 
     def _ran(self, work: Run, done: Done, answer: Answer | Failure) -> None:

@@ -8,13 +8,15 @@ from typing import Final
 
 from interlace.core.model import Format
 
-#: What each format imports: loaded in the fork server, so that workers share the pages.
+_FORMATS: Final = "interlace.device.formats"
+#: What each format imports: loaded in the fork server, so that workers share the pages. Not
+#: onnxruntime, which starts a thread when it is imported: forking is only safe without threads.
 _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
-    Format.ONNX: ("onnxruntime",),
-    Format.TORCHSCRIPT: ("torch",),
-    Format.EXPORTED: ("torch", "torch.export"),
-    Format.HUGGINGFACE: ("torch", "transformers"),
-    Format.FACTORY: ("torch",),
+    Format.ONNX: (),
+    Format.TORCHSCRIPT: (f"{_FORMATS}.torchscript",),
+    Format.EXPORTED: (f"{_FORMATS}.exported",),
+    Format.HUGGINGFACE: (f"{_FORMATS}.huggingface",),
+    Format.FACTORY: (f"{_FORMATS}.factory",),
 }
 
 
@@ -34,8 +36,8 @@ class CpuSettings:
     ``memory_bytes`` is what models may hold; ``weights_dir`` where shared weights lie, ``None`` to
     keep weights private per worker; ``arena_bytes`` the output memory of one worker, taken only as
     it is used; ``patience_s`` how long a batch waits for output memory. ``opener`` names
-    ``open_model`` as ``module:function``; ``preload`` are the modules that
-    models of each format need.
+    ``open_model`` as ``module:function``; ``preload`` are the modules that the
+    fork server imports for each format.
     """
 
     cores: tuple[int, ...]
