@@ -35,8 +35,8 @@ class _Notes:
     points: dict[tuple[int, int], Point] = field(default_factory=dict)
     overheads_ms: list[float] = field(default_factory=list)
     loads_ms: list[float] = field(default_factory=list)
-    weights_bytes: int = 0
-    activation_bytes: int = 0
+    bare_bytes: int = 0
+    ready_bytes: int = 0
 
 
 async def profile(
@@ -98,9 +98,7 @@ class _Sweep:
     async def run(self) -> Profile:
         inputs = self._inputs()
         try:
-            # The largest share first: if a model fails, it fails before the slow points.
-            for share_pct in reversed(self._rig.gpu.shares_pct):
-                await self._at_share(share_pct, inputs)
+            await self._shares(inputs)
         except MeasureError as error:
             raise MeasureError(f"{self._model.name}: {error}") from None
         finally:
@@ -108,25 +106,36 @@ class _Sweep:
             self._skip(self._left)
         return self._profile()
 
+    async def _shares(self, inputs: SampleInputs) -> None:
+        # The largest share first: if a model fails, it fails before the slow points. It is loaded
+        # bare there and ready for its largest batch elsewhere: the difference is what it needs to
+        # run. Both are first loads in a fresh process, so that imports cancel out.
+        first, *others = reversed(self._rig.gpu.shares_pct)
+        self._notes.bare_bytes = await self._at_share(first, (), inputs)
+        largest = (max(batch for batch, _ in self._notes.points),)
+        for share_pct in others:
+            ready_bytes = await self._at_share(share_pct, largest, inputs)
+            self._notes.ready_bytes = max(self._notes.ready_bytes, ready_bytes)
+        if not others:
+            async with self._loaded(await self._partition(first), largest) as ready_bytes:
+                self._notes.ready_bytes = ready_bytes
+
     def _inputs(self) -> SampleInputs:
         try:
             return SampleInputs(self._model, self._rig.arena)
         except MemoryError as error:
             raise MeasureError(str(error)) from None
 
-    async def _at_share(self, share_pct: int, inputs: SampleInputs) -> None:
-        partition = await self._rig.partition(share_pct, self._settings.timeout_s)
-        async with self._loaded(partition, ()) as bare_bytes:
+    async def _at_share(
+        self, share_pct: int, ready_for: tuple[int, ...], inputs: SampleInputs
+    ) -> int:
+        partition = await self._partition(share_pct)
+        async with self._loaded(partition, ready_for) as held_bytes:
             await self._batches(partition, share_pct, inputs)
-        if self._notes.weights_bytes == 0:
-            await self._weigh(partition, bare_bytes)
+        return held_bytes
 
-    async def _weigh(self, partition: str, bare_bytes: int) -> None:
-        # What the model grows by when it is loaded ready for its largest batch.
-        largest = max(batch for batch, _ in self._notes.points)
-        async with self._loaded(partition, (largest,)) as ready_bytes:
-            self._notes.weights_bytes = bare_bytes
-            self._notes.activation_bytes = max(0, ready_bytes - bare_bytes)
+    async def _partition(self, share_pct: int) -> str:
+        return await self._rig.partition(share_pct, self._settings.timeout_s)
 
     @asynccontextmanager
     async def _loaded(self, partition: str, batches: tuple[int, ...]) -> AsyncIterator[int]:
@@ -201,8 +210,8 @@ class _Sweep:
             model=self._model.key,
             digest=self._model.digest,
             gpu_kind=self._rig.gpu.kind,
-            weights_bytes=self._notes.weights_bytes,
-            activation_bytes=self._notes.activation_bytes,
+            weights_bytes=self._notes.bare_bytes,
+            activation_bytes=max(0, self._notes.ready_bytes - self._notes.bare_bytes),
             points=dict(self._notes.points),
             overhead=Overhead(launch_ms=half_ms, wake_ms=half_ms),
             load_ms=statistics.median(self._notes.loads_ms),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from interlace.core.messages import Carve, Failure, Load, Release, Run, Work
@@ -70,6 +72,13 @@ def test_memory_load_time_and_overhead_are_kept(stand: Stand) -> None:
     assert found.overhead.total_ms == pytest.approx(0.5)  # the fake's phases leave half a ms out
     assert found.digest == "digest-of-cnn"
     assert found.gpu_kind == "cpu"
+
+
+def test_memory_is_weighed_where_there_is_one_share_too(stand: Stand) -> None:
+    stand.device.gpu = replace(stand.device.gpu, units=1, shares_pct=(100,))
+    found = stand.profile(make_model())
+    assert (found.weights_bytes, found.activation_bytes) == (1000, 40)
+    assert {share for _, share in found.points} == {100}
 
 
 def test_nothing_is_left_behind(stand: Stand) -> None:
