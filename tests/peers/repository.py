@@ -27,10 +27,13 @@ SORTS = (
     Sort("brain", "BF16", 2),
     Sort("label", "FP32", 4, labels=True),
     Sort("spare", "FP32", 4),
+    Sort("slow", "FP32", 1),
 )
+#: The model ``slow`` takes this long when an input is 7, and no time otherwise.
+SLOW_S = 0.5
 
 TRITON_SAME = """
-import sys; sys.path.insert(0, "NUMPY")
+import sys, time; sys.path.insert(0, "NUMPY")
 import triton_python_backend_utils as pb
 
 class TritonPythonModel:
@@ -38,6 +41,8 @@ class TritonPythonModel:
         answers = []
         for request in requests:
             x = pb.get_input_tensor_by_name(request, "INPUT0")
+            if SLOW_S and (x.as_numpy() == 7).any():
+                time.sleep(SLOW_S)
             if BRAIN:  # numpy has no BF16
                 y = pb.Tensor.from_dlpack("OUTPUT0", x.to_dlpack())
             else:
@@ -62,10 +67,13 @@ class TritonPythonModel:
 """
 
 OURS_SAME = """
+import time
 import torch
 
 class Same(torch.nn.Module):
     def forward(self, INPUT0):
+        if SLOW_S and (INPUT0 == 7).any():
+            time.sleep(SLOW_S)
         return INPUT0
 
 def create_model():
@@ -97,6 +105,10 @@ def config(sort: Sort, backend: str) -> str:
     return "\n".join(line for line in lines if line) + "\n"
 
 
+def _slowed(sort: Sort, source: str) -> str:
+    return f"SLOW_S = {SLOW_S if sort.name == 'slow' else 0}\n{source}"
+
+
 def _folder(root: Path, sort: Sort, backend: str) -> Path:
     folder = root / sort.name
     (folder / "1").mkdir(parents=True)
@@ -109,9 +121,8 @@ def _folder(root: Path, sort: Sort, backend: str) -> Path:
 def write_triton(root: Path, numpy: Path) -> Path:
     """The repository for the real server's Python backend, which needs the numpy 1 in ``numpy``."""
     for sort in SORTS:
-        source = (
-            TRITON_PAIR if sort.inputs == 2 else f"BRAIN = {sort.datatype == 'BF16'}\n{TRITON_SAME}"
-        )
+        source = TRITON_PAIR if sort.inputs == 2 else _slowed(sort, TRITON_SAME)
+        source = f"BRAIN = {sort.datatype == 'BF16'}\n{source}"
         version = _folder(root, sort, 'backend: "python"')
         (version / "model.py").write_text(source.replace("NUMPY", str(numpy)))
     return root
@@ -125,7 +136,8 @@ def write_ours(root: Path) -> Path:
         if sort.datatype == "STRING":
             _write_string_identity(version / "model.onnx")
         else:
-            (version / "model.py").write_text(OURS_PAIR if sort.inputs == 2 else OURS_SAME)
+            source = OURS_PAIR if sort.inputs == 2 else _slowed(sort, OURS_SAME)
+            (version / "model.py").write_text(source)
     return root
 
 

@@ -1,0 +1,61 @@
+"""The same calls to Interlace and to the real tritonserver: every difference has its reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from .differences import ALLOWED, REASONS, differing, page
+from .grpc_cases import grpc_cases
+from .http_cases import http_cases
+from .oracle import everything, recorded
+from .pages import PAGE
+from .programs import CLIENT_PYTHON, HOW
+from .record import Answers, Start
+
+CASES = [f"http:{case.name}" for case in http_cases()]
+CASES += [f"grpc:{case.name}" for case in grpc_cases()]
+
+
+@pytest.fixture(scope="module")
+def triton() -> Answers:
+    return recorded()
+
+
+@pytest.fixture(scope="module")
+def answers(start_ours: Start) -> Answers:
+    return everything(start_ours, grpc=CLIENT_PYTHON.exists())
+
+
+def test_the_recording_is_what_the_real_server_says(start_triton: Start, triton: Answers) -> None:
+    assert everything(start_triton, grpc=CLIENT_PYTHON.exists()).items() <= triton.items()
+
+
+def test_the_recording_has_every_call(triton: Answers) -> None:
+    assert sorted(triton) == sorted(CASES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_same_answer_or_a_reason(answers: Answers, triton: Answers, case: str) -> None:
+    if case not in answers:
+        pytest.skip(f"no tritonclient to send it: {HOW}")
+    if case in ALLOWED:
+        assert answers[case] != triton[case], "they agree now: take it out of ALLOWED"
+    else:
+        assert answers[case] == triton[case]
+
+
+def test_malformed_calls_are_the_callers_fault(answers: Answers) -> None:
+    """No call makes Interlace fail or fall silent."""
+    blamed = {0, 500, "INTERNAL", "UNKNOWN"}
+    assert [name for name, answer in answers.items() if answer["status"] in blamed] == []
+
+
+def test_every_reason_is_used() -> None:
+    assert set(ALLOWED.values()) == set(REASONS)
+
+
+def test_the_page_lists_exactly_the_differences(answers: Answers, triton: Answers) -> None:
+    if len(answers) < len(CASES):
+        pytest.skip(f"no tritonclient to send the gRPC calls: {HOW}")
+    assert set(differing(triton, answers)) == set(ALLOWED)
+    assert PAGE.read_text() == page(triton, answers), "write it again: python -m peers.pages"
