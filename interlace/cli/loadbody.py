@@ -11,7 +11,7 @@ from urllib.parse import quote
 from interlace.cli.failure import CommandError
 from interlace.cli.v2client import Server
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
-from interlace.measure.samples import FREE_SIZE, content
+from interlace.measure.samples import content, sample_dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ def make_ask(
         CommandError: the server does not answer or does not serve the model.
     """
     metadata, config = server.metadata(model), server.config(model)
-    batched = int(config.get("max_batch_size", 0)) > 0
-    samples = sample_sizes(config)
     notes: list[str] = []
     inputs, bodies = [], []
     for index, declared in enumerate(metadata["inputs"]):
-        shape = _shape(model, declared, batched, {**samples, **shapes}, notes)
+        stated = shapes.get(f"{model}/{declared['name']}")
+        shape, note = _shape(model, declared, config, stated)
+        notes += note
         spec = TensorSpec(declared["name"], declared["datatype"], shape)
         if spec.datatype not in ITEM_BYTES and spec.datatype != BYTES:
             raise CommandError(f"{model}: input {spec.name} has the unknown type {spec.datatype}")
@@ -71,14 +71,10 @@ def server_slo_ms(config: Mapping[str, Any]) -> float | None:
         return None
 
 
-def sample_sizes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Sample shapes, batch dimension included, that a config states as ``sample.INPUT``."""
-    found: dict[str, tuple[int, ...]] = {}
-    for key in config.get("parameters", {}):
-        if key.startswith("sample."):
-            sizes = _parameter(config, key).replace("[", "").replace("]", "")
-            found[key.removeprefix("sample.")] = (1, *(int(size) for size in sizes.split(",")))
-    return found
+def sample_sizes(config: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """Sizes of an input's dims that a config states as ``sample.NAME``; empty if it does not."""
+    text = _parameter(config, f"sample.{name}").strip("[] ")
+    return tuple(int(size) for size in text.split(",")) if text else ()
 
 
 def _parameter(config: Mapping[str, Any], key: str) -> str:
@@ -89,26 +85,24 @@ def _parameter(config: Mapping[str, Any], key: str) -> str:
 def _shape(
     model: str,
     declared: Mapping[str, Any],
-    batched: bool,
-    stated: Mapping[str, Sequence[int]],
-    notes: list[str],
-) -> tuple[int, ...]:
-    name, shape = declared["name"], [int(size) for size in declared["shape"]]
-    if batched:
-        shape[0] = 1
-    if min(shape, default=0) >= 0:
-        return tuple(shape)
-    wanted = stated.get(f"{model}/{name}", stated.get(name))
-    if wanted is None:
-        guess = [size if size >= 0 else FREE_SIZE for size in shape]
-        notes.append(f"{model}: {name} sent as {guess}; --shape {model}/{name}=... sets another")
-        return tuple(guess)
-    if len(wanted) != len(shape):
-        raise CommandError(
-            f"--shape {model}/{name}: {len(wanted)} sizes given, the model takes {len(shape)}: "
-            f"{declared['shape']}"
-        )
-    return tuple(wanted)
+    config: Mapping[str, Any],
+    stated: Sequence[int] | None,
+) -> tuple[tuple[int, ...], list[str]]:
+    name, shape = declared["name"], tuple(int(size) for size in declared["shape"])
+    if stated is not None:
+        if len(stated) != len(shape):
+            raise CommandError(
+                f"--shape {model}/{name}: {len(stated)} sizes given, the model takes "
+                f"{len(shape)}: {list(shape)}"
+            )
+        return tuple(stated), []
+    rows = (1,) if int(config.get("max_batch_size", 0)) > 0 else ()
+    dims = shape[len(rows) :]
+    sizes = sample_sizes(config, name)
+    full = (*rows, *sample_dims(TensorSpec(name, "", dims), {name: sizes}))
+    if sizes or min(dims, default=0) >= 0:
+        return full, []
+    return full, [f"{model}: {name} is sent as {list(full)}; --shape {model}/{name}=... to change"]
 
 
 def _post(server: Server, model: str, header: bytes, body: bytes) -> bytes:
