@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import onnxruntime as ort
 
 from interlace.core.model import Model
 from interlace.device.formats.machine import machine_key
+from interlace.device.formats.onnx_layout import align_weights
 from interlace.device.formats.store import publish
 
 GRAPH: Final = "model.onnx"
@@ -65,6 +67,14 @@ def optimised_model(source: Path, model: Model, weights_dir: str | None) -> Opti
 
 
 def _write(source: Path, folder: Path) -> None:
+    try:
+        _save(source, folder, packed=True)
+    except ValueError:  # packed in a way that cannot be laid out: every worker packs for itself
+        shutil.rmtree(folder)
+        _save(source, folder, packed=False)
+
+
+def _save(source: Path, folder: Path, packed: bool) -> None:
     folder.mkdir()
     options = session_options(threads=1)
     options.optimized_model_filepath = str(folder / GRAPH)
@@ -74,17 +84,18 @@ def _write(source: Path, folder: Path) -> None:
             "session.optimized_model_external_initializers_min_size_in_bytes",
             str(_EXTERNAL_FROM_BYTES),
         ),
-        ("session.save_external_prepacked_constant_initializers", "1"),
+        ("session.save_external_prepacked_constant_initializers", str(int(packed))),
     ):
         options.add_session_config_entry(key, value)
     try:
         ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         _tell_disk_from_model(source, error)
-        raise
+    if (folder / WEIGHTS).exists():
+        align_weights(folder / GRAPH, folder / WEIGHTS)
 
 
-def _tell_disk_from_model(source: Path, error: Exception) -> None:
+def _tell_disk_from_model(source: Path, error: Exception) -> NoReturn:
     # onnxruntime has no error type for a full disk: if the model opens without being written,
     # writing was what failed.
     ort.InferenceSession(str(source), session_options(1), providers=["CPUExecutionProvider"])

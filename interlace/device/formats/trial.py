@@ -58,12 +58,12 @@ def try_out(run: Run, model: Model, spoken: Spoken) -> Trial:
     batched = model.signature.batched if spoken.batched is None else spoken.batched
     sized = tuple(_refined(spec, model) for spec in inputs)
     try:
-        first, wrote = _execute(run, sized, model, _rows(batched, 0), 1)
+        first, wrote = _execute(run, sized, model, _rows(batched, 0), False)
         second = first
         if spoken.outputs is None:
-            second, _ = _execute(run, sized, model, _rows(batched, 1), 2)
+            second, _ = _execute(run, sized, model, _rows(batched, 1), True)
     except Exception as error:
-        shapes = {spec.name: _shape(spec, model, _rows(batched, 0), 1) for spec in sized}
+        shapes = {spec.name: _shape(spec, model, _rows(batched, 0), False) for spec in sized}
         raise RepositoryError(
             spoken.source,
             f"a model that failed on sample inputs of shape {shapes} ({error})",
@@ -87,20 +87,22 @@ def _rows(batched: bool, attempt: int) -> tuple[int, ...]:
     return (_ROWS[attempt],) if batched else ()
 
 
-def _shape(spec: TensorSpec, model: Model, rows: tuple[int, ...], stretch: int) -> tuple[int, ...]:
+def _shape(spec: TensorSpec, model: Model, rows: tuple[int, ...], resized: bool) -> tuple[int, ...]:
     dims = sample_shape(spec, tuple(model.sample.get(spec.name, ())), FREE_DIM)
-    # Stretched free dims show which output dims follow them.
-    stretched = (
-        size * stretch if free < 0 else size for size, free in zip(dims, spec.dims, strict=True)
+    if not resized:
+        return (*rows, *dims)
+    # Other sizes show which output dims follow them; smaller ones exceed no limit of the model.
+    other = (
+        (size // 2 or 2) if free < 0 else size for size, free in zip(dims, spec.dims, strict=True)
     )
-    return (*rows, *stretched)
+    return (*rows, *other)
 
 
 def _execute(
-    run: Run, specs: Sequence[TensorSpec], model: Model, rows: tuple[int, ...], stretch: int
+    run: Run, specs: Sequence[TensorSpec], model: Model, rows: tuple[int, ...], resized: bool
 ) -> tuple[Values, bool]:
     values = {
-        spec.name: to_torch(sample_array(spec, _shape(spec, model, rows, stretch)), spec.datatype)
+        spec.name: to_torch(sample_array(spec, _shape(spec, model, rows, resized)), spec.datatype)
         for spec in specs
     }
     tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
