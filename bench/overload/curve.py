@@ -1,0 +1,58 @@
+"""Goodput, latency of the accepted and speed of refusals at multiples of a server's capacity."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from bench.load.closed import closed
+from bench.load.open import OpenLoop, poisson
+from bench.load.request import Packed
+from bench.load.result import UNANSWERED, Run, figures, goodput_rps, ms, percentile
+from bench.peers.server import Server, Watch
+
+Row = dict[str, Any]
+FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5)
+#: Connections a server may be offered; more than its rate times any wait that matters here.
+CONNECTIONS = 2000
+#: How long a backlog may take to be answered before the next load.
+DRAIN_S = 12.0
+
+
+def capacity_rps(call: Packed, seconds: float) -> float:
+    """What a closed loop of 32 connections gets through."""
+    closed(call, 8, 1.0, 0.0)
+    return float(figures(closed(call, 32, seconds))["rps"])
+
+
+def measure(
+    server: Server, call: Packed, capacity: float, seconds: float, slo_ms: float, seed: int
+) -> list[Row]:
+    """One row per factor, least load first."""
+    rows = []
+    for number, factor in enumerate(FACTORS):
+        arrivals = poisson([capacity * factor], seconds, seed * 100 + number)
+        loop = OpenLoop([call], arrivals, CONNECTIONS)
+        watch = Watch(server)
+        run = loop.run(DRAIN_S)
+        rows.append(_row(run, factor, capacity * factor, seconds, slo_ms) | watch.read())
+        time.sleep(0.5)
+    return rows
+
+
+def _row(run: Run, factor: float, offered_rps: float, seconds: float, slo_ms: float) -> Row:
+    accepted = [s.latency_s for s in run.samples if s.status == 200]
+    refused = [s.latency_s for s in run.samples if s.status not in (200, UNANSWERED)]
+    return {
+        **figures(run),
+        "factor": factor,
+        "offered_rps": round(offered_rps, 1),
+        "goodput_rps": round(goodput_rps(run.samples, slo_ms, seconds), 1),
+        "accepted_p50_ms": ms(percentile(accepted, 50)),
+        "accepted_p99_ms": ms(percentile(accepted, 99)),
+        "accepted_late": sum(latency * 1e3 > slo_ms for latency in accepted),
+        "refused": len(refused),
+        "refusal_p50_ms": ms(percentile(refused, 50)),
+        "refusal_p99_ms": ms(percentile(refused, 99)),
+        "unanswered": sum(s.status == UNANSWERED for s in run.samples),
+    }
