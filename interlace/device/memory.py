@@ -8,11 +8,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """``rss`` counts shared pages fully, ``pss`` each by the number of processes that map it."""
+    """``rss`` counts shared pages fully, ``pss`` each by the number of processes that map it.
+
+    ``anonymous`` pages have no file behind them; ``private`` ones no other process maps.
+    """
 
     rss_bytes: int
     pss_bytes: int
     anonymous_bytes: int
+    private_bytes: int
 
 
 def process_memory(pid: int | None = None) -> Memory:
@@ -26,4 +30,5 @@ def process_memory(pid: int | None = None) -> Memory:
     for line in Path(f"/proc/{name}/smaps_rollup").read_text().splitlines()[1:]:
         key, value = line.split(":")
         fields[key] = int(value.split()[0]) << 10
-    return Memory(fields["Rss"], fields["Pss"], fields["Anonymous"])
+    private = fields["Private_Clean"] + fields["Private_Dirty"]
+    return Memory(fields["Rss"], fields["Pss"], fields["Anonymous"], private)

@@ -1,0 +1,110 @@
+"""Test stands: a device of each kind with what it takes to make it work, wait and die."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from interlace.core.hardware import Gpu
+from interlace.core.messages import Finished, Lost, Work
+from interlace.core.model import Model
+from interlace.core.request import Request
+from interlace.device.base import Device
+from interlace.device.simulated import SimulatedDevice
+from interlace.runtime.clock import SimClock
+from tests.builders import line_profile
+from tests.device.models import model
+from tests.device.rig import Rig, settings
+
+QUICK = model("double")
+SLOW = model("slow")
+
+
+class Stand(Protocol):
+    """A device under test. ``QUICK`` and ``SLOW`` are registered; both run with these requests."""
+
+    finished: list[Finished]
+    lost: list[Lost]
+
+    @property
+    def device(self) -> Device: ...
+    def do(self, work: Work) -> None:
+        """Start a piece of work; its end is added to ``finished``."""
+        ...
+
+    def request(self, known: Model, rows: int) -> Request: ...
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Let time pass until something is true, and fail if that takes too long."""
+        ...
+
+    def pause(self) -> None:
+        """Let a little time pass."""
+        ...
+
+    def kill(self, partition: str) -> None:
+        """Make a partition die by force."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class CpuStand:
+    """Worker processes and real time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._rig = Rig(settings(folder))
+        self.device: Device = self._rig.device
+        self.finished, self.lost = self._rig.finished, self._rig.lost
+        self.do, self.wait, self.close = self._rig.do, self._rig.wait, self._rig.close
+
+    def request(self, known: Model, rows: int) -> Request:
+        return self._rig.floats(known, *[[1.0, 2.0]] * rows)
+
+    def pause(self) -> None:
+        self._rig.pause(0.05)
+
+    def kill(self, partition: str) -> None:
+        os.kill(self._rig.device.workers()[partition], signal.SIGKILL)
+
+
+class SimulatedStand:
+    """Profiles and virtual time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._clock = SimClock()
+        profiles = {
+            QUICK.key: line_profile(QUICK.key, 1.0, 0.1),
+            SLOW.key: line_profile(SLOW.key, 400.0, 0.1),
+        }
+        gpu = Gpu("cpu0", "test", 2, 10**9, (50, 100))
+        self._device = SimulatedDevice(gpu, self._clock, profiles)
+        self.device: Device = self._device
+        self.finished: list[Finished] = []
+        self.lost: list[Lost] = []
+        self._device.on_lost(self.lost.append)
+        self._requests = 0
+
+    def do(self, work: Work) -> None:
+        self._device.do(work, self.finished.append)
+
+    def request(self, known: Model, rows: int) -> Request:
+        self._requests += 1
+        return Request(self._requests, known.key, 0.0, 1e9, rows)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        end_ms = self._clock.now_ms() + 30_000.0
+        while not until():
+            assert self._clock.now_ms() < end_ms, "it did not happen in time"
+            self._clock.run(self._clock.now_ms() + 1.0)
+
+    def pause(self) -> None:
+        self._clock.run(self._clock.now_ms() + 50.0)
+
+    def kill(self, partition: str) -> None:
+        self._device.kill(partition)
+
+    def close(self) -> None:
+        self._device.close()

@@ -1,0 +1,268 @@
+"""The contract of ``Device``: every implementation passes every test here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from interlace.core.messages import Carve, Finished, Load, Lost, Release, Run, Unload, Work
+from interlace.core.model import Model
+from interlace.core.request import Batch
+from tests.contracts.stands import QUICK, SLOW, CpuStand, Stand
+
+#: One line makes another implementation keep the contract.
+STANDS: dict[str, Callable[[Path], Stand]] = {
+    "cpu": CpuStand,
+}
+
+
+@pytest.fixture(params=list(STANDS))
+def stand(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stand]:
+    made = STANDS[request.param](tmp_path)
+    for known in (QUICK, SLOW):
+        made.device.register(known)
+    yield made
+    made.close()
+
+
+BATCHES = count(1)
+
+
+def batch(stand: Stand, known: Model, partition: str = "p", requests: int = 1) -> Run:
+    members = tuple(stand.request(known, rows=1 + place) for place in range(requests))
+    rows = sum(member.rows for member in members)
+    return Run(stand.device.gpu.id, partition, Batch(next(BATCHES), known.key, members, rows))
+
+
+def ends_of(stand: Stand, work: Work) -> list[Finished]:
+    return [finished for finished in stand.finished if finished.work is work]
+
+
+def end_of(stand: Stand, work: Work) -> Finished:
+    """Do a piece of work and wait for its one end."""
+    stand.do(work)
+    stand.wait(lambda: bool(ends_of(stand, work)))
+    (finished,) = ends_of(stand, work)
+    return finished
+
+
+def failure_of(stand: Stand, work: Work) -> str:
+    finished = end_of(stand, work)
+    assert finished.failure is not None
+    assert finished.outputs == ()
+    return finished.failure.detail
+
+
+def ready(stand: Stand, partition: str = "p", *models: Model) -> str:
+    """A partition with these models, ``QUICK`` if none is named."""
+    gpu = stand.device.gpu
+    assert end_of(stand, Carve(gpu.id, partition, gpu.shares_pct[0])).failure is None
+    for known in models or (QUICK,):
+        assert end_of(stand, Load(gpu.id, partition, known.key)).failure is None
+    return partition
+
+
+def test_the_accelerator_offers_shares_in_order_up_to_all(stand: Stand) -> None:
+    shares = stand.device.gpu.shares_pct
+    assert list(shares) == sorted(set(shares))
+    assert shares[-1] == 100
+
+
+def test_a_carve_reports_its_units(stand: Stand) -> None:
+    gpu = stand.device.gpu
+    for place, share in enumerate(gpu.shares_pct):
+        finished = end_of(stand, Carve(gpu.id, f"p{place}", share))
+        assert finished.failure is None
+        assert len(set(finished.units)) == len(finished.units) == gpu.units * share // 100
+
+
+def test_a_load_reports_what_is_resident(stand: Stand) -> None:
+    ready(stand)
+    (load,) = [f for f in stand.finished if isinstance(f.work, Load)]
+    assert load.resident_bytes >= 0
+
+
+def test_a_batch_gives_outputs_for_each_request(stand: Stand) -> None:
+    ready(stand)
+    work = batch(stand, QUICK, requests=3)
+    finished = end_of(stand, work)
+    assert finished.failure is None
+    assert len(finished.outputs) == 3
+    assert finished.timing.infer_ms > 0
+    stand.device.free(work.batch.id)
+
+
+def test_work_ends_later_and_once(stand: Stand) -> None:
+    ready(stand)
+    gpu = stand.device.gpu.id
+    works: list[Work] = [
+        batch(stand, QUICK),
+        batch(stand, QUICK, "nowhere"),
+        Unload(gpu, "p", QUICK.key),
+        batch(stand, QUICK),
+        Release(gpu, "p"),
+        Carve(gpu, "q", 100),
+    ]
+    for work in works:
+        before = len(stand.finished)
+        stand.do(work)
+        assert len(stand.finished) == before  # never inside ``do``
+    stand.wait(lambda: all(ends_of(stand, work) for work in works))
+    stand.pause()
+    assert [len(ends_of(stand, work)) for work in works] == [1] * len(works)
+
+
+def test_impossible_work_is_a_failure_not_an_exception(stand: Stand) -> None:
+    gpu = stand.device.gpu.id
+    for work in (
+        Load(gpu, "nowhere", QUICK.key),
+        Unload(gpu, "nowhere", QUICK.key),
+        Release(gpu, "nowhere"),
+        batch(stand, QUICK, "nowhere"),
+    ):
+        assert "nowhere" in failure_of(stand, work)
+    assert "7" in failure_of(stand, Carve(gpu, "p", 7))
+    ready(stand)
+    assert "p" in failure_of(stand, Carve(gpu, "p", 100))
+    assert "nobody/1#0" in failure_of(stand, Load(gpu, "p", "nobody/1#0"))
+    assert SLOW.key in failure_of(stand, batch(stand, SLOW))
+    assert end_of(stand, batch(stand, QUICK)).failure is None
+
+
+def test_work_of_a_partition_ends_in_the_order_given(stand: Stand) -> None:
+    ready(stand, "p", QUICK, SLOW)
+    works = [batch(stand, known) for known in (SLOW, QUICK, QUICK, SLOW, QUICK)]
+    for work in works:
+        stand.do(work)
+    stand.wait(lambda: bool(ends_of(stand, works[-1])))
+    ran = [finished.work for finished in stand.finished if isinstance(finished.work, Run)]
+    assert ran == works
+
+
+def test_a_slow_partition_does_not_hold_up_another(stand: Stand) -> None:
+    ready(stand, "p", SLOW)
+    ready(stand, "q", QUICK)
+    slow, quick = batch(stand, SLOW, "p"), batch(stand, QUICK, "q")
+    stand.do(slow)
+    assert end_of(stand, quick).failure is None
+    assert not ends_of(stand, slow)
+
+
+def test_carving_and_loading_overlap_with_serving(stand: Stand) -> None:
+    ready(stand, "p")
+    gpu = stand.device.gpu.id
+    carve, load = Carve(gpu, "q", 100), Load(gpu, "q", QUICK.key)
+    served = 0
+    for work in (carve, load):
+        stand.do(work)
+        while not ends_of(stand, work):
+            assert end_of(stand, batch(stand, QUICK, "p")).failure is None
+            served += 1
+        assert ends_of(stand, work)[0].failure is None
+    assert served > 1
+    assert end_of(stand, batch(stand, QUICK, "q")).failure is None
+    assert end_of(stand, Release(gpu, "p")).failure is None
+    assert end_of(stand, batch(stand, QUICK, "q")).failure is None
+    assert stand.lost == []
+
+
+def test_several_models_share_a_partition_and_leave_it(stand: Stand) -> None:
+    ready(stand, "p", QUICK, SLOW)
+    gpu = stand.device.gpu.id
+    assert end_of(stand, Unload(gpu, "p", SLOW.key)).failure is None
+    assert SLOW.key in failure_of(stand, batch(stand, SLOW))
+    assert end_of(stand, batch(stand, QUICK)).failure is None
+    assert end_of(stand, Load(gpu, "p", SLOW.key)).failure is None
+    assert end_of(stand, batch(stand, SLOW)).failure is None
+
+
+def test_a_released_name_can_be_carved_again(stand: Stand) -> None:
+    ready(stand)
+    assert end_of(stand, Release(stand.device.gpu.id, "p")).failure is None
+    assert "p" in failure_of(stand, batch(stand, QUICK))
+    ready(stand)
+    assert end_of(stand, batch(stand, QUICK)).failure is None
+    assert stand.lost == []
+
+
+def test_a_death_ends_all_work_and_is_told_once(stand: Stand) -> None:
+    ready(stand, "p", SLOW, QUICK)
+    ready(stand, "q", QUICK)
+    seen_when_lost: list[int] = []
+    works: list[Work] = [batch(stand, SLOW), batch(stand, QUICK), batch(stand, QUICK)]
+
+    def ended() -> int:
+        return sum(len(ends_of(stand, work)) for work in works)
+
+    def on_lost(lost: Lost) -> None:
+        stand.lost.append(lost)
+        seen_when_lost.append(ended())
+
+    stand.device.on_lost(on_lost)
+    for work in works:
+        stand.do(work)
+    stand.pause()
+    stand.kill("p")
+    stand.wait(lambda: bool(stand.lost))
+    assert seen_when_lost == [3]
+    failures = [ends_of(stand, work)[0].failure for work in works]
+    assert all(failure is not None and failure.fatal for failure in failures)
+    assert [lost.partition for lost in stand.lost] == ["p"]
+    assert end_of(stand, batch(stand, QUICK, "q")).failure is None  # its neighbour lives
+    stand.pause()
+    assert len(stand.lost) == 1 and ended() == 3
+
+
+def test_a_dead_partition_is_replaced(stand: Stand) -> None:
+    ready(stand)
+    stand.kill("p")
+    stand.wait(lambda: bool(stand.lost))
+    assert "p" in failure_of(stand, batch(stand, QUICK))
+    ready(stand)
+    assert end_of(stand, batch(stand, QUICK)).failure is None
+
+
+def test_a_replacement_can_be_asked_for_where_the_loss_is_told(stand: Stand) -> None:
+    ready(stand)
+    gpu = stand.device.gpu
+    carve = Carve(gpu.id, "p", gpu.shares_pct[0])
+    stand.device.on_lost(lambda lost: stand.do(carve))
+    stand.kill("p")
+    stand.wait(lambda: bool(ends_of(stand, carve)))
+    assert ends_of(stand, carve)[0].failure is None
+
+
+def test_freeing_what_holds_nothing_passes(stand: Stand) -> None:
+    stand.device.free(123456)
+    ready(stand)
+    work = batch(stand, QUICK)
+    end_of(stand, work)
+    for _ in range(2):
+        stand.device.free(work.batch.id)
+
+
+def test_a_forgotten_model_cannot_be_loaded(stand: Stand) -> None:
+    ready(stand)
+    key = "late/1#0"
+    stand.device.forget(key)
+    assert key in failure_of(stand, Load(stand.device.gpu.id, "p", key))
+
+
+def test_closing_ends_what_is_unfinished(stand: Stand) -> None:
+    ready(stand, "p", SLOW)
+    works = [batch(stand, SLOW) for _ in range(3)]
+    for work in works:
+        stand.do(work)
+    stand.pause()
+    stand.device.close()
+    stand.pause()
+    for work in works:
+        (finished,) = ends_of(stand, work)
+        assert finished.failure is not None
+    assert stand.lost == []  # an end that was asked for is no loss
+    stand.device.close()
+    late = batch(stand, SLOW)
+    assert failure_of(stand, late)
