@@ -90,7 +90,8 @@ class SetupFrame(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False)
 class AnswerFrame(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):
     """Outputs of a call. ``spans`` is arena, offset, size, ... in the order of ``outputs``.
 
-    ``labels`` has the labels of each output, where classes were asked for.
+    ``inline`` has the bytes of outputs that lie in no arena, by position: classes instead of the
+    tensor (the span at that position is then empty).
     """
 
     call: int
@@ -98,7 +99,7 @@ class AnswerFrame(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False
     version: str
     outputs: tuple[tuple[str, str, tuple[int, ...]], ...]
     spans: tuple[int, ...]
-    labels: tuple[tuple[str, ...], ...] = ()
+    inline: dict[int, bytes] = {}
 
 
 class RefusalFrame(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False):

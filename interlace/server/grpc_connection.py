@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from interlace.server import grpc_frames as h2
+from interlace.server.grpc_blocks import BlockReader
+from interlace.server.grpc_call import Call
 from interlace.server.grpc_frames import MAX_WINDOW, PROTOCOL_ERROR, PeerError
-from interlace.server.grpc_headers import CallHead, HeadReader, plain_refusal
+from interlace.server.grpc_headers import CallHead, plain_refusal
 from interlace.server.grpc_limits import Bucket, GrpcLimits
 from interlace.server.grpc_reader import FrameReader
-from interlace.server.grpc_stream import Call, Stream
+from interlace.server.grpc_stream import Stream
 from interlace.server.grpc_writer import Writer
 
 #: The window of the whole connection is topped up when this much of its 2 GiB is used.
@@ -35,24 +38,28 @@ class Connection:
     """
 
     def __init__(
-        self, sock: socket.socket, service: Service, limits: GrpcLimits, scratch: memoryview
+        self,
+        sock: socket.socket,
+        service: Service,
+        limits: GrpcLimits,
+        scratch: memoryview,
+        wake: Callable[[], None],
     ) -> None:
         self.sock = sock
-        self.writer = Writer(sock, limits.max_backlog_bytes)
+        self.limits = limits
+        self.writer = Writer(sock, limits.max_backlog_bytes, wake)
         self.reader = FrameReader(sock, self, scratch, limits.max_header_bytes + 512)
         self.streams: dict[int, Stream] = {}
         self.draining = False  #: no new streams
         self._service = service
-        self._limits = limits
-        self._heads = HeadReader(limits.max_header_bytes)
+        self._blocks = BlockReader(limits.max_header_bytes)
         self._last_stream = 0
         self._uncredited = 0
         self._initial_window = h2.DEFAULT_WINDOW
         self._windows_grew = False
         self._configured = False
-        self._block: bytearray | None = None  #: a header block whose end has not come
-        self._block_stream = 0
-        self._block_ends = False
+        self._sent_bytes = -1
+        self._stalled_ms = 0.0
         self._control = Bucket(burst=10_000, per_s=1_000)
         self._resets = Bucket(burst=2 * limits.max_streams, per_s=200)
         self._takers: dict[int, Callable[[int, int, bytes], None]] = {
@@ -99,21 +106,37 @@ class Connection:
         self.streams.clear()
         if fault is not None:
             self.writer.put(h2.goaway(self._last_stream, fault.code, fault.text))
-            try:
+            with suppress(OSError):  # it has gone, as it should
                 self.writer.flush()
-            except OSError:
-                pass  # it has gone, as it should
         self.writer.close()
+
+    def look_for_stalls(self, since_ms: float) -> bool:
+        """Called at times, ``since_ms`` apart: ends streams on which the client owes us bytes and
+        has let the limit pass without one; False if the connection itself is stuck."""
+        for stream in list(self.streams.values()):
+            stream.look_for_stall(since_ms, self.limits.stall_timeout_ms)
+        sent_bytes = self.writer.sent_bytes
+        waits = self.writer.backlog_bytes > 0 or not self._configured
+        stuck = waits and sent_bytes == self._sent_bytes
+        self._stalled_ms = self._stalled_ms + since_ms if stuck else 0.0
+        self._sent_bytes = sent_bytes
+        return self._stalled_ms < self.limits.stall_timeout_ms
 
     def forget(self, stream: Stream) -> None:
         """That stream has ended."""
         self.streams.pop(stream.id, None)
 
+    def cut_off(self, stream: Stream) -> None:
+        """Give up on a stream whose answer nobody takes."""
+        self.streams.pop(stream.id, None)
+        stream.reset()
+        self.writer.put(h2.rst_stream(stream.id, h2.CANCEL))
+
     # ------------------------------------------------------------------------- from the reader
 
     def data_stream(self, number: int, length: int) -> Stream | None:
         """The stream that a DATA frame of ``length`` belongs to; ``None`` if nobody reads it."""
-        if not self._configured or self._block is not None or number == 0:
+        if not self._configured or self._blocks.inside or number == 0:
             raise PeerError(PROTOCOL_ERROR, "DATA where none may be")
         if number > self._last_stream or not number & 1:
             raise PeerError(PROTOCOL_ERROR, f"DATA on idle stream {number}")
@@ -138,7 +161,7 @@ class Connection:
             if kind != h2.SETTINGS or flags & h2.ACK:
                 raise PeerError(PROTOCOL_ERROR, "the first frame must be SETTINGS")
             self._configured = True
-        if self._block is not None and kind != h2.CONTINUATION:
+        if self._blocks.inside and kind != h2.CONTINUATION:
             raise PeerError(PROTOCOL_ERROR, "a frame inside a header block")
         if kind not in (h2.HEADERS, h2.WINDOW_UPDATE) and not self._control.take():
             raise PeerError(h2.ENHANCE_YOUR_CALM, "too many control frames")
@@ -149,41 +172,31 @@ class Connection:
     # ---------------------------------------------------------------------------------- heads
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
-        if flags & (h2.PADDED | h2.PRIORITISED):
-            payload = _unwrapped(flags, payload)
-        ends = bool(flags & h2.END_STREAM)
-        if flags & h2.END_HEADERS:
-            self._head(number, payload, ends)
-        else:
-            self._block, self._block_stream, self._block_ends = bytearray(payload), number, ends
+        opening = self._blocks.headers(flags, number, payload)
+        if opening is not None:
+            self._head(*opening)
 
     def _continuation(self, flags: int, number: int, payload: bytes) -> None:
-        if self._block is None or number != self._block_stream:
-            raise PeerError(PROTOCOL_ERROR, "CONTINUATION of nothing")
-        self._block += payload
-        if len(self._block) > self._limits.max_header_bytes:
-            raise PeerError(h2.ENHANCE_YOUR_CALM, f"header block of {len(self._block)} bytes")
-        if flags & h2.END_HEADERS:
-            block, self._block = bytes(self._block), None
-            self._head(number, block, self._block_ends)
+        opening = self._blocks.continuation(flags, number, payload)
+        if opening is not None:
+            self._head(*opening)
 
-    def _head(self, number: int, block: bytes, ends: bool) -> None:
-        head = self._heads.read(block)  # in any case: the state of HPACK goes on
+    def _head(self, number: int, head: CallHead, ends: bool) -> None:
         stream = self.streams.get(number)
         if stream is not None:
             self._client_trailers(stream, ends)
-            return
-        if not number & 1:
+        elif not number & 1:
             raise PeerError(PROTOCOL_ERROR, f"HEADERS on stream {number}")
-        if number <= self._last_stream:
-            return  # trailers of a stream that we have already answered
-        self._last_stream = number
-        if self.draining or len(self.streams) >= self._limits.max_streams:
-            self._reset_by_us(number, h2.REFUSED_STREAM)
-        elif head.malformed:
-            self._reset_by_us(number, PROTOCOL_ERROR)
+        elif number <= self._last_stream:
+            self._late_head()
         else:
-            self._open(number, head, ends)
+            self._last_stream = number
+            if self.draining or len(self.streams) >= self.limits.max_streams:
+                self._reset_by_us(number, h2.REFUSED_STREAM)
+            elif head.malformed:
+                self._reset_by_us(number, PROTOCOL_ERROR)
+            else:
+                self._open(number, head, ends)
 
     def _open(self, number: int, head: CallHead, ends: bool) -> None:
         stream = Stream(self, number, head, self._initial_window)
@@ -195,6 +208,11 @@ class Connection:
         stream.call = self._service.open(stream)
         if ends:
             stream.end_input()
+
+    def _late_head(self) -> None:
+        """Trailers of a stream that we have already answered."""
+        if not self._control.take():
+            raise PeerError(h2.ENHANCE_YOUR_CALM, "too many heads on closed streams")
 
     def _client_trailers(self, stream: Stream, ends: bool) -> None:
         if not ends or stream.half_closed:
@@ -279,19 +297,3 @@ class Connection:
     def _not_idle(self, number: int, kind: str) -> None:
         if number == 0 or number > self._last_stream:
             raise PeerError(PROTOCOL_ERROR, f"{kind} on stream {number}, which is idle")
-
-
-def _unwrapped(flags: int, payload: bytes) -> bytes:
-    """A HEADERS payload without its padding and priority."""
-    pad = 0
-    if flags & h2.PADDED:
-        if not payload:
-            raise PeerError(h2.FRAME_SIZE_ERROR, "padded HEADERS without a length")
-        pad, payload = payload[0], payload[1:]
-    if flags & h2.PRIORITISED:
-        if len(payload) < 5:
-            raise PeerError(h2.FRAME_SIZE_ERROR, "HEADERS with a short priority")
-        payload = payload[5:]
-    if pad > len(payload):
-        raise PeerError(PROTOCOL_ERROR, "more padding than payload")
-    return payload[: len(payload) - pad]

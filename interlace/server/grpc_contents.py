@@ -30,11 +30,13 @@ def typed_bytes(name: str, datatype: str, contents: Any) -> bytes:
     """The elements of an ``InferTensorContents`` in the v2 binary form.
 
     Raises:
-        ServeError: BAD_INPUT for elements in another field than the datatype's, or out of its range.
+        ServeError: BAD_INPUT for elements in a field that is not the datatype's, or out of range.
     """
     found = _FIELDS.get(datatype)
     if found is None:
-        raise _bad(name, f"datatype '{datatype}' cannot be sent as contents; use raw_input_contents")
+        raise _bad(
+            name, f"datatype '{datatype}' cannot be sent as contents; use raw_input_contents"
+        )
     field, kind = found
     others = [each.name for each, _ in contents.ListFields() if each.name != field]
     if others:

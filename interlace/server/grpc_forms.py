@@ -155,9 +155,11 @@ def _place(what: str, parameters: Any) -> Place | None:
     if "shared_memory_byte_size" not in parameters:
         raise _bad(f"{what}: shared_memory_region without shared_memory_byte_size")
     nbytes = parameters["shared_memory_byte_size"].int64_param
-    offset = parameters["shared_memory_offset"].int64_param if (
-        "shared_memory_offset" in parameters
-    ) else 0
+    offset = (
+        parameters["shared_memory_offset"].int64_param
+        if ("shared_memory_offset" in parameters)
+        else 0
+    )
     if nbytes < 0 or offset < 0:
         raise _bad(f"{what}: shared memory offset {offset} and size {nbytes} must not be negative")
     return Place(region, offset, nbytes)

@@ -1,4 +1,4 @@
-"""HTTP/2 frames as bytes: types, flags, error codes, and the few frames a server sends (RFC 9113)."""
+"""HTTP/2 frames as bytes: types, flags, error codes, and what a server sends (RFC 9113)."""
 
 from __future__ import annotations
 

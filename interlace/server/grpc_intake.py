@@ -21,7 +21,7 @@ _ID_BYTES_MAX: Final = 4096
 class Taken:
     """A request whose tensors lie in the arena: offset, size, offset, size, ... in ``spans``.
 
-    ``slots`` are the arena's blocks that hold them, to be freed when the request has been answered.
+    ``slots`` are the arena's blocks that hold them, to be freed once the request is answered.
     """
 
     form: Form
@@ -31,7 +31,7 @@ class Taken:
 
 
 class Intake:
-    """Where requests go as they come in. Everything raises ``ServeError`` and then keeps nothing."""
+    """Where requests go as they come in. What raises ``ServeError`` keeps nothing."""
 
     def __init__(self, arena: Arena, forms: Forms, regions: Regions, limits: GrpcLimits) -> None:
         self.limits = limits

@@ -11,7 +11,6 @@ from interlace.server.door_frames import ToGrpc, ToMain
 from interlace.shm.frames import FRAME_BYTES_MAX
 
 
-
 class Link:
     """Frames out are gathered and leave together at the end of a turn of the loop."""
 
@@ -29,7 +28,7 @@ class Link:
         self._frames.append(frame)
 
     def receive(self) -> list[ToGrpc] | None:
-        """The frames of one packet, none if there is none; ``None`` when the main process is gone."""
+        """The frames of one packet, if there is one; ``None`` when the main process is gone."""
         try:
             nbytes = self._sock.recv_into(self._buffer)
         except (BlockingIOError, InterruptedError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from interlace.server.grpc_call import Call, Sink
 from interlace.server.grpc_frames import (
     DATA,
     END_HEADERS,
@@ -33,57 +34,15 @@ _HEAD_FRAME: Final = frame(HEADERS, END_HEADERS, 0, ANSWER_HEAD)[:5]
 _TAIL_FRAME: Final = frame(HEADERS, END_HEADERS | END_STREAM, 0, TRAILERS_OK)[:5]
 
 
-class Sink(Protocol):
-    """Where a message goes whose bytes come in more than one piece."""
-
-    def feed(self, chunk: memoryview) -> None:
-        """Take a piece; the view is good only during the call."""
-        ...
-
-    def landing(self) -> memoryview | None:
-        """Where the next bytes belong, if they may be received straight into place."""
-        ...
-
-    def landed(self, nbytes: int) -> None:
-        """That many bytes were received into ``landing()``."""
-        ...
-
-    def finish(self) -> None:
-        """The message is complete."""
-        ...
-
-    def abandon(self) -> None:
-        """The rest of the message will not come: give back what was taken for it."""
-        ...
-
-
-class Call(Protocol):
-    """What a method does with a stream. It answers through the stream, now or later."""
-
-    def whole(self, message: memoryview) -> None:
-        """A complete, uncompressed message; the view is good only during the call."""
-        ...
-
-    def sink(self, nbytes: int, compressed: bool) -> Sink | None:
-        """A message of ``nbytes`` begins; ``None`` if the call was refused instead."""
-        ...
-
-    def end(self) -> None:
-        """The client has sent all it will."""
-        ...
-
-    def gone(self) -> None:
-        """The client cancelled, or its connection broke: nobody waits any more."""
-        ...
-
-
 class Stream:
     """State of one stream. ``call`` is None once it has been answered, or nobody waits for it."""
 
     __slots__ = (
         "_left",
         "_prefix",
+        "_progress",
         "_sink",
+        "_stalled_ms",
         "_started",
         "call",
         "connection",
@@ -114,6 +73,8 @@ class Stream:
         self._prefix = b""
         self._sink: Sink | None = None
         self._left = 0
+        self._progress = (-1, 0)
+        self._stalled_ms = 0.0
 
     # ------------------------------------------------------------------------------- inbound
 
@@ -151,7 +112,8 @@ class Stream:
                     self._begin(*PREFIX.unpack(prefix))
             else:
                 flag, size = PREFIX.unpack_from(chunk)
-                if flag == 0 and size <= len(chunk) - 5:
+                limit = self.connection.limits.max_message_bytes
+                if flag == 0 and size <= len(chunk) - 5 and size <= limit:
                     self.call.whole(chunk[5 : 5 + size])
                     chunk = chunk[5 + size :]
                 else:
@@ -164,7 +126,7 @@ class Stream:
         if self.call is None:
             return
         if self.mid_message:
-            self.fail(Status.INVALID_ARGUMENT, "the stream ended inside a message")
+            self._break(Status.INVALID_ARGUMENT, "the stream ended inside a message")
         else:
             self.call.end()
 
@@ -179,16 +141,43 @@ class Stream:
             self.received = 0
         return True
 
+    def look_for_stall(self, since_ms: float, limit_ms: float) -> None:
+        """Fail if the client owes us bytes, or room for ours, and nothing has moved for long."""
+        call = self.call
+        owes = call is not None and not self.half_closed and not call.streaming
+        progress = (self.total, self.queued_bytes)
+        stuck = (owes or self.mid_message or self.queued_bytes) and progress == self._progress
+        self._progress = progress
+        self._stalled_ms = self._stalled_ms + since_ms if stuck else 0.0
+        if self._stalled_ms < limit_ms:
+            return
+        if self.queued_bytes:
+            self.connection.cut_off(self)
+        else:
+            self._break(Status.DEADLINE_EXCEEDED, f"nothing was received for {limit_ms:.0f} ms")
+
     def _begin(self, flag: int, size: int) -> None:
         if self.call is None:
             return
         if flag > 1:
-            self.fail(Status.INTERNAL, f"compressed flag is {flag}, must be 0 or 1")
+            self._break(Status.INTERNAL, f"compressed flag is {flag}, must be 0 or 1")
+            return
+        limit = self.connection.limits.max_message_bytes
+        if size > limit:
+            text = f"Received message larger than max ({size} vs. {limit})"
+            self._break(Status.RESOURCE_EXHAUSTED, text)
             return
         self._sink = self.call.sink(size, flag == 1)
         self._left = size
         if size == 0:
             self._advance(0)
+
+    def _break(self, status: Status, text: str) -> None:
+        """The client broke off or broke the rules of gRPC: whatever the call does is in vain."""
+        call = self.call
+        self.fail(status, text)
+        if call is not None:
+            call.gone()
 
     def _advance(self, nbytes: int) -> None:
         self._left -= nbytes

@@ -15,6 +15,7 @@ from interlace.server.grpc_limits import TENSORS_MAX
 
 ID_TAG: Final = 0x1A
 RAW_TAG: Final = 0x3A
+_OWN_TAGS: Final = frozenset((ID_TAG, RAW_TAG))
 _OUT_ID: Final = b"\x1a"
 _OUT_RAW: Final = b"\x32"
 _ERROR_MESSAGE: Final = b"\x0a"
@@ -81,7 +82,7 @@ def scan(message: bytes | memoryview) -> tuple[bytes, str, list[int]]:
             else:
                 size, at = _long_field(message, at)
             at += size
-            if tag == RAW_TAG or tag == ID_TAG:
+            if tag in _OWN_TAGS:
                 if kept < start:
                     parts.append(bytes(message[kept:start]))
                 kept = at

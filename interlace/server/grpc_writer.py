@@ -40,14 +40,20 @@ class Outgoing(Protocol):
 
 
 class Writer:
-    """The sending half of a connection. ``window`` and ``max_frame`` are the peer's."""
+    """The sending half of a connection. ``window`` and ``max_frame`` are the peer's.
 
-    def __init__(self, sock: socket.socket, max_backlog_bytes: int) -> None:
+    ``wake`` is called when there is something to flush where there was nothing.
+    """
+
+    def __init__(
+        self, sock: socket.socket, max_backlog_bytes: int, wake: Callable[[], None]
+    ) -> None:
         self.window = DEFAULT_WINDOW
         self.max_frame = DEFAULT_FRAME
         self.backlog_bytes = 0
         self.sent_bytes = 0
         self._sock = sock
+        self._wake = wake
         self._max_backlog_bytes = max_backlog_bytes
         self._out: deque[Buffer] = deque()
         self._marks: deque[tuple[int, Sent]] = deque()
@@ -64,6 +70,8 @@ class Writer:
 
     def put(self, data: bytes) -> None:
         """Send whole frames that no window governs (or that were charged to it)."""
+        if not self._out:
+            self._wake()
         self._out.append(data)
         self.backlog_bytes += len(data)
 

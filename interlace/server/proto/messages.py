@@ -6,6 +6,8 @@ client library's) without a clash of names.
 
 from __future__ import annotations
 
+from typing import Any
+
 from google.protobuf import descriptor_pool, message_factory
 
 from interlace.server.proto.descriptors import FILES
@@ -18,7 +20,7 @@ SERVICE = _POOL.FindServiceByName("inference.GRPCInferenceService")
 HEALTH = _POOL.FindServiceByName("grpc.health.v1.Health")
 
 
-def _message(name: str):
+def _message(name: str) -> Any:
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
 
 
@@ -29,11 +31,11 @@ HealthCheckRequest = _message("grpc.health.v1.HealthCheckRequest")
 HealthCheckResponse = _message("grpc.health.v1.HealthCheckResponse")
 
 
-def request_class(method):
+def request_class(method: Any) -> Any:
     """The class of a method descriptor's request."""
     return message_factory.GetMessageClass(method.input_type)
 
 
-def response_class(method):
+def response_class(method: Any) -> Any:
     """The class of a method descriptor's response."""
     return message_factory.GetMessageClass(method.output_type)

@@ -1,0 +1,182 @@
+"""The gRPC process's turn: read what came, tell the main process, write what is due."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from interlace.server.grpc_connection import Connection
+from interlace.server.grpc_frames import PeerError
+from interlace.server.grpc_limits import GrpcLimits
+from interlace.server.grpc_service import InferenceService
+
+_SCRATCH_BYTES: Final = 256 << 10
+_TICK_S: Final = 1.0
+_READ: Final = select.EPOLLIN
+_WRITE: Final = select.EPOLLOUT
+
+
+class _Guest:
+    """A connection, and what the loop waits for on it."""
+
+    __slots__ = ("connection", "interest")
+
+    def __init__(self, make: Callable[[Callable[[], None]], Connection], due: set[_Guest]) -> None:
+        """``make`` gets what the connection calls when it has something to write."""
+        self.interest = _READ
+        self.connection = make(lambda: due.add(self))
+
+
+class Loop:
+    """One thread, one epoll: the listener, the connections, and the link to the main process.
+
+    Everything that one turn reads is answered together: frames to the main process leave in one
+    packet, and the answers on one connection in one system call.
+    """
+
+    def __init__(self, service: InferenceService, limits: GrpcLimits) -> None:
+        self._service = service
+        self._limits = limits
+        self._epoll = select.epoll()
+        self._guests: dict[int, _Guest] = {}
+        self._due: set[_Guest] = set()  #: to be looked at when this turn writes
+        self._others: dict[int, Callable[[], None]] = {}
+        self._listener: socket.socket | None = None
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._stop = False
+
+    @property
+    def connections(self) -> int:
+        return len(self._guests)
+
+    def watch(self, fd: int, readable: Callable[[], None]) -> None:
+        """Call ``readable`` when the descriptor is; before any connection is read."""
+        self._others[fd] = readable
+        self._epoll.register(fd, _READ)
+
+    def want_write(self, fd: int, wanted: bool) -> None:
+        """Wake up also when a watched descriptor takes bytes again."""
+        self._epoll.modify(fd, _READ | _WRITE if wanted else _READ)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Accept connections from this socket."""
+        listener.setblocking(False)
+        self._listener = listener
+        self.watch(listener.fileno(), self._accept)
+
+    def drain(self) -> None:
+        """No new connections or calls; those that run are finished."""
+        if self._listener is not None:
+            self._epoll.unregister(self._listener.fileno())
+            del self._others[self._listener.fileno()]
+            self._listener.close()
+            self._listener = None
+        for guest in self._guests.values():
+            guest.connection.drain()
+
+    def stop(self) -> None:
+        """Leave ``run`` at the end of this turn."""
+        self._stop = True
+
+    def run(self, end_of_turn: Callable[[], None], tick: Callable[[], None]) -> None:
+        """Turn until stopped; ``end_of_turn`` runs around writes, ``tick`` each second."""
+        next_tick_s = time.monotonic() + _TICK_S
+        while not self._stop:
+            events = self._epoll.poll(max(0.0, next_tick_s - time.monotonic()))
+            self._read(events)
+            end_of_turn()
+            self._write()
+            end_of_turn()  # what was written may have freed something
+            if time.monotonic() >= next_tick_s:
+                next_tick_s = time.monotonic() + _TICK_S
+                tick()
+                self._look_for_stalls()
+        for guest in list(self._guests.values()):
+            self._close(guest)
+        self._epoll.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _read(self, events: list[tuple[int, int]]) -> None:
+        for fd, _ in events:
+            other = self._others.get(fd)
+            if other is not None:
+                other()
+        for fd, event in events:
+            guest = self._guests.get(fd)
+            if guest is None:
+                continue
+            self._due.add(guest)
+            if event & ~_WRITE and guest.interest & _READ:
+                self._receive(guest)
+
+    def _receive(self, guest: _Guest) -> None:
+        try:
+            if not guest.connection.receive():
+                self._close(guest)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._close(guest)
+        except PeerError as fault:
+            self._close(guest, fault)
+
+    def _write(self) -> None:
+        due = list(self._due)
+        self._due.clear()  # the same set: the connections know it
+        for guest in due:
+            self._flush(guest)
+
+    def _flush(self, guest: _Guest) -> None:
+        connection = guest.connection
+        writer = connection.writer
+        try:
+            writer.flush()
+        except OSError:
+            self._close(guest)
+            return
+        if connection.done:
+            self._close(guest)
+            return
+        interest = 0 if writer.congested else _READ
+        if writer.backlog_bytes:
+            interest |= _WRITE
+        if interest != guest.interest and connection.sock.fileno() in self._guests:
+            guest.interest = interest
+            self._epoll.modify(connection.sock.fileno(), interest)
+
+    def _accept(self) -> None:
+        while self._listener is not None:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            if len(self._guests) >= self._limits.max_connections:
+                sock.close()
+                continue
+            sock.setblocking(False)
+            with suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            make = partial(Connection, sock, self._service, self._limits, self._scratch)
+            self._guests[sock.fileno()] = _Guest(make, self._due)
+            self._epoll.register(sock.fileno(), _READ)
+
+    def _close(self, guest: _Guest, fault: PeerError | None = None) -> None:
+        sock = guest.connection.sock
+        if self._guests.pop(sock.fileno(), None) is None:
+            return
+        self._epoll.unregister(sock.fileno())
+        guest.connection.end(fault)
+        sock.close()
+
+    def _look_for_stalls(self) -> None:
+        """Cut off who left a greeting, a message, or our answers lying."""
+        for guest in list(self._guests.values()):
+            if not guest.connection.look_for_stalls(_TICK_S * 1000.0):
+                self._close(guest)
