@@ -60,6 +60,10 @@ def draw(folder: Path) -> None:
     axes[0].set_ylim(bottom=0)
     for axis in axes[1:]:
         axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axis.yaxis.set_minor_formatter(
+            lambda value, _: f"{value:g}" if f"{value:g}"[0] in "25" else ""
+        )
     axes[1].axhline(slo_ms, color="black", linewidth=1, linestyle="--")
     axes[1].annotate("SLO", (0.5, slo_ms), textcoords="offset points", xytext=(0, 4))
     axes[0].legend(frameon=False, fontsize=9)

@@ -93,8 +93,9 @@ def main() -> None:
         setup.prepare(args.home, table[name])
     args.out.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
-    for args.rep in range(args.reps):
-        found = {}
+    for rep in range(args.reps):
+        args.rep = rep
+        found: dict[str, float] = {}
         for name in names:
             known = found.get(SAME_SERVER.get(name, ""), 0.0)
             rows.append(one(name, table[name], bench, args, known))
