@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from interlace.core.request import Outcome
 from interlace.server.ledger import Duration, Ledger
 from interlace.server.table import Served
 
@@ -40,20 +39,11 @@ def model_statistics(
     }
 
 
-def failures(ledger: Ledger) -> int:
-    """Calls of a model that got an error for an answer."""
-    ended = ledger.outcomes
-    return sum(
-        ended[outcome]
-        for outcome in (Outcome.REFUSED, Outcome.EXPIRED, Outcome.CANCELLED, Outcome.FAILED)
-    )
-
-
 def _inference(ledger: Ledger) -> dict[str, object]:
     none = {"count": 0, "ns": 0}
     return {
         "success": _duration(ledger.request),
-        "fail": {"count": failures(ledger), "ns": round(ledger.fail_us * NS_PER_US)},
+        "fail": {"count": sum(ledger.failures.values()), "ns": round(ledger.fail_us * NS_PER_US)},
         "queue": _duration(ledger.queue),
         "compute_input": _duration(ledger.compute_input),
         "compute_infer": _duration(ledger.compute_infer),

@@ -1,0 +1,211 @@
+"""The JSON part of a v2 inference request: decoded, typed, and checked on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from interlace.core.tensor import BYTES, ITEM_BYTES
+from interlace.server.call import Form, Parameter, Wanted
+from interlace.server.json_data import bad, to_bytes
+
+RANK_MAX: Final = 32
+_KNOWN: Final = frozenset((*ITEM_BYTES, BYTES))
+_NONE: Final[Mapping[str, Parameter]] = {}
+
+
+class Region(NamedTuple):
+    """A stretch of registered shared memory."""
+
+    name: str
+    offset: int
+    nbytes: int
+
+
+class Source(NamedTuple):
+    """One input: its bytes lie after the JSON part at ``offset``, or in ``data``, or a region."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+    data: bytes | None = None
+    region: Region | None = None
+
+
+class Target(NamedTuple):
+    """One output the caller names. ``binary`` is ``None`` where the request's default holds."""
+
+    name: str
+    binary: bool | None
+    classes: int = 0
+    region: Region | None = None
+
+
+class Decoded:
+    """One JSON part. Requests with the same bytes share it, so it is never changed after.
+
+    ``lying`` holds the inputs as they lie in the body, if all of them do and are aligned.
+    ``plain`` says that every output is wanted as binary bytes in the reply.
+    ``reply`` belongs to whoever encodes replies.
+    """
+
+    __slots__ = (
+        "binary_bytes", "binary_default", "form", "id", "lying", "parameters", "plain", "reply",
+        "sources", "targets", "wanted",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        id: str,
+        sources: tuple[Source, ...],
+        targets: tuple[Target, ...],
+        parameters: Mapping[str, Parameter],
+    ) -> None:
+        self.form = Form()
+        self.reply: object | None = None
+        self.id = id
+        self.sources = sources
+        self.targets = targets
+        self.parameters = parameters
+        self.binary_default = parameters.get("binary_data_output") is True
+        self.wanted = tuple(Wanted(target.name, target.classes) for target in targets)
+        self.binary_bytes = sum(s.nbytes for s in sources if s.data is None and s.region is None)
+        self.lying = sources if all(map(lies, sources)) else None
+        self.plain = self.binary_default if not targets else all(map(self._is_plain, targets))
+
+    def _is_plain(self, target: Target) -> bool:
+        return self.binary(target) and not target.classes and target.region is None
+
+    def binary(self, target: Target) -> bool:
+        """Whether an output goes as bytes after the reply's JSON part."""
+        return self.binary_default if target.binary is None else target.binary
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Parameter] | None = None
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: dict[str, Parameter] | None = None
+
+
+class _Request(msgspec.Struct):
+    inputs: list[_Input]
+    id: str = ""
+    parameters: dict[str, Parameter] | None = None
+    outputs: list[_Output] | None = None
+
+
+_decoder: Final = msgspec.json.Decoder(_Request)
+
+
+def decode(body: bytes, has_header: bool) -> Decoded:
+    """Decode the JSON part of an inference request.
+
+    ``has_header`` says that Inference-Header-Content-Length was given, so that binary data may
+    follow.
+
+    Raises:
+        ServeError: BAD_INPUT, naming the place in the JSON, what was found and expected.
+    """
+    try:
+        request = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad(f"failed to parse the request JSON: {error}") from error
+    sources = []
+    offset = 0
+    for given in request.inputs:
+        source = _source(given, offset, has_header)
+        if source.data is None and source.region is None:
+            offset += source.nbytes
+        sources.append(source)
+    targets = tuple(_target(given) for given in request.outputs or ())
+    parameters = _NONE if request.parameters is None else request.parameters
+    _flag(parameters, "binary_data_output", "the request")
+    return Decoded(request.id, tuple(sources), targets, parameters)
+
+
+def lies(source: Source) -> bool:
+    """Whether an input can stay where it was received, aligned to its elements."""
+    if source.data is not None or source.region is not None:
+        return False
+    return source.offset % ITEM_BYTES.get(source.datatype, 1) == 0
+
+
+def _source(given: _Input, offset: int, has_header: bool) -> Source:
+    name, shape = given.name, tuple(given.shape)
+    if given.datatype not in _KNOWN:
+        raise bad(
+            f"input '{name}': unknown datatype '{given.datatype[:64]}'; known: "
+            f"{', '.join(sorted(_KNOWN))}"
+        )
+    if len(shape) > RANK_MAX or any(size < 0 for size in shape):
+        raise bad(
+            f"input '{name}': shape {given.shape[:RANK_MAX]} has a size below 0 or is too deep"
+        )
+    parameters = given.parameters or _NONE
+    data = bytes(given.data)
+    region = _region(parameters, f"input '{name}'")
+    size = _count(parameters, "binary_data_size", f"input '{name}'")
+    if (size is not None) + (region is not None) + bool(data) != 1:
+        raise bad(
+            f"input '{name}' must have exactly one of 'data', the parameter 'binary_data_size', "
+            f"and the parameter 'shared_memory_region'"
+        )
+    if region is not None:
+        return Source(name, given.datatype, shape, 0, region.nbytes, None, region)
+    if size is not None:
+        if not has_header:
+            raise bad(
+                f"input '{name}' has 'binary_data_size', but the request has no header "
+                f"Inference-Header-Content-Length to say where the JSON ends"
+            )
+        return Source(name, given.datatype, shape, offset, size)
+    packed = to_bytes(name, given.datatype, shape, data)
+    return Source(name, given.datatype, shape, 0, len(packed), packed)
+
+
+def _target(given: _Output) -> Target:
+    parameters = given.parameters or _NONE
+    where = f"output '{given.name}'"
+    return Target(
+        given.name,
+        _flag(parameters, "binary_data", where),
+        _count(parameters, "classification", where) or 0,
+        _region(parameters, where),
+    )
+
+
+def _region(parameters: Mapping[str, Parameter], where: str) -> Region | None:
+    name = parameters.get("shared_memory_region")
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise bad(f"{where}: parameter 'shared_memory_region' must be a string, got {name!r}")
+    nbytes = _count(parameters, "shared_memory_byte_size", where)
+    if nbytes is None:
+        raise bad(f"{where}: 'shared_memory_region' needs the parameter 'shared_memory_byte_size'")
+    return Region(name, _count(parameters, "shared_memory_offset", where) or 0, nbytes)
+
+
+def _count(parameters: Mapping[str, Parameter], key: str, where: str) -> int | None:
+    value = parameters.get(key)
+    if value is not None and (type(value) is not int or value < 0):
+        raise bad(f"{where}: parameter '{key}' must be an integer of at least 0, got {value!r}")
+    return value
+
+
+def _flag(parameters: Mapping[str, Parameter], key: str, where: str) -> bool | None:
+    value = parameters.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise bad(f"{where}: parameter '{key}' must be true or false, got {value!r}")
+    return value

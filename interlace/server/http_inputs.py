@@ -1,0 +1,89 @@
+"""The inputs of an HTTP request as tensors in the arena."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from interlace.core.errors import ServeError
+from interlace.core.tensor import Span, Tensor
+from interlace.server.codec import Decoded, Source, lies
+from interlace.server.json_data import bad
+from interlace.server.landing import ALIGNMENT, Landing
+from interlace.server.raw import LENGTH_BYTES
+from interlace.server.shared_memory import Regions
+from interlace.shm.arena import Arena
+
+
+def lying(sources: Sequence[Source], landing: Landing) -> tuple[Tensor, ...]:
+    """Inputs that all stay where they were received."""
+    base, arena = landing.base, landing.arena
+    return tuple(
+        [
+            Tensor(name, datatype, shape, Span(arena, base + offset, nbytes))
+            for name, datatype, shape, offset, nbytes, _, _ in sources
+        ]
+    )
+
+
+def room(sources: Sequence[Source]) -> int:
+    """Bytes of the slot that the others need; at least one."""
+    return max(1, sum(_aligned(source.nbytes) for source in sources if not lies(source)))
+
+
+class Gathering:
+    """Puts inputs that came as JSON, in shared memory, or unaligned, into a slot of their own."""
+
+    def __init__(self, arena: Arena, regions: Regions, landing: Landing | None) -> None:
+        self._arena = arena
+        self._regions = regions
+        self._landing = landing
+
+    def tensors(self, sources: Sequence[Source], slot: int) -> tuple[Tensor, ...]:
+        """Every input, in the order given; ``slot`` has ``room`` for those that move.
+
+        Raises:
+            ServeError: a shared-memory region does not hold what was said.
+        """
+        inputs = []
+        for source in sources:
+            if lies(source):
+                assert self._landing is not None
+                offset = self._landing.base + source.offset
+            else:
+                self._fill(source, self._arena.view(slot, source.nbytes))
+                offset, slot = slot, slot + _aligned(source.nbytes)
+            span = Span(self._arena.number, offset, source.nbytes)
+            inputs.append(Tensor(source.name, source.datatype, source.shape, span))
+        return tuple(inputs)
+
+    def _fill(self, source: Source, target: memoryview) -> None:
+        if source.data is not None:
+            target[:] = source.data
+        elif source.region is not None:
+            self._regions.read_into(source.region.name, source.region.offset, target)
+        else:
+            assert self._landing is not None
+            at = self._landing.json_length + source.offset
+            target[:] = self._landing.view[at : at + source.nbytes]
+
+
+def write_length(arena: Arena, landing: Landing) -> None:
+    """Put the length of a raw body in front of it, for a model that takes BYTES."""
+    length = landing.length.to_bytes(LENGTH_BYTES, "little")
+    arena.view(landing.base - LENGTH_BYTES, LENGTH_BYTES)[:] = length
+
+
+def wrong_size(decoded: Decoded, landing: Landing) -> ServeError:
+    """The refusal of a body whose binary part is not what its JSON says."""
+    given = landing.length - landing.json_length
+    named = ", ".join(
+        f"'{s.name}' {s.nbytes}" for s in decoded.sources if s.data is None and s.region is None
+    )
+    return bad(
+        f"{given} bytes of binary data follow the JSON part, but its inputs take "
+        f"{decoded.binary_bytes} ({named or 'none is binary'})"
+    )
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,144 @@
+"""Tensor data as JSON: nested or flat, to little-endian bytes and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from itertools import chain
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.tensor import BYTES, element_count
+
+DEPTH_MAX: Final = 16
+#: Datatypes that JSON can carry, as numpy's; FP16 and BF16 go only in binary.
+DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    "BOOL": np.dtype("?"),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+BINARY_ONLY: Final = ("FP16", "BF16")
+
+
+def to_bytes(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> bytes:
+    """The bytes of an input given as a JSON array.
+
+    Raises:
+        ServeError: BAD_INPUT for the wrong kind, range or number of values.
+    """
+    if datatype in BINARY_ONLY:
+        raise bad(f"input '{name}': {datatype} has no JSON form; send it as binary data")
+    values = _values(name, datatype, data)
+    expected = element_count(shape)
+    if len(values) != expected:
+        raise bad(
+            f"input '{name}' of shape {list(shape)} needs {expected} values in 'data', "
+            f"got {len(values)}"
+        )
+    if datatype == BYTES:
+        return frame([value.encode() for value in values])
+    if datatype == "BOOL" and not set(values) <= {0, 1}:
+        raise bad(f"input '{name}': BOOL takes true, false, 0 and 1")
+    return _packed(name, datatype, values)
+
+
+def to_json(name: str, datatype: str, view: memoryview) -> bytes:
+    """A flat JSON array of a tensor's elements. NaN and infinities are written as such.
+
+    Raises:
+        ServeError: BAD_INPUT where JSON cannot carry them.
+    """
+    if datatype in BINARY_ONLY:
+        raise bad(f"output '{name}': {datatype} has no JSON form; ask for binary data")
+    if datatype == BYTES:
+        return _texts_to_json(name, unframe(view))
+    array = np.frombuffer(view, DTYPES[datatype])
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return json.dumps(array.tolist(), separators=(",", ":")).encode()
+    return msgspec.json.encode(array.tolist())
+
+
+def frame(elements: Sequence[bytes]) -> bytes:
+    """BYTES elements in the v2 binary form: a 4-byte little-endian length before each."""
+    return b"".join(chain.from_iterable((len(e).to_bytes(4, "little"), e) for e in elements))
+
+
+def unframe(view: memoryview) -> list[bytes]:
+    """The elements of a BYTES tensor."""
+    elements = []
+    at = 0
+    while at < len(view):
+        size = int.from_bytes(view[at : at + 4], "little")
+        elements.append(bytes(view[at + 4 : at + 4 + size]))
+        at += 4 + size
+    return elements
+
+
+def bad(detail: str) -> ServeError:
+    """A refusal for bad input."""
+    return ServeError(Reason.BAD_INPUT, detail)
+
+
+def _values(name: str, datatype: str, data: bytes) -> list[Any]:
+    depth = _depth(data)
+    if not depth:
+        raise bad(f"input '{name}': 'data' must be an array")
+    if depth > DEPTH_MAX:
+        raise bad(f"input '{name}': 'data' is nested deeper than {DEPTH_MAX}")
+    try:
+        values = _decoder(_kind(datatype), depth).decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad(f"input '{name}' ({datatype}): 'data': {error}") from error
+    for _ in range(depth - 1):
+        if len({len(row) for row in values}) > 1:
+            raise bad(f"input '{name}': 'data' has rows of different lengths")
+        values = list(chain.from_iterable(values))
+    return values
+
+
+def _packed(name: str, datatype: str, values: list[Any]) -> bytes:
+    try:
+        with np.errstate(over="raise"):
+            return np.array(values, DTYPES[datatype]).tobytes()
+    except (OverflowError, FloatingPointError) as error:
+        raise bad(f"input '{name}': a value in 'data' does not fit {datatype}: {error}") from error
+
+
+def _depth(data: bytes) -> int:
+    start = data[:256].translate(None, b" \t\r\n")
+    return len(start) - len(start.lstrip(b"["))
+
+
+def _kind(datatype: str) -> type:
+    if datatype == BYTES:
+        return str
+    if datatype == "BOOL":
+        return bool
+    return float if datatype.startswith("FP") else int
+
+
+@cache
+def _decoder(kind: type, depth: int) -> msgspec.json.Decoder[list[Any]]:
+    nested: Any = bool | int if kind is bool else kind
+    for _ in range(depth):
+        nested = list[nested]
+    return msgspec.json.Decoder(nested)
+
+
+def _texts_to_json(name: str, elements: list[bytes]) -> bytes:
+    try:
+        return msgspec.json.encode([element.decode() for element in elements])
+    except UnicodeDecodeError as error:
+        raise bad(f"output '{name}' holds BYTES that are not UTF-8; ask for binary data") from error

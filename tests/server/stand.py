@@ -1,0 +1,96 @@
+"""A whole HTTP server over the fake runtime, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import uvloop
+
+from interlace.core.model import Model
+from interlace.server.admin import Admin
+from interlace.server.dataplane import DataPlane
+from interlace.server.http import HttpServer, all_routes
+from interlace.server.http_door import InferDoor
+from interlace.server.http_limits import HttpLimits
+from interlace.server.shared_memory import Regions
+from interlace.server.table import ModelTable, Served
+from tests.server.fakes import FakeControl, FakeRuntime, Memory
+
+
+class Parts:
+    """Everything of one server. Made on its loop."""
+
+    def __init__(self, limits: HttpLimits, api_key: str | None, regions: Regions) -> None:
+        self.memory = Memory()
+        self.runtime = FakeRuntime()
+        self.table = ModelTable()
+        self.control = FakeControl()
+        self.regions = regions
+        self.plane = DataPlane(self.runtime, self.table, self.memory.map)
+        self.admin = Admin(self.plane, self.table, self.control, self.runtime.clock, regions)
+        self.door = InferDoor(
+            self.plane, self.table, self.memory.arena, self.memory.map, regions, limits
+        )
+        self.metrics = "# nothing\n"
+        routes = all_routes(self.admin, lambda: self.metrics)
+        self.http = HttpServer(routes, self.door, self.memory.arena, limits, api_key)
+
+    def publish(self, *models: Model) -> None:
+        for model in models:
+            self.table.publish(Served(model))
+
+
+class Stand:
+    """Runs a server until closed; ``do`` runs something on its loop."""
+
+    def __init__(
+        self,
+        limits: HttpLimits | None = None,
+        api_key: str | None = None,
+        regions: Regions | None = None,
+    ) -> None:
+        self.loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self.parts: Parts = self.do(
+            lambda: Parts(limits or HttpLimits(), api_key, regions or Regions())
+        )
+        self.port: int = self.wait(self.parts.http.listen("127.0.0.1", 0))
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def wait(self, awaitable: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(awaitable, self.loop).result(20)
+
+    def do(self, call: Callable[[], Any]) -> Any:
+        async def run() -> Any:
+            return call()
+
+        return self.wait(run())
+
+    def publish(self, *models: Model) -> None:
+        self.do(lambda: self.parts.publish(*models))
+
+    def connect(self) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the arena in use."""
+        return int(self.do(lambda: self.parts.memory.arena.used_bytes))
+
+    def close(self) -> None:
+        self.wait(self.parts.http.close(grace_s=0.5))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10)
+        self.loop.close()
+        self.parts.regions.close()
+        self.parts.memory.close()
