@@ -43,6 +43,18 @@ _TRAITS: Final = frozenset(
 )
 
 
+def cpu_gpu(settings: CpuSettings) -> Gpu:
+    """The accelerator that a device of these settings is; nothing is started."""
+    return Gpu(
+        settings.id,
+        cpu_kind(len(settings.cores)),
+        len(settings.cores),
+        settings.memory_bytes,
+        Cores(settings.cores).shares_pct,
+        _TRAITS,
+    )
+
+
 class CpuDevice:
     """A ``Device`` whose partitions are processes pinned to cores. One event loop owns it.
 
@@ -63,14 +75,7 @@ class CpuDevice:
         self._spawner = Spawner(loop)
         self._on_lost: Callable[[Lost], None] = lambda lost: None
         self._open = True
-        self._gpu = Gpu(
-            settings.id,
-            cpu_kind(len(settings.cores)),
-            len(settings.cores),
-            settings.memory_bytes,
-            self._cores.shares_pct,
-            _TRAITS,
-        )
+        self._gpu = cpu_gpu(settings)
 
     @property
     def gpu(self) -> Gpu:

@@ -103,23 +103,27 @@ def profile_of(record: Record, key: str) -> Profile:
     )
 
 
-def outdated(record: Record, model: Model, gpu: Gpu) -> str | None:
-    """Why a record no longer describes this model on this device; ``None`` if it still does."""
-    subject, place = record.model, record.device
+def misplaced(record: Record, digest: str, gpu: Gpu) -> str | None:
+    """Why a record is not of these files on this device; ``None`` if it is."""
+    place = record.device
     if record.schema != SCHEMA:
         return f"written in form {record.schema}, this is form {SCHEMA}"
-    if subject.digest != model.digest:
+    if record.model.digest != digest:
         return "the model's files changed"
     if (place.kind, place.units) != (gpu.kind, gpu.units):
         return f"measured on {place.kind} with {place.units} units"
     if not set(gpu.shares_pct) <= set(place.shares_pct):
         return "the device offers shares that were not measured"
+    return None if record.points else "it holds no points"
+
+
+def outdated(record: Record, model: Model) -> str | None:
+    """Why a record does not go as far as this model may; ``None`` if it does."""
+    subject = record.model
     if subject.sample != {name: list(sizes) for name, sizes in model.sample.items()}:
         return "the sample sizes changed"
     if model.signature.max_batch > subject.max_batch:
         return f"measured up to batch {subject.max_batch}, now {model.signature.max_batch}"
-    if not record.points:
-        return "it holds no points"
     if model.terms.slo_ms > subject.limit_ms and _cut_short(record):
         return f"batches over {subject.limit_ms:g} ms were left out, the SLO is longer now"
     return None

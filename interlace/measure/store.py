@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -22,6 +23,7 @@ from interlace.measure.record import (
     Place,
     Record,
     Subject,
+    misplaced,
     outdated,
     profile_of,
     rows,
@@ -31,6 +33,13 @@ from interlace.measure.sweep import Settings
 Warn = Callable[[str], None]
 
 
+class Recalled(NamedTuple):
+    """A stored profile, and the largest batch that was allowed when it was measured."""
+
+    profile: Profile
+    max_batch: int
+
+
 class ProfileStore:
     """A folder of profiles. A file that cannot be read or written is a warning, never a stop."""
 
@@ -38,35 +47,51 @@ class ProfileStore:
         self.folder = folder
         self._warn = warn
 
-    def path(self, model: Model, gpu: Gpu) -> Path:
-        """Where the profile of this model on this kind of device lies."""
-        name = f"{quote(model.name, safe='')}-{model.version}-{model.digest[:16]}.json"
-        return self.folder / quote(gpu.kind, safe="") / name
+    def path(self, name: str, version: int, digest: str, gpu: Gpu) -> Path:
+        """Where the profile of a model of that digest on this kind of device lies."""
+        file = f"{quote(name, safe='')}-{version}-{digest[:16]}.json"
+        return self.folder / quote(gpu.kind, safe="") / file
 
     def find(self, model: Model, gpu: Gpu) -> Profile | None:
         """The stored profile if it still describes this model on this device."""
-        path = self.path(model, gpu)
-        try:
-            text = path.read_bytes()
-        except FileNotFoundError:
+        path = self.path(model.name, model.version, model.digest, gpu)
+        record = self._read(path, model.name, model.digest, gpu)
+        if record is None:
             return None
-        except OSError as error:
-            self._warn(f"{path}: cannot be read ({error.strerror}); {model.name} is measured again")
-            return None
-        try:
-            record = msgspec.json.decode(text, type=Record)
-        except msgspec.MsgspecError as error:
-            self._warn(f"{path}: not a profile ({error}); {model.name} is measured again")
-            return None
-        reason = outdated(record, model, gpu)
+        reason = outdated(record, model)
         if reason is not None:
-            self._warn(f"{path}: {reason}; {model.name} is measured again")
+            self._warn(f"{path}: {reason}; {model.name} is to be measured again")
             return None
         return profile_of(record, model.key)
 
+    def recall(self, model: Model, gpu: Gpu) -> Recalled | None:
+        """What is stored of a model that was not opened, so that its signature is not known."""
+        path = self.path(model.name, model.version, model.digest, gpu)
+        record = self._read(path, model.name, model.digest, gpu)
+        if record is None:
+            return None
+        return Recalled(profile_of(record, model.key), record.model.max_batch)
+
+    def _read(self, path: Path, name: str, digest: str, gpu: Gpu) -> Record | None:
+        try:
+            record = msgspec.json.decode(path.read_bytes(), type=Record)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._warn(f"{path}: cannot be read ({error.strerror}); {name} is to be measured again")
+            return None
+        except msgspec.MsgspecError as error:
+            self._warn(f"{path}: not a profile ({error}); {name} is to be measured again")
+            return None
+        reason = misplaced(record, digest, gpu)
+        if reason is not None:
+            self._warn(f"{path}: {reason}; {name} is to be measured again")
+            return None
+        return record
+
     def save(self, profile: Profile, model: Model, gpu: Gpu, settings: Settings) -> bool:
         """Write a profile, whole or not at all. ``False``, after a warning, if it could not be."""
-        path = self.path(model, gpu)
+        path = self.path(model.name, model.version, model.digest, gpu)
         text = msgspec.json.format(msgspec.json.encode(_record(profile, model, gpu, settings)))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

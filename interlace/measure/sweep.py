@@ -15,7 +15,9 @@ class Settings:
     """How thoroughly a model is measured.
 
     A point ends after ``samples`` executions or ``budget_s`` seconds, whichever comes first, but
-    not before ``samples_min``. A share's larger batches are left out once the median passes
+    not before ``samples_min``. A point whose p95 is over ``calm`` times its median was disturbed by
+    something else on the machine: it is taken again, ``retakes`` times at most, and the calmest
+    take counts. A share's larger batches are left out once the median passes
     ``slo_multiple`` times the SLO: no plan could use them. ``factor`` is the step between batches.
     """
 
@@ -25,7 +27,13 @@ class Settings:
     budget_s: float = 0.6
     slo_multiple: float = 4.0
     factor: int = 2
+    calm: float = 1.5
+    retakes: int = 1
     timeout_s: float = 120.0
+
+    def disturbed(self, point: Point) -> bool:
+        """Whether a point is worth taking again."""
+        return point.p95_ms > self.calm * point.median_ms
 
     def describe(self) -> str:
         """One line for people: how the figures were taken."""
@@ -39,7 +47,7 @@ class Settings:
 #: What `interlace profile` and a first start use.
 THOROUGH: Final = Settings()
 #: For a model loaded into a running server: a couple of seconds instead of a quarter of a minute.
-QUICK: Final = Settings(samples=15, samples_min=3, warm_ups=1, budget_s=0.12, factor=4)
+QUICK: Final = Settings(samples=15, samples_min=3, warm_ups=1, budget_s=0.12, factor=4, retakes=0)
 
 
 def batch_sizes(max_batch: int, factor: int) -> tuple[int, ...]:

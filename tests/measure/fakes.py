@@ -69,6 +69,8 @@ class FakeDevice:
     partitions: dict[str, int] = field(default_factory=dict)
     loaded: set[tuple[str, str]] = field(default_factory=set)
     freed: list[int] = field(default_factory=list)
+    slower: Callable[[int], float] = lambda run: 0.0  #: ms that the n-th run takes on top
+    runs: int = 0
 
     def register(self, model: Model) -> None: ...
     def forget(self, key: str) -> None: ...
@@ -107,6 +109,8 @@ class FakeDevice:
             case Run(partition=partition, batch=batch):
                 assert (partition, batch.model) in self.loaded
                 took_ms = latency_ms(batch.rows, self.partitions[partition])
+                took_ms += self.slower(self.runs)
+                self.runs += 1
                 timing = Timing(input_ms=1.0, infer_ms=took_ms - 1.5, batch_rows=batch.rows)
                 return Finished(work, timing=timing), took_ms
         raise AssertionError(work)

@@ -100,6 +100,20 @@ def test_batches_hold_single_row_requests_with_memory_of_their_own(stand: Stand)
     assert largest.requests[0].inputs[0].shape == (1, 5, 3)
 
 
+def test_a_disturbed_point_is_taken_again(stand: Stand) -> None:
+    # One warm-up, then a first take of eight runs: two of them are held up by a neighbour.
+    stand.device.slower = lambda run: 50.0 if run in (3, 4) else 0.0
+    found = stand.profile(make_model(max_batch=1)).points[1, 100]
+    assert found.p99_ms == pytest.approx(latency_ms(1, 100))
+
+
+def test_a_model_that_varies_by_nature_is_not_measured_for_ever(stand: Stand) -> None:
+    stand.device.slower = lambda run: 50.0 if run % 3 == 0 else 0.0
+    found = stand.profile(make_model(max_batch=1)).points[1, 100]
+    assert found.p95_ms == pytest.approx(latency_ms(1, 100) + 50.0)
+    assert found.median_ms == pytest.approx(latency_ms(1, 100))
+
+
 def test_a_small_arena_is_enough(stand: Stand) -> None:
     stand.arena.limit = 2
     assert len(stand.profile(make_model(max_batch=8)).points) == 8

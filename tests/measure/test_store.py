@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from interlace.core.model import Terms
+from interlace.core.model import Model, Terms
 from interlace.core.profile import Overhead, Point, Profile
+from interlace.core.tensor import Signature
 from interlace.measure import store as store_module
 from interlace.measure.store import ProfileStore
 from interlace.measure.sweep import THOROUGH
@@ -41,7 +42,7 @@ class Stored:
         self.warnings: list[str] = []
         self.store = ProfileStore(folder, self.warnings.append)
         self.store.save(PROFILE, MODEL, GPU, THOROUGH)
-        self.path = self.store.path(MODEL, GPU)
+        self.path = self.store.path(MODEL.name, MODEL.version, MODEL.digest, GPU)
 
 
 @pytest.fixture
@@ -61,6 +62,15 @@ def test_it_is_found_under_the_key_of_today(stored: Stored) -> None:
     assert found.model == again.key
 
 
+def test_it_is_recalled_for_a_model_that_was_not_opened(stored: Stored) -> None:
+    unopened = replace(MODEL, signature=Signature((), (), False, 0), sample={})
+    recalled = stored.store.recall(unopened, GPU)
+    assert recalled is not None
+    assert recalled.profile == PROFILE
+    assert recalled.max_batch == MODEL.signature.max_batch
+    assert stored.store.recall(replace(MODEL, digest="another"), GPU) is None
+
+
 def test_the_file_says_how_where_and_when(stored: Stored) -> None:
     record = json.loads(stored.path.read_text())
     assert record["device"]["kind"] == "cpu"
@@ -76,11 +86,11 @@ def test_the_file_says_how_where_and_when(stored: Stored) -> None:
     "model",
     [replace(MODEL, digest="another"), replace(MODEL, version=2), replace(MODEL, name="a/../b")],
 )
-def test_another_model_is_another_file(stored: Stored, model: object) -> None:
-    path = stored.store.path(model, GPU)  # type: ignore[arg-type]
+def test_another_model_is_another_file(stored: Stored, model: Model) -> None:
+    path = stored.store.path(model.name, model.version, model.digest, GPU)
     assert path != stored.path
     assert path.parent == stored.path.parent
-    assert stored.store.find(model, GPU) is None  # type: ignore[arg-type]
+    assert stored.store.find(model, GPU) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""This machine as a device: which cores, how much memory, where things are kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from interlace.cli.failure import CommandError
+from interlace.core.hardware import Gpu
+from interlace.device.cpu import cpu_gpu
+from interlace.device.settings import CpuSettings
+
+#: Part of the machine's memory that models may hold; the rest is for buffers and neighbours.
+_MEMORY_PART = 0.8
+
+
+def default_profiles() -> Path:
+    """Where profiles are kept unless the operator says otherwise."""
+    return Path("~/.cache/interlace/profiles").expanduser()
+
+
+def memory_bytes() -> int:
+    """What models may hold of this machine's memory."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(total * _MEMORY_PART)
+
+
+def cpu(cores: tuple[int, ...]) -> Gpu:
+    """These cores as the accelerator that `interlace serve` would use."""
+    return cpu_gpu(CpuSettings(cores, memory_bytes()))
+
+
+def parse_cores(text: str | None) -> tuple[int, ...]:
+    """Cores from a list such as ``0-3,6``; without one, all that this process may use.
+
+    Raises:
+        CommandError: not such a list, or a core that is not there.
+    """
+    allowed = os.sched_getaffinity(0)
+    if text is None:
+        return tuple(sorted(allowed))
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise CommandError(f"--cores {text}: expected core numbers such as 0-3,6")
+        cores.update(range(int(first), int(last or first) + 1))
+    missing = sorted(cores - allowed)
+    if missing or not cores:
+        have = ",".join(map(str, sorted(allowed)))
+        raise CommandError(f"--cores {text}: no core {missing[0] if missing else ''}; have {have}")
+    return tuple(sorted(cores))

@@ -1,0 +1,60 @@
+"""The models of a repository, each opened once so that it can describe itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+
+from interlace.cli.failure import CommandError
+from interlace.core.errors import RepositoryError, ServeError
+from interlace.core.model import Model
+from interlace.device.cpu import CpuDevice
+from interlace.repository.digest import Digests
+from interlace.repository.draft import Draft, read
+from interlace.repository.layout import Found, scan
+from interlace.repository.model import complete
+
+Say = Callable[[str], None]
+
+
+def find(root: Path, names: Collection[str]) -> list[Found]:
+    """The folders of a repository, or those of them that are named.
+
+    Raises:
+        RepositoryError: there is no such repository.
+        CommandError: a name is not in it, or it is empty.
+    """
+    found = scan(root)
+    unknown = sorted(set(names) - {one.name for one in found})
+    if unknown:
+        known = ", ".join(one.name for one in found)
+        raise CommandError(f"{root} has no model '{unknown[0]}'; it has {known or 'none'}")
+    chosen = [one for one in found if not names or one.name in names]
+    if not chosen:
+        raise CommandError(f"{root} holds no models: a model is a folder NAME/1/model.onnx")
+    return chosen
+
+
+def drafts(root: Path, found: Sequence[Found], say: Say) -> Iterator[Draft]:
+    """What the files say of every version; what is broken is told and passed over."""
+    digests = Digests()
+    for one in found:
+        if one.error is not None:
+            say(f"{one.name}: {one.error}")
+        for version in one.versions:
+            try:
+                yield read(root, one.name, version, digests=digests)
+            except RepositoryError as error:
+                say(f"{one.name}: {error}")
+
+
+async def describe(device: CpuDevice, draft: Draft, say: Say) -> Model | None:
+    """The complete model, registered with the device; ``None`` if it is broken: it is told."""
+    try:
+        description = await device.describe(draft.provisional())
+        model = complete(draft, description.signature, generation=0)
+    except (RepositoryError, ServeError) as error:
+        say(f"{draft.name}: {error}")
+        return None
+    device.register(model)
+    return model
