@@ -42,6 +42,16 @@ class ServeError(Exception):
         self.retry_after_ms = retry_after_ms
         self.late_ms = late_ms
 
+    def __eq__(self, other: object) -> bool:
+        """Values compare: a replayed engine must give the same refusals."""
+        return isinstance(other, ServeError) and self._value() == other._value()
+
+    def __hash__(self) -> int:
+        return hash(self._value())
+
+    def _value(self) -> tuple[object, ...]:
+        return (self.reason, self.detail, self.retry_after_ms, self.late_ms)
+
 
 class RepositoryError(Exception):
     """A model folder that cannot be served: file, key, what was found, what was expected."""

@@ -197,21 +197,4 @@ class Woke:
     """A time asked for with ``WakeAt`` came."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draining:
-    """No new requests from now on; what was accepted is finished."""
-
-
-Event = (
-    Arrived
-    | Cancelled
-    | Deployed
-    | Withdrawn
-    | Finished
-    | Lost
-    | Planned
-    | Ticked
-    | Woke
-    | Draining
-)
-
+Event = Arrived | Cancelled | Deployed | Withdrawn | Finished | Lost | Planned | Ticked | Woke

@@ -69,7 +69,7 @@ class Serving:
         live = self._state.lives.get(run.partition)
         running = live.batch if live else None
         started_ms = running.started_ms if running else now_ms
-        if live is not None and running is not None and running.run is run:
+        if live is not None and running is not None and running.run.batch.id == run.batch.id:
             live.batch = None
         if finished.failure is not None:
             return self._failed(run.batch, finished.failure.detail, now_ms)
@@ -178,12 +178,20 @@ class Serving:
             return False
         return request.id not in self._state.retried and request.deadline_ms > now_ms
 
+    def _waiting(self, gpu: str) -> list[Tenant]:
+        """Tenants with something queued that are hosted on this accelerator."""
+        return [
+            tenant
+            for tenant in self._state.tenants.values()
+            if tenant.queue.rows and any(host.gpu == gpu for host in tenant.hosts)
+        ]
+
     def _expire_hopeless(self, gpu: str, now_ms: float) -> list[Command]:
         """Drop what cannot make it any more, before a batch is formed."""
         commands: list[Command] = []
-        for tenant in self._state.tenants.values():
+        for tenant in self._waiting(gpu):
             head = tenant.queue.head
-            if head is None or not tenant.hosts:
+            if head is None:
                 continue
             fastest_ms = min(
                 tenant.belief.latency_ms(head.rows, host.share_pct, head.shape)

@@ -13,7 +13,6 @@ from interlace.core.messages import (
     Command,
     Event,
     Finished,
-    Planned,
     Scale,
     Solve,
     Tell,
@@ -25,11 +24,10 @@ from interlace.core.request import Reply, Request
 from interlace.device.base import Device
 from interlace.runtime.clock import Clock
 from interlace.runtime.observe import Observer
+from interlace.runtime.solver import Solver
 
 OnAnswer = Callable[[Reply], None]
 OnTell = Callable[[Tell], None]
-#: Solves in its own time and calls back on the runtime's thread.
-Solver = Callable[[Solve, Callable[[Planned], None]], None]
 
 
 class Machine(Protocol):

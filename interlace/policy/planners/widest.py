@@ -9,6 +9,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.perf.latency import surface
+from interlace.perf.memory import needed_bytes
 from interlace.policy.base import Planner
 
 #: Accelerator time that a model of unknown rate is taken to want.
@@ -41,6 +42,10 @@ class Widest:
         lost = {d.model: d.rate_rps for d in wanted if d not in servable}
         reasons = {name: "the accelerators are full" for name in short}
         reasons |= {d.model: _why_hopeless(d, profiles) for d in wanted if d not in servable}
+        housed = {slot.model for p in plan.partitions for slot in p.slots}
+        for one in (d for d in servable if d.model not in housed):
+            lost[one.model] = one.rate_rps
+            reasons[one.model] = "no accelerator has the memory or the time left for it"
         return replace(plan, unserved_rps=short | lost, reasons=reasons, headroom=factor)
 
     def _hopeless(self, one: Demand, fleet: Fleet, profiles: Profiles, current: Plan) -> bool:
@@ -79,12 +84,29 @@ def _housed(plan: Plan, demand: Sequence[Demand], fleet: Fleet, profiles: Profil
         if any(slot.model == one.model for p in partitions for slot in p.slots):
             continue
         latency = surface(profiles[one.model])
-        homes = [p for p in partitions if latency.latency_ms(1, p.share_pct) <= one.slo_ms]
+        homes = [
+            p
+            for p in partitions
+            if latency.latency_ms(1, p.share_pct) <= one.slo_ms
+            and _remembers(p, one.model, partitions, fleet, profiles)
+        ]
         if homes:
             home = min(homes, key=lambda p: (len(p.slots), p.id))
             slot = Slot(one.model, 1, 0.0)
             partitions[partitions.index(home)] = replace(home, slots=(*home.slots, slot))
     return replace(plan, partitions=tuple(partitions))
+
+
+def _remembers(
+    home: Partition,
+    model: str,
+    partitions: Sequence[Partition],
+    fleet: Fleet,
+    profiles: Profiles,
+) -> bool:
+    """True if the accelerator's memory holds one more instance of the model."""
+    held = [slot.model for p in partitions if p.gpu == home.gpu for slot in p.slots]
+    return needed_bytes([*held, model], profiles) <= fleet.gpu(home.gpu).memory_bytes
 
 
 def _why_hopeless(one: Demand, profiles: Profiles) -> str:

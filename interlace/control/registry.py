@@ -1,0 +1,76 @@
+"""What the repository holds and what became of it: the state of every version, with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from interlace.core.model import Model
+from interlace.server.base import IndexEntry
+
+
+class State(Enum):
+    """Triton's states of a version."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One version, or a whole folder (version "") that could not be read."""
+
+    name: str
+    version: str
+    state: State
+    reason: str = ""
+    model: Model | None = None  #: the deployment that serves it, if one does
+
+
+class Registry:
+    """Entries by name and version."""
+
+    def __init__(self) -> None:
+        self._entries: dict[tuple[str, str], Entry] = {}
+
+    def put(self, entry: Entry) -> None:
+        """Enter or replace a version's state; a readable version replaces a broken folder."""
+        if entry.version:
+            self._entries.pop((entry.name, ""), None)
+        self._entries[entry.name, entry.version] = entry
+
+    def mark(self, name: str, version: str, state: State, reason: str = "") -> None:
+        """Change a known version's state; unknown ones are entered."""
+        before = self._entries.get((name, version)) or Entry(name, version, state)
+        self.put(replace(before, state=state, reason=reason))
+
+    def forget(self, name: str) -> None:
+        """Drop every version of a name that serves nothing."""
+        for key in [k for k, e in self._entries.items() if k[0] == name and e.model is None]:
+            del self._entries[key]
+
+    def serving(self, name: str) -> list[Model]:
+        """The deployments of a name."""
+        return [e.model for e in self.all() if e.name == name and e.model is not None]
+
+    def by_key(self, key: str) -> Entry | None:
+        """The entry that a deployment key serves."""
+        for entry in self._entries.values():
+            if entry.model is not None and entry.model.key == key:
+                return entry
+        return None
+
+    def all(self) -> list[Entry]:
+        """Every entry, by name and version."""
+        return [self._entries[key] for key in sorted(self._entries)]
+
+    def index(self, ready_only: bool) -> Sequence[IndexEntry]:
+        """The repository index as clients get it."""
+        return [
+            IndexEntry(entry.name, entry.version, entry.state.value, entry.reason)
+            for entry in self.all()
+            if not ready_only or entry.state is State.READY
+        ]

@@ -1,0 +1,125 @@
+"""Laws of the engine: a state machine throws any event at any state."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from interlace.core.hardware import Trait
+from interlace.core.messages import Carve, Finished, Load, Run, Ticked, Withdrawn, Woke
+from interlace.core.request import Outcome, Request
+from interlace.engine.engine import Engine
+from interlace.engine.partitions import Life
+from interlace.policy.catalog import CATALOG, system
+from tests.builders import World, line_profile, machine
+
+MODELS = ("a", "b", "c", "d")
+TRUTH = {m: line_profile(m, 1.0 + i, 0.5 + 0.3 * i) for i, m in enumerate(MODELS)}
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """A world in virtual time under random traffic, faults and deployments."""
+
+    @initialize(
+        name=st.sampled_from(sorted(CATALOG)),
+        overlapped=st.booleans(),
+        memory=st.sampled_from([10**9, 4_100]),
+    )
+    def build(self, name: str, overlapped: bool, memory: int) -> None:
+        traits = frozenset({Trait.OVERLAPPED_REORGANISATION}) if overlapped else frozenset()
+        self.world = World(TRUTH, machine(memory, traits), system(name))
+        self.sent: list[Request] = []
+        self.world.deploy({"a": 40.0, "b": 80.0})
+
+    @rule(model=st.sampled_from(MODELS), count=st.integers(1, 30), slo=st.floats(0.5, 300.0))
+    def send(self, model: str, count: int, slo: float) -> None:
+        self.sent += [self.world.send(model, slo) for _ in range(count)]
+
+    @rule(rows=st.integers(1, 40), shape=st.sampled_from(["s", "t"]))
+    def send_rows(self, rows: int, shape: str) -> None:
+        self.sent.append(self.world.send("a", 200.0, rows, shape))
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        if self.sent:
+            self.world.runtime.cancel(data.draw(st.sampled_from(self.sent)))
+
+    @rule(ms=st.floats(0.1, 400.0))
+    def wait(self, ms: float) -> None:
+        self.world.run(ms)
+
+    @rule(model=st.sampled_from(MODELS), slo=st.floats(5.0, 200.0))
+    def deploy(self, model: str, slo: float) -> None:
+        if model not in self.world.engine.state.tenants:
+            self.world.deploy({model: slo})
+
+    @rule(model=st.sampled_from(MODELS))
+    def withdraw(self, model: str) -> None:
+        self.world.runtime.deliver(Withdrawn(model))
+
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        known = sorted(self.world.devices["g0"]._shares)
+        if known:
+            self.world.devices["g0"].kill(data.draw(st.sampled_from(known)))
+
+    @rule()
+    def wake(self) -> None:
+        self.world.runtime.deliver(Woke())
+        self.world.runtime.deliver(Ticked())
+
+    @invariant()
+    def never_two_replies(self) -> None:
+        counts = Counter(reply.request.id for _, reply in self.world.replies)
+        assert all(count == 1 for count in counts.values())
+
+    @invariant()
+    def work_only_where_it_may_be(self) -> None:
+        carved: set[str] = set()
+        loaded: set[tuple[str, str]] = set()
+        busy: set[str] = set()
+        for _, event, commands in self.world.log:
+            if isinstance(event, Finished):
+                work, well = event.work, event.failure is None
+                if isinstance(work, Run):
+                    busy.discard(work.partition)
+                elif isinstance(work, Carve) and well:
+                    carved.add(work.partition)
+                elif isinstance(work, Load) and well:
+                    loaded.add((work.partition, work.model))
+            for command in commands:
+                if isinstance(command, Run):
+                    assert command.partition in carved
+                    assert (command.partition, command.batch.model) in loaded
+                    assert command.partition not in busy
+                    busy.add(command.partition)
+                elif isinstance(command, Carve):
+                    assert command.partition not in busy
+
+    @invariant()
+    def states_are_legal(self) -> None:
+        for live in self.world.engine.state.lives.values():
+            assert live.life is not Life.GONE
+            assert live.batch is None or live.life in (Life.READY, Life.DRAINING)
+
+    def teardown(self) -> None:
+        """In the end every request has one answer, and a replay says the same."""
+        if not hasattr(self, "world"):
+            return
+        self.world.run(5_000.0)
+        answered = {reply.request.id for _, reply in self.world.replies}
+        assert answered == {request.id for request in self.sent}
+        assert self.world.runtime.unanswered == 0
+        for at_ms, reply in self.world.replies:
+            if reply.outcome is Outcome.OK:
+                assert at_ms <= reply.request.deadline_ms
+        replayed = Engine(self.world.fleet, self.world.system)
+        for now_ms, event, commands in self.world.log:
+            assert replayed.handle(event, now_ms) == commands
+
+
+EngineMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestEngineLaws = EngineMachine.TestCase
