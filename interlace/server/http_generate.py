@@ -15,7 +15,8 @@ from interlace.server.codec import Decoded, Source
 from interlace.server.http_infer import Inference
 from interlace.server.json_data import DEPTH_MAX, bad, to_bytes, to_json
 from interlace.server.landing import Landing
-from interlace.server.reply import Body, model_of
+from interlace.server.reply import Body
+from interlace.server.table import model_of
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])

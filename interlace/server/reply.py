@@ -14,6 +14,7 @@ from interlace.server.classify import top_classes
 from interlace.server.codec import Decoded, Region, Target
 from interlace.server.json_data import bad, frame, to_json
 from interlace.server.shared_memory import Regions
+from interlace.server.table import model_of as model_of  # also asked for here
 
 Bytes = bytes | memoryview
 #: Name, datatype, shape and size of each output: all that a plain reply's JSON depends on.
@@ -109,12 +110,6 @@ class Encoder:
             parameters["shared_memory_offset"] = region.offset
         parameters["shared_memory_byte_size"] = nbytes
         return _entry(*tensor[:3], parameters)
-
-
-def model_of(key: str) -> tuple[str, str]:
-    """Name and version in a deployment key."""
-    name, _, version = key.rpartition("#")[0].rpartition("/")
-    return name, version
 
 
 def _document(key: str, id: str, outputs: list[dict[str, object]]) -> bytes:

@@ -32,6 +32,12 @@ class Served:
         return self.model.key
 
 
+def model_of(key: str) -> tuple[str, str]:
+    """Name and version in a deployment key."""
+    name, _, version = key.rpartition("#")[0].rpartition("/")
+    return name, version
+
+
 class ModelTable:
     """Public names to deployments. Replacing an entry is the switch of a reload."""
 
@@ -73,9 +79,11 @@ class ModelTable:
         """The served versions of a name, oldest first; empty if unknown."""
         return sorted(self._versions.get(name, ()), key=int)
 
-    def by_key(self, key: str) -> Served | None:
-        """The deployment of that key, while it is published."""
-        return next((served for served in self.all() if served.key == key), None)
+    def ledger(self, key: str) -> Ledger | None:
+        """Where a deployment is accounted for, also after a reload; ``None`` once withdrawn."""
+        name, version = model_of(key)
+        served = self._versions.get(name, {}).get(version)
+        return None if served is None else served.ledger
 
     def all(self) -> list[Served]:
         """Every deployment, by name and version."""
