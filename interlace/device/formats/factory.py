@@ -15,6 +15,8 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.device.formats.base import Runner
+from interlace.device.formats.convolutions import with_fast_convolutions
+from interlace.device.formats.samples import sample_values
 from interlace.device.formats.sharing import module_tensors, share_weights
 from interlace.device.formats.torch_runner import Call, TorchRunner, keyword_call, ordered_call
 from interlace.device.formats.trial import Spoken
@@ -28,8 +30,9 @@ def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
 
     The file is the operator's own code and runs as such. It may declare ``INPUTS`` and
     ``OUTPUTS``, each a dict of name to (datatype, dims without the rows), and ``BATCHED = False``
-    if its tensors have no rows. The first worker's weights are the ones all workers use, so
-    random weights need no seed.
+    if its tensors have no rows. Convolutions are made faster where that changes results by
+    rounding only; ``OPTIMISE = False`` keeps the module as it is. The first worker's weights are
+    the ones all workers use, so random weights need no seed.
 
     Raises:
         RepositoryError: no ``create_model``, no module from it, or a malformed declaration.
@@ -47,8 +50,14 @@ def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
         None if inputs is None else bool(getattr(code, "BATCHED", True)),
         hint=f"{_EXAMPLE} in it, or input [ ... ] in config.pbtxt",
     )
+    specs = inputs or model.signature.inputs
+    if specs and getattr(code, "OPTIMISE", True):
+        batched = model.signature.batched if spoken.batched is None else spoken.batched
+        module = with_fast_convolutions(
+            module, lambda part: _call(part, specs)(sample_values(specs, model, batched, 1))
+        )
     weights = share_weights(module_tensors(module), model, weights_dir)
-    return TorchRunner(_call(module, inputs or model.signature.inputs), model, spoken, weights)
+    return TorchRunner(_call(module, specs), model, spoken, weights)
 
 
 def _execute(source: Path, name: str) -> types.ModuleType:

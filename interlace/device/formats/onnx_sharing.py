@@ -18,6 +18,8 @@ GRAPH: Final = "model.onnx"
 WEIGHTS: Final = "weights.bin"
 #: Smaller constants stay inside the graph file.
 _EXTERNAL_FROM_BYTES: Final = 1024
+#: To be raised when the files are written in another way, so that old ones are not looked at.
+_REVISION: Final = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def optimised_model(source: Path, model: Model, weights_dir: str | None) -> Opti
     own = Optimised(source, _model_bytes(source))
     if weights_dir is None:
         return own
-    name = f"{model.digest}-{machine_key(ort.__version__)}.onnx"
+    name = f"{model.digest}-{machine_key(ort.__version__, _REVISION)}.onnx"
     folder = Path(weights_dir) / name
     try:
         if not folder.is_dir():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -13,6 +14,9 @@ from interlace.device.formats.machine import machine_key
 from interlace.device.formats.memory import release_free_memory
 from interlace.device.formats.store import publish
 from interlace.device.formats.tensor_file import map_tensors, storable, write_tensors
+
+#: To be raised when modules are prepared in another way, so that old files are not looked at.
+_REVISION: Final = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,10 @@ def share_weights(
     if weights_dir is None:
         return Weights(total)
     shareable = {name: tensor for name, tensor in tensors.items() if storable(tensor)}
-    path = Path(weights_dir) / f"{model.digest}-{machine_key(torch.__version__)}.safetensors"
+    path = (
+        Path(weights_dir)
+        / f"{model.digest}-{machine_key(torch.__version__, _REVISION)}.safetensors"
+    )
     try:
         if not path.exists():
             publish(path, lambda draft: write_tensors(draft, shareable))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.device.formats.arrays import sample_array, sample_shape
-from interlace.device.formats.torch_values import named_values, to_torch, value_datatype
-
-#: Size of a free dimension for which nobody stated one.
-FREE_DIM: Final = 64
-_ROWS: Final = (1, 2)
+from interlace.device.formats.samples import ROWS, sample_shapes, sample_values
+from interlace.device.formats.torch_values import named_values, value_datatype
 
 Run = Callable[[Mapping[str, Any]], Any]
 Values = dict[str, Any]
@@ -56,14 +52,13 @@ def try_out(run: Run, model: Model, spoken: Spoken) -> Trial:
     if not inputs:
         raise RepositoryError(spoken.source, "no description of the inputs", spoken.hint)
     batched = model.signature.batched if spoken.batched is None else spoken.batched
-    sized = tuple(_refined(spec, model) for spec in inputs)
     try:
-        first, wrote = _execute(run, sized, model, _rows(batched, 0), False)
+        first, wrote = _execute(run, sample_values(inputs, model, batched, 0))
         second = first
         if spoken.outputs is None:
-            second, _ = _execute(run, sized, model, _rows(batched, 1), True)
+            second, _ = _execute(run, sample_values(inputs, model, batched, 1))
     except Exception as error:
-        shapes = {spec.name: _shape(spec, model, _rows(batched, 0), False) for spec in sized}
+        shapes = sample_shapes(inputs, model, batched, 0)
         raise RepositoryError(
             spoken.source,
             f"a model that failed on sample inputs of shape {shapes} ({error})",
@@ -75,36 +70,7 @@ def try_out(run: Run, model: Model, spoken: Spoken) -> Trial:
     return Trial(Signature(inputs, outputs, batched, spoken.max_batch), wrote)
 
 
-def _refined(spec: TensorSpec, model: Model) -> TensorSpec:
-    # The description may give sizes where the model's own file has free dims.
-    for other in model.signature.inputs:
-        if other.name == spec.name and len(other.dims) == len(spec.dims):
-            return TensorSpec(spec.name, spec.datatype, other.dims)
-    return spec
-
-
-def _rows(batched: bool, attempt: int) -> tuple[int, ...]:
-    return (_ROWS[attempt],) if batched else ()
-
-
-def _shape(spec: TensorSpec, model: Model, rows: tuple[int, ...], resized: bool) -> tuple[int, ...]:
-    dims = sample_shape(spec, tuple(model.sample.get(spec.name, ())), FREE_DIM)
-    if not resized:
-        return (*rows, *dims)
-    # Other sizes show which output dims follow them; smaller ones exceed no limit of the model.
-    other = (
-        (size // 2 or 2) if free < 0 else size for size, free in zip(dims, spec.dims, strict=True)
-    )
-    return (*rows, *other)
-
-
-def _execute(
-    run: Run, specs: Sequence[TensorSpec], model: Model, rows: tuple[int, ...], resized: bool
-) -> tuple[Values, bool]:
-    values = {
-        spec.name: to_torch(sample_array(spec, _shape(spec, model, rows, resized)), spec.datatype)
-        for spec in specs
-    }
+def _execute(run: Run, values: Values) -> tuple[Values, bool]:
     tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
     # Version counters exist under no_grad, not under inference_mode.
     with torch.no_grad():
@@ -121,11 +87,11 @@ def _learn(first: Values, second: Values, batched: bool, source: str) -> tuple[T
         if datatype is None:
             raise RepositoryError(source, f"output '{name}' of type {value.dtype}", "a v2 datatype")
         shapes = tuple(value.shape), tuple(second[name].shape)
-        if batched and tuple(shape[:1] for shape in shapes) != tuple((rows,) for rows in _ROWS):
+        if batched and tuple(shape[:1] for shape in shapes) != tuple((rows,) for rows in ROWS):
             raise RepositoryError(
                 source,
-                f"output '{name}' of shape {list(shapes[0])} for {_ROWS[0]} row and "
-                f"{list(shapes[1])} for {_ROWS[1]}",
+                f"output '{name}' of shape {list(shapes[0])} for {ROWS[0]} row and "
+                f"{list(shapes[1])} for {ROWS[1]}",
                 "rows first in every output, or max_batch = 0 for a model that takes no batches",
             )
         dims = tuple(a if a == b else -1 for a, b in zip(*shapes, strict=True))
