@@ -62,7 +62,7 @@ def plan(
       interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
       interlace plan models/ --rate cnn_small=500 --system gpulet --json
     """
-    gpu = cpu(parse_cores(cores))
+    planner, gpu = _planner(system), cpu(parse_cores(cores))
     store = ProfileStore(profiles or default_profiles(), console(stderr=True).print)
     rates, slos = numbers("--rate", rate or []), numbers("--slo", slo or [])
     known = _known(models_dir, store, gpu)
@@ -72,7 +72,7 @@ def plan(
     demand = [_asked(one, rates, slos) for one in known]
     found = {one.demand.model: one.profile for one in known}
     names = {one.demand.model: one.name for one in known}
-    made = _planner(system)(demand, Fleet((gpu,)), found, Plan())
+    made = planner(demand, Fleet((gpu,)), found, Plan())
     table = lines(made, demand, found, names)
     if as_json:
         typer.echo(_as_json(made, table, names))

@@ -83,7 +83,7 @@ def show(out: Console, plan: Plan, found: Sequence[Line], names: Mapping[str, st
         )
     out.print(made)
     for sentence in sentences(plan, names):
-        out.print(sentence)
+        out.print(sentence, soft_wrap=True)
 
 
 def sentences(plan: Plan, names: Mapping[str, str]) -> list[str]:
@@ -92,8 +92,8 @@ def sentences(plan: Plan, names: Mapping[str, str]) -> list[str]:
     if plan.headroom is not None and plan.headroom >= 1:
         said.append(f"every rate could be {plan.headroom:.2f} times as high")
     elif plan.headroom is not None:
-        said.append(f"the demand is too high: {plan.headroom:.0%} of every rate fits")
+        said.append(f"the demand is too high: {plan.headroom:.2%} of every rate fits")
     for key, rate_rps in plan.unserved_rps.items():
         reason = plan.reasons.get(key, "no reason given")
-        said.append(f"not served: {rate_rps:.1f} requests/s of {names[key]}: {reason}")
+        said.append(f"not served: {rate_rps:.3g} requests/s of {names[key]}: {reason}")
     return said

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from interlace.cli.failure import CommandError
 from interlace.cli.machine import default_profiles, memory_bytes, parse_cores
-from interlace.cli.opening import describe, drafts, find
+from interlace.cli.opening import Say, describe, drafts, find
 from interlace.cli.profiletable import cost_table, latency_table
 from interlace.cli.progressbar import SweepBar
 from interlace.cli.screen import console
@@ -81,20 +81,19 @@ def profile(
         profiles or default_profiles(),
         force,
     )
-    errors = console(stderr=True)
-    models, filled = uvloop.run(_measure(task, errors))
-    for failure in filled.failures.values():
-        errors.print(f"error: {failure}")
+    complaints: list[str] = []
+    models, filled = uvloop.run(_measure(task, console(stderr=True), complaints.append))
+    complaints += filled.failures.values()
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}
     if as_json:
         typer.echo(_as_json(found))
     elif found:
         _show(found, len(models) - len(filled.measured), task.folder)
-    if len(found) < len(models) or not models:
-        raise CommandError("not every model could be measured; the rest is stored")
+    if complaints:
+        raise CommandError("\n".join(["not every model could be measured:", *complaints]))
 
 
-async def _measure(task: _Task, errors: Console) -> tuple[list[Model], Filled]:
+async def _measure(task: _Task, errors: Console, say: Say) -> tuple[list[Model], Filled]:
     loop = asyncio.get_running_loop()
     arena, arenas = Arena.create(_ARENA_BYTES), ArenaMap(os.getpid())
     arenas.add(arena)
@@ -103,7 +102,7 @@ async def _measure(task: _Task, errors: Console) -> tuple[list[Model], Filled]:
         device = CpuDevice(loop, arenas, settings)
         rig = Rig(device, WallClock(loop), arena)
         try:
-            models = await _open(device, task, errors)
+            models = await _open(device, task, say)
             store = ProfileStore(task.folder, errors.print)
             with SweepBar(errors) as bar:
                 return models, await fill(rig, models, store, progress=bar, force=task.force)
@@ -114,12 +113,9 @@ async def _measure(task: _Task, errors: Console) -> tuple[list[Model], Filled]:
             arena.close()
 
 
-async def _open(device: CpuDevice, task: _Task, errors: Console) -> list[Model]:
-    found = find(task.root, task.names)
-    opened = [
-        await describe(device, draft, errors.print)
-        for draft in drafts(task.root, found, errors.print)
-    ]
+async def _open(device: CpuDevice, task: _Task, say: Say) -> list[Model]:
+    found = drafts(task.root, find(task.root, task.names), say)
+    opened = [await describe(device, draft, say) for draft in found]
     return [one for one in opened if one is not None]
 
 

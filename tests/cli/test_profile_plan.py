@@ -1,0 +1,130 @@
+"""`interlace profile`, then `interlace plan`, on a repository of small ONNX models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner
+
+from interlace.cli.main import build
+
+
+def write_model(folder: Path, settings: str) -> None:
+    """y = x + x over rows of three."""
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 3])
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", 3])
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "g", [value], [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (folder / "1").mkdir(parents=True)
+    onnx.save(model, str(folder / "1" / "model.onnx"))
+    (folder / "interlace.toml").write_text(settings)
+
+
+class World:
+    """Two good models and a broken one, and a folder for profiles."""
+
+    def __init__(self, folder: Path) -> None:
+        self.models = folder / "models"
+        self.profiles = folder / "profiles"
+        write_model(self.models / "twice", "slo_ms = 200\nmax_batch = 2\n")
+        write_model(self.models / "again", "slo_ms = 100\nmax_batch = 2\nrate_rps = 10\n")
+        (self.models / "broken" / "1").mkdir(parents=True)
+        (self.models / "broken" / "1" / "model.onnx").write_bytes(b"no graph")
+
+    def command(self, name: str, *arguments: str) -> tuple[int, str, str]:
+        words = [name, str(self.models), "--profiles", str(self.profiles), *arguments]
+        result = CliRunner().invoke(build(words), words)
+        told = "" if result.exception is None else str(result.exception)
+        return result.exit_code, result.stdout, result.stderr + told
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    found = World(tmp_path_factory.mktemp("world"))
+    words = ("--model", "twice", "--model", "again", "--cores", "0")
+    code, _, errors = found.command("profile", *words)
+    assert code == 0, errors
+    yield found
+
+
+def test_profiles_are_kept_and_shown(world: World) -> None:
+    code, text, _ = world.command("profile", "--model", "twice", "--cores", "0")
+    assert code == 0
+    assert "1 of 1 were known" in text
+    assert "median 100 %" in text
+    assert len(list(world.profiles.rglob("*.json"))) == 2
+
+
+def test_json_has_every_point(world: World) -> None:
+    code, text, _ = world.command("profile", "--model", "again", "--cores", "0", "--json")
+    assert code == 0
+    [entry] = json.loads(text)
+    assert entry["model"] == "again"
+    assert [(row["batch"], row["share_pct"]) for row in entry["points"]] == [(1, 100), (2, 100)]
+    assert all(0 < row["median_ms"] <= row["p95_ms"] <= row["p99_ms"] for row in entry["points"])
+
+
+def test_a_broken_model_is_named_and_keeps_no_other_from_being_measured(world: World) -> None:
+    code, text, errors = world.command("profile", "--cores", "0")
+    assert code == 1
+    assert "twice" in text
+    assert "broken" in errors
+    assert "does not load" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_plan_needs_every_profile(world: World) -> None:
+    code, _, errors = world.command("plan", "--cores", "0")
+    assert code == 1
+    assert f"no profile of broken on this device; first: interlace profile {world.models}" in errors
+
+
+def test_a_plan_of_what_is_known(world: World, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    for name in ("twice", "again"):
+        (models / name).symlink_to(world.models / name)
+    words = ["plan", str(models), "--profiles", str(world.profiles), "--cores", "0"]
+    result = CliRunner().invoke(build(words), words)
+    assert result.exit_code == 0, result.stderr
+    assert "times as high" in result.stdout
+    words += ["--rate", "twice=9", "--slo", "twice=0.001", "--system", "gpulet", "--json"]
+    report = json.loads(CliRunner().invoke(build(words), words).stdout)
+    assert [slot["model"] for slot in report["slots"]] == ["again"]
+    assert report["slots"][0]["planned_rps"] >= 10
+    assert report["unserved_rps"] == {"twice": 9.0}
+    assert "SLO" in report["reasons"]["twice"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--model", "none"), "has no model 'none'; it has again, broken, twice"),
+        (("--cores", "a"), "--cores a: expected core numbers such as 0-3,6"),
+        (("--cores", "99999"), "no core 99999"),
+    ],
+)
+def test_mistakes_are_one_sentence(world: World, arguments: tuple[str, str], message: str) -> None:
+    code, _, errors = world.command("profile", *arguments)
+    assert code == 1
+    assert message in errors
+
+
+def test_unknown_systems_and_rates_are_named(world: World) -> None:
+    assert "did you mean gpulet?" in world.command("plan", "--cores", "0", "--system", "glet")[2]
+    code, _, errors = world.command("plan", "--rate", "twice")
+    assert code == 1
+    assert "expected NAME=VALUE" in errors
+
+
+def test_no_repository_is_a_plain_error(tmp_path: Path) -> None:
+    words = ["profile", str(tmp_path / "nowhere")]
+    result = CliRunner().invoke(build(words), words)
+    assert result.exit_code == 1
+    assert "nowhere" in str(result.exception)
+    assert "expected a model repository" in str(result.exception)
