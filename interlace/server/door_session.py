@@ -28,7 +28,7 @@ from interlace.server.door_frames import (
     ToMain,
     pieces,
 )
-from interlace.server.reply import model_of
+from interlace.server.table import model_of
 from interlace.shm.arena import Arena
 
 _ASKED_BYTES_MAX: Final = 1 << 30

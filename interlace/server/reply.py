@@ -14,7 +14,7 @@ from interlace.server.classify import top_classes
 from interlace.server.codec import Decoded, Region, Target
 from interlace.server.json_data import bad, frame, to_json
 from interlace.server.shared_memory import Regions
-from interlace.server.table import model_of as model_of  # also asked for here
+from interlace.server.table import model_of
 
 Bytes = bytes | memoryview
 #: Name, datatype, shape and size of each output: all that a plain reply's JSON depends on.
