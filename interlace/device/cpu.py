@@ -72,6 +72,7 @@ class CpuDevice:
         self._partitions: dict[str, Partition] = {}
         self._retired: list[Partition] = []  # dead, and read until the last reply is delivered
         self._scratch: set[WorkerLink] = set()
+        self._describing = asyncio.Semaphore(len(settings.cores))
         self._spawner = Spawner(loop)
         self._on_lost: Callable[[Lost], None] = lambda lost: None
         self._open = True
@@ -113,6 +114,11 @@ class CpuDevice:
         pids = {name: partition.link.pid for name, partition in self._partitions.items()}
         return {name: pid for name, pid in pids.items() if pid is not None}
 
+    @property
+    def fork_server_pid(self) -> int | None:
+        """Process id of the fork server, while there is one."""
+        return self._spawner.pid
+
     async def describe(self, model: Model, limit_s: float = 120.0) -> Description:
         """A model's signature and memory, read by loading it in a process of its own.
 
@@ -120,19 +126,20 @@ class CpuDevice:
             ServeError: it does not load, or not within ``limit_s``; in the words of its format.
         """
         self._spawner.preload(self._settings.preload.get(model.format, ()))
-        arena = Arena.create(1 << 12)
-        links: list[WorkerLink] = []
+        async with self._describing:
+            arena = Arena.create(1 << 12)
+            setup = self._setup("describe", self._settings.cores, arena, background=True)
+            links: list[WorkerLink] = []
 
-        def keep(link: WorkerLink) -> None:
-            links.append(link)
-            self._scratch.add(link)
+            def keep(link: WorkerLink) -> None:
+                links.append(link)
+                self._scratch.add(link)
 
-        try:
-            setup = self._setup("describe", self._settings.cores, arena)
-            return await describe(model, setup, self._spawner, keep, limit_s)
-        finally:
-            self._scratch.difference_update(links)
-            arena.close()
+            try:
+                return await describe(model, setup, self._spawner, keep, limit_s)
+            finally:
+                self._scratch.difference_update(links)
+                arena.close()
 
     def close(self) -> None:
         if not self._open:
@@ -193,7 +200,9 @@ class CpuDevice:
             partition.link.close(finished.failure.detail)
         done(finished)
 
-    def _setup(self, name: str, cores: tuple[int, ...], arena: Arena) -> Setup:
+    def _setup(
+        self, name: str, cores: tuple[int, ...], arena: Arena, background: bool = False
+    ) -> Setup:
         settings = self._settings
         return Setup(
             name,
@@ -203,6 +212,7 @@ class CpuDevice:
             settings.opener,
             settings.weights_dir,
             settings.patience_s,
+            background,
         )
 
     def _ended(self, partition: Partition, cause: str) -> None:

@@ -145,6 +145,8 @@ class WorkerLink:
     def _exited(self, status: int | None) -> None:
         if status is None and self.pid is not None:
             return  # the fork server died, not the worker
+        if status is None:
+            self._cause = self._cause or "the fork server died before the worker started"
         self._status = status
         self._let_go_of_child()
         if self._ended:

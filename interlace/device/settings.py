@@ -9,10 +9,9 @@ from typing import Final
 from interlace.core.model import Format
 
 _FORMATS: Final = "interlace.device.formats"
-#: What each format imports: loaded in the fork server, so that workers share the pages. Not
-#: onnxruntime, which starts a thread when it is imported: forking is only safe without threads.
+#: What each format imports: loaded in the fork server, so that workers share the pages.
 _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
-    Format.ONNX: (),
+    Format.ONNX: (f"{_FORMATS}.onnx",),
     Format.TORCHSCRIPT: (f"{_FORMATS}.torchscript",),
     Format.EXPORTED: (f"{_FORMATS}.exported",),
     Format.HUGGINGFACE: (f"{_FORMATS}.huggingface",),

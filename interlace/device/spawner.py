@@ -20,6 +20,9 @@ _CODE: Final = (
     "import json, sys; descriptor, sys.path[:] = json.loads(sys.argv[1]); "
     "from interlace.device.zygote import main; main(descriptor)"
 )
+#: onnxruntime reports to its maker unless this is set before it is imported, by a thread that it
+#: starts on import, which would make forking unsafe.
+_QUIET: Final = ("env", "ORT_DISABLE_TELEMETRY=1")
 _CLOSE_S: Final = 1.0
 
 
@@ -47,11 +50,16 @@ class Spawner:
         self._process: subprocess.Popen[bytes] | None = None
 
     def preload(self, modules: Iterable[str]) -> None:
-        """Have workers forked from now on share these modules."""
+        """Have workers forked from now on share these modules; importing begins at once."""
         new = [module for module in modules if module not in self._modules]
         self._modules.update(dict.fromkeys(new))
-        if new and self._frames is not None:
-            self._frames.send(Preload(tuple(new)))
+        if not new:
+            return
+        with contextlib.suppress(OSError, BufferError):  # told to whoever needs a worker
+            if self._frames is not None:
+                self._frames.send(Preload(tuple(new)))
+            else:
+                self._started()
 
     def spawn(self, name: str, descriptor: int, birth: Birth) -> None:
         """Fork a worker that talks over ``descriptor``, which must stay open until it is forked."""
@@ -80,7 +88,7 @@ class Spawner:
             argument = json.dumps([theirs.fileno(), sys.path])
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _CODE, argument],
+                    [*_QUIET, sys.executable, "-c", _CODE, argument],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,

@@ -42,7 +42,10 @@ FromZygote = Forked | Exited
 
 
 class Setup(msgspec.Struct, array_like=True, tag=1, frozen=True):
-    """The first frame: what the worker is. ``opener`` is ``module:function`` of ``open_model``."""
+    """The first frame: what the worker is. ``opener`` is ``module:function`` of ``open_model``.
+
+    A ``background`` worker gives way to all that serve.
+    """
 
     name: str
     cores: tuple[int, ...]
@@ -51,6 +54,7 @@ class Setup(msgspec.Struct, array_like=True, tag=1, frozen=True):
     opener: str
     weights_dir: str | None
     patience_s: float  #: how long a batch waits for output memory
+    background: bool = False
 
 
 class LoadModel(msgspec.Struct, array_like=True, tag=2, frozen=True):

@@ -37,6 +37,7 @@ from interlace.shm.frames import BlockingFrames
 
 _PR_SET_NAME: Final = 15
 _OOM_SCORE: Final = "500"  # when memory runs out, a worker goes before the server
+_BACKGROUND_NICE: Final = 10
 _DETAIL_CHARS: Final = 2000
 
 
@@ -48,7 +49,7 @@ def work(sock: socket.socket, name: str) -> None:
         if not isinstance(setup, Setup):
             return
         try:
-            _settle(setup.cores, name)
+            _settle(setup, name)
             worker = Worker(frames, setup)
         except Exception as error:
             frames.send(Failed(_words("the worker could not start", error)))
@@ -57,8 +58,10 @@ def work(sock: socket.socket, name: str) -> None:
         worker.serve()
 
 
-def _settle(cores: tuple[int, ...], name: str) -> None:
-    os.sched_setaffinity(0, cores)
+def _settle(setup: Setup, name: str) -> None:
+    os.sched_setaffinity(0, setup.cores)
+    if setup.background:
+        os.nice(_BACKGROUND_NICE)
     # A batch process never pre-empts the front end when it wakes up; the front end does.
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

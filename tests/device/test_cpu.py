@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -291,3 +293,24 @@ def test_closing_twice_and_working_after_it(make_rig: MakeRig) -> None:
     rig.device.close()
     failure = rig.carve().failure
     assert failure is not None and "is closed" in failure.detail
+
+
+def test_nobody_outlives_a_server_that_is_killed() -> None:
+    code = (
+        "import os, signal; from tests.device.rig import Rig, settings; "
+        "from tests.device.models import model; rig = Rig(settings()); known = model('forever'); "
+        "rig.serve(known); rig.do(rig.batch(rig.floats(known, [1]))); rig.pause(); "
+        "print(rig.device.workers()['p'], rig.device.fork_server_pid, flush=True); "
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    pids = [int(word) for word in process.stdout.split()]
+    assert len(pids) == 2
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
