@@ -87,3 +87,5 @@ def main() -> None:
     except (CommandError, RepositoryError, ServeError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,84 @@
+"""Frames of `interlace top`: rates between two readings, and what a restart looks like."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from interlace.cli.main import build
+from interlace.cli.metricstext import read_metrics
+from interlace.cli.topframe import Between, ModelRow
+
+from .fakeserver import FakeServer
+
+LABELS = 'model="cnn",version="1"'
+
+
+def page(within: int, missed: int, refused: int, fast: int, slow: int) -> str:
+    total = fast + slow
+    name = "nv_inference_request_duration_histogram_us_bucket"
+    return "\n".join(
+        [
+            f"interlace_slo_ms{{{LABELS}}} 50",
+            f"interlace_slo_within_total{{{LABELS}}} {within}",
+            f"interlace_slo_missed_total{{{LABELS}}} {missed}",
+            f'interlace_refusals_total{{{LABELS},reason="deadline"}} {refused}',
+            f"nv_inference_request_success{{{LABELS}}} {total}",
+            f'nv_inference_request_failure{{{LABELS},reason="REJECTED"}} {refused}',
+            f'{name}{{{LABELS},le="10000"}} {fast}',
+            f'{name}{{{LABELS},le="50000"}} {total}',
+            f'{name}{{{LABELS},le="+Inf"}} {total}',
+            f"interlace_queue_rows{{{LABELS}}} 7",
+            f"interlace_model_share_pct{{{LABELS}}} 50",
+            f"interlace_model_resident_bytes{{{LABELS}}} 5000000",
+            f"interlace_model_capacity_rps{{{LABELS}}} 120",
+            "interlace_headroom_ratio 1.5",
+            "interlace_workers 2",
+        ]
+    )
+
+
+def row(before: str, after: str, seconds: float = 2.0) -> ModelRow:
+    [found] = Between(read_metrics(before), read_metrics(after), seconds).rows()
+    return found
+
+
+def test_rates_are_what_grew_in_between() -> None:
+    found = row(page(100, 10, 5, 90, 20), page(180, 30, 25, 150, 60))
+    assert found.requests_rps == pytest.approx((100 + 20) / 2)
+    assert found.goodput_rps == pytest.approx(40)
+    assert found.in_slo == pytest.approx(0.8)
+    assert found.refused_rps == pytest.approx(10)
+    assert found.p50_ms == pytest.approx(10 * 50 / 60)  # 60 of 100 within the first 10 ms
+    assert found.p99_ms is not None
+    assert 10 < found.p99_ms <= 50
+    assert (found.queue_rows, found.share_pct, found.capacity_rps) == (7, 50, 120)
+
+
+def test_nothing_happened() -> None:
+    found = row(page(100, 10, 5, 90, 20), page(100, 10, 5, 90, 20))
+    assert found.requests_rps == found.goodput_rps == found.refused_rps == 0
+    assert found.in_slo is found.p50_ms is found.p99_ms is None
+
+
+def test_a_restarted_server_counts_from_zero() -> None:
+    found = row(page(100, 10, 5, 90, 20), page(8, 2, 0, 10, 0))
+    assert found.goodput_rps == pytest.approx(4)
+    assert found.in_slo == pytest.approx(0.8)
+
+
+def test_one_frame() -> None:
+    with FakeServer(texts={"/metrics": page(100, 10, 5, 90, 20)}) as fake:
+        words = ["top", fake.url, "--once", "--interval", "0.01"]
+        result = CliRunner().invoke(build(words), words)
+    assert result.exit_code == 0
+    assert "headroom x1.50" in result.stdout
+    assert "cnn" in result.stdout
+    assert "good/s" in result.stdout
+
+
+def test_what_is_no_server_is_told() -> None:
+    with FakeServer(texts={"/metrics": "<html></html>"}) as fake:
+        words = ["top", fake.url, "--once"]
+        result = CliRunner().invoke(build(words), words)
+    assert "is not a page of metrics" in str(result.exception)
