@@ -172,6 +172,7 @@ class WorkerLink:
         self._cause = self._cause or _words(self._status)
         if self._frames is not None:
             self._frames.close()
+            self._frames = None
         self._let_go_of_child()
         if self._timer is not None:
             self._timer.cancel()
