@@ -68,10 +68,10 @@ class Admin:
     def model_ready(self, name: str, version: str = "") -> bool:
         """Whether that model answers; false for an unknown one."""
         try:
-            self._table.resolve(name, version)
+            served = self._table.resolve(name, version)
         except ServeError:
             return False
-        return self._plane.accepting
+        return served.ready and self._plane.accepting
 
     # ---------------------------------------------------------------------------- metadata
 

@@ -26,6 +26,7 @@ class Served:
     share: str = ""  #: where it runs, for people: "core 0 (50 %), batch 8"
     ledger: Ledger = field(default_factory=Ledger)
     config: Mapping[str, object] = field(default_factory=dict)
+    ready: bool = True  #: false once it was set aside
 
     @property
     def key(self) -> str:

@@ -1,0 +1,155 @@
+"""`interlace serve`: profile what is new, plan, and serve a folder of models."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.console import Console
+
+from interlace.cli.failure import CommandError
+from interlace.cli.machine import default_profiles, memory_bytes, parse_cores
+from interlace.cli.progressbar import SweepBar
+from interlace.cli.screen import console
+from interlace.cli.servetable import show_serving
+from interlace.cli.wiring import Assembly, Choices, Say
+from interlace.control.shutdown import drain
+from interlace.core.errors import Reason, ServeError
+from interlace.policy.base import System
+from interlace.policy.catalog import CATALOG
+from interlace.policy.catalog import system as row
+
+
+def serve(
+    models_dir: Annotated[Path, typer.Argument(help="The model repository.")],
+    host: Annotated[str, typer.Option(help="Where to listen; loopback only by default.")] = (
+        "127.0.0.1"
+    ),
+    http_port: Annotated[int, typer.Option(help="KServe v2 over HTTP.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(help="KServe v2 over gRPC.")] = 8001,
+    metrics_port: Annotated[int, typer.Option(help="Prometheus metrics.")] = 8002,
+    cores: Annotated[
+        str | None, typer.Option(help="Cores to serve on, such as 0-3,6; else all.")
+    ] = None,
+    system: Annotated[
+        str, typer.Option(help=f"Who plans and schedules: {', '.join(CATALOG)}.")
+    ] = "interlace",
+    profiles: Annotated[
+        Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="Ask callers for the key in this file.")
+    ] = None,
+    allow_client_shm: Annotated[
+        bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")
+    ] = False,
+    exit_timeout_s: Annotated[
+        float, typer.Option(help="How long SIGTERM waits for accepted requests.")
+    ] = 30.0,
+) -> None:
+    """Profile what is new, plan, and serve a folder of models.
+
+    Each model has an SLO (interlace.toml, 100 ms without one). Requests that cannot be answered
+    in time are refused when they arrive. Stop with Ctrl-C or SIGTERM: accepted requests are
+    answered first.
+
+    \b
+    Examples:
+      interlace serve models/
+      interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
+      interlace serve models/ --cores 0-3 --system gpulet
+    """
+    folder = profiles or default_profiles()
+    choices = Choices(
+        root=models_dir,
+        cores=parse_cores(cores),
+        memory_bytes=memory_bytes(),
+        system=_row(system),
+        profiles=folder,
+        weights=folder.parent / "weights",
+        host=host,
+        grpc_port=grpc_port,
+        api_key=_key(api_key_file),
+        allow_client_shm=allow_client_shm,
+    )
+    uvloop.run(_serve(choices, http_port, metrics_port, exit_timeout_s))
+
+
+def _row(name: str) -> System:
+    try:
+        return row(name)
+    except KeyError as error:
+        raise CommandError(str(error.args[0])) from None
+
+
+def _key(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    key = file.read_text(encoding="utf-8").strip()
+    if not key:
+        raise CommandError(f"--api-key-file {file}: it is empty")
+    return key
+
+
+async def _serve(
+    choices: Choices, http_port: int, metrics_port: int, exit_timeout_s: float
+) -> None:
+    out = console(stderr=True)
+
+    def say(text: str) -> None:
+        out.print(text, markup=False)
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    assembly = Assembly(choices, say)
+    try:
+        ports = await _listen(assembly, choices, http_port, metrics_port)
+        starting = asyncio.ensure_future(_start(assembly, out, ports))
+        stopping = asyncio.ensure_future(stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            await stopping
+        else:
+            starting.cancel()
+        await _end(assembly, say, exit_timeout_s)
+    finally:
+        await assembly.close()
+
+
+async def _listen(
+    assembly: Assembly, choices: Choices, http_port: int, metrics_port: int
+) -> tuple[int, int, int]:
+    """Take all three ports before anything slow is begun: a busy one is told at once."""
+    http = await assembly.http.listen(choices.host, http_port)
+    metrics = await assembly.metrics.listen(choices.host, metrics_port)
+    grpc = await assembly.door.start()
+    return http, grpc, metrics
+
+
+async def _start(assembly: Assembly, out: Console, ports: tuple[int, int, int]) -> None:
+    with SweepBar(out) as bar:
+        serving = await assembly.startup.run(bar)
+    assembly.runtime.start()
+    assembly.lifecycle.started = True
+    show_serving(out, serving, assembly.engine.state, assembly.registry.all())
+    http, grpc, metrics = ports
+    out.print(f"ready: HTTP on {http}, gRPC on {grpc}, metrics on {metrics}; Ctrl-C stops")
+
+
+async def _end(assembly: Assembly, say: Say, grace_s: float) -> None:
+    say(f"stopping: {assembly.plane.in_flight} requests in flight are answered first")
+    doors = [
+        assembly.http.close(grace_s),
+        assembly.door.drain(grace_s),
+        assembly.metrics.close(1.0),
+    ]
+    left = await drain(assembly.lifecycle, assembly.plane, doors, grace_s)
+    if left:
+        raise ServeError(Reason.BACKEND, f"{left} requests were unanswered after {grace_s:g} s")

@@ -1,0 +1,44 @@
+"""The table that `interlace serve` prints: what is promised, and where it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from interlace.cli.screen import table
+from interlace.control.figures import Place, places
+from interlace.control.registry import Entry
+from interlace.control.registry import State as Standing
+from interlace.core.model import Model
+from interlace.engine.state import State
+
+
+def show_serving(
+    out: Console, serving: Sequence[Model], state: State, entries: Sequence[Entry]
+) -> None:
+    """Print one line per model and partition, then what is not served and why."""
+    made = table(["model", "where"], ["SLO ms", "share", "batch", "capacity rows/s", "MB"])
+    here = places(state)
+    for model in serving:
+        for place in (one for one in here if one.model == model.key):
+            made.add_row(*_line(model, place, state))
+    out.print(made)
+    for entry in entries:
+        if entry.state is Standing.UNAVAILABLE:
+            out.print(f"not served: {entry.name}: {entry.reason}", markup=False)
+
+
+def _line(model: Model, place: Place, state: State) -> tuple[str, ...]:
+    units = ",".join(map(str, place.units))
+    resident = state.lives[place.partition].resident_bytes.get(model.key, 0)
+    name = model.name if model.version == 1 else f"{model.name}/{model.version}"
+    return (
+        name,
+        f"{place.gpu} core {units}",
+        f"{model.terms.slo_ms:g}",
+        f"{place.share_pct} %",
+        str(place.batch),
+        f"{place.rate_rps:.1f}",
+        f"{resident / 1e6:.0f}",
+    )

@@ -1,0 +1,155 @@
+"""The composition root: the only place that knows every concrete class of a live server."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from interlace.control.deployments import Deployments
+from interlace.control.figures import Figures
+from interlace.control.lifecycle import Lifecycle
+from interlace.control.news import News
+from interlace.control.preparation import Preparation
+from interlace.control.registry import Registry, State
+from interlace.control.startup import Startup
+from interlace.core.hardware import Fleet
+from interlace.device.cpu import CpuDevice
+from interlace.device.settings import CpuSettings
+from interlace.engine.engine import Engine
+from interlace.measure.rig import Rig
+from interlace.measure.store import ProfileStore
+from interlace.policy.base import System
+from interlace.runtime.clock import WallClock
+from interlace.runtime.runtime import Runtime
+from interlace.runtime.solver import ExecutorSolver
+from interlace.server.admin import Admin
+from interlace.server.dataplane import DataPlane
+from interlace.server.door import Door
+from interlace.server.door_admin import AdminDoor
+from interlace.server.door_life import DoorSettings
+from interlace.server.executions import Executions
+from interlace.server.http import HttpServer, all_routes
+from interlace.server.http_admin import metrics_route
+from interlace.server.http_door import InferDoor
+from interlace.server.http_limits import HttpLimits
+from interlace.server.metrics import Metrics
+from interlace.server.shared_memory import Regions
+from interlace.server.table import ModelTable
+from interlace.shm.arena import Arena, ArenaMap
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What the operator chose."""
+
+    root: Path
+    cores: tuple[int, ...]
+    memory_bytes: int
+    system: System
+    profiles: Path
+    weights: Path
+    host: str
+    grpc_port: int
+    api_key: str | None
+    allow_client_shm: bool
+    arena_bytes: int = 2 << 30
+    http: HttpLimits = field(default_factory=HttpLimits)
+
+
+class Assembly:
+    """A live server, its parts wired; nothing listens and nothing is loaded yet."""
+
+    def __init__(self, choices: Choices, say: Say) -> None:
+        loop = asyncio.get_running_loop()
+        self.arena = Arena.create(choices.arena_bytes)
+        self.arenas = ArenaMap(os.getpid())
+        self.arenas.add(self.arena)
+        choices.weights.mkdir(parents=True, exist_ok=True)
+        settings = CpuSettings(choices.cores, choices.memory_bytes, str(choices.weights))
+        self.device = CpuDevice(loop, self.arenas, settings)
+        self.clock = WallClock(loop)
+        self.fleet = Fleet((self.device.gpu,))
+        self.engine = Engine(self.fleet, choices.system)
+        # A process per plan: plans are rare, and one that waits idle would hold memory.
+        self._planner = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), max_tasks_per_child=1
+        )
+        solver = ExecutorSolver(choices.system.planner, self.fleet, self.clock, self._planner)
+        self.table = ModelTable()
+        self.runtime = Runtime(
+            self.engine,
+            self.clock,
+            {self.device.gpu.id: self.device},
+            solver,
+            [Executions(self.table)],
+        )
+        self.plane = DataPlane(self.runtime, self.table, self.arenas)
+        self.registry = Registry()
+        self.news = News(self._set_aside)
+        self.runtime.on_tell = self.news.tell
+        self._control(choices, say)
+        self._transports(choices, say)
+
+    def _control(self, choices: Choices, say: Say) -> None:
+        store = ProfileStore(choices.profiles, say)
+        rig = Rig(self.device, self.clock, self.arena)
+        preparation = Preparation(choices.root, self.device, rig, store)
+        deployments = Deployments(self.runtime, self.device, self.table, self.news)
+        self.lifecycle = Lifecycle(preparation, deployments, self.device, self.registry)
+        self.startup = Startup(preparation, deployments, self.device, self.registry, say)
+
+    def _transports(self, choices: Choices, say: Say) -> None:
+        regions = Regions(choices.allow_client_shm)
+        self.figures = Figures(
+            self.engine.state, self.arena, lambda: self.plane.in_flight, lambda: self.connections
+        )
+        admin = Admin(
+            self.plane,
+            self.table,
+            self.lifecycle,
+            self.clock,
+            regions,
+            self.figures.resident_bytes,
+        )
+        metrics = Metrics(self.table, self.figures.snapshot)
+        infer = InferDoor(self.plane, self.table, self.arena, self.arenas, regions, choices.http)
+        routes = all_routes(admin, metrics.render)
+        self.http = HttpServer(routes, infer, self.arena, choices.http, choices.api_key)
+        self.metrics = HttpServer([metrics_route(metrics.render)], api_key=choices.api_key)
+        self.door = Door(
+            self.plane,
+            AdminDoor(admin),
+            self.table,
+            regions,
+            self.arenas,
+            DoorSettings(choices.host, choices.grpc_port, choices.api_key or ""),
+            say,
+        )
+
+    @property
+    def connections(self) -> int:
+        """HTTP connections open now."""
+        return self.http.connections
+
+    async def close(self) -> None:
+        """Give everything back."""
+        await self.door.close()
+        self.device.close()
+        self._planner.shutdown(wait=False, cancel_futures=True)
+        self.arenas.close()
+        self.arena.close()
+
+    def _set_aside(self, key: str, reason: str) -> None:
+        entry = self.registry.by_key(key)
+        if entry is not None:
+            self.registry.mark(entry.name, entry.version, State.UNAVAILABLE, reason)
+        for served in self.table.all():
+            if served.key == key:
+                served.ready = False

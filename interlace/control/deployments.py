@@ -1,0 +1,72 @@
+"""Deployments brought up and taken down: engine, device and model table kept in step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from interlace.control.news import News
+from interlace.control.preparation import Prepared
+from interlace.core.errors import Reason, ServeError
+from interlace.core.messages import Deployed, Deployment, Withdrawn
+from interlace.core.model import Model
+from interlace.core.plan import Demand
+from interlace.device.base import Device
+from interlace.runtime.runtime import Runtime
+from interlace.server.table import ModelTable, Served
+
+
+class Deployments:
+    """What the engine serves under which public name."""
+
+    def __init__(self, runtime: Runtime, device: Device, table: ModelTable, news: News) -> None:
+        self._runtime = runtime
+        self._device = device
+        self._table = table
+        self._news = news
+
+    async def bring_up(self, ready: Sequence[Prepared]) -> None:
+        """Deploy one model, or several that are planned together, and route to them.
+
+        Raises:
+            ServeError: the (first) reason why one has no place or cannot be loaded.
+        """
+        failures = await self.try_bring_up(ready)
+        for detail in failures.values():
+            raise ServeError(Reason.BACKEND, detail)
+
+    async def try_bring_up(self, ready: Sequence[Prepared]) -> dict[str, str]:
+        """As ``bring_up``; failures by deployment key, the rest serves."""
+        news = {one.model.key: self._news.expect(one.model.key) for one in ready}
+        self._runtime.deliver(Deployed(tuple(_deployment(one) for one in ready)))
+        failures: dict[str, str] = {}
+        for one in ready:
+            failure = await news[one.model.key]
+            if failure is None:
+                self._table.publish(Served(one.model, config=one.config))
+            else:
+                failures[one.model.key] = failure
+                await self._withdraw(one.model.key)
+        return failures
+
+    async def take_down(self, model: Model) -> None:
+        """Route no more to a deployment; return when its last request is answered and its
+        memory given back."""
+        self._table.withdraw(model.key)
+        await self._withdraw(model.key)
+
+    async def _withdraw(self, key: str) -> None:
+        gone = self._news.expect_gone(key)
+        self._runtime.deliver(Withdrawn(key))
+        await gone
+        self._device.forget(key)
+
+
+def _deployment(one: Prepared) -> Deployment:
+    model = one.model
+    demand = Demand(
+        model.key,
+        model.terms.rate_rps or 0.0,
+        model.terms.slo_ms,
+        model.signature.max_batch,
+    )
+    return Deployment(demand, one.profile, model.terms.queue_limit)

@@ -1,0 +1,135 @@
+"""Load, reload and unload under traffic: nothing lost, memory given back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+from interlace.control.deployments import Deployments
+from interlace.control.preparation import Preparation, Prepared, prepared
+from interlace.control.registry import Entry, Registry, State
+from interlace.core.errors import Reason, RepositoryError, ServeError
+from interlace.core.model import Model
+from interlace.device.base import Device
+from interlace.repository import Draft
+from interlace.server.base import IndexEntry
+
+
+class Lifecycle:
+    """The ``Control`` that transports talk to. Changes of one name come one after the other."""
+
+    def __init__(
+        self,
+        preparation: Preparation,
+        deployments: Deployments,
+        device: Device,
+        registry: Registry,
+    ) -> None:
+        self.started = False
+        self.draining = False
+        self._preparation = preparation
+        self._deployments = deployments
+        self._device = device
+        self._registry = registry
+        self._generations = count(1)
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def ready(self) -> bool:
+        return self.started and not self.draining
+
+    def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
+        return self._registry.index(ready_only)
+
+    async def load(
+        self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None
+    ) -> None:
+        if files:
+            raise ServeError(
+                Reason.UNSUPPORTED,
+                f"failed to load '{name}': model files are not taken from clients; put them into "
+                f"{self._preparation.root / name}",
+            )
+        async with self._lock(name):
+            try:
+                drafts = self._drafts(name, config)
+            except RepositoryError as error:
+                raise self._failed(name, "", str(error)) from error
+            wanted = {str(draft.version) for draft in drafts}
+            for draft in drafts:
+                await self._load(draft)
+            for model in self._registry.serving(name):
+                if str(model.version) not in wanted:
+                    await self._remove(model)
+
+    async def unload(self, name: str) -> None:
+        async with self._lock(name):
+            for model in self._registry.serving(name):
+                await self._remove(model)
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    def _drafts(self, name: str, config: str | None) -> list[Draft]:
+        found = next((one for one in self._preparation.found() if one.name == name), None)
+        if found is None:
+            where = self._preparation.root
+            raise RepositoryError(str(where), f"no folder '{name}'", "a folder for each model")
+        if found.error is not None:
+            raise RepositoryError(str(self._preparation.root / name), found.error, "a model")
+        return [self._preparation.draft(name, version, config) for version in found.versions]
+
+    async def _load(self, draft: Draft) -> None:
+        """Bring up one version beside the one that serves, then switch."""
+        name, version = draft.name, str(draft.version)
+        before = next((m for m in self._registry.serving(name) if m.version == draft.version), None)
+        model: Model | None = None
+        try:
+            model = await self._preparation.open(draft, next(self._generations))
+            if before is not None and _same(before, model):
+                self._registry.put(Entry(name, version, State.READY, model=before))
+                return
+            if before is None:
+                self._registry.put(Entry(name, version, State.LOADING))
+            await self._deployments.bring_up([await self._prepare(draft, model)])
+        except (RepositoryError, ServeError) as error:
+            if model is not None:
+                self._device.forget(model.key)
+            raise self._failed(name, version, str(error), before) from error
+        self._registry.put(Entry(name, version, State.READY, model=model))
+        if before is not None:
+            await self._deployments.take_down(before)
+
+    async def _prepare(self, draft: Draft, model: Model) -> Prepared:
+        self._device.register(model)
+        filled = await self._preparation.profile_quickly(model)
+        if model.key not in filled.profiles:
+            raise ServeError(Reason.BACKEND, filled.failures.get(model.key, "it has no profile"))
+        return prepared(draft, model, filled.profiles[model.key])
+
+    async def _remove(self, model: Model) -> None:
+        name, version = model.name, str(model.version)
+        self._registry.put(Entry(name, version, State.UNLOADING, model=model))
+        await self._deployments.take_down(model)
+        self._registry.put(Entry(name, version, State.UNAVAILABLE, "unloaded"))
+
+    def _failed(
+        self, name: str, version: str, detail: str, before: Model | None = None
+    ) -> ServeError:
+        """Note a failed load; a version that serves goes on serving."""
+        if before is not None:
+            kept = f"the last reload failed: {detail}"
+            self._registry.put(Entry(name, version, State.READY, kept, before))
+        elif version or not self._registry.serving(name):
+            self._registry.put(Entry(name, version, State.UNAVAILABLE, detail))
+        return ServeError(Reason.BACKEND, f"failed to load '{name}', {detail}")
+
+
+def _same(before: Model, after: Model) -> bool:
+    """True if reloading would change nothing that is served."""
+    return (
+        before.digest == after.digest
+        and before.signature == after.signature
+        and before.terms == after.terms
+        and before.labels == after.labels
+    )

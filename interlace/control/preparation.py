@@ -1,0 +1,104 @@
+"""From a folder to something that can be deployed: read, opened once, profiled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from interlace.core.model import Model
+from interlace.core.profile import Profile
+from interlace.core.tensor import Signature
+from interlace.measure.fill import Filled, fill
+from interlace.measure.progress import Progress, silent
+from interlace.measure.rig import Rig
+from interlace.measure.store import ProfileStore
+from interlace.measure.sweep import QUICK, THOROUGH, Settings
+from interlace.repository import Digests, Draft, complete, config_json, read, scan
+from interlace.repository.layout import Found
+
+
+class Described(Protocol):
+    """What a model said of itself."""
+
+    @property
+    def signature(self) -> Signature: ...
+
+
+class Opener(Protocol):
+    """Opens a model where it can do no harm, and asks what it is."""
+
+    async def describe(self, model: Model) -> Described: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A model with what is needed to deploy and to describe it."""
+
+    model: Model
+    profile: Profile
+    config: Mapping[str, object]
+
+
+class Preparation:
+    """One repository's models made ready. Measuring goes one model at a time."""
+
+    def __init__(self, root: Path, opener: Opener, rig: Rig, store: ProfileStore) -> None:
+        self.root = root
+        self._opener = opener
+        self._rig = rig
+        self._store = store
+        self._digests = Digests()
+        self._signatures: dict[str, Signature] = {}
+        self._measuring = asyncio.Lock()
+
+    def found(self) -> list[Found]:
+        """Every model folder.
+
+        Raises:
+            RepositoryError: the repository itself cannot be read.
+        """
+        return scan(self.root)
+
+    def draft(self, name: str, version: int, config: str | None = None) -> Draft:
+        """What the files of one version say.
+
+        Raises:
+            RepositoryError: file, key, found, expected.
+        """
+        return read(self.root, name, version, config, self._digests)
+
+    async def open(self, draft: Draft, generation: int) -> Model:
+        """The complete model; it is opened unless its files were opened before.
+
+        Raises:
+            RepositoryError: files and model contradict each other.
+            ServeError: the model cannot be opened.
+        """
+        signature = self._signatures.get(draft.digest)
+        if signature is None:
+            described = await self._opener.describe(draft.provisional())
+            signature = self._signatures[draft.digest] = described.signature
+        return complete(draft, signature, generation)
+
+    async def profiles(self, models: Sequence[Model], progress: Progress = silent) -> Filled:
+        """Profiles for registered models before anything is served."""
+        return await self._fill(models, THOROUGH, progress)
+
+    async def profile_quickly(self, model: Model) -> Filled:
+        """The profile of one registered model, measured beside what is served if need be."""
+        return await self._fill([model], QUICK, silent)
+
+    async def _fill(self, models: Sequence[Model], how: Settings, progress: Progress) -> Filled:
+        async with self._measuring:
+            try:
+                return await fill(self._rig, models, self._store, how, progress)
+            finally:
+                await self._rig.close()
+
+
+def prepared(draft: Draft, model: Model, profile: Profile) -> Prepared:
+    """The parts, with the configuration that clients read."""
+    return Prepared(model, profile, config_json(model, draft.config))

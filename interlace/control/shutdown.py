@@ -1,0 +1,35 @@
+"""The end of a server: what was accepted is answered, then everything is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from interlace.control.lifecycle import Lifecycle
+
+
+class Taker(Protocol):
+    """The data plane, as far as ending goes."""
+
+    @property
+    def in_flight(self) -> int: ...
+    def stop_accepting(self) -> None: ...
+    async def drained(self) -> None: ...
+
+
+async def drain(
+    lifecycle: Lifecycle, plane: Taker, doors: Sequence[Awaitable[None]], grace_s: float
+) -> int:
+    """Refuse new requests, answer the accepted ones and see their bytes off.
+
+    ``doors`` are the transports' own endings; they bound themselves. Returns how many requests
+    were still unanswered when ``grace_s`` ran out: 0 unless a model hangs.
+    """
+    lifecycle.draining = True
+    plane.stop_accepting()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(plane.drained(), grace_s)
+    await asyncio.gather(*doors)
+    return plane.in_flight
