@@ -1,0 +1,97 @@
+"""Writes Triton's model repository for the mix: the same models in its Python backend.
+
+``--instances`` and ``--threads`` are what a careful operator would tune; every model gets a queue
+policy that gives up on requests once they can hardly make their SLO.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+import models
+
+HERE = Path(__file__).resolve().parent
+KINDS = {"FP32": "TYPE_FP32", "INT64": "TYPE_INT64"}
+QUEUE = """dynamic_batching {{
+  max_queue_delay_microseconds: 0
+  default_queue_policy {{
+    timeout_action: REJECT
+    default_timeout_microseconds: {timeout_us}
+    allow_timeout_override: true
+    max_queue_size: 128
+  }}
+}}
+"""
+MODEL = """import sys
+sys.path[:0] = [{here!r}, {site!r}]  # the backend's stub ignores PYTHONPATH
+import models
+models.limit_threads({threads})
+import numpy as np
+import triton_python_backend_utils as pb
+
+SORT = models.BY_NAME[{name!r}]
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.run = models.load(SORT.name, {threads})
+
+    def execute(self, requests):
+        rows = [
+            [pb.get_input_tensor_by_name(r, t.name).as_numpy() for t in SORT.inputs]
+            for r in requests
+        ]
+        if len(rows) == 1:
+            inputs = rows[0]
+        else:
+            inputs = [np.concatenate(column) for column in zip(*rows)]
+        outputs = self.run(inputs)
+        at, answers = 0, []
+        for row in rows:
+            end = at + len(row[0])
+            tensors = [
+                pb.Tensor(t.name, np.ascontiguousarray(y[at:end]))
+                for t, y in zip(SORT.outputs, outputs)
+            ]
+            answers.append(pb.InferenceResponse(tensors))
+            at = end
+        return answers
+"""
+
+
+def config(sort: models.Sort, instances: int, queue_share: float) -> str:
+    """``config.pbtxt``; requests may queue for ``queue_share`` of their SLO."""
+    parts = [f'name: "{sort.name}"', 'backend: "python"', f"max_batch_size: {sort.max_batch}"]
+    for side, tensors in (("input", sort.inputs), ("output", sort.outputs)):
+        parts += [
+            f'{side} {{ name: "{t.name}" data_type: {KINDS[t.datatype]} dims: {list(t.dims)} }}'
+            for t in tensors
+        ]
+    parts.append(QUEUE.format(timeout_us=int(models.slo_ms(sort.name) * 1e3 * queue_share)))
+    parts.append(f"instance_group [{{ count: {instances} kind: KIND_CPU }}]")
+    return "\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Write the repository afresh."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--site", required=True, help="site-packages with the model libraries")
+    parser.add_argument("--instances", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--queue-share", type=float, default=0.5)
+    args = parser.parse_args()
+    shutil.rmtree(args.folder, ignore_errors=True)
+    for sort in models.SORTS:
+        version = args.folder / sort.name / "1"
+        version.mkdir(parents=True)
+        text = config(sort, args.instances, args.queue_share)
+        (version.parent / "config.pbtxt").write_text(text)
+        source = MODEL.format(here=str(HERE), site=args.site, threads=args.threads, name=sort.name)
+        (version / "model.py").write_text(source)
+
+
+if __name__ == "__main__":
+    main()
