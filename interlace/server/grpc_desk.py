@@ -92,6 +92,11 @@ class Desk:
     def idle(self) -> bool:
         return not self._flights and not self._asked
 
+    @property
+    def unreported(self) -> bool:
+        """Whether outputs have left that the main process does not know of."""
+        return bool(self._delivered)
+
     # ------------------------------------------------------------------------------- inference
 
     def submit(self, owner: Owner, taken: Taken, budget_ms: float | None) -> Flight:

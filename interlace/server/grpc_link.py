@@ -23,6 +23,11 @@ class Link:
         self._frames: list[ToMain] = []
         self._packets: deque[bytes] = deque()
 
+    @property
+    def unsent(self) -> bool:
+        """Whether frames wait for the next ``flush`` (not: for room in the socket)."""
+        return bool(self._frames)
+
     def tell(self, frame: ToMain) -> None:
         """Send a frame with the next ``flush``."""
         self._frames.append(frame)

@@ -17,6 +17,7 @@ from interlace.server.grpc_service import InferenceService
 
 _SCRATCH_BYTES: Final = 256 << 10
 _TICK_S: Final = 1.0
+_SOON_S: Final = 0.002
 _READ: Final = select.EPOLLIN
 _WRITE: Final = select.EPOLLOUT
 
@@ -83,15 +84,24 @@ class Loop:
         """Leave ``run`` at the end of this turn."""
         self._stop = True
 
-    def run(self, end_of_turn: Callable[[], None], tick: Callable[[], None]) -> None:
-        """Turn until stopped; ``end_of_turn`` runs around writes, ``tick`` each second."""
+    def run(
+        self,
+        tell: Callable[[], None],
+        waiting: Callable[[], bool],
+        tick: Callable[[], None],
+    ) -> None:
+        """Turn until stopped, with a ``tick`` each second.
+
+        ``tell`` sends the main process what a turn's reads gave, before the turn writes. What the
+        writes gave (deliveries) is not worth a packet of its own: if ``waiting`` says that there
+        is some, the next turn takes it along, and comes soon.
+        """
         next_tick_s = time.monotonic() + _TICK_S
         while not self._stop:
-            events = self._epoll.poll(max(0.0, next_tick_s - time.monotonic()))
-            self._read(events)
-            end_of_turn()
+            wait_s = _SOON_S if waiting() else max(0.0, next_tick_s - time.monotonic())
+            self._read(self._epoll.poll(wait_s))
+            tell()
             self._write()
-            end_of_turn()  # what was written may have freed something
             if time.monotonic() >= next_tick_s:
                 next_tick_s = time.monotonic() + _TICK_S
                 tick()
@@ -111,7 +121,8 @@ class Loop:
             guest = self._guests.get(fd)
             if guest is None:
                 continue
-            self._due.add(guest)
+            if event & ~_READ:  # room to write, or an end to be found by trying
+                self._due.add(guest)
             if event & ~_WRITE and guest.interest & _READ:
                 self._receive(guest)
 
@@ -119,6 +130,8 @@ class Loop:
         try:
             if not guest.connection.receive():
                 self._close(guest)
+            elif guest.connection.draining:
+                self._due.add(guest)
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:

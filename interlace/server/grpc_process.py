@@ -66,7 +66,7 @@ class GrpcProcess:
         self._loop.watch(self._sock.fileno(), self._from_main)
         self._loop.listen(listener)
         self._link.tell(UpFrame(listener.getsockname()[1]))
-        self._loop.run(self._end_of_turn, self._service.look)
+        self._loop.run(self._tell, self._waiting, self._service.look)
 
     def _from_main(self) -> None:
         while True:
@@ -93,7 +93,10 @@ class GrpcProcess:
             self._service.drain()
             self._loop.drain()
 
-    def _end_of_turn(self) -> None:
+    def _waiting(self) -> bool:
+        return self._desk.unreported or self._link.unsent
+
+    def _tell(self) -> None:
         if self._draining and self._desk.idle and not self._loop.connections:
             self._draining = False
             self._link.tell(DownFrame(""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import TracebackType
@@ -36,6 +37,11 @@ class EchoPlane:
         self.undelivered: set[int] = set()
         self._waiting: dict[int, Callable[[Outcome], None]] = {}
         self._next = 0
+
+    @property
+    def busy(self) -> list[int]:
+        """Calls without an answer, and answers not delivered."""
+        return [*self._waiting, *self.undelivered]
 
     def infer(self, call: Call, on_reply: OnReply, on_error: OnError) -> Request | None:
         self.calls.append(call)
@@ -80,14 +86,14 @@ class EchoOffice:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.answers: dict[str, dict[str, object]] = {}
+        self.answers: dict[str, Any] = {}
 
-    def answer(self, method: str, body: dict[str, Any]) -> dict[str, object]:
+    def answer(self, method: str, body: dict[str, Any]) -> Any:
         self.asked.append((method, body))
         found = self.answers.get(method.rpartition(".")[2])
         if found is None:
             raise ServeError(Reason.UNSUPPORTED, f"no answer for {method}")
-        return found
+        return found() if callable(found) else found
 
 
 class Main:
@@ -97,6 +103,7 @@ class Main:
         self.plane = EchoPlane()
         self.office = office or EchoOffice()
         self.regions = Regions(allowed=True)
+        self.table = ModelTable()
         self.trouble: list[str] = []
         self._settings = settings or DoorSettings(port=0, arena_bytes=64 << 20)
         self._loop = asyncio.new_event_loop()
@@ -106,6 +113,13 @@ class Main:
     @property
     def target(self) -> str:
         return f"127.0.0.1:{self.door.port}"
+
+    def settled(self) -> None:
+        """Wait until no call is in flight and every output has been delivered."""
+        deadline = time.monotonic() + 10.0
+        while self.plane.busy:
+            assert time.monotonic() < deadline, f"left over: {self.plane.busy}"
+            time.sleep(0.005)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -133,7 +147,7 @@ class Main:
         self.door = Door(
             self.plane,
             self.office,
-            ModelTable(),
+            self.table,
             self.regions,
             ArenaMap(os.getpid()),
             self._settings,

@@ -1,0 +1,23 @@
+"""A gRPC front-end over an echo, one for all tests of this folder that do not break it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.server.grpc_front.fakes import Main
+
+
+@pytest.fixture(scope="package")
+def shared() -> Iterator[Main]:
+    with Main() as main:
+        yield main
+
+
+@pytest.fixture
+def echo(shared: Main) -> Iterator[Main]:
+    """The shared front-end; afterwards nothing of the test may be left in it."""
+    shared.plane.calls.clear()
+    yield shared
+    shared.settled()
