@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -51,7 +51,7 @@ class Preparation:
         self._rig = rig
         self._store = store
         self._digests = Digests()
-        self._signatures: dict[str, Signature] = {}
+        self._signatures: dict[Hashable, Signature] = {}
         self._measuring = asyncio.Lock()
 
     def found(self) -> list[Found]:
@@ -71,16 +71,18 @@ class Preparation:
         return read(self.root, name, version, config, self._digests)
 
     async def open(self, draft: Draft, generation: int) -> Model:
-        """The complete model; it is opened unless its files were opened before.
+        """The complete model; opened unless the same files were before, described the same way.
 
         Raises:
             RepositoryError: files and model contradict each other.
             ServeError: the model cannot be opened.
         """
-        signature = self._signatures.get(draft.digest)
+        model = draft.provisional()
+        known = _described_by(model)
+        signature = self._signatures.get(known)
         if signature is None:
-            described = await self._opener.describe(draft.provisional())
-            signature = self._signatures[draft.digest] = described.signature
+            described = await self._opener.describe(model)
+            signature = self._signatures[known] = described.signature
         return complete(draft, signature, generation)
 
     async def profiles(self, models: Sequence[Model], progress: Progress = silent) -> Filled:
@@ -97,6 +99,12 @@ class Preparation:
                 return await fill(self._rig, models, self._store, how, progress)
             finally:
                 await self._rig.close()
+
+
+def _described_by(model: Model) -> Hashable:
+    """What a model's description depends on: its files, and the tensors it is told it has."""
+    told = model.signature
+    return model.digest, told.inputs, told.outputs, told.batched, tuple(model.sample.items())
 
 
 def prepared(draft: Draft, model: Model, profile: Profile) -> Prepared:
