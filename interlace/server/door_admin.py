@@ -46,6 +46,11 @@ class AdminDoor:
         self._methods[f"{_HEALTH}.Check"] = self._check
         self._methods[f"{_HEALTH}.Watch"] = self._watch
 
+    @property
+    def methods(self) -> frozenset[str]:
+        """Full names of what can be asked."""
+        return frozenset(self._methods)
+
     def answer(self, method: str, body: Body) -> Result | Awaitable[Result]:
         """The result, or what will be it.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import select
 import socket
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from interlace.server.grpc_connection import Connection
-from interlace.server.grpc_frames import PeerError
+from interlace.server.grpc_frames import INTERNAL_ERROR, PeerError
 from interlace.server.grpc_limits import GrpcLimits
 from interlace.server.grpc_service import InferenceService
 
@@ -138,6 +139,9 @@ class Loop:
             self._close(guest)
         except PeerError as fault:
             self._close(guest, fault)
+        except Exception:  # a mistake of ours costs this connection, not the others
+            traceback.print_exc()
+            self._close(guest, PeerError(INTERNAL_ERROR, "internal error"))
 
     def _write(self) -> None:
         due = list(self._due)

@@ -16,7 +16,9 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 
+from interlace.core.errors import ServeError
 from interlace.server.door_frames import (
     AnswerFrame,
     DownFrame,
@@ -118,7 +120,8 @@ class GrpcProcess:
                 self._regions.unregister(region.name)
         known = {region.name for region in self._regions.status()}
         for name in wanted.keys() - known:
-            self._regions.register(*wanted[name])
+            with suppress(ServeError):  # gone since: calls that name it will be told
+                self._regions.register(*wanted[name])
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -101,9 +101,12 @@ class Main:
 
     def __init__(self, settings: DoorSettings | None = None, office: Any = None) -> None:
         self.plane = EchoPlane()
-        self.office = office or EchoOffice()
+        self.office: Any = office or EchoOffice()
         self.regions = Regions(allowed=True)
         self.table = ModelTable()
+        self.arenas = ArenaMap(os.getpid())
+        #: Runs on the loop before the door is made.
+        self.before_start: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.trouble: list[str] = []
         self._settings = settings or DoorSettings(port=0, arena_bytes=64 << 20)
         self._loop = asyncio.new_event_loop()
@@ -144,12 +147,14 @@ class Main:
         self.regions.close()
 
     async def _start(self) -> None:
+        if self.before_start is not None:
+            await self.before_start()
         self.door = Door(
             self.plane,
             self.office,
             self.table,
             self.regions,
-            ArenaMap(os.getpid()),
+            self.arenas,
             self._settings,
             self.trouble.append,
         )

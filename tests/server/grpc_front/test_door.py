@@ -116,6 +116,7 @@ def test_draining_gives_up_in_time() -> None:
 
 def test_client_shared_memory_is_read_and_written(echo: Main) -> None:
     segment = shared_memory.SharedMemory(create=True, size=8192)
+    assert segment.buf is not None
     try:
         value = np.arange(500, dtype=np.float32)
         segment.buf[100:2100] = value.tobytes()

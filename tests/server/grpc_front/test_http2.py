@@ -22,6 +22,7 @@ from tests.server.grpc_front.wirebench import (
     request,
 )
 
+LONG = {f"h{i}": "z" * 100 for i in range(120)}
 CALL = head(1) + data(1, message(request(b"abc")))
 
 
@@ -238,7 +239,7 @@ def test_after_goaway_running_calls_are_finished() -> None:
         (h2.STREAM_CLOSED, HELLO + CALL + data(1, b"x")),
         (h2.COMPRESSION_ERROR, HELLO + h2.frame(h2.HEADERS, 4, 1, b"\xff\xff\xff\xff")),
         (h2.ENHANCE_YOUR_CALM, HELLO + h2.frame(h2.HEADERS, 4, 1, bytes(20_000))),
-        (h2.ENHANCE_YOUR_CALM, HELLO + head(1, x_long="y" * 100, **{f"h{i}": "z" * 100 for i in range(120)})),
+        (h2.ENHANCE_YOUR_CALM, HELLO + head(1, INFER, LONG)),
     ],
 )  # fmt: skip
 def test_a_peer_at_fault_is_told_and_cut_off(code: int, bytes_in: bytes) -> None:

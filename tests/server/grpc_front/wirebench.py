@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,7 +158,7 @@ class Wire:
         return found
 
     def headers(self, frame: Frame) -> dict[str, str]:
-        return dict(self._decoder.decode(frame.payload))
+        return {str(name): str(value) for name, value in self._decoder.decode(frame.payload)}
 
     def answers(self, frames: list[Frame], stream: int) -> tuple[bytes, dict[str, str]]:
         """All DATA of a stream, and its headers and trailers."""
@@ -170,7 +171,7 @@ class Wire:
         return data, fields
 
 
-def head_block(path: str = INFER, **extra: str) -> bytes:
+def head_block(path: str = INFER, extra: Mapping[str, str] | None = None) -> bytes:
     """A request's header block, without state."""
     pairs = {
         ":method": "POST",
@@ -179,7 +180,7 @@ def head_block(path: str = INFER, **extra: str) -> bytes:
         ":authority": "test",
         "te": "trailers",
         "content-type": "application/grpc",
-        **{name.replace("_", "-"): value for name, value in extra.items()},
+        **(extra or {}),
     }
     out = b""
     for name, value in pairs.items():
@@ -188,8 +189,8 @@ def head_block(path: str = INFER, **extra: str) -> bytes:
     return out
 
 
-def head(stream: int, path: str = INFER, flags: int = h2.END_HEADERS, **extra: str) -> bytes:
-    return h2.frame(h2.HEADERS, flags, stream, head_block(path, **extra))
+def head(stream: int, path: str = INFER, extra: Mapping[str, str] | None = None) -> bytes:
+    return h2.frame(h2.HEADERS, h2.END_HEADERS, stream, head_block(path, extra))
 
 
 def message(payload: bytes, compressed: int = 0) -> bytes:
