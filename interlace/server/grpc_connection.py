@@ -19,6 +19,10 @@ from interlace.server.grpc_writer import Writer
 
 #: The window of the whole connection is topped up when this much of its 2 GiB is used.
 _CREDIT_BYTES: Final = 1 << 30
+#: DATA frames smaller than this on a stream that nobody reads are not the tail of an upload.
+_IDLE_BYTES: Final = 256
+#: What honest clients send in any number, beside DATA; resets have a measure of their own.
+_FREE: Final = frozenset((h2.HEADERS, h2.CONTINUATION, h2.WINDOW_UPDATE, h2.RST_STREAM))
 
 
 class Service(Protocol):
@@ -60,11 +64,10 @@ class Connection:
         self._configured = False
         self._sent_bytes = -1
         self._stalled_ms = 0.0
-        self._control = Bucket(burst=10_000, per_s=1_000)
-        self._resets = Bucket(burst=2 * limits.max_streams, per_s=200)
+        self._control = Bucket(10.0 * limits.control_per_s, limits.control_per_s)
+        self._resets = Bucket(2.0 * limits.resets_per_s, limits.resets_per_s)
         self._takers: dict[int, Callable[[int, int, bytes], None]] = {
             h2.HEADERS: self._headers,
-            h2.PRIORITY: self._priority,
             h2.RST_STREAM: self._rst_stream,
             h2.SETTINGS: self._settings,
             h2.PUSH_PROMISE: self._push_promise,
@@ -114,7 +117,7 @@ class Connection:
         """Called at times, ``since_ms`` apart: ends streams on which the client owes us bytes and
         has let the limit pass without one; False if the connection itself is stuck."""
         for stream in list(self.streams.values()):
-            stream.look_for_stall(since_ms, self.limits.stall_timeout_ms)
+            stream.look_for_stall(since_ms)
         sent_bytes = self.writer.sent_bytes
         waits = self.writer.backlog_bytes > 0 or not self._configured
         stuck = waits and sent_bytes == self._sent_bytes
@@ -134,7 +137,7 @@ class Connection:
 
     # ------------------------------------------------------------------------- from the reader
 
-    def data_stream(self, number: int, length: int) -> Stream | None:
+    def data_stream(self, number: int, length: int, ends: bool) -> Stream | None:
         """The stream that a DATA frame of ``length`` belongs to; ``None`` if nobody reads it."""
         if not self._configured or self._blocks.inside or number == 0:
             raise PeerError(PROTOCOL_ERROR, "DATA where none may be")
@@ -145,8 +148,8 @@ class Connection:
             self.writer.put(h2.window_update(0, self._uncredited))
             self._uncredited = 0
         stream = self.streams.get(number)
-        if (stream is None or not length) and not self._control.take():
-            raise PeerError(h2.ENHANCE_YOUR_CALM, "too much DATA that nobody waits for")
+        if length < _IDLE_BYTES and not ends and (stream is None or not length):
+            self._charge()
         if stream is None:
             return None  # answered or reset: its last bytes may still be on their way
         if stream.half_closed:
@@ -163,11 +166,15 @@ class Connection:
             self._configured = True
         if self._blocks.inside and kind != h2.CONTINUATION:
             raise PeerError(PROTOCOL_ERROR, "a frame inside a header block")
-        if kind not in (h2.HEADERS, h2.WINDOW_UPDATE) and not self._control.take():
-            raise PeerError(h2.ENHANCE_YOUR_CALM, "too many control frames")
+        if kind not in _FREE:
+            self._charge()
         taker = self._takers.get(kind)
         if taker is not None:
             taker(flags, number, payload)
+
+    def _charge(self) -> None:
+        if not self._control.take():
+            raise PeerError(h2.ENHANCE_YOUR_CALM, "too many frames that carry no call")
 
     # ---------------------------------------------------------------------------------- heads
 
@@ -188,7 +195,7 @@ class Connection:
         elif not number & 1:
             raise PeerError(PROTOCOL_ERROR, f"HEADERS on stream {number}")
         elif number <= self._last_stream:
-            self._late_head()
+            self._charge()  # trailers of a stream that we have already answered
         else:
             self._last_stream = number
             if self.draining or len(self.streams) >= self.limits.max_streams:
@@ -208,11 +215,6 @@ class Connection:
         stream.call = self._service.open(stream)
         if ends:
             stream.end_input()
-
-    def _late_head(self) -> None:
-        """Trailers of a stream that we have already answered."""
-        if not self._control.take():
-            raise PeerError(h2.ENHANCE_YOUR_CALM, "too many heads on closed streams")
 
     def _client_trailers(self, stream: Stream, ends: bool) -> None:
         if not ends or stream.half_closed:
@@ -286,10 +288,6 @@ class Connection:
         if number != 0 or len(payload) < 8:
             raise PeerError(PROTOCOL_ERROR, "malformed GOAWAY")
         self.draining = True
-
-    def _priority(self, _flags: int, number: int, payload: bytes) -> None:
-        if number == 0 or len(payload) != 5:
-            raise PeerError(PROTOCOL_ERROR, "malformed PRIORITY")
 
     def _push_promise(self, _flags: int, _number: int, _payload: bytes) -> None:
         raise PeerError(PROTOCOL_ERROR, "PUSH_PROMISE from a client")

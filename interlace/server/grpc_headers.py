@@ -16,6 +16,7 @@ from interlace.server.grpc_status import Status
 
 ENCODINGS: Final = ("identity", "deflate", "gzip")
 _CACHED_BLOCKS: Final = 64
+_CACHED_BLOCK_BYTES: Final = 1024
 _TIMEOUT: Final = re.compile(rb"(\d{1,8})([HMSmun])\Z")
 _UNIT_MS: Final = {b"H": 3.6e6, b"M": 6e4, b"S": 1e3, b"m": 1.0, b"u": 1e-3, b"n": 1e-6}
 #: Metadata that somebody behind the front-end reads; everything else is dropped.
@@ -90,7 +91,7 @@ class HeadReader:
         head = read_head(pairs)
         if self._table.state != before or len(self._known) >= _CACHED_BLOCKS:
             self._known.clear()
-        if self._table.state == before:
+        if self._table.state == before and len(block) <= _CACHED_BLOCK_BYTES:
             self._known[block] = head
         return head
 

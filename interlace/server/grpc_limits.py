@@ -30,6 +30,12 @@ class GrpcLimits:
     max_backlog_bytes: int = 4 << 20
     #: A connection that sends no preface, or stops inside a message or inside its answers.
     stall_timeout_ms: float = 30_000.0
+    #: A message that comes slower than this stands still.
+    min_bytes_per_s: float = 1024.0
+    #: Frames of one connection that carry no call: pings, settings, empty DATA. The burst is 10 s.
+    control_per_s: float = 1_000.0
+    #: Streams of one connection that it resets, which costs us about as much as answering them.
+    resets_per_s: float = 5_000.0
 
 
 class Bucket:

@@ -106,6 +106,7 @@ class Loop:
             if time.monotonic() >= next_tick_s:
                 next_tick_s = time.monotonic() + _TICK_S
                 tick()
+                self._hear(True)
                 self._look_for_stalls()
         for guest in list(self._guests.values()):
             self._close(guest)
@@ -171,7 +172,10 @@ class Loop:
         while self._listener is not None:
             try:
                 sock, _ = self._listener.accept()
-            except OSError:
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # out of descriptors or memory: try again with the next tick
+                self._hear(False)
                 return
             if len(self._guests) >= self._limits.max_connections:
                 sock.close()
@@ -183,6 +187,10 @@ class Loop:
             make = partial(Connection, sock, self._service, self._limits, self._scratch)
             self._guests[sock.fileno()] = _Guest(make, self._due)
             self._epoll.register(sock.fileno(), _READ)
+
+    def _hear(self, wanted: bool) -> None:
+        if self._listener is not None:
+            self._epoll.modify(self._listener.fileno(), _READ if wanted else 0)
 
     def _close(self, guest: _Guest, fault: PeerError | None = None) -> None:
         sock = guest.connection.sock

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -162,10 +163,17 @@ def main(fd: int) -> None:
         link.flush()
         return
     process = GrpcProcess(sock, link, setup)
+    _raise_descriptor_limit()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)
     process.run(listener)
+
+
+def _raise_descriptor_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _setup(sock: socket.socket, link: Link) -> SetupFrame | None:

@@ -27,7 +27,7 @@ _LANDING_BYTES: Final = 32 << 10
 class Frames(Protocol):
     """Who acts on the frames."""
 
-    def data_stream(self, number: int, length: int) -> Stream | None:
+    def data_stream(self, number: int, length: int, ends: bool) -> Stream | None:
         """The stream that a DATA frame of ``length`` belongs to; ``None`` if nobody reads it."""
         ...
 
@@ -137,12 +137,13 @@ class FrameReader:
         return len(start) if self.greeted else 0
 
     def _whole_data(self, payload: memoryview, flags: int, number: int) -> None:
-        stream = self._frames.data_stream(number, len(payload))
+        ends = bool(flags & END_STREAM)
+        stream = self._frames.data_stream(number, len(payload), ends)
         if stream is None:
             return
         if payload:
             stream.feed(payload)
-        if flags & END_STREAM:
+        if ends:
             stream.end_input()
 
     def _begin_data(self, head: memoryview, length: int, flags: int, number: int) -> int:
@@ -158,7 +159,7 @@ class FrameReader:
                 raise PeerError(PROTOCOL_ERROR, f"{pad} bytes of padding in a frame of {length}")
         self._pad_left = pad
         self._data_ends = bool(flags & END_STREAM)
-        self._data_stream = self._frames.data_stream(number, length)
+        self._data_stream = self._frames.data_stream(number, length, self._data_ends)
         self._inside = True
         return used
 

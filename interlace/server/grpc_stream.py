@@ -73,7 +73,7 @@ class Stream:
         self._prefix = b""
         self._sink: Sink | None = None
         self._left = 0
-        self._progress = (-1, 0)
+        self._progress = (0, 0)
         self._stalled_ms = 0.0
 
     # ------------------------------------------------------------------------------- inbound
@@ -141,20 +141,25 @@ class Stream:
             self.received = 0
         return True
 
-    def look_for_stall(self, since_ms: float, limit_ms: float) -> None:
+    def look_for_stall(self, since_ms: float) -> None:
         """Fail if the client owes us bytes, or room for ours, and nothing has moved for long."""
         call = self.call
         owes = call is not None and not self.half_closed and not call.streaming
-        progress = (self.total, self.queued_bytes)
-        stuck = (owes or self.mid_message or self.queued_bytes) and progress == self._progress
-        self._progress = progress
+        limits = self.connection.limits
+        total, queued_bytes = self._progress
+        stuck = (owes or self.mid_message or self.queued_bytes > 0) and (
+            self.total - total < limits.min_bytes_per_s * since_ms / 1000.0
+            and self.queued_bytes == queued_bytes
+        )
+        self._progress = (self.total, self.queued_bytes)
         self._stalled_ms = self._stalled_ms + since_ms if stuck else 0.0
-        if self._stalled_ms < limit_ms:
+        if self._stalled_ms < limits.stall_timeout_ms:
             return
         if self.queued_bytes:
             self.connection.cut_off(self)
         else:
-            self._break(Status.DEADLINE_EXCEEDED, f"nothing was received for {limit_ms:.0f} ms")
+            text = f"the message has not come on for {limits.stall_timeout_ms:.0f} ms"
+            self._break(Status.DEADLINE_EXCEEDED, text)
 
     def _begin(self, flag: int, size: int) -> None:
         if self.call is None:

@@ -281,14 +281,26 @@ def flood(wire: Wire, piece: bytes, times: int) -> None:
     ],
 )
 def test_floods_are_stopped(piece: bytes) -> None:
-    with Wire() as wire:
+    with Wire(GrpcLimits(control_per_s=200.0)) as wire:
         wire.send(HELLO + head(1, STREAM))
-        flood(wire, piece, 80)
+        flood(wire, piece, 40)
         assert wire.fault is not None and wire.fault.code == h2.ENHANCE_YOUR_CALM
 
 
+def test_what_honest_clients_do_is_no_flood() -> None:
+    with Wire(GrpcLimits(control_per_s=1.0)) as wire:
+        wire.send(HELLO + head(1, STREAM))
+        for number in range(3, 203, 2):
+            wire.send(head(number) + data(number, message(request(b"x")), end=False))
+            wire.send(data(number, b""))  # the end in a frame of its own
+            wire.send(data(1, message(request(b"y")), end=False))
+            wire.send(h2.window_update(0, 100) + h2.window_update(1, 100))
+            wire.frames()
+        assert wire.fault is None
+
+
 def test_rapid_resets_are_stopped() -> None:
-    limits = GrpcLimits(max_streams=100)
+    limits = GrpcLimits(resets_per_s=100.0)
     with Wire(limits) as wire:
         wire.send(HELLO)
         number = 1
@@ -335,6 +347,7 @@ def test_stalled_streams_and_connections_are_cut_off() -> None:
         wire.send(head(5) + data(5, message(request(b"abc"))))
         for _ in range(5):
             assert wire.connection.look_for_stalls(1000.0)
+            wire.turn()
         frames = wire.frames()
         _, fields = wire.answers(frames, 1)
         assert fields["grpc-status"] == "4"
