@@ -115,6 +115,8 @@ def _parameters(model: Model, config: Config) -> dict[str, Any]:
     said = {"slo_ms": f"{terms.slo_ms:g}"}
     if terms.priority:
         said["priority"] = str(terms.priority)
+    for name, sizes in model.sample.items():  # what a load generator should send
+        said[f"sample.{name}"] = ", ".join(map(str, sizes))
     for name, labels in model.labels.items():
         text = "\n".join(labels)
         if len(text) <= _LABELS_LIMIT_CHARS:
