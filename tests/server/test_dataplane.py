@@ -1,0 +1,247 @@
+"""The data plane: deadlines, forms, ledgers, draining."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.messages import Failure, Finished, Run, Woke
+from interlace.core.request import Batch, Outcome, Reply, Timing
+from interlace.core.tensor import TensorSpec
+from interlace.server.call import Call, Form, Wanted
+from interlace.server.dataplane import DataPlane, failure
+from interlace.server.executions import Executions
+from interlace.server.table import ModelTable, Served
+from tests.server.fakes import FakeRuntime, Memory, model, one_to_one
+
+
+class Plane:
+    """A data plane over the fake runtime, with what it answered."""
+
+    def __init__(self, in_flight_limit: int = 100) -> None:
+        self.memory = Memory(1 << 20)
+        self.runtime = FakeRuntime()
+        self.table = ModelTable()
+        self.plane = DataPlane(self.runtime, self.table, self.memory.map, in_flight_limit)
+        self.table.publish(Served(one_to_one("ident", slo_ms=100.0)))
+        self.replies: list[Reply] = []
+        self.errors: list[ServeError] = []
+
+    def call(self, rows: int = 1, name: str = "ident", **more: Any) -> Call:
+        tensor = self.memory.put("INPUT0", "FP32", (rows, 2), bytes(8 * rows))
+        return Call(name, more.pop("version", ""), "", (tensor,), **more)
+
+    def infer(self, call: Call) -> Any:
+        return self.plane.infer(call, self.replies.append, self.errors.append)
+
+
+def on_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(test())  # type: ignore[arg-type]
+
+    run.__name__ = test.__name__
+    run.__doc__ = test.__doc__
+    return run
+
+
+@on_loop
+async def test_a_call_is_answered_once_and_entered() -> None:
+    plane = Plane()
+    request = plane.infer(plane.call(rows=3))
+    assert (request.model, request.rows, request.shape) == ("ident/1#0", 3, (("INPUT0", (2,)),))
+    ledger = plane.table.resolve("ident").ledger
+    assert (ledger.pending, plane.plane.in_flight) == (1, 1)
+    await plane.plane.drained()
+    assert [reply.request for reply in plane.replies] == [request]
+    assert (ledger.pending, ledger.success, ledger.rows, ledger.within_slo) == (0, 1, 3, 1)
+    assert ledger.outcomes[Outcome.OK] == 1
+    plane.memory.close()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "budget_ms", "slo_ms"),
+    [
+        ({}, None, 100.0),
+        ({"slo_ms": 50}, None, 50.0),
+        ({"slo_ms": 5000.0}, None, 100.0),
+        ({"timeout": 20_000}, None, 20.0),
+        ({"timeout": 0}, None, 100.0),
+        ({"timeout": 30_000, "slo_ms": 40}, 20.0, 20.0),
+        ({}, 1000.0, 100.0),
+        ({}, -5.0, -5.0),
+    ],
+)
+def test_the_tightest_deadline_holds(
+    parameters: dict[str, Any], budget_ms: float | None, slo_ms: float
+) -> None:
+    async def run() -> None:
+        plane = Plane()
+        request = plane.infer(plane.call(parameters=parameters, budget_ms=budget_ms))
+        assert request.deadline_ms - request.arrived_ms == pytest.approx(slo_ms)
+        await plane.plane.drained()
+        plane.memory.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"slo_ms": 0}, {"slo_ms": -1}, {"slo_ms": "5"}, {"slo_ms": True}, {"slo_ms": float("nan")},
+        {"timeout": 1.5}, {"timeout": -1}, {"timeout": "x"},
+        {"priority": -1}, {"priority": 1.5}, {"priority": "high"},
+    ],
+)  # fmt: skip
+def test_wrong_parameters_are_refused_and_entered(parameters: dict[str, Any]) -> None:
+    async def run() -> None:
+        plane = Plane()
+        assert plane.infer(plane.call(parameters=parameters)) is None
+        assert plane.errors[0].reason is Reason.BAD_INPUT
+        assert next(iter(parameters)) in plane.errors[0].detail
+        ledger = plane.table.resolve("ident").ledger
+        assert (ledger.refusals, ledger.outcomes[Outcome.REFUSED]) == ({"bad_input": 1}, 1)
+        plane.memory.close()
+
+    asyncio.run(run())
+
+
+@on_loop
+async def test_priority_comes_from_the_call_or_the_model() -> None:
+    plane = Plane()
+    urgent = plane.infer(plane.call(parameters={"priority": 1}))
+    usual = plane.infer(plane.call())
+    assert (urgent.priority, usual.priority) == (1, 0)
+    await plane.plane.drained()
+    plane.memory.close()
+
+
+@on_loop
+async def test_a_form_is_checked_once_for_each_deployment() -> None:
+    plane = Plane()
+    form = Form()
+    first = plane.infer(plane.call(form=form))
+    found = form.checked
+    plane.infer(plane.call(form=form))
+    assert form.checked is found
+    plane.table.publish(Served(one_to_one("ident", generation=1, slo_ms=7.0)))
+    again = plane.infer(plane.call(form=form))
+    assert (first.model, again.model) == ("ident/1#0", "ident/1#1")
+    assert again.deadline_ms - again.arrived_ms == pytest.approx(7.0)
+    await plane.plane.drained()
+    plane.memory.close()
+
+
+@on_loop
+async def test_inputs_are_put_in_the_order_of_the_signature() -> None:
+    plane = Plane()
+    specs = [TensorSpec(n, "UINT8", (-1,), optional=n == "b") for n in ("a", "b", "c")]
+    plane.table.publish(Served(model("three", specs, [TensorSpec("y", "UINT8", (-1,))])))
+    given = [plane.memory.put(n, "UINT8", (1, 1), b"x") for n in ("c", "a")]
+    request = plane.infer(Call("three", "", "", tuple(given), (Wanted("y"),)))
+    assert [t.name for t in request.inputs] == ["a", "c"]
+    assert request.outputs == ("y",)
+    twice = (given[0], given[0], given[1])
+    assert plane.infer(Call("three", "", "", twice)) is None
+    assert "given twice" in plane.errors[-1].detail
+    rows = plane.memory.put("c", "UINT8", (2, 1), b"xy")
+    assert plane.infer(Call("three", "", "", (given[1], rows))) is None
+    assert "batch size does not match other inputs for 'three'" in plane.errors[-1].detail
+    await plane.plane.drained()
+    plane.memory.close()
+
+
+@on_loop
+async def test_bool_bytes_are_looked_at_in_every_call() -> None:
+    plane = Plane()
+    plane.table.publish(Served(one_to_one("flags", "BOOL")))
+    form = Form()
+    for data, fine in ((b"\0\1", True), (b"\0\2", False)):
+        tensor = plane.memory.put("INPUT0", "BOOL", (1, 2), data)
+        request = plane.infer(Call("flags", "", "", (tensor,), form=form))
+        assert (request is not None) is fine
+    await plane.plane.drained()
+    plane.memory.close()
+
+
+@on_loop
+async def test_draining_refuses_and_waits() -> None:
+    plane = Plane()
+    plane.runtime.hold = True
+    plane.infer(plane.call())
+    plane.plane.stop_accepting()
+    assert plane.infer(plane.call()) is None
+    assert plane.errors[0].reason is Reason.NOT_READY
+    drained = asyncio.ensure_future(plane.plane.drained())
+    await asyncio.sleep(0)
+    assert not drained.done()
+    plane.runtime.release()
+    await asyncio.wait_for(drained, 5)
+    assert len(plane.replies) == 1
+    plane.memory.close()
+
+
+@on_loop
+async def test_requests_in_flight_are_bounded() -> None:
+    plane = Plane(in_flight_limit=2)
+    plane.runtime.hold = True
+    for _ in range(3):
+        plane.infer(plane.call())
+    (error,) = plane.errors
+    assert (error.reason, error.retry_after_ms) == (Reason.OVERLOADED, 100.0)
+    assert error.detail.startswith("Exceeds maximum queue size")
+    plane.runtime.release()
+    assert plane.plane.in_flight == 0
+    plane.memory.close()
+
+
+@on_loop
+async def test_executions_are_entered_by_an_observer() -> None:
+    plane = Plane()
+    observer = Executions(plane.table)
+    batch = Batch(1, "ident/1#0", (), 4)
+    done = Finished(Run("g", "p", batch), timing=Timing(0, 1.0, 2.0, 3.0))
+    for event in (done, done, replace(done, failure=Failure("x")), Woke()):
+        observer(0.0, event, ())
+    observer(0.0, replace(done, work=Run("g", "p", Batch(2, "gone/1#0", (), 1))), ())
+    ledger = plane.table.resolve("ident").ledger
+    assert (ledger.executions, ledger.batches) == (2, {4: (2, 2.0, 4.0, 6.0)})
+    plane.memory.close()
+
+
+def test_failures_have_reasons() -> None:
+    def reply(outcome: Outcome, error: ServeError | None = None) -> Reply:
+        return Reply(None, outcome, error=error)  # type: ignore[arg-type]
+
+    assert failure(reply(Outcome.OK)) is failure(reply(Outcome.LATE)) is None
+    given = ServeError(Reason.SET_ASIDE, "x")
+    assert failure(reply(Outcome.FAILED, given)) is given
+    reasons = {
+        outcome: found.reason
+        for outcome in (Outcome.CANCELLED, Outcome.FAILED, Outcome.EXPIRED)
+        if (found := failure(reply(outcome))) is not None
+    }
+    assert list(reasons.values()) == [Reason.CANCELLED, Reason.BACKEND, Reason.DEADLINE]
+
+
+def test_the_newest_version_is_found_and_reload_keeps_the_ledger() -> None:
+    table = ModelTable()
+    for version in (2, 10, 9):
+        table.publish(Served(one_to_one("m", version=version)))
+    assert (table.resolve("m").model.version, table.versions("m")) == (10, ["2", "9", "10"])
+    before = table.resolve("m").ledger
+    table.publish(Served(one_to_one("m", version=10, generation=1)))
+    assert table.resolve("m").key == "m/10#1"
+    assert table.resolve("m").ledger is before is table.ledger("m/10#0")
+    table.withdraw("m/10#0")
+    assert table.resolve("m").key == "m/10#1"
+    table.withdraw("m/10#1")
+    assert table.resolve("m").model.version == 9
+    for key in ("m/9#0", "m/2#0"):
+        table.withdraw(key)
+    with pytest.raises(ServeError, match="'m' is not found"):
+        table.resolve("m")

@@ -1,0 +1,378 @@
+"""Inference over HTTP: every form of inputs and outputs, through a socket."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.tensor import Tensor
+from tests.server.conftest import ALL_DATATYPES
+from tests.server.fakes import FakeRuntime, wait_until
+from tests.server.stand import Stand
+from tests.server.wire import (
+    Reader,
+    Response,
+    binary_outputs,
+    exchange,
+    infer,
+    request,
+    v2_body,
+)
+
+
+def ask(http: Stand, data: bytes) -> Response:
+    with http.connect() as connection:
+        return exchange(connection, data)
+
+
+def post(
+    http: Stand, model: str, body: bytes | dict[str, Any], headers: dict[str, str] | None = None
+) -> Response:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return ask(http, request("POST", f"/v2/models/{model}/infer", data, headers))
+
+
+def one(datatype: str, shape: list[int], data: object) -> dict[str, object]:
+    return {"inputs": [{"name": "INPUT0", "datatype": datatype, "shape": shape, "data": data}]}
+
+
+@pytest.mark.parametrize("datatype", ALL_DATATYPES)
+def test_binary_in_binary_out_keeps_every_byte(http: Stand, datatype: str) -> None:
+    data = b"\x01\x00\x00\x00a\x00\x00\x00\x00" if datatype == "BYTES" else bytes(2 * 8)
+    shape = [1, 2]
+    if datatype != "BYTES":
+        size = {"BOOL": 1, "UINT8": 1, "INT8": 1, "FP16": 2, "BF16": 2}.get(datatype)
+        size = size or int(datatype.lstrip("UINTFP")) // 8
+        data = bytes([1, 0] * size)
+    body, headers = v2_body(
+        [("INPUT0", datatype, shape, data)], parameters={"binary_data_output": True}
+    )
+    response = post(http, f"ident_{datatype}", body, headers)
+    assert response.status == 200, response.body
+    assert response.headers["content-type"] == "application/octet-stream"
+    assert binary_outputs(response) == {"OUTPUT0": data}
+
+
+JSON_CASES: dict[str, list[Any]] = {
+    "BOOL": [True, False],
+    "UINT8": [0, 255],
+    "UINT16": [0, 65535],
+    "UINT32": [0, 2**32 - 1],
+    "UINT64": [0, 2**64 - 1],
+    "INT8": [-128, 127],
+    "INT16": [-(2**15), 2**15 - 1],
+    "INT32": [-(2**31), 2**31 - 1],
+    "INT64": [-(2**63), 2**63 - 1],
+    "FP32": [1.5, -2.25],
+    "FP64": [0.1, 1e300],
+    "BYTES": ["plain", 'quoted " and ünïcode'],
+}
+
+
+@pytest.mark.parametrize("datatype", JSON_CASES)
+def test_json_in_json_out_keeps_every_value(http: Stand, datatype: str) -> None:
+    values = JSON_CASES[datatype]
+    for data in (values, [values]):
+        response = post(http, f"ident_{datatype}", one(datatype, [1, 2], data))
+        assert response.status == 200, response.body
+        assert response.headers["content-type"] == "application/json"
+        assert "inference-header-content-length" not in response.headers
+        assert response.json == {
+            "model_name": f"ident_{datatype}",
+            "model_version": "1",
+            "outputs": [{"name": "OUTPUT0", "datatype": datatype, "shape": [1, 2], "data": values}],
+        }
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+def test_half_floats_have_no_json_form(http: Stand, datatype: str) -> None:
+    given = post(http, f"ident_{datatype}", one(datatype, [1, 2], [1.0, 2.0]))
+    assert (given.status, "no JSON form" in given.error) == (400, True)
+    body, headers = v2_body([("INPUT0", datatype, [1, 2], bytes(4))])
+    asked = post(http, f"ident_{datatype}", body, headers)
+    assert (asked.status, "ask for binary data" in asked.error) == (400, True)
+
+
+def test_not_a_number_is_written_as_python_and_triton_read_it(http: Stand) -> None:
+    values = np.array([[np.nan, np.inf, -np.inf]], np.float32)
+    response = ask(http, infer("ident", values, parameters={}))
+    assert response.body.endswith(b'"data":[NaN,Infinity,-Infinity]}]}')
+
+
+def test_id_is_echoed_and_version_is_reached(http: Stand) -> None:
+    data = infer("ident/versions/1", [[1.0]], id="seven")
+    response = ask(http, data)
+    length = int(response.headers["inference-header-content-length"])
+    head = json.loads(response.body[:length])
+    assert (head["id"], head["model_name"], head["model_version"]) == ("seven", "ident", "1")
+
+
+def test_large_bodies_pass_untouched_and_memory_comes_back(http: Stand) -> None:
+    before = http.used_bytes
+    values = np.arange(1 << 20, dtype=np.float32).reshape(1, -1)
+    with http.connect() as connection:
+        reader = Reader(connection)
+        for _ in range(3):
+            connection.sendall(infer("ident", values))
+            assert binary_outputs(reader.response())["OUTPUT0"] == values.tobytes()
+    wait_until(lambda: http.used_bytes == before)
+
+
+def test_outputs_come_in_the_order_asked_for(http: Stand, runtime: FakeRuntime) -> None:
+    inputs = [
+        ("INPUT1", "FP32", [1, 1], np.float32(7).tobytes()),
+        ("INPUT0", "UINT8", [1, 3], b"abc"),
+    ]
+    wanted = [{"name": "OUTPUT1", "parameters": {"binary_data": True}}, {"name": "OUTPUT0"}]
+    body, headers = v2_body(inputs, wanted)
+    response = post(http, "pair", body, headers)
+    assert response.status == 200, response.body
+    length = int(response.headers["inference-header-content-length"])
+    first, second = json.loads(response.body[:length])["outputs"]
+    assert (first["name"], first["parameters"]) == ("OUTPUT1", {"binary_data_size": 4})
+    assert second["data"] == list(b"abc")
+    assert response.body[length:] == np.float32(7).tobytes()
+
+
+def test_tensors_that_lie_unaligned_are_moved(http: Stand, runtime: FakeRuntime) -> None:
+    seen: list[int] = []
+
+    def run(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        seen.extend(tensor.span.offset for tensor in inputs)
+        return tuple(t._replace(name=t.name.replace("IN", "OUT")) for t in inputs)
+
+    http.do(lambda: runtime.runs.update(pair=run))
+    numbers = np.arange(3, dtype=np.float32)
+    inputs = [("INPUT0", "UINT8", [1, 3], b"abc"), ("INPUT1", "FP32", [1, 3], numbers.tobytes())]
+    body, headers = v2_body(inputs, parameters={"binary_data_output": True})
+    response = post(http, "pair", body, headers)
+    assert binary_outputs(response) == {"OUTPUT0": b"abc", "OUTPUT1": numbers.tobytes()}
+    assert [seen[0] % 64, seen[1] % 4] == [0, 0]
+
+
+def test_json_and_binary_inputs_mix(http: Stand) -> None:
+    head = {
+        "inputs": [
+            {"name": "INPUT0", "datatype": "UINT8", "shape": [1, 2], "data": [3, 4]},
+            {
+                "name": "INPUT1",
+                "datatype": "FP32",
+                "shape": [1, 1],
+                "parameters": {"binary_data_size": 4},
+            },
+        ]
+    }
+    text = json.dumps(head).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text))}
+    response = post(http, "pair", text + np.float32(5).tobytes(), headers)
+    assert [output["data"] for output in response.json["outputs"]] == [[3, 4], [5.0]]
+
+
+def test_chunked_bodies(http: Stand) -> None:
+    body, headers = v2_body(
+        [("INPUT0", "FP32", [1, 2], bytes(8))], parameters={"binary_data_output": True}
+    )
+    chunks = b"".join(b"%x;note=1\r\n%b\r\n" % (len(c), c) for c in (body[:50], body[50:]))
+    head = request("POST", "/v2/models/ident/infer", b"", headers)
+    head = head.replace(b"Content-Length: 0\r\n", b"Transfer-Encoding: chunked\r\n", 1)
+    response = ask(http, head + chunks + b"0\r\nTrailer: x\r\n\r\n")
+    assert binary_outputs(response) == {"OUTPUT0": bytes(8)}
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("count", [4, 1 << 17])
+def test_compression_both_ways(http: Stand, coding: str, count: int) -> None:
+    squeeze = gzip.compress if coding == "gzip" else zlib.compress
+    restore = gzip.decompress if coding == "gzip" else zlib.decompress
+    data = np.random.default_rng(1).random(count, np.float32).tobytes()
+    body, headers = v2_body(
+        [("INPUT0", "FP32", [1, count], data)], parameters={"binary_data_output": True}
+    )
+    headers |= {"Content-Encoding": coding, "Accept-Encoding": coding}
+    response = post(http, "ident", squeeze(body), headers)
+    assert response.status == 200, response.body
+    assert response.headers["content-encoding"] == coding
+    plain = Response(200, response.headers, restore(response.body))
+    assert binary_outputs(plain) == {"OUTPUT0": data}
+
+
+def test_a_client_that_merely_takes_compression_gets_floats_as_they_are(http: Stand) -> None:
+    body, headers = v2_body(
+        [("INPUT0", "FP32", [1, 1000], bytes(4000))], parameters={"binary_data_output": True}
+    )
+    taken = {"Accept-Encoding": "gzip, deflate, br"}
+    assert "content-encoding" not in post(http, "ident", body, headers | taken).headers
+    asked = post(http, "ident", one("FP32", [1, 1000], [0.5] * 1000), taken)
+    assert asked.headers["content-encoding"] == "gzip"
+    assert json.loads(gzip.decompress(asked.body))["outputs"][0]["data"] == [0.5] * 1000
+
+
+def test_raw_bodies(http: Stand) -> None:
+    raw = {"Inference-Header-Content-Length": "0"}
+    two_rows = post(http, "fixed", bytes(range(128)), raw)
+    assert two_rows.status == 200, two_rows.body
+    assert binary_outputs(two_rows) == {"OUTPUT0": bytes(range(128))}
+    free = post(http, "image", bytes(3 * 5 * 4), raw)
+    length = int(free.headers["inference-header-content-length"])
+    assert json.loads(free.body[:length])["outputs"][0]["shape"] == [1, 3, 5]
+    text = post(http, "ident_BYTES", b"one element", raw)
+    assert binary_outputs(text) == {"OUTPUT0": b"\x0b\0\0\0one element"}
+    assert "needs a multiple of 64 bytes" in post(http, "fixed", bytes(65), raw).error
+    assert "has 3" in post(http, "pair", bytes(4), raw).error
+
+
+def test_classification(http: Stand) -> None:
+    body = one("FP32", [2, 4], [0.1, 0.7, 0.2, 0.7, 4, 3, 2, 1])
+    body["outputs"] = [{"name": "OUTPUT0", "parameters": {"classification": 2}}]
+    output = post(http, "labelled", body).json["outputs"][0]
+    assert (output["datatype"], output["shape"]) == ("BYTES", [2, 2])
+    assert output["data"] == [
+        "0.700000:1:dog", "0.700000:3:elk", "4.000000:0:cat", "3.000000:1:dog",
+    ]  # fmt: skip
+
+
+REFUSED: dict[str, tuple[dict[str, Any] | bytes, str]] = {
+    "no JSON": (b"{", "failed to parse the request JSON"),
+    "not UTF-8": (b'{"inputs": "\xff"}', "failed to parse the request JSON"),
+    "no inputs": ({}, "missing required field `inputs`"),
+    "inputs is no list": ({"inputs": 5}, "$.inputs"),
+    "shape is text": (one("FP32", "x", [1]), "$.inputs[0].shape"),  # type: ignore[arg-type]
+    "unknown datatype": (one("FP33", [1, 1], [1]), "unknown datatype 'FP33'"),
+    "negative size": (one("FP32", [1, -1], [1]), "shape [1, -1]"),
+    "too few values": (one("FP32", [1, 2], [1]), "needs 2 values in 'data', got 1"),
+    "too many values": (one("FP32", [1, 2], [1, 2, 3]), "needs 2 values in 'data', got 3"),
+    "ragged": (one("FP32", [2, 2], [[1, 2], [3]]), "rows of different lengths"),
+    "text for numbers": (one("FP32", [1, 1], ["x"]), "Expected `float`, got `str` - at `$[0]`"),
+    "no array": (one("FP32", [1, 1], 5), "'data' must be an array"),
+    "no data": (
+        {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1]}]},
+        "must have exactly one of 'data'",
+    ),
+    "binary without header": (
+        {
+            "inputs": [
+                {
+                    "name": "INPUT0",
+                    "datatype": "FP32",
+                    "shape": [1, 1],
+                    "parameters": {"binary_data_size": 4},
+                }
+            ]
+        },
+        "no header Inference-Header-Content-Length",
+    ),
+    "wrong datatype": (
+        one("INT32", [1, 1], [1]),
+        "[request id: <id_unknown>] inference input 'INPUT0' data-type is 'INT32', "
+        "but model 'ident' expects 'FP32'",
+    ),
+    "wrong rank": (
+        one("FP32", [1], [1]),
+        "unexpected shape for input 'INPUT0' for model 'ident'. Expected [-1,-1], got [1].",
+    ),
+    "too many rows": (
+        one("FP32", [9, 1], [0] * 9),
+        "[request id: <id_unknown>] inference request batch-size must be <= 8 for 'ident'",
+    ),
+    "missing input": (
+        {"inputs": []},
+        "[request id: <id_unknown>] expected 1 inputs but got 0 inputs for model 'ident'. "
+        "Got input(s) [], but missing required input(s) ['INPUT0']. "
+        "Please provide all required input(s).",
+    ),
+    "unknown output": (
+        {**one("FP32", [1, 1], [1]), "outputs": [{"name": "NOPE"}]},
+        "unexpected inference output 'NOPE' for model 'ident'",
+    ),
+    "bad parameter": (
+        {**one("FP32", [1, 1], [1]), "parameters": {"timeout": -1}},
+        "parameter 'timeout' must be whole microseconds, got -1",
+    ),
+    "nested parameter": (
+        {**one("FP32", [1, 1], [1]), "parameters": {"x": {}}},
+        "$.parameters",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_malformed_requests_are_named_in_a_400(http: Stand, case: str) -> None:
+    body, text = REFUSED[case]
+    response = post(http, "ident", body)
+    assert response.status == 400, response.body
+    assert response.headers["content-type"] == "application/json"
+    assert text in response.error, response.error
+
+
+def test_a_binary_part_of_the_wrong_size(http: Stand) -> None:
+    body, headers = v2_body([("INPUT0", "FP32", [1, 2], bytes(8))])
+    for wrong in (body[:-1], body + b"x"):
+        response = post(http, "ident", wrong, headers)
+        assert (response.status, "but its inputs take 8 ('INPUT0' 8)" in response.error) == (
+            400,
+            True,
+        )
+    short, headers = v2_body([("INPUT0", "FP32", [1, 2], bytes(7))])
+    assert "Expected 8, got 7" in post(http, "ident", short, headers).error
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"\x05\0\0\0ab", "element 0 at byte 0: length 5 runs past"),
+        (b"\x01\0\0", "4-byte length is cut off"),
+        (b"\x01\0\0\0a\x01\0\0\0b", "2 were found"),
+        (b"", "0 were found"),
+    ],
+)
+def test_broken_framing_of_bytes(http: Stand, data: bytes, text: str) -> None:
+    shape = [1, 3] if b"b" in data[5:] else [1, 1]
+    body, headers = v2_body([("INPUT0", "BYTES", shape, data)])
+    response = post(http, "ident_BYTES", body, headers)
+    assert (response.status, text in response.error) == (400, True), response.error
+
+
+def test_unknown_models_are_named(http: Stand) -> None:
+    response = ask(http, infer("idant", [[1.0]]))
+    assert response.status == 404
+    assert response.error.startswith("Request for unknown model: 'idant' is not found")
+    assert "did you mean ident" in response.error
+    version = ask(http, infer("ident/versions/9", [[1.0]]))
+    assert version.error.startswith("Request for unknown model: 'ident' version 9 is not found")
+
+
+def test_refusals_say_when_to_come_back(http: Stand, runtime: FakeRuntime) -> None:
+    late = ServeError(Reason.DEADLINE, "too late", retry_after_ms=1500.0, late_ms=12.5)
+    full = ServeError(Reason.OVERLOADED, "Exceeds maximum queue size", retry_after_ms=20.0)
+    http.do(lambda: runtime.errors.update(ident=late, fixed=full))
+    response = ask(http, infer("ident", [[1.0]]))
+    assert (response.status, response.headers["retry-after"]) == (504, "2")
+    assert response.json == {
+        "error": "too late", "reason": "deadline", "retry_after_ms": 1500.0, "late_ms": 12.5,
+    }  # fmt: skip
+    response = ask(http, infer("fixed", [[1.0] * 16]))
+    assert (response.status, response.headers["retry-after"]) == (429, "1")
+
+
+def test_a_reply_that_cannot_be_encoded_is_a_500_and_nothing_leaks(
+    http: Stand, runtime: FakeRuntime
+) -> None:
+    before = http.used_bytes
+    http.do(lambda: runtime.runs.update(ident=lambda inputs: ()))
+    wanted = [{"name": "OUTPUT0", "parameters": {"binary_data": True}}]
+    response = ask(http, infer("ident", [[1.0]], outputs=wanted))
+    assert (response.status, "gave no output 'OUTPUT0'" in response.error) == (500, True)
+
+    def elsewhere(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        span = inputs[0].span._replace(arena=12345)
+        return (inputs[0]._replace(name="OUTPUT0", span=span),)
+
+    http.do(lambda: runtime.runs.update(ident=elsewhere))
+    assert ask(http, infer("ident", [[1.0]])).status == 500
+    wait_until(lambda: http.used_bytes == before)
