@@ -101,7 +101,8 @@ def _tell_disk_from_model(source: Path, error: Exception) -> NoReturn:
     # onnxruntime has no error type for a full disk: if the model opens without being written,
     # writing was what failed.
     ort.InferenceSession(str(source), session_options(1), providers=["CPUExecutionProvider"])
-    raise OSError(f"the optimised model could not be written ({error})") from error
+    reason = str(error).strip().splitlines()[-1][-160:]
+    raise OSError(f"the optimised model could not be written (... {reason})") from error
 
 
 def _model_bytes(source: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -102,3 +103,19 @@ def test_torchscript_runs_on_the_mapped_file(tmp_path: Path) -> None:
     assert runner.shared_bytes == 3 * (256 * 256 + 256) * 4
     assert mapped_pss_bytes(os.getpid(), weights) >= runner.shared_bytes
     assert np.array_equal(private, shared)
+
+
+@pytest.mark.parametrize("kind", ["factory", "onnx"])
+def test_a_full_disk_leaves_weights_private(tmp_path: Path, kind: str) -> None:
+    folder = make(kind, tmp_path / "net", 512)
+    weights = tmp_path / "weights"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        runner, output = opened(kind, str(folder), 512, str(weights))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert runner.shared_bytes == 0
+    assert "weights of m are private, not shared" in runner.warnings[0]
+    assert output.shape == (2, 512)
+    assert list(weights.iterdir()) == []

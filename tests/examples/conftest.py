@@ -1,0 +1,8 @@
+"""The examples import each other as scripts do: by the folder they lie in."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))

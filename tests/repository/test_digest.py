@@ -1,0 +1,57 @@
+"""Digests: change with what matters, not with what does not, and read only what changed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from interlace.core.errors import RepositoryError
+from interlace.repository.digest import Digests
+from tests.repository.folders import add
+
+FILES = {"model.onnx": "abc", "sub/part": "d"}
+
+
+@pytest.mark.parametrize(
+    "change", [{"model.onnx": "abd"}, {"sub/part": ""}, {"new": ""}, {"sub/model.onnx": "abc"}]
+)
+def test_what_matters_changes_it(tmp_path: Path, change: dict[str, str]) -> None:
+    before = Digests().of(add(tmp_path, "1", FILES))
+    assert Digests().of(add(tmp_path, "1", change)) != before
+
+
+@pytest.mark.parametrize("name", ["README.md", ".gitattributes", "__pycache__/x.pyc", ".git/x"])
+def test_what_does_not_matter_leaves_it(tmp_path: Path, name: str) -> None:
+    before = Digests().of(add(tmp_path, "1", FILES))
+    assert Digests().of(add(tmp_path, "1", {name: "text"})) == before
+
+
+def test_the_place_and_links_do_not_matter(tmp_path: Path) -> None:
+    original = add(tmp_path, "a", FILES)
+    linked = tmp_path / "b"
+    linked.mkdir()
+    for name in ("model.onnx", "sub"):
+        (linked / name).symlink_to(original / name)
+    assert Digests().of(linked) == Digests().of(original)
+
+
+def test_only_changed_files_are_read_again(tmp_path: Path) -> None:
+    digests = Digests()
+    folder = add(tmp_path, "1", FILES)
+    before = digests.of(folder)
+    file = folder / "model.onnx"
+    status = file.stat()
+    file.write_text("xyz")  # as long as before
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert digests.of(folder) == before
+    os.utime(file)
+    assert digests.of(folder) != before
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = add(tmp_path, "1", FILES)
+    (folder / "gone").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(RepositoryError, match=r"gone: found No such file"):
+        Digests().of(folder)

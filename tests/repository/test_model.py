@@ -1,0 +1,244 @@
+"""From folder to model: files and model joined, contradictions named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Format
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.repository import Draft, complete, config_json, read
+from tests.repository.folders import add
+
+SAID = Signature(
+    (TensorSpec("x", "FP32", (3, -1)), TensorSpec("mask", "INT64", (-1,), optional=True)),
+    (TensorSpec("y", "FP32", (-1, 10)), TensorSpec("z", "FP32", (2,))),
+    True,
+    0,
+)
+
+
+def draft(root: Path, pbtxt: str = "", toml: str = "", **files: str) -> Draft:
+    texts = {"config.pbtxt": pbtxt, "interlace.toml": toml, "1/model.onnx": "graph"}
+    return read_after(add(root, "m", texts | files))
+
+
+def read_after(folder: Path) -> Draft:
+    return read(folder.parent, folder.name, 1)
+
+
+def test_the_model_alone_says_everything(tmp_path: Path) -> None:
+    model = complete(draft(tmp_path), SAID, 3)
+    assert model.key == "m/1#3"
+    assert model.format is Format.ONNX
+    assert model.signature == Signature(SAID.inputs, SAID.outputs, True, 32)
+    assert model.sample == {"x": (64,), "mask": (64,)}
+    assert (model.terms.slo_ms, model.terms.queue_limit) == (100.0, 4096)
+    assert len(model.digest) == 64
+    assert model.path == str(tmp_path / "m" / "1")
+
+
+def test_files_win_where_they_do_not_contradict(tmp_path: Path) -> None:
+    made = draft(
+        tmp_path,
+        'max_batch_size: 8 input { name: "x" data_type: TYPE_FP32 dims: [3, 7] }'
+        'output { name: "y" dims: [5, 10] label_filename: "names.txt" }'
+        "dynamic_batching { default_priority_level: 2 default_queue_policy { max_queue_size: 9 } }",
+        "slo_ms = 7\n[sample]\nmask = [12]",
+        **{"names.txt": "cat\ndog\n"},
+    )
+    model = complete(made, SAID, 0)
+    assert model.signature.max_batch == 8
+    assert model.signature.inputs == (TensorSpec("x", "FP32", (3, 7)), SAID.inputs[1])
+    assert model.signature.outputs == (TensorSpec("y", "FP32", (5, 10)),)
+    assert model.sample == {"mask": (12,)}
+    assert (model.terms.slo_ms, model.terms.priority, model.terms.queue_limit) == (7.0, 2, 9)
+    assert model.labels == {"y": ("cat", "dog")}
+
+
+def test_naming_labels_hides_no_output(tmp_path: Path) -> None:
+    made = draft(tmp_path, 'output { name: "y" label_filename: "l" }', l="a\n \n")
+    model = complete(made, SAID, 0)
+    assert model.signature.outputs == SAID.outputs
+    assert model.labels == {"y": ("a", " ")}
+
+
+@pytest.mark.parametrize(
+    ("pbtxt", "toml", "message"),
+    [
+        (
+            'input { name: "w" }',
+            "",
+            r"pbtxt:1: input\[0\].name: found 'w'; expected an input of the",
+        ),
+        ('output { name: "Y" }', "", r"output\[0\].name: found 'Y'.*Known|found 'Y'"),
+        ('input { name: "x" data_type: TYPE_INT8 }', "", "found TYPE_INT8; expected TYPE_FP32, as"),
+        ('input { name: "x" dims: [4, 7] }', "", r"dims: found \[4, 7\]; expected \[3, -1\], as"),
+        ('max_batch_size: 2 input { name: "x" dims: [3] }', "", r"found \[3\]; expected \[3, -1\]"),
+        ('input { name: "x" optional: true }', "", r"optional: found true; expected false"),
+        ('input { name: "x" } input { name: "x" }', "", r"input\[1\].name: found 'x' again"),
+        ("", "[sample]\nxx = [3]", r"interlace.toml:2: sample.xx: found input 'xx'; expected did"),
+        ("", "[sample]\nx = [4, 9]", r"sample.x: found \[4, 9\]; expected sizes that fit dims"),
+        ("", "[sample]\nx = [1, 2, 3]", r"sample.x: found \[1, 2, 3\]"),
+    ],
+)
+def test_contradictions_are_named(tmp_path: Path, pbtxt: str, toml: str, message: str) -> None:
+    with pytest.raises(RepositoryError, match=message):
+        complete(draft(tmp_path, pbtxt, toml), SAID, 0)
+
+
+def test_full_samples_are_cut_to_free_dims(tmp_path: Path) -> None:
+    model = complete(draft(tmp_path, "", "[sample]\nx = [3, 50]"), SAID, 0)
+    assert model.sample == {"x": (50,), "mask": (64,)}
+
+
+@pytest.mark.parametrize(
+    ("pbtxt", "toml"),
+    [
+        ("max_batch_size: 0", ""),
+        ("", "max_batch = 0"),
+        ('input { name: "x" dims: [-1, 3, 5] }', ""),
+    ],
+)
+def test_no_batching_means_full_shapes(tmp_path: Path, pbtxt: str, toml: str) -> None:
+    signature = complete(draft(tmp_path, pbtxt, toml), SAID, 0).signature
+    assert not signature.batched
+    assert signature.max_batch == 1
+    assert signature.inputs[1].dims == (-1, -1)
+    assert signature.outputs[1].dims == (-1, 2)
+
+
+def test_batching_needs_a_free_first_dim(tmp_path: Path) -> None:
+    fixed = Signature((TensorSpec("x", "FP32", (1, 3)),), (), False, 0)
+    for pbtxt, toml in (("max_batch_size: 4", ""), ("", "max_batch = 4")):
+        where = "pbtxt:1: max_batch_size" if pbtxt else "toml:1: max_batch"
+        with pytest.raises(RepositoryError, match=f"{where}: found batching, but 'x' of the model"):
+            complete(draft(tmp_path, pbtxt, toml), fixed, 0)
+
+
+def test_a_models_own_limit_holds(tmp_path: Path) -> None:
+    limited = Signature(SAID.inputs, SAID.outputs, True, 16)
+    assert complete(draft(tmp_path), limited, 0).signature.max_batch == 16
+    with pytest.raises(RepositoryError, match="max_batch: found 20 rows; expected at most 16"):
+        complete(draft(tmp_path, "", "max_batch = 20"), limited, 0)
+
+
+def test_without_the_model_the_files_must_say_everything(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match="input: found no full description of every input"):
+        complete(draft(tmp_path, 'input { name: "x" }'), None, 0)
+    text = (
+        'max_batch_size: 4 input { name: "x" data_type: TYPE_BOOL dims: [1] }'
+        'output { name: "y" data_type: TYPE_STRING dims: [1] }'
+    )
+    signature = complete(draft(tmp_path, text), None, 0).signature
+    assert signature.outputs == (TensorSpec("y", "BYTES", (1,)),)
+
+
+def test_the_provisional_model_says_what_files_say(tmp_path: Path) -> None:
+    text = (
+        'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: [1] } output { name: "y" }'
+    )
+    model = draft(tmp_path, text, "[sample]\nx = [9]").provisional()
+    assert model.signature == Signature((TensorSpec("x", "FP32", (1,)),), (), True, 4)
+    assert model.sample == {"x": (9,)}
+
+
+@pytest.mark.parametrize(
+    ("pbtxt", "message"),
+    [
+        ("ensemble_scheduling { step { } }", "found an ensemble; expected a model without: not"),
+        ("sequence_batching { max_sequence_idle_microseconds: 5 }", "found a stateful model"),
+        ("model_transaction_policy { decoupled: true }", "decoupled: found true"),
+        ('input { name: "x" dims: 1 reshape { } }', r"input\[0\].reshape: found another shape"),
+        ('input { name: "x" allow_ragged_batch: true }', "allow_ragged_batch: found true"),
+        ("input { dims: [1] }", r"input\[0\]: found no name"),
+        (
+            'output { name: "y" label_filename: "../x" }',
+            "found '../x'; expected a file in the model",
+        ),
+        ('output { name: "y" label_filename: "none" }', "label_filename: found .*none"),
+        ('name: "n"', "found 'n'; expected 'm'"),
+    ],
+)
+def test_what_is_not_supported_is_refused(tmp_path: Path, pbtxt: str, message: str) -> None:
+    with pytest.raises(RepositoryError, match=message):
+        draft(tmp_path, pbtxt)
+
+
+def test_what_has_no_effect_is_told(tmp_path: Path) -> None:
+    text = "instance_group { count: 2 }\ndynamic_batching { max_queue_delay_microseconds: 5 }"
+    notes = draft(tmp_path, text).notes
+    assert len(notes) == 2
+    assert "config.pbtxt:1: instance_group has no effect" in notes[0]
+    assert "dynamic_batching.max_queue_delay_microseconds has no effect" in notes[1]
+
+
+def test_a_config_sent_by_a_client_stands_in_for_the_file(tmp_path: Path) -> None:
+    add(
+        tmp_path,
+        "m",
+        {"config.pbtxt": "nonsense", "interlace.toml": "slo_ms = 9", "1/model.onnx": ""},
+    )
+    made = read(tmp_path, "m", 1, '{"maxBatchSize": 2}')
+    assert complete(made, SAID, 0).signature.max_batch == 2
+    assert made.terms.slo_ms == 9.0
+
+
+@pytest.mark.parametrize(("name", "version"), [("../m", 1), ("m", 2), ("none", 1)])
+def test_what_is_not_there_is_named(tmp_path: Path, name: str, version: int) -> None:
+    add(tmp_path, "m", {"1/model.onnx": ""})
+    with pytest.raises(RepositoryError, match=r"model name|no such folder"):
+        read(tmp_path, name, version)
+
+
+DIMS = st.lists(st.sampled_from([-1, 1, 5]), max_size=3)
+
+
+@given(st.lists(DIMS, min_size=1, max_size=3), st.booleans(), st.none() | st.integers(0, 9))
+@settings(max_examples=80, deadline=None)
+def test_shapes_on_the_wire_do_not_depend_on_batching(
+    tmp_path_factory: pytest.TempPathFactory, shapes: list[list[int]], batched: bool, asked: Any
+) -> None:
+    """With the rows in front, a tensor's shape is the model's own however it is batched."""
+    specs = tuple(TensorSpec(f"t{n}", "FP32", tuple(dims)) for n, dims in enumerate(shapes))
+    toml = "" if asked is None else f"max_batch = {asked}"
+    made = draft(tmp_path_factory.mktemp("r"), "", toml)
+    try:
+        found = complete(made, Signature(specs, specs, batched, 0), 0).signature
+    except RepositoryError:
+        assert asked and not batched
+        assert any(dims[:1] != [-1] for dims in shapes)
+        return
+    assert found.batched == (batched if asked is None else asked > 0)
+    for before, after in zip(specs, found.inputs, strict=True):
+        rows = (-1,)
+        own = rows + before.dims if batched else before.dims
+        assert (rows + after.dims if found.batched else after.dims) == own
+
+
+def test_config_json_is_what_clients_read(tmp_path: Path) -> None:
+    text = 'output { name: "y" label_filename: "l" }'
+    text += 'parameters { key: "k" value { string_value: "v" } }'
+    made = draft(tmp_path, text, "max_batch = 4", l="a\nb\n")
+    rendered = config_json(complete(made, SAID, 0), made.config)
+    assert rendered["max_batch_size"] == 4
+    assert (rendered["platform"], rendered["backend"]) == ("onnxruntime_onnx", "onnxruntime")
+    assert rendered["input"][0]["dims"] == [3, -1]
+    assert (
+        rendered["input"][1] | {"optional": True, "data_type": "TYPE_INT64"} == rendered["input"][1]
+    )
+    assert rendered["output"][0]["label_filename"] == "l"
+    assert rendered["parameters"]["labels:y"] == {"string_value": "a\nb"}
+    assert rendered["parameters"]["k"] == {"string_value": "v"}
+    assert rendered["parameters"]["slo_ms"] == {"string_value": "100"}
+    assert rendered["model_transaction_policy"] == {"decoupled": False}
+    assert rendered["version_policy"] == {"latest": {"num_versions": 1}}
+    assert "dynamic_batching" in rendered
+    unbatched = config_json(complete(draft(tmp_path, "max_batch_size: 0"), SAID, 0), made.config)
+    assert unbatched["max_batch_size"] == 0
+    assert "dynamic_batching" not in unbatched

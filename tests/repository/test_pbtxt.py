@@ -1,0 +1,130 @@
+"""config.pbtxt: what protobuf text allows, and mistakes with the line they stand on."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlace.core.errors import RepositoryError
+from interlace.repository.config import Config
+from interlace.repository.pbtxt import parse_pbtxt
+
+WHOLE = """
+# A comment.
+name: "resnet"  # another
+backend: 'onnx' "runtime"
+max_batch_size: 0x10
+version_policy { specific { versions: [1, 3] versions: 7 } }
+input [
+  { name: "x" data_type: TYPE_FP32, dims: [ 3, -1, -1 ] },
+  { name: "m" data_type: 8; dims: -1 optional: true }
+]
+output < name: "y\\n\\x41\\101\\"" data_type: TYPE_STRING dims: [] >
+instance_group { kind: KIND_GPU count: 2 gpus: [ 0 ] }
+dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }
+parameters: { key: "slo_ms", value: { string_value: "20" } }
+parameters [ { key: "other" value { string_value: "x" } } ]
+optimization { graph { level: 1 } cuda { graphs: true } }
+"""
+
+
+def test_a_whole_file() -> None:
+    config = parse_pbtxt(WHOLE, "config.pbtxt")
+    assert config.values == {
+        "name": "resnet",
+        "backend": "onnxruntime",
+        "max_batch_size": 16,
+        "version_policy": {"specific": {"versions": [1, 3, 7]}},
+        "input": [
+            {"name": "x", "data_type": "TYPE_FP32", "dims": [3, -1, -1]},
+            {"name": "m", "data_type": "TYPE_INT32", "dims": [-1], "optional": True},
+        ],
+        "output": [{"name": 'y\nAA"', "data_type": "TYPE_STRING"}],
+        "instance_group": [{"kind": "KIND_GPU", "count": 2, "gpus": [0]}],
+        "dynamic_batching": {"preferred_batch_size": [4, 8], "max_queue_delay_microseconds": 100},
+        "parameters": {"slo_ms": {"string_value": "20"}, "other": {"string_value": "x"}},
+        "optimization": {"graph": {"level": 1}, "cuda": {"graphs": True}},
+    }
+    assert config.lines["input[1].data_type"] == 9
+    assert config.where("max_batch_size") == "config.pbtxt:5: max_batch_size"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "\nmax_batch: 3",
+            "c:2: ModelConfig: found field 'max_batch'; .*did you mean 'max_batch_s",
+        ),
+        ('input { nam: "x" }', r"c:1: input\[0\]: found field 'nam'; .*did you mean 'name'"),
+        ('max_batch_size: "3"', "c:1: max_batch_size: found '3'; expected an integer"),
+        ("max_batch_size: 1.5", "found '1.5'; expected an integer"),
+        ("max_batch_size: [1]", "found a list; expected one value"),
+        ("max_batch_size: 1\nmax_batch_size: 2", "c:2: max_batch_size: found given twice"),
+        ("name: resnet", "c:1: name: found 'resnet'; expected a quoted string"),
+        ("input { data_type: TYPE_FLOAT }", "found 'TYPE_FLOAT'; expected one of TYPE_INVALID, "),
+        ("input { dims: [1 2] }", r"input\[0\].dims: found '2'; expected ',' or '\]'"),
+        ("input { optional: yes }", "found 'yes'; expected true or false"),
+        ("input {\n name: 'x'\n", r"c:3: input\[0\]: found end of file; expected '}'"),
+        ("input: 3", r"c:1: input\[0\]: found '3'; expected a message"),
+        ("name { }", "c:1: name: found a message; expected a quoted string"),
+        ("name 'x'", "found 'x'; expected ':' or a message"),
+        ("name: 'x", 'c:1: found "\'x"; expected protobuf text'),
+        ("= 3", "expected protobuf text"),
+        ("parameters { value { string_value: '1' } }", "found an entry without key"),
+        ("optimization {" * 40, "messages nested too deep"),
+        ("}", "found '}'; expected a field name"),
+    ],
+)
+def test_mistakes_are_named_with_their_line(text: str, message: str) -> None:
+    with pytest.raises(RepositoryError, match=message):
+        parse_pbtxt(text, "c")
+
+
+def test_an_empty_file_says_nothing() -> None:
+    assert parse_pbtxt(" # nothing\n", "c") == Config("c", {}, {})
+
+
+def as_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + " ".join(f"{key}: {as_text(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(as_text, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str) and not value.startswith("TYPE_"):
+        return '"' + "".join(f"\\{byte:03o}" for byte in value.encode()) + '"'
+    return str(value)
+
+
+TENSORS = st.fixed_dictionaries(
+    {"name": st.text(), "data_type": st.sampled_from(["TYPE_FP32", "TYPE_BOOL"])},
+    optional={"dims": st.lists(st.integers(-1, 9), min_size=1), "optional": st.booleans()},
+)
+CONFIGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.text(),
+        "max_batch_size": st.integers(-(2**63), 2**63),
+        "input": st.lists(TENSORS, min_size=1, max_size=3),
+        "version_policy": st.just({"all": {}}),
+    },
+)
+
+
+@given(CONFIGS)
+@settings(max_examples=100, deadline=None)
+def test_what_is_written_is_read(values: dict[str, Any]) -> None:
+    text = " ".join(f"{key}: {as_text(value)}" for key, value in values.items())
+    assert parse_pbtxt(text, "c").values == values
+
+
+@given(st.text(alphabet="{}[]<>:,; ab01\"'#-\\\n", max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(RepositoryError):
+        parse_pbtxt(text, "c")
