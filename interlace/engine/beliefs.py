@@ -13,6 +13,7 @@ _QUANTILE = 0.9
 _STEP = 0.05
 _LOW, _HIGH = 0.5, 20.0
 _SHAPES = 256
+_STALE_MS, _BRIGHTEN = 1000.0, 0.97
 
 
 class Belief:
@@ -31,6 +32,7 @@ class Belief:
         self._best: dict[int, int] = {}
         self._overall = 1.0
         self._by_shape: dict[Hashable, float] = {}
+        self._learned_ms = float("-inf")
 
     def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
         table = self._tables.get(share_pct)
@@ -46,8 +48,22 @@ class Belief:
             best = self._best[share_pct] = max(1, batch)
         return best
 
-    def learn(self, rows: int, share_pct: int, shape: Hashable, seen_ms: float) -> None:
+    def doubt(self, shape: Hashable, now_ms: float) -> None:
+        """A request was refused because even alone it seemed too slow.
+
+        Refusals teach nothing, so a belief that is too dark would never be mended: it is brightened
+        a little at each, until one request is let through and shows the truth.
+        """
+        if now_ms - self._learned_ms > _STALE_MS and shape in self._by_shape:
+            self._by_shape[shape] = max(_LOW, self._by_shape[shape] * _BRIGHTEN)
+        elif now_ms - self._learned_ms > _STALE_MS:
+            self._overall = max(_LOW, self._overall * _BRIGHTEN)
+
+    def learn(
+        self, rows: int, share_pct: int, shape: Hashable, seen_ms: float, now_ms: float
+    ) -> None:
         """Enter one execution that took ``seen_ms``."""
+        self._learned_ms = now_ms
         before = self._by_shape.get(shape, self._overall)
         ratio = seen_ms / self.latency_ms(rows, share_pct, shape) * before
         if len(self._by_shape) < _SHAPES or shape in self._by_shape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Answer, Command, Finished, Run, WakeAt
@@ -13,6 +14,9 @@ from interlace.engine.rates import Rates
 from interlace.engine.state import State, Tenant
 from interlace.engine.view import GpuView
 from interlace.policy.base import Launch, System
+
+#: A deadline is looked at just after it: at the very moment it is not missed yet.
+_AFTER_MS: Final = 0.1
 
 
 class Serving:
@@ -41,7 +45,7 @@ class Serving:
         if any(host.batch is None for host in tenant.hosts):
             commands = self.dispatch({host.gpu for host in tenant.hosts}, now_ms)
         if tenant.queue.head is request:
-            commands.append(WakeAt(request.deadline_ms))
+            commands.append(WakeAt(request.deadline_ms + _AFTER_MS))
         return commands
 
     def _judge(self, request: Request, tenant: Tenant, now_ms: float) -> ServeError | None:
@@ -51,7 +55,11 @@ class Serving:
             return None  # loading: it waits in the queue, and its deadline is kept there
         view = self._views[tenant.hosts[0].gpu]
         refusal = self._system.admission(request, view, now_ms)
-        return refusals.late(request, refusal, now_ms) if refusal else None
+        if refusal is None:
+            return None
+        if refusal.retry_after_ms is None:
+            tenant.belief.doubt(request.shape, now_ms)
+        return refusals.late(request, refusal, now_ms)
 
     def cancel(self, model: str, request_id: int) -> list[Command]:
         """Take a request out of its queue; one that runs is answered when its batch ends."""
@@ -75,7 +83,7 @@ class Serving:
             return self._failed(run.batch, finished.failure.detail, now_ms)
         batch = run.batch
         if live is not None and batch.model in self._state.tenants:
-            self._learn(batch, live, now_ms - started_ms)
+            self._learn(batch, live, now_ms - started_ms, now_ms)
             self._state.charge(live.gpu, batch.model, started_ms, now_ms - started_ms)
         return self._answers(finished, batch, started_ms, now_ms)
 
@@ -100,7 +108,7 @@ class Serving:
             if tenant.queue.head is not None:
                 next_ms = min(next_ms, tenant.queue.head.deadline_ms)
         if next_ms < float("inf"):
-            commands.append(WakeAt(next_ms))
+            commands.append(WakeAt(next_ms + _AFTER_MS))
         return commands
 
     def abandon(self, tenant: Tenant, error: ServeError) -> list[Command]:
@@ -128,9 +136,9 @@ class Serving:
         live.starts_ms[launch.model] = now_ms
         return run
 
-    def _learn(self, batch: Batch, live: Live, seen_ms: float) -> None:
+    def _learn(self, batch: Batch, live: Live, seen_ms: float, now_ms: float) -> None:
         belief = self._state.tenants[batch.model].belief
-        belief.learn(batch.rows, live.share_pct, batch.requests[0].shape, seen_ms)
+        belief.learn(batch.rows, live.share_pct, batch.requests[0].shape, seen_ms, now_ms)
 
     def _answers(
         self, finished: Finished, batch: Batch, started_ms: float, now_ms: float
@@ -166,7 +174,7 @@ class Serving:
             elif self._may_retry(request, tenant, now_ms) and tenant is not None:
                 self._state.retried.add(request.id)
                 tenant.queue.push(request)
-                commands.append(WakeAt(request.deadline_ms))
+                commands.append(WakeAt(request.deadline_ms + _AFTER_MS))
             else:
                 self._state.retried.discard(request.id)
                 error = ServeError(Reason.BACKEND, detail)

@@ -12,6 +12,7 @@ from interlace.policy.dispatchers.deadline import deadline
 from interlace.policy.dispatchers.duty import duty
 from interlace.policy.eviction import least_recently_used
 from interlace.policy.planners.gpulet import Gpulet
+from interlace.policy.planners.nested import Nested
 from interlace.policy.planners.whole import whole
 from interlace.policy.planners.widest import Widest
 from interlace.policy.scaling import fixed, grow_and_shrink
@@ -22,7 +23,7 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="interlace",
             source="ours",
-            planner=Widest(Gpulet(glets_per_gpu=0)),
+            planner=Nested(),
             dispatcher=deadline,
             admission=Deadline(),
             scaler=grow_and_shrink,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from interlace.perf.latency import surface
 from interlace.perf.memory import needed_bytes
 from interlace.policy.catalog import CATALOG, system
 from interlace.policy.planners.gpulet import Gpulet
+from interlace.policy.planners.nested import Nested
 
 SHARES = (20, 40, 60, 80, 100)
 
@@ -103,23 +106,50 @@ def test_gpulet_conserves_demand_and_keeps_slos(
             assert len([p for p in plan.partitions if p.gpu == gpu.id]) <= bound
 
 
+@planners
 @settings(max_examples=25, deadline=None)
 @given(worlds())
-def test_the_widest_plan_houses_every_model_that_could_be_served_alone(
+def test_every_model_has_a_home_or_a_reason(
+    name: str, world: tuple[list[Demand], Fleet, dict[str, Profile]]
+) -> None:
+    demand, fleet, profiles = world
+    plan = system(name).planner(demand, fleet, profiles, Plan())
+    housed = {slot.model for p in plan.partitions for slot in p.slots}
+    assert all(one.model in housed or plan.reasons.get(one.model) for one in demand)
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds())
+def test_nested_hosts_are_nested_and_its_headroom_fits(
     world: tuple[list[Demand], Fleet, dict[str, Profile]],
 ) -> None:
     demand, fleet, profiles = world
-    plan = system("interlace").planner(demand, fleet, profiles, Plan())
-    housed = {slot.model for p in plan.partitions for slot in p.slots}
+    plan = Nested(busy=1.0)(demand, fleet, profiles, Plan())
+    hosts: dict[str, set[str]] = {}
+    for p in plan.partitions:
+        for slot in p.slots:
+            hosts.setdefault(slot.model, set()).add(p.id)
+    if any("memory" in reason for reason in plan.reasons.values()):
+        return
+    memory_bound = len({frozenset(h) for h in hosts.values()}) > len(plan.partitions)
+    sets = sorted(hosts.values(), key=len)
+    assert memory_bound or all(a <= b for a, b in itertools.pairwise(sets))
     for one in demand:
-        alone_ms = surface(profiles[one.model]).latency_ms(1, 100)
-        if (
-            2 * alone_ms <= one.slo_ms
-            and len(demand) == 1
-            and profiles[one.model].weights_bytes < 1_900
-        ):
-            assert one.model in housed
-        assert one.model in housed or one.model in plan.unserved_rps
+        if one.model in hosts:
+            alone_ms = surface(profiles[one.model]).latency_ms(1, plan.partitions[0].share_pct)
+            assert alone_ms <= one.slo_ms
+
+
+def test_a_long_model_leaves_one_partition_to_a_tight_one() -> None:
+    profiles = {
+        "long": _profile("long", 60.0, 1.0, 10, 1),
+        "tight": _profile("tight", 2.0, 1.0, 10, 1),
+    }
+    fleet = Fleet((Gpu("g", "k", 2, 100, (50, 100)),))
+    demand = [Demand("long", 5.0, 300.0), Demand("tight", 50.0, 40.0)]
+    plan = Nested()(demand, fleet, profiles, Plan())
+    hosted = sorted(sorted(slot.model for slot in p.slots) for p in plan.partitions)
+    assert hosted == [["long", "tight"], ["tight"]]
 
 
 def test_an_empty_fleet_and_an_empty_demand_are_plans() -> None:

@@ -1,0 +1,208 @@
+"""Equal partitions with nested hosts: everyone shares with everyone, except who would be late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.perf.latency import Surface, surface
+from interlace.perf.memory import needed_bytes
+
+#: Accelerator time that a model of unknown rate is taken to want.
+_UNKNOWN_SHARE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    """One model at one share: its time alone, time per row in its best batch, that batch."""
+
+    demand: Demand
+    rate_rps: float
+    alone_ms: float
+    row_ms: float
+    batch: int
+
+    @property
+    def work(self) -> float:
+        """Accelerators kept busy by the planned rate."""
+        return self.rate_rps * self.row_ms / 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """``homes`` are (gpu, share); ``depth[model]`` of them, from the first, host the model."""
+
+    homes: tuple[tuple[str, int], ...]
+    loads: tuple[_Load, ...]
+    depth: Mapping[str, int]
+    headroom: float
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """Cut every accelerator into equal partitions and let most models run in most of them.
+
+    A model hosted by many partitions finds an idle one sooner, and bursts of one model use what
+    another leaves. What limits this is blocking: a request may arrive just after a long batch of
+    another model began. So for every model there must be at least one partition in which the
+    longest single execution of any other, and its own, together take at most ``patience`` of its
+    SLO. Long models are therefore kept to the first partitions, short ones run in all: the sets
+    of hosts are nested, and by Hall's condition a factor k on all rates fits if and only if for
+    each m the models that only the first m partitions host need at most m times ``busy``.
+
+    Among the shares that the hardware offers the layout of largest k is taken; it is the plan's
+    ``headroom``. Models that no layout can place are ``unserved``, with the reason.
+    """
+
+    patience: float = 0.9
+    busy: float = 0.85
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        surfaces = {one.model: surface(profiles[one.model]) for one in demand}
+        best: _Layout | None = None
+        for share_pct in sorted({s for gpu in fleet.gpus for s in gpu.shares_pct}):
+            layout = self._layout(share_pct, demand, fleet, profiles, surfaces)
+            if layout is not None and (best is None or _rank(layout) > _rank(best)):
+                best = layout
+        if best is None:
+            reason = "no accelerator" if not fleet.gpus else "no model meets its SLO on any share"
+            everyone = {one.model: one.rate_rps for one in demand}
+            return Plan((), everyone, dict.fromkeys(everyone, reason))
+        return _plan(best, demand, surfaces)
+
+    def _layout(
+        self,
+        share_pct: int,
+        demand: Sequence[Demand],
+        fleet: Fleet,
+        profiles: Profiles,
+        surfaces: Mapping[str, Surface],
+    ) -> _Layout | None:
+        """The layout of equal partitions of that share; ``None`` if it serves nobody."""
+        able = [gpu for gpu in fleet.gpus if share_pct in gpu.shares_pct]
+        # By round, not by accelerator: the first partitions, with the long models, spread out.
+        rounds = range(100 // share_pct)
+        homes = tuple((gpu.id, share_pct) for _ in rounds for gpu in able)
+        loads = [
+            load
+            for one in demand
+            if (load := _load(one, surfaces[one.model], share_pct)) is not None
+        ]
+        if not homes or (demand and not loads):
+            return None
+        loads.sort(key=lambda load: (-load.alone_ms, load.demand.model))
+        depth = self._depths(loads, len(homes))
+        kept = _remembered(loads, depth, homes, fleet, profiles)
+        return _Layout(homes, kept, depth, self._headroom(kept, depth, len(homes)))
+
+    def _depths(self, loads: Sequence[_Load], count: int) -> dict[str, int]:
+        """Partitions per model: all of them, less what tighter models need kept free."""
+        depth = {load.demand.model: count for load in loads}
+        for tight in sorted(loads, key=lambda load: load.demand.slo_ms):
+            limit_ms = self.patience * tight.demand.slo_ms - tight.alone_ms
+            blockers = [load for load in loads if load is not tight and load.alone_ms > limit_ms]
+            for blocker in blockers:
+                # One partition fewer than the tight model has, but never none.
+                most = max(1, depth[tight.demand.model] - 1)
+                depth[blocker.demand.model] = min(depth[blocker.demand.model], most)
+        return _ordered(loads, depth)
+
+    def _headroom(self, loads: Sequence[_Load], depth: Mapping[str, int], count: int) -> float:
+        """The largest factor on every rate that fits (Hall's condition on nested hosts)."""
+        factors = [
+            self.busy * m / work
+            for m in range(1, count + 1)
+            if (work := sum(x.work for x in loads if depth[x.demand.model] <= m)) > 0
+        ]
+        return min(factors, default=float("inf"))
+
+
+def _rank(layout: _Layout) -> tuple[int, float, int]:
+    """More models first, then more headroom, then larger partitions."""
+    return (len(layout.loads), layout.headroom, layout.homes[0][1])
+
+
+def _load(one: Demand, latency: Surface, share_pct: int) -> _Load | None:
+    """A model's load at a share; ``None`` if not even one row meets its SLO there."""
+    try:
+        alone_ms = latency.latency_ms(1, share_pct)
+    except ValueError:
+        return None
+    if alone_ms > one.slo_ms:
+        return None
+    batch = max(1, latency.best_batch(one.slo_ms / 2.0, share_pct, one.max_batch))
+    row_ms = latency.latency_ms(batch, share_pct) / batch
+    whole_ms = latency.latency_ms(1, 100)
+    rate_rps = one.rate_rps if one.rate_rps > 0 else 1000.0 * _UNKNOWN_SHARE / whole_ms
+    return _Load(one, rate_rps, alone_ms, row_ms, batch)
+
+
+def _ordered(loads: Sequence[_Load], depth: dict[str, int]) -> dict[str, int]:
+    """Nested in order of length: a shorter model is hosted wherever a longer one is."""
+    deepest = 1
+    for load in loads:
+        deepest = depth[load.demand.model] = max(depth[load.demand.model], deepest)
+    return depth
+
+
+def _remembered(
+    loads: Sequence[_Load],
+    depth: dict[str, int],
+    homes: Sequence[tuple[str, int]],
+    fleet: Fleet,
+    profiles: Profiles,
+) -> tuple[_Load, ...]:
+    """The loads that memory holds; a model gives up partitions before it is left out."""
+    kept: list[_Load] = []
+    held: dict[str, list[str]] = {gpu.id: [] for gpu in fleet.gpus}
+    for load in loads:
+        model = load.demand.model
+        fits = 0
+        for gpu, _ in homes[: depth[model]]:
+            if needed_bytes([*held[gpu], model], profiles) > fleet.gpu(gpu).memory_bytes:
+                break
+            held[gpu].append(model)
+            fits += 1
+        depth[model] = fits
+        if fits:
+            kept.append(load)
+    return tuple(kept)
+
+
+def _plan(layout: _Layout, demand: Sequence[Demand], surfaces: Mapping[str, Surface]) -> Plan:
+    slots: list[list[Slot]] = [[] for _ in layout.homes]
+    for load in layout.loads:
+        model = load.demand.model
+        count = layout.depth[model]
+        for index in range(count):
+            rate_rps = load.rate_rps * layout.headroom / count
+            slots[index].append(Slot(model, load.batch, rate_rps))
+    partitions = tuple(
+        Partition(f"{gpu}:{index}", gpu, share_pct, tuple(held))
+        for index, ((gpu, share_pct), held) in enumerate(zip(layout.homes, slots, strict=True))
+        if held
+    )
+    placed = {load.demand.model for load in layout.loads}
+    short = min(1.0, layout.headroom)
+    unserved = {x.demand.model: x.rate_rps * (1 - short) for x in layout.loads if short < 1}
+    reasons = dict.fromkeys(unserved, "the accelerators are full")
+    for one in demand:
+        if one.model not in placed:
+            unserved[one.model] = one.rate_rps
+            reasons[one.model] = _why_not(one, surfaces[one.model])
+    return Plan(partitions, unserved, reasons, headroom=layout.headroom)
+
+
+def _why_not(one: Demand, latency: Surface) -> str:
+    alone_ms = latency.latency_ms(1, 100)
+    if alone_ms > one.slo_ms:
+        return (
+            f"one row alone takes {alone_ms:.1f} ms on a whole accelerator, more than the SLO of "
+            f"{one.slo_ms:g} ms: raise the SLO"
+        )
+    return "no accelerator has the memory left for it"
