@@ -32,7 +32,7 @@ class HttpServer:
         api_key: str | None = None,
     ) -> None:
         self._limits = limits or HttpLimits()
-        admin = AdminResponder()
+        admin = AdminResponder(self._limits)
         responders: dict[Kind, Responder] = {Kind.ADMIN: admin, Kind.LOAD: admin}
         if door is not None:
             responders |= {Kind.INFER: door, Kind.GENERATE: door}

@@ -11,8 +11,9 @@ import msgspec
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.admin import Admin
-from interlace.server.compress import pack
+from interlace.server.compress import pack, unpack
 from interlace.server.http_head import Head
+from interlace.server.http_limits import HttpLimits
 from interlace.server.http_routes import Answer, Kind, Query, Route
 from interlace.server.http_status import head_of
 from interlace.server.landing import Landing
@@ -32,7 +33,8 @@ Act = Callable[[Query], object]
 class AdminResponder:
     """Answers administrative requests, at once or from a task."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, connection: Connection, head: Head, body: Landing | bytes) -> _Later | None:
@@ -40,6 +42,8 @@ class AdminResponder:
         assert isinstance(body, bytes)
         method = "GET" if head.method == "HEAD" else head.method
         try:
+            if head.encoding:
+                body = unpack(body, head.encoding, self._limits.admin_bytes)
             answer = head.route.respond[method](Query(head.names, body))
         except ServeError as error:
             connection.fail(error)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
+import itertools
 import json
 import os
+import socket
 import struct
+import zlib
 from collections.abc import Iterator
 from multiprocessing import shared_memory
 from typing import Any
@@ -15,6 +19,8 @@ import pytest
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.base import IndexEntry
+from interlace.server.http import HttpServer
+from interlace.server.http_admin import metrics_route
 from tests.server.fakes import FakeControl, one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Reader, Response, binary_outputs, exchange, infer, request, v2_body
@@ -197,6 +203,31 @@ def test_cuda_shared_memory_is_refused_but_unregister_passes(http: Stand) -> Non
     body = {"raw_handle": {"b64": "AAAA"}, "device_id": 0, "byte_size": 4}
     refused = post(http, "/v2/cudasharedmemory/region/x/register", body)
     assert (refused.status, "CUDA shared memory" in refused.error) == (501, True)
+
+
+def test_compressed_administration(http: Stand) -> None:
+    data = gzip.compress(b'{"ready": true}')
+    with http.connect() as connection:
+        headers = {"Content-Encoding": "gzip"}
+        packed = request("POST", "/v2/repository/index", data, headers)
+        assert exchange(connection, packed).json == []
+        bomb = request("POST", "/v2/repository/index", gzip.compress(bytes(2 << 20)), headers)
+        assert exchange(connection, bomb).status == 413
+        listing = request("GET", "/v2/models/stats", headers={"Accept-Encoding": "deflate"})
+        stats = exchange(connection, listing)
+        assert stats.headers["content-encoding"] == "deflate"
+        assert json.loads(zlib.decompress(stats.body))["model_stats"]
+
+
+def test_metrics_have_a_port_of_their_own(http: Stand) -> None:
+    pages = itertools.count()
+    server = http.do(lambda: HttpServer([metrics_route(lambda: f"x {next(pages)}\n")]))
+    port = http.wait(server.listen("127.0.0.1", 0))
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        for i in range(3):
+            assert exchange(connection, request("GET", "/metrics")).body == b"x %d\n" % i
+        assert exchange(connection, request("GET", "/v2")).status == 404
+    http.wait(server.close())
 
 
 def test_metrics_are_served_here_too(http: Stand) -> None:
