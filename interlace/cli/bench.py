@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -15,7 +16,7 @@ from interlace.cli.failure import CommandError
 from interlace.cli.loadbody import make_ask
 from interlace.cli.loadgen import Flow, Load
 from interlace.cli.loadreport import Result, summarise
-from interlace.cli.options import numbers, pairs, positive
+from interlace.cli.options import numbers, pairs, positive, read_key
 from interlace.cli.v2client import Server
 
 _DRAIN_S = 10.0
@@ -40,6 +41,7 @@ def bench(
         list[str] | None,
         typer.Option(metavar="MODEL/INPUT=N,N,...", help="Full shape of an input with free dims."),
     ] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="Send the key in this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
 ) -> None:
     """Send open-loop load to a running server; report goodput, latency, refusals.
@@ -57,7 +59,7 @@ def bench(
     """
     positive({"--rate": rate, "--seconds": seconds, "--connections": connections})
     positive({"--slo-ms": slo_ms})
-    server = Server(url)
+    server = Server(url, read_key(api_key_file))
     shapes = {key: _sizes(key, text) for key, text in pairs("--shape", shape or []).items()}
     flows = []
     for index, (model, rate_rps) in enumerate(_rates(models, rate).items()):

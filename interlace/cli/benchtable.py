@@ -26,18 +26,17 @@ def show(results: Sequence[Result], notes: Sequence[str]) -> None:
     """Print one line per model, then what a reader should know before trusting it."""
     out = console()
     for note in notes:
-        out.print(note, style="dim")
+        out.print(note, soft_wrap=True)
     figures = table(("model",), _FIGURES)
     for result in results:
         figures.add_row(*_cells(result))
     out.print(figures)
-    for result in results:
-        for line in remarks(result):
-            out.print(line)
+    for line in [*(line for one in results for line in remarks(one)), *lateness(results)]:
+        out.print(line, soft_wrap=True)
 
 
 def remarks(result: Result) -> list[str]:
-    """Refusals by reason, and how far the generator itself was late."""
+    """Refusals by reason, and requests that the generator held back."""
     lines = []
     if result.refused:
         reasons = ", ".join(f"{reason} {count}" for reason, count in result.refused.items())
@@ -49,12 +48,20 @@ def remarks(result: Result) -> list[str]:
             f"{result.model}: {result.crowded} requests waited for a connection (counted in their "
             "latency); --connections sets more"
         )
-    if result.lag_p99_ms is not None:
-        lines.append(f"{result.model}: generator late by {result.lag_p99_ms:.2f} ms (p99)")
-    if result.doubtful:
+    return lines
+
+
+def lateness(results: Sequence[Result]) -> list[str]:
+    """How far the generator itself was late, and a warning where that spoils the figures."""
+    lags = [one.lag_p99_ms for one in results if one.lag_p99_ms is not None]
+    if not lags:
+        return []
+    lines = [f"the load generator itself was late by {max(lags):.2f} ms (p99)"]
+    doubtful = ", ".join(one.model for one in results if one.doubtful)
+    if doubtful:
         lines.append(
-            f"warning: that is over {LAG_OF_SLO_MAX:.0%} of the SLO of {result.model}: the load "
-            "generator, not the server, may be what is slow here; lower the rate or free a core"
+            f"warning: that is over {LAG_OF_SLO_MAX:.0%} of the SLO of {doubtful}: these latencies "
+            "say as much of this machine as of the server; lower the rate or free a core"
         )
     return lines
 

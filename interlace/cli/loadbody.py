@@ -106,11 +106,13 @@ def _shape(
 
 
 def _post(server: Server, model: str, header: bytes, body: bytes) -> bytes:
-    head = (
-        f"POST /v2/models/{quote(model, safe='')}/infer HTTP/1.1\r\n"
-        f"Host: {server.host}:{server.port}\r\n"
-        "Content-Type: application/octet-stream\r\n"
-        f"Inference-Header-Content-Length: {len(header)}\r\n"
-        f"Content-Length: {len(header) + len(body)}\r\n\r\n"
-    )
-    return head.encode() + header + body
+    fields = {
+        "Host": f"{server.host}:{server.port}",
+        **server.headers,
+        "Content-Type": "application/octet-stream",
+        "Inference-Header-Content-Length": len(header),
+        "Content-Length": len(header) + len(body),
+    }
+    lines = [f"POST /v2/models/{quote(model, safe='')}/infer HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in fields.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + header + body

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from interlace.cli.failure import CommandError
 from interlace.cli.loadbody import Ask
@@ -102,7 +103,7 @@ class Load:
 
     def _schedule(self) -> Iterator[Sent]:
         # A generator: a long run at a high rate is not laid out in memory before it starts.
-        times = (((due_s, index) for due_s in flow.due_s) for index, flow in enumerate(self._flows))
+        times = (zip(flow.due_s, repeat(index)) for index, flow in enumerate(self._flows))
         for due_s, index in heapq.merge(*times):
             sent = Sent(index, due_s)
             self._flows[index].sent.append(sent)

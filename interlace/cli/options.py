@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from interlace.cli.failure import CommandError
 
@@ -47,3 +48,18 @@ def numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
             raise CommandError(f"{option} {name}={value}: '{value}' is not a number") from None
     positive({f"{option} {name}": value for name, value in found.items()})
     return found
+
+
+def read_key(file: Path | None) -> str | None:
+    """The API key in a file, which unlike an argument is not seen in the list of processes.
+
+    Raises:
+        CommandError: the file is empty.
+        OSError: it cannot be read.
+    """
+    if file is None:
+        return None
+    key = file.read_text(encoding="utf-8").strip()
+    if not key:
+        raise CommandError(f"--api-key-file {file}: it is empty")
+    return key

@@ -16,8 +16,8 @@ _BODY_BYTES_MAX = 64 << 20
 class Server:
     """A v2 server at a URL such as ``http://127.0.0.1:8000`` or ``localhost:8000``."""
 
-    def __init__(self, url: str) -> None:
-        """Only remembers the address.
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        """Only remembers the address, and the key that calls are to carry.
 
         Raises:
             CommandError: the URL is not one of plain HTTP.
@@ -30,6 +30,7 @@ class Server:
         except ValueError:
             raise CommandError(f"'{url}': the port is not a number in 1..65535") from None
         self.host = parts.hostname
+        self.headers = {} if api_key is None else {"X-Api-Key": api_key}
         self.url = f"http://{parts.hostname}:{self.port}"
 
     def text(self, path: str) -> str:
@@ -40,7 +41,7 @@ class Server:
         """
         connection = HTTPConnection(self.host, self.port, timeout=_TIMEOUT_S)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers=self.headers)
             reply = connection.getresponse()
             body = reply.read(_BODY_BYTES_MAX).decode("utf-8", "replace")
         except (OSError, HTTPException) as error:

@@ -45,7 +45,9 @@ class FakeServer:
     behave: Callable[[int], Behaviour] = lambda call: Behaviour()
     texts: dict[str, str] = field(default_factory=dict)
     bodies: list[bytes] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     port: int = 0
+    key: str = ""
 
     def __enter__(self) -> FakeServer:
         self._loop = asyncio.new_event_loop()
@@ -101,11 +103,15 @@ class FakeServer:
     async def _call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         method, path = head.split()[:2]
+        if self.key and f"x-api-key: {self.key}\r\n" not in head.lower():
+            self._reply(writer, 401, b'{"error": "no key"}')
+            return
         if method == "GET":
             self._reply(writer, *self._get(path))
             return
         length = int(head.lower().split("content-length: ")[-1].split("\r\n")[0])
         self.bodies.append(await reader.readexactly(length))
+        self.paths.append(path)
         behaviour = self.behave(len(self.bodies) - 1)
         await asyncio.sleep(behaviour.delay_s)
         if behaviour.status < 0:
@@ -116,6 +122,7 @@ class FakeServer:
         if path in self.texts:
             return 200, self.texts[path].encode()
         known = {"/v2/models/echo": METADATA, "/v2/models/echo/config": CONFIG}
+        known |= {path.replace("echo", "other"): said for path, said in known.items()}
         if path in known:
             return 200, json.dumps(known[path]).encode()
         return 404, b'{"error": "Request for unknown model: it is not found"}'

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from interlace.cli.arrivals import Arrivals, arrivals
 from interlace.cli.bench import run
-from interlace.cli.benchtable import remarks
+from interlace.cli.benchtable import lateness, remarks
 from interlace.cli.failure import CommandError
 from interlace.cli.loadbody import Ask, make_ask
 from interlace.cli.loadgen import Flow, Sent
@@ -46,6 +47,20 @@ def test_every_request_is_answered_and_counted() -> None:
     assert result.p50_ms is not None
     assert result.lag_p99_ms is not None
     assert result.lag_p99_ms >= 0
+
+
+def test_each_model_gets_its_own_requests() -> None:
+    with FakeServer() as fake:
+        server = Server(fake.url)
+        flows = [
+            Flow(make_ask(server, name, {}, None), arrivals(Arrivals.UNIFORM, rate, 0.5, 1))
+            for name, rate in (("echo", 60.0), ("other", 20.0))
+        ]
+        echo, other = run(server, flows, 8, 0.5)
+    assert (echo.requests, other.requests) == (30, 10)
+    assert (echo.attainment, other.attainment) == (1.0, 1.0)
+    assert fake.paths.count("/v2/models/echo/infer") == 30
+    assert fake.paths.count("/v2/models/other/infer") == 10
 
 
 def test_a_stall_is_felt_by_all_who_were_due_during_it() -> None:
@@ -97,7 +112,8 @@ def test_latency_runs_from_when_it_was_due() -> None:
     assert result.doubtful
     assert result.attainment == 0.0
     assert result.unanswered == 1
-    assert any(line.startswith("warning") for line in remarks(result))
+    assert "200.00 ms (p99)" in lateness([result])[0]
+    assert lateness([result])[1].startswith("warning: that is over 10% of the SLO of m")
 
 
 def test_the_call_is_v2_binary_with_sizes_from_the_config() -> None:
@@ -143,7 +159,7 @@ def test_the_command_prints_a_table() -> None:
         code, text = command("bench", fake.url, "echo", "--rate", "40", "--seconds", "0.3")
     assert code == 0
     assert "good/s" in text
-    assert "generator late by" in text
+    assert "the load generator itself was late by" in text
 
 
 @pytest.mark.parametrize(
@@ -160,6 +176,16 @@ def test_mistakes_are_one_sentence(arguments: tuple[str, ...], message: str) -> 
     code, text = command(*arguments)
     assert code != 0
     assert message in text
+
+
+def test_the_key_in_a_file_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret\n")
+    with FakeServer(key="secret") as fake:
+        words = ("bench", fake.url, "echo=40", "--seconds", "0.3", "--json")
+        assert "401" in command(*words)[1]
+        code, text = command(*words, "--api-key-file", str(tmp_path / "key"))
+    assert code == 0
+    assert json.loads(text)[0]["attainment"] == 1.0
 
 
 def test_an_unknown_model_is_the_servers_own_words() -> None:
