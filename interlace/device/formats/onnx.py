@@ -49,11 +49,17 @@ def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
     source = Path(model.path, FILE)
     optimised = optimised_model(source, model, weights_dir)
     options = session_options(threads)
+    # Plans of memory are kept for every shape that comes: there must not be any number of those.
+    options.enable_mem_pattern = not _has_free_dims(model.signature)
     if optimised.shared_bytes:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(str(optimised.path), options, providers=_PROVIDERS)
     release_free_memory()
     return OnnxRunner(session, model, optimised, str(source))
+
+
+def _has_free_dims(signature: Signature) -> bool:
+    return any(-1 in spec.dims for spec in signature.inputs)
 
 
 class OnnxRunner:
