@@ -61,9 +61,7 @@ class Connection:
         self._uncredited = 0
         self._initial_window = h2.DEFAULT_WINDOW
         self._windows_grew = False
-        self._configured = False
-        self._sent_bytes = -1
-        self._stalled_ms = 0.0
+        self.configured = False  #: the client's first SETTINGS have come
         self._control = Bucket(10.0 * limits.control_per_s, limits.control_per_s)
         self._resets = Bucket(2.0 * limits.resets_per_s, limits.resets_per_s)
         self._takers: dict[int, Callable[[int, int, bytes], None]] = {
@@ -113,18 +111,6 @@ class Connection:
                 self.writer.flush()
         self.writer.close()
 
-    def look_for_stalls(self, since_ms: float) -> bool:
-        """Called at times, ``since_ms`` apart: ends streams on which the client owes us bytes and
-        has let the limit pass without one; False if the connection itself is stuck."""
-        for stream in list(self.streams.values()):
-            stream.look_for_stall(since_ms)
-        sent_bytes = self.writer.sent_bytes
-        waits = self.writer.backlog_bytes > 0 or not self._configured
-        stuck = waits and sent_bytes == self._sent_bytes
-        self._stalled_ms = self._stalled_ms + since_ms if stuck else 0.0
-        self._sent_bytes = sent_bytes
-        return self._stalled_ms < self.limits.stall_timeout_ms
-
     def forget(self, stream: Stream) -> None:
         """That stream has ended."""
         self.streams.pop(stream.id, None)
@@ -139,7 +125,7 @@ class Connection:
 
     def data_stream(self, number: int, length: int, ends: bool) -> Stream | None:
         """The stream that a DATA frame of ``length`` belongs to; ``None`` if nobody reads it."""
-        if not self._configured or self._blocks.inside or number == 0:
+        if not self.configured or self._blocks.inside or number == 0:
             raise PeerError(PROTOCOL_ERROR, "DATA where none may be")
         if number > self._last_stream or not number & 1:
             raise PeerError(PROTOCOL_ERROR, f"DATA on idle stream {number}")
@@ -160,10 +146,10 @@ class Connection:
 
     def control(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         """Any frame but DATA, whole."""
-        if not self._configured:
+        if not self.configured:
             if kind != h2.SETTINGS or flags & h2.ACK:
                 raise PeerError(PROTOCOL_ERROR, "the first frame must be SETTINGS")
-            self._configured = True
+            self.configured = True
         if self._blocks.inside and kind != h2.CONTINUATION:
             raise PeerError(PROTOCOL_ERROR, "a frame inside a header block")
         if kind not in _FREE:

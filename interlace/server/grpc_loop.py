@@ -12,13 +12,21 @@ from functools import partial
 from typing import Final
 
 from interlace.server.grpc_connection import Connection
-from interlace.server.grpc_frames import INTERNAL_ERROR, PeerError
+from interlace.server.grpc_frames import (
+    ENHANCE_YOUR_CALM,
+    INTERNAL_ERROR,
+    NO_ERROR,
+    PeerError,
+)
 from interlace.server.grpc_limits import GrpcLimits
+from interlace.server.grpc_patience import Patience
 from interlace.server.grpc_service import InferenceService
 
 _SCRATCH_BYTES: Final = 256 << 10
 _TICK_S: Final = 1.0
 _SOON_S: Final = 0.002
+#: A connection without calls for this long makes way for a new one where there are too many.
+_IDLE_MS: Final = 10_000.0
 _READ: Final = select.EPOLLIN
 _WRITE: Final = select.EPOLLOUT
 
@@ -26,12 +34,13 @@ _WRITE: Final = select.EPOLLOUT
 class _Guest:
     """A connection, and what the loop waits for on it."""
 
-    __slots__ = ("connection", "interest")
+    __slots__ = ("connection", "interest", "patience")
 
     def __init__(self, make: Callable[[Callable[[], None]], Connection], due: set[_Guest]) -> None:
         """``make`` gets what the connection calls when it has something to write."""
         self.interest = _READ
         self.connection = make(lambda: due.add(self))
+        self.patience = Patience(self.connection)
 
 
 class Loop:
@@ -177,7 +186,7 @@ class Loop:
             except OSError:  # out of descriptors or memory: try again with the next tick
                 self._hear(False)
                 return
-            if len(self._guests) >= self._limits.max_connections:
+            if len(self._guests) >= self._limits.max_connections and not self._make_room():
                 sock.close()
                 continue
             sock.setblocking(False)
@@ -187,6 +196,14 @@ class Loop:
             make = partial(Connection, sock, self._service, self._limits, self._scratch)
             self._guests[sock.fileno()] = _Guest(make, self._due)
             self._epoll.register(sock.fileno(), _READ)
+
+    def _make_room(self) -> bool:
+        """Give up the connection that has been idle for longest; its client opens another."""
+        idlest = max(self._guests.values(), key=lambda guest: guest.patience.idle_ms)
+        if idlest.patience.idle_ms < _IDLE_MS:
+            return False
+        self._close(idlest, PeerError(NO_ERROR, "idle, and others are waiting"))
+        return True
 
     def _hear(self, wanted: bool) -> None:
         if self._listener is not None:
@@ -203,5 +220,11 @@ class Loop:
     def _look_for_stalls(self) -> None:
         """Cut off who left a greeting, a message, or our answers lying."""
         for guest in list(self._guests.values()):
-            if not guest.connection.look_for_stalls(_TICK_S * 1000.0):
+            if not guest.patience.look(_TICK_S * 1000.0):
                 self._close(guest)
+        kept = sorted(self._guests.values(), key=lambda guest: guest.patience.kept_bytes)
+        excess = sum(guest.patience.kept_bytes for guest in kept) - self._limits.max_heap_bytes
+        while excess > 0:  # who asks and does not read what it gets
+            guest = kept.pop()
+            excess -= guest.patience.kept_bytes
+            self._close(guest, PeerError(ENHANCE_YOUR_CALM, "answers are not being read"))

@@ -72,15 +72,12 @@ class GrpcProcess:
         self._loop.run(self._tell, self._waiting, self._service.look)
 
     def _from_main(self) -> None:
-        while True:
-            frames = self._link.receive()
-            if frames is None:
-                self._loop.stop()
-                return
-            if not frames:
-                return
-            for frame in frames:
-                self._act(frame)
+        frames = self._link.receive()
+        if frames is None:
+            self._loop.stop()
+            return
+        for frame in frames:
+            self._act(frame)
 
     def _act(self, frame: ToGrpc) -> None:
         if isinstance(frame, AnswerFrame):

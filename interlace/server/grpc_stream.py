@@ -49,9 +49,11 @@ class Stream:
         "half_closed",
         "head",
         "id",
+        "kept_bytes",
         "queue",
         "queued_bytes",
         "received",
+        "sent_bytes",
         "tail",
         "total",
         "window",
@@ -68,6 +70,8 @@ class Stream:
         self.total = 0  #: bytes in all
         self.queue: deque[Buffer | Sent] = deque()
         self.queued_bytes = 0
+        self.sent_bytes = 0
+        self.kept_bytes = 0  #: copies among what is queued, at most
         self.tail: bytes | None = None
         self._started = False
         self._prefix = b""
@@ -146,12 +150,13 @@ class Stream:
         call = self.call
         owes = call is not None and not self.half_closed and not call.streaming
         limits = self.connection.limits
-        total, queued_bytes = self._progress
-        stuck = (owes or self.mid_message or self.queued_bytes > 0) and (
-            self.total - total < limits.min_bytes_per_s * since_ms / 1000.0
-            and self.queued_bytes == queued_bytes
-        )
-        self._progress = (self.total, self.queued_bytes)
+        least = limits.min_bytes_per_s * since_ms / 1000.0
+        total, sent_bytes = self._progress
+        self._progress = (self.total, self.sent_bytes)
+        if self.queued_bytes:
+            stuck = self.sent_bytes - sent_bytes < min(least, self.queued_bytes)
+        else:
+            stuck = (owes or self.mid_message) and self.total - total < least
         self._stalled_ms = self._stalled_ms + since_ms if stuck else 0.0
         if self._stalled_ms < limits.stall_timeout_ms:
             return
@@ -237,6 +242,10 @@ class Stream:
             if sent is not None:
                 self.queue.append(sent)
         self.connection.writer.offer(self)
+        if not self.queue:
+            self.kept_bytes = 0
+        elif nbytes <= _JOINED_BYTES:
+            self.kept_bytes += nbytes
 
     def fail(self, status: Status, text: str, retry_after_ms: float | None = None) -> None:
         """End the call with a status that is not OK (or with OK and no message)."""

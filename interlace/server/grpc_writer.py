@@ -30,6 +30,7 @@ class Outgoing(Protocol):
 
     id: int
     window: int
+    sent_bytes: int
     queue: deque[Buffer | Sent]
     queued_bytes: int
     tail: bytes | None
@@ -167,6 +168,7 @@ class Writer:
         self.window -= room
         stream.window -= room
         stream.queued_bytes -= room
+        stream.sent_bytes += room
         self.backlog_bytes += room
         queue = stream.queue
         while room:

@@ -25,6 +25,7 @@ from interlace.server.grpc_desk import Desk
 from interlace.server.grpc_forms import Forms
 from interlace.server.grpc_intake import Intake
 from interlace.server.grpc_limits import GrpcLimits
+from interlace.server.grpc_patience import Patience
 from interlace.server.grpc_service import InferenceService
 from interlace.server.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.shared_memory import Regions
@@ -101,6 +102,7 @@ class Wire:
         service = InferenceService(self.desk, self.intake)
         scratch = memoryview(bytearray(64 << 10))
         self.connection = Connection(theirs, service, self.limits, scratch, lambda: None)
+        self.patience = Patience(self.connection)
         self.fault: h2.PeerError | None = None
         self._received = b""
         self._decoder = hpack.Decoder()
