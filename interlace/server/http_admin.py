@@ -88,7 +88,9 @@ class _Later:
 
 def _response(head: Head, answer: Answer) -> bytes:
     body, headers = answer.body, answer.headers
-    if head.accept and len(body) >= PACK_BYTES:
+    # tritonclient.http.aio names several codings in every request and unpacks only inference.
+    wanted = head.accept_asked or answer.media == METRICS_MEDIA
+    if head.accept and wanted and len(body) >= PACK_BYTES:
         body = pack([body], head.accept)
         headers += f"Content-Encoding: {head.accept}\r\n"
     start = head_of(answer.status, answer.media, len(body), headers)

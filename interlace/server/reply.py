@@ -105,11 +105,8 @@ class Encoder:
                 f"({region.nbytes} bytes) should be at least {nbytes} bytes to hold the results"
             )
         self._regions.write(region.name, region.offset, data)
-        parameters: dict[str, object] = {"shared_memory_region": region.name}
-        if region.offset:
-            parameters["shared_memory_offset"] = region.offset
-        parameters["shared_memory_byte_size"] = nbytes
-        return _entry(*tensor[:3], parameters)
+        # No parameters: perf_analyzer takes any on an output to include binary_data_size.
+        return _entry(*tensor[:3], None)
 
 
 def _document(key: str, id: str, outputs: list[dict[str, object]]) -> bytes:
