@@ -9,12 +9,22 @@ from typing import Final
 from interlace.core.model import Format
 
 _FORMATS: Final = "interlace.device.formats"
-#: What each format imports: loaded in the fork server, so that workers share the pages.
+#: What each format imports, also late, when it opens a model: loaded in the fork server, so that
+#: workers share the pages (110 MB and 3 s per worker for transformers).
 _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
     Format.ONNX: (f"{_FORMATS}.onnx",),
     Format.TORCHSCRIPT: (f"{_FORMATS}.torchscript",),
-    Format.EXPORTED: (f"{_FORMATS}.exported",),
-    Format.HUGGINGFACE: (f"{_FORMATS}.huggingface",),
+    Format.EXPORTED: (
+        f"{_FORMATS}.exported",
+        "torch._export.serde.serialize",
+        "torch._functorch.partitioners",
+    ),
+    Format.HUGGINGFACE: (
+        f"{_FORMATS}.huggingface",
+        "transformers.modeling_utils",
+        "transformers.modeling_layers",
+        "transformers.masking_utils",
+    ),
     Format.FACTORY: (f"{_FORMATS}.factory",),
 }
 
