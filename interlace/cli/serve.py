@@ -23,33 +23,33 @@ from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG
 from interlace.policy.catalog import system as row
 
+_Root = Annotated[Path, typer.Argument(help="The model repository.")]
+_Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
+_Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
+_Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
+_Metrics = Annotated[int, typer.Option(help="Prometheus metrics.")]
+_Cores = Annotated[str | None, typer.Option(help="Cores to serve on, such as 0-3,6; else all.")]
+_Name = Annotated[str, typer.Option(help=f"Who plans and schedules: {', '.join(CATALOG)}.")]
+_Profiles = Annotated[
+    Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
+]
+_KeyFile = Annotated[Path | None, typer.Option(help="Ask callers for the key in this file.")]
+_Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")]
+_Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
+
 
 def serve(
-    models_dir: Annotated[Path, typer.Argument(help="The model repository.")],
-    host: Annotated[str, typer.Option(help="Where to listen; loopback only by default.")] = (
-        "127.0.0.1"
-    ),
-    http_port: Annotated[int, typer.Option(help="KServe v2 over HTTP.")] = 8000,
-    grpc_port: Annotated[int, typer.Option(help="KServe v2 over gRPC.")] = 8001,
-    metrics_port: Annotated[int, typer.Option(help="Prometheus metrics.")] = 8002,
-    cores: Annotated[
-        str | None, typer.Option(help="Cores to serve on, such as 0-3,6; else all.")
-    ] = None,
-    system: Annotated[
-        str, typer.Option(help=f"Who plans and schedules: {', '.join(CATALOG)}.")
-    ] = "interlace",
-    profiles: Annotated[
-        Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
-    ] = None,
-    api_key_file: Annotated[
-        Path | None, typer.Option(help="Ask callers for the key in this file.")
-    ] = None,
-    allow_client_shm: Annotated[
-        bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")
-    ] = False,
-    exit_timeout_s: Annotated[
-        float, typer.Option(help="How long SIGTERM waits for accepted requests.")
-    ] = 30.0,
+    models_dir: _Root,
+    host: _Host = "127.0.0.1",
+    http_port: _Http = 8000,
+    grpc_port: _Grpc = 8001,
+    metrics_port: _Metrics = 8002,
+    cores: _Cores = None,
+    system: _Name = "interlace",
+    profiles: _Profiles = None,
+    api_key_file: _KeyFile = None,
+    allow_client_shm: _Shm = False,
+    exit_timeout_s: _Grace = 30.0,
 ) -> None:
     """Profile what is new, plan, and serve a folder of models.
 
