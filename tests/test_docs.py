@@ -1,0 +1,112 @@
+"""What the documentation shows is true: flags exist, files parse, code compiles."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+from interlace.cli.main import COMMANDS, build
+from interlace.core.errors import Reason, RepositoryError
+from interlace.repository.pbtxt import parse_pbtxt
+from interlace.repository.settings import parse_settings
+from interlace.server.grpc_status import STATUS as GRPC_STATUS
+from interlace.server.http_status import STATUS as HTTP_STATUS
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
+
+
+class Block(NamedTuple):
+    page: str
+    language: str
+    text: str
+
+
+def blocks(*languages: str) -> list[Block]:
+    return [
+        Block(page.name, language, text)
+        for page in PAGES
+        if page.exists()
+        for language, text in FENCE.findall(page.read_text())
+        if language in languages
+    ]
+
+
+def shell_lines() -> Iterator[list[str]]:
+    for block in blocks("sh", "bash", "shell"):
+        joined = block.text.replace("\\\n", " ")
+        for line in joined.splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            if words:
+                yield words
+
+
+@cache
+def help_of(command: str) -> str:
+    return CliRunner().invoke(build([command]), [command, "--help"]).output
+
+
+@pytest.mark.parametrize("words", [w for w in shell_lines() if w[0] == "interlace"], ids=" ".join)
+def test_commands_and_their_flags_exist(words: list[str]) -> None:
+    assert words[1] in {command.name for command in COMMANDS} | {"--help", "--version"}
+    for word in words[2:]:
+        if word.startswith("--"):
+            assert re.search(rf"{re.escape(word.partition('=')[0])}\b", help_of(words[1])), word
+
+
+@pytest.mark.parametrize("words", [w for w in shell_lines() if "/" in w[0]], ids=" ".join)
+def test_scripts_exist_and_can_be_run(words: list[str]) -> None:
+    script = ROOT / words[0]
+    if words[0].startswith(".venv/"):
+        return
+    assert script.is_file()
+    assert script.stat().st_mode & 0o111
+
+
+def test_operating_names_every_flag_of_serve() -> None:
+    text = (ROOT / "docs" / "operating.md").read_text()
+    for flag in set(re.findall(r"^  (--[a-z-]+)", help_of("serve"), re.MULTILINE)) - {"--help"}:
+        assert f"`{flag}`" in text, flag
+
+
+@pytest.mark.parametrize("block", blocks("toml"), ids=lambda block: block.page)
+def test_toml_is_what_the_repository_takes(block: Block) -> None:
+    assert parse_settings(block.text, block.page).slo_ms
+
+
+@pytest.mark.parametrize("block", blocks("pbtxt"), ids=lambda block: block.page)
+def test_pbtxt_is_what_the_repository_takes(block: Block) -> None:
+    assert parse_pbtxt(block.text, block.page).values
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=lambda block: block.page)
+def test_python_compiles(block: Block) -> None:
+    compile(block.text, block.page, "exec")
+
+
+def test_the_quoted_error_is_the_real_one() -> None:
+    with pytest.raises(RepositoryError) as caught:
+        parse_settings('slo_ms = 5\nmax_batch = "four"\n', "models/detector/interlace.toml")
+    assert str(caught.value) in (ROOT / "docs" / "repository.md").read_text()
+
+
+def test_the_table_of_errors_is_the_servers() -> None:
+    text = (ROOT / "docs" / "slo.md").read_text()
+    for reason in Reason:
+        row = f"| `{reason.value}` | {HTTP_STATUS[reason]} | {GRPC_STATUS[reason].name} |"
+        assert row in text, row
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, _ in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
