@@ -53,6 +53,7 @@ class EchoLink:
         self.cancelled: list[int] = []
         self.desk: Desk
         self._arena = arena
+        self._held: set[int] = set()
         self._forms: dict[int, FormFrame] = {}
 
     def tell(self, frame: Any) -> None:
@@ -66,9 +67,13 @@ class EchoLink:
                 self._forms[frame.number] = frame
             elif isinstance(frame, CancelFrame):
                 self.cancelled.append(frame.call)
+                if frame.call not in self._held:
+                    continue  # answered before it was cancelled
+                self._held.remove(frame.call)
                 self.desk.refuse(RefusalFrame(frame.call, "cancelled", "gone", None))
             elif isinstance(frame, InferFrame):
                 if self.hold:
+                    self._held.add(frame.call)
                     continue
                 self.desk.answer(self._answer(frame))
 
