@@ -112,7 +112,12 @@ class DataPlane:
                 f"Exceeds maximum queue size: {self.in_flight} requests are in flight",
                 retry_after_ms=100.0,
             )
-        found = self._find(served, call)
+        form = call.form
+        found = None if form is None else form.checked
+        if type(found) is not _Found or found.served is not served:
+            found = _Found(served, check(served.model, call))
+            if form is not None:
+                form.checked = found
         checked = found.checked
         inputs = tuple([call.inputs[i] for i in checked.order])
         if checked.inspect:
@@ -132,16 +137,6 @@ class DataPlane:
             inputs,
             checked.outputs,
         )
-
-    def _find(self, served: Served, call: Call) -> _Found:
-        form = call.form
-        if form is None:
-            return _Found(served, check(served.model, call))
-        found = form.checked
-        if type(found) is _Found and found.served is served:
-            return found
-        fresh = form.checked = _Found(served, check(served.model, call))
-        return fresh
 
     def _inspect(self, inputs: tuple[Tensor, ...], checked: Checked) -> None:
         for i in checked.inspect:

@@ -36,7 +36,7 @@ class HttpServer:
         responders: dict[Kind, Responder] = {Kind.ADMIN: admin, Kind.LOAD: admin}
         if door is not None:
             responders |= {Kind.INFER: door, Kind.GENERATE: door}
-        reader = HeadReader(Router(routes), api_key)
+        reader = HeadReader(Router(routes), self._limits, api_key)
         self._service = Service(reader, responders, arena, self._limits)
         self._watch = Watch(self._limits)
         self._listeners: list[asyncio.Server] = []

@@ -1,26 +1,14 @@
-"""Request bodies that are not received into the arena, and the budget they share."""
+"""Request bodies that are not received into the arena, and the budget they share.
+
+Every body has ``received`` bytes and is ``done`` or not; ``take`` uses up ``data[start:end]`` and
+gives the position after what belongs to it; ``drop`` is called once its bytes are not needed.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from interlace.core.errors import Reason, ServeError
 from interlace.server.http_chunks import ChunkedBody
-from interlace.server.landing import Landing
-
-
-class Body(Protocol):
-    """A body being received. ``drop`` is called once, when its bytes are no longer needed."""
-
-    @property
-    def received(self) -> int: ...
-    @property
-    def done(self) -> bool: ...
-    def take(self, data: bytearray, start: int, end: int) -> int:
-        """Use up ``data[start:end]``; the position after what belongs to this body."""
-        ...
-
-    def drop(self) -> None: ...
+from interlace.server.http_status import HttpError
 
 
 class Budget:
@@ -108,11 +96,12 @@ class ChunkBody:
 
 
 class SkippedBody:
-    """A body that nobody wants: read so that the connection can go on after its refusal."""
+    """A body that nobody wants, read so that the connection can go on after its refusal."""
 
-    def __init__(self, length: int) -> None:
-        self._length = length
+    def __init__(self, length: int, error: HttpError | ServeError) -> None:
+        self.error = error
         self.received = 0
+        self._length = length
 
     @property
     def done(self) -> bool:
@@ -123,13 +112,5 @@ class SkippedBody:
         self.received += stop - start
         return stop
 
-    def content(self) -> bytes:
-        return b""
-
     def drop(self) -> None:
         pass
-
-
-def content(body: Landing | HeapBody | ChunkBody | SkippedBody) -> Landing | bytes:
-    """A whole body, as responders take it."""
-    return body if isinstance(body, Landing) else body.content()

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from interlace.core.errors import Reason, ServeError
-from interlace.server.http_body import ChunkBody, HeapBody, SkippedBody, content
+from interlace.core.errors import ServeError
+from interlace.server.http_body import ChunkBody, HeapBody, SkippedBody
 from interlace.server.http_head import CHUNKED, Head
 from interlace.server.http_service import Exchange, Service
 from interlace.server.http_status import CONTINUE, HttpError, error_response, with_connection
@@ -30,7 +30,7 @@ class Connection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_backlog", "_body", "_close_after", "_error", "_exchange", "_feeding", "_head", "_paused",
+        "_backlog", "_body", "_close_after", "_exchange", "_feeding", "_head", "_paused",
         "_reading", "_release", "_service", "_target", "phase", "served", "transport",
     )  # fmt: skip
 
@@ -43,7 +43,6 @@ class Connection(asyncio.BufferedProtocol):
         self._backlog = bytearray()
         self._head: Head | None = None
         self._body: Landing | HeapBody | ChunkBody | SkippedBody | None = None
-        self._error: HttpError | ServeError | None = None  # sent once the body is skipped
         self._exchange: Exchange | None = None
         self._release: Callable[[], None] | None = None
         self._paused = False
@@ -54,12 +53,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=0)
-        self._service.connections.add(self)
-        count, limit = len(self._service.connections), self._service.limits.connections
-        if count > limit + limit // 4:
-            transport.abort()  # too many even to tell them
-        elif count > limit:
-            self.refuse(ServeError(Reason.NOT_READY, f"{limit} connections are open already"))
+        if not self._service.enter(self):
+            self.refuse(self._service.full())
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._target
@@ -86,7 +81,8 @@ class Connection(asyncio.BufferedProtocol):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.abandon()
-        self._released()
+        if self._release is not None:
+            self._release()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -94,15 +90,14 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._paused = False
         if self.phase is _SEND:
-            self._released()
-            self._next()
+            self._next_or_wait()
 
     def respond(self, response: bytes) -> None:
         """Send a whole response. The exchange is over."""
         if self.transport is not None:
             self._exchange = None
             self.transport.write(self._with_connection(response))
-            self._sent()
+            self._next_or_wait()
 
     def respond_parts(
         self, start: bytes, parts: Sequence[bytes | memoryview], release: Callable[[], None]
@@ -114,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exchange = None
         self._release = release
         self.transport.writelines((self._with_connection(start), *parts))
-        self._sent()
+        self._next_or_wait()
 
     def fail(self, error: ServeError | HttpError) -> None:
         """Send a refusal. The exchange is over."""
@@ -185,23 +180,35 @@ class Connection(asyncio.BufferedProtocol):
             return start
         stop = found + 4
         head = self._head = self._service.read_head(bytes(memoryview(data)[start:stop]))
-        refusal = head.refusal
-        if refusal is None:
-            try:
-                self._body = self._service.body(head)
-            except ServeError as error:
-                refusal = error
-        if refusal is not None:
-            self._turn_away(refusal, head, end - stop)
+        if head.refusal is not None:
+            self._turn_away(head.refusal, head, end - stop)
             return stop
+        if head.lands:
+            return self._take_landing(head, data, stop, end)
+        self._body = self._service.body(head)
         self._expect(head, stop == end)
         return stop
+
+    def _take_landing(self, head: Head, data: bytearray, start: int, end: int) -> int:
+        try:
+            landing = self._service.landing(head)
+        except ServeError as error:
+            self._turn_away(error, head, end - start)
+            return start
+        after = start + head.length
+        if after > end:
+            self._body = landing
+            self._expect(head, start == end)
+            return start
+        landing.view[:] = memoryview(data)[start:after]  # all here already: the usual small request
+        self._begin(head, landing)
+        return after
 
     def _expect(self, head: Head, nothing_yet: bool) -> None:
         assert self._body is not None
         self.phase = _BODY
         if self._body.done:
-            self._begin()
+            self._whole()
         elif head.expects and nothing_yet and self.transport is not None:
             self.transport.write(CONTINUE)
 
@@ -210,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         assert body is not None
         after = body.take(data, start, end)
         if body.done:
-            self._begin()
+            self._whole()
         elif type(body) is Landing:
             self._target = body.rest  # from now on, straight there
         return after
@@ -221,22 +228,26 @@ class Connection(asyncio.BufferedProtocol):
         self._target = body.rest = body.rest[nbytes:]
         if not body.rest:
             self._target = self._service.scratch_view
-            self._begin()
+            self._whole()
 
-    def _begin(self) -> None:
-        """Hand a whole request to its responder."""
-        head, body, served = self._head, self._body, self.served
-        assert head is not None
-        assert body is not None
-        self.phase = _WAIT
-        if self._error is not None:
-            error, self._error = self._error, None
-            self.fail(error)
-            return
-        if type(body) is Landing:
+    def _whole(self) -> None:
+        """The body that was waited for is here."""
+        head, body = self._head, self._body
+        assert head is not None and body is not None
+        if isinstance(body, Landing):
             self._body = None  # the responder's now
-        responder = self._service.responders[head.route.kind]
-        exchange = responder.begin(self, head, content(body))
+            self._begin(head, body)
+        elif isinstance(body, SkippedBody):
+            self.phase = _WAIT
+            self.fail(body.error)
+        else:
+            self._begin(head, body.content())
+
+    def _begin(self, head: Head, body: Landing | bytes) -> None:
+        """Hand a whole request to its responder."""
+        self.phase = _WAIT
+        served = self.served
+        exchange = self._service.responders[head.route.kind].begin(self, head, body)
         if self.served == served:  # not answered yet
             self._exchange = exchange
 
@@ -248,8 +259,7 @@ class Connection(asyncio.BufferedProtocol):
         elif head.length == CHUNKED or left > SKIP_BYTES or (head.expects and left > 0):
             self.refuse(error)
         else:
-            self._error = error
-            self._body = SkippedBody(head.length)
+            self._body = SkippedBody(head.length, error)
             self.phase = _BODY
 
     def _with_connection(self, start: bytes) -> bytes:
@@ -260,22 +270,16 @@ class Connection(asyncio.BufferedProtocol):
         self._close_after = not head.keep_alive or self._service.draining
         return with_connection(start, not self._close_after)
 
-    def _sent(self) -> None:
+    def _next_or_wait(self) -> None:
+        """Go on to the next request, as soon as the client has taken the response."""
         if self._paused:
             self.phase = _SEND
-        else:
-            self._released()
-            self._next()
-
-    def _released(self) -> None:
+            return
+        self.served += 1
+        self.phase = _HEAD
         release, self._release = self._release, None
         if release is not None:
             release()
-
-    def _next(self) -> None:
-        """The response has gone: on to the next request."""
-        self.served += 1
-        self.phase = _HEAD
         if self._body is not None:
             self._drop_body()
         if self.transport is None:

@@ -9,7 +9,8 @@ from typing import Final
 import httptools
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.http_routes import Route, Router
+from interlace.server.http_limits import HttpLimits
+from interlace.server.http_routes import Kind, Route, Router
 from interlace.server.http_status import HttpError
 from interlace.server.recall import Recall
 
@@ -36,7 +37,8 @@ class Head:
     ``refusal`` says why the request is answered without looking at its body. ``plain`` is true
     for HTTP/1.1 with keep-alive, whose responses need no ``Connection`` header. ``length`` is that
     of the body, or ``CHUNKED``; ``json_length`` is the value of Inference-Header-Content-Length,
-    or ``ABSENT``. ``accept`` is a coding that the client takes for the reply, if any.
+    or ``ABSENT``. ``lands`` says that the body is received straight into the arena. ``accept`` is a
+    coding that the client takes for the reply, if any.
     """
 
     method: str
@@ -47,6 +49,7 @@ class Head:
     plain: bool
     length: int
     json_length: int
+    lands: bool
     encoding: str
     accept: str
     accept_asked: bool  #: the client named this one coding and no other
@@ -56,8 +59,9 @@ class Head:
 class HeadReader:
     """Reads heads for one router and one API key."""
 
-    def __init__(self, router: Router, api_key: str | None = None) -> None:
+    def __init__(self, router: Router, limits: HttpLimits, api_key: str | None = None) -> None:
         self._router = router
+        self._limits = limits
         self._api_key = None if api_key is None else api_key.encode()
         self._recall: Recall[bytes, Head] = Recall(HEADS_KEPT)
 
@@ -83,20 +87,41 @@ class HeadReader:
         keep_alive = b"close" not in tokens and (minor == 1 or b"keep-alive" in tokens)
         accept, asked = _accepted(fields.get(b"accept-encoding", b""))
         length = _length(minor, fields)
+        json_length = _json_length(length, fields)
+        encoding = _encoding(fields)
+        binary = route.kind is Kind.INFER and json_length >= 0
         return Head(
             method=method,
             route=route,
             names=names,
-            refusal=refusal,
+            refusal=refusal or self._too_large(route, length, json_length, encoding),
             keep_alive=keep_alive,
             plain=keep_alive and minor == 1,
             length=length,
-            json_length=_json_length(length, fields),
-            encoding=_encoding(fields),
+            json_length=json_length,
+            lands=binary and length >= 0 and not encoding,
+            encoding=encoding,
             accept=accept,
             accept_asked=asked,
             expects=_expects(minor, fields),
         )
+
+    def _too_large(
+        self, route: Route, length: int, json_length: int, encoding: str
+    ) -> ServeError | None:
+        if route is _NOWHERE:
+            return None
+        if route.kind is Kind.INFER and json_length > self._limits.json_bytes:
+            what, given, limit = "JSON part", json_length, self._limits.json_bytes
+        else:
+            limit = self._limits.of_body(route.kind, json_length >= 0 or bool(encoding))
+            what, given = "request body", length
+        if given <= limit:
+            return None
+        text = f"the {what} of {given} bytes exceeds the limit of {limit} bytes"
+        if limit == self._limits.json_bytes:
+            text += "; send large tensors as binary data"
+        return ServeError(Reason.TOO_LARGE, text)
 
     def _find(
         self, method: str, url: bytes, fields: dict[bytes, bytes]

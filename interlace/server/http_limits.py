@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from interlace.server.http_routes import Kind
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -25,3 +27,9 @@ class HttpLimits:
     send_idle_s: float = 60.0  #: without the client taking a byte of its reply
     linger_s: float = 2.0  #: to read what a refused client still sends, so that it sees why
     sweep_s: float = 0.5  #: how often the times above are looked at
+
+    def of_body(self, kind: Kind, binary: bool) -> int:
+        """The largest body of a request; ``binary`` if it need not all be JSON."""
+        if kind is Kind.ADMIN:
+            return self.admin_bytes
+        return self.body_bytes if binary or kind is Kind.LOAD else self.json_bytes

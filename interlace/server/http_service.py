@@ -61,37 +61,31 @@ class Service:
         self.budget = Budget(limits.heap_bytes)
         self._arena = arena
 
-    def body(self, head: Head) -> Landing | HeapBody | ChunkBody:
-        """Where the body of a head is received.
+    def enter(self, connection: Connection) -> bool:
+        """Count a connection in; whether there is room for it."""
+        self.connections.add(connection)
+        count, limit = len(self.connections), self.limits.connections
+        if count > limit + limit // 4 and connection.transport is not None:
+            connection.transport.abort()  # too many even to tell them
+        return count <= limit
+
+    def full(self) -> ServeError:
+        """The refusal of one connection too many."""
+        limit = self.limits.connections
+        return ServeError(Reason.NOT_READY, f"{limit} connections are open already")
+
+    def landing(self, head: Head) -> Landing:
+        """Where a body goes that is received straight into the arena.
 
         Raises:
-            ServeError: it is too large, or there is no room.
+            ServeError: the arena is full.
         """
-        limits, kind, length = self.limits, head.route.kind, head.length
-        if kind is Kind.INFER and head.json_length >= 0:
-            _check(head.json_length, limits.json_bytes, "JSON part of the request")
-            _check(length, limits.body_bytes, "request body")
-            if length >= 0 and not head.encoding and self._arena is not None:
-                return Landing(self._arena, length, head.json_length)
-        limit = self._limit_bytes(head)
-        _check(length, limit, "request body")
-        if length == CHUNKED:
-            return ChunkBody(limit, self.budget)
-        return HeapBody(length, self.budget)
+        assert self._arena is not None, "a server with inference routes has an arena"
+        return Landing(self._arena, head.length, head.json_length)
 
-    def _limit_bytes(self, head: Head) -> int:
-        kind, limits = head.route.kind, self.limits
-        if kind is Kind.ADMIN:
-            return limits.admin_bytes
-        if kind is Kind.LOAD or head.encoding or head.json_length >= 0:
-            return limits.body_bytes
-        return limits.json_bytes
-
-
-def _check(nbytes: int, limit: int, what: str) -> None:
-    if nbytes > limit:
-        raise ServeError(
-            Reason.TOO_LARGE,
-            f"the {what} of {nbytes} bytes exceeds the limit of {limit} bytes"
-            + ("; send large tensors as binary data" if "JSON" in what else ""),
-        )
+    def body(self, head: Head) -> HeapBody | ChunkBody:
+        """Where any other body is received."""
+        if head.length == CHUNKED:
+            binary = head.json_length >= 0 or bool(head.encoding)
+            return ChunkBody(self.limits.of_body(head.route.kind, binary), self.budget)
+        return HeapBody(head.length, self.budget)

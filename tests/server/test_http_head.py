@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from interlace.core.errors import Reason
 from interlace.server.http_head import ABSENT, CHUNKED, HeadReader
+from interlace.server.http_limits import HttpLimits
 from interlace.server.http_routes import Kind, Route, Router
 from interlace.server.http_status import (
     PHRASES,
@@ -38,7 +39,7 @@ def test_every_reason_has_a_status_and_every_status_a_phrase() -> None:
 
 
 def test_an_infer_head() -> None:
-    found = HeadReader(ROUTER).read(
+    found = HeadReader(ROUTER, HttpLimits()).read(
         head("content-length: 10", "Inference-Header-Content-Length: 4", "Accept-Encoding: gzip")
     )
     assert (found.route.kind, found.names, found.refusal) == (Kind.INFER, ("m",), None)
@@ -47,16 +48,18 @@ def test_an_infer_head() -> None:
 
 
 def test_the_same_bytes_are_understood_once() -> None:
-    reader = HeadReader(ROUTER)
+    reader = HeadReader(ROUTER, HttpLimits())
     assert reader.read(head()) is reader.read(head())
     long = head("X: " + "y" * 3000)
     assert reader.read(long) is not reader.read(long)
 
 
 def test_defaults_and_chunks() -> None:
-    found = HeadReader(ROUTER).read(head())
+    found = HeadReader(ROUTER, HttpLimits()).read(head())
     assert (found.length, found.json_length, found.accept) == (0, ABSENT, "")
-    assert HeadReader(ROUTER).read(head("Transfer-Encoding: Chunked")).length == CHUNKED
+    assert (
+        HeadReader(ROUTER, HttpLimits()).read(head("Transfer-Encoding: Chunked")).length == CHUNKED
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,7 @@ def test_defaults_and_chunks() -> None:
     ],
 )
 def test_accepted_codings(accept: str, coding: str, asked: bool) -> None:
-    found = HeadReader(ROUTER).read(head(f"Accept-Encoding: {accept}"))
+    found = HeadReader(ROUTER, HttpLimits()).read(head(f"Accept-Encoding: {accept}"))
     assert (found.accept, found.accept_asked) == (coding, asked)
 
 
@@ -86,7 +89,7 @@ def test_literals_win_over_names() -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_understood_or_refused(data: bytes) -> None:
     try:
-        HeadReader(ROUTER).read(data + b"\r\n\r\n")
+        HeadReader(ROUTER, HttpLimits()).read(data + b"\r\n\r\n")
     except HttpError as error:
         assert error.status in PHRASES
         assert error.detail
@@ -105,7 +108,7 @@ def test_any_bytes_are_understood_or_refused(data: bytes) -> None:
 def test_a_length_is_never_ambiguous(lines: list[str]) -> None:
     framing = [line for line in lines if not line.startswith("Connection")]
     try:
-        found = HeadReader(ROUTER).read(head(*lines))
+        found = HeadReader(ROUTER, HttpLimits()).read(head(*lines))
     except HttpError:
         return
     assert len(framing) <= 1
