@@ -16,7 +16,7 @@ from interlace.device.formats.base import Array
 
 OPENER = "tests.device.models:open_fake"
 WEIGHTS_BYTES = 64 << 20
-SLOW_S = 0.4
+SLOW_S = 0.25
 
 Inputs = Mapping[str, Array]
 Outputs = dict[str, Array]

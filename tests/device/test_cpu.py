@@ -18,7 +18,7 @@ from interlace.core.model import Terms
 from interlace.device.memory import process_memory
 from interlace.device.settings import Limits
 from tests.device.conftest import MakeRig
-from tests.device.models import WEIGHTS_BYTES, model, tensor
+from tests.device.models import SLOW_S, WEIGHTS_BYTES, model, tensor
 from tests.device.rig import GPU, Rig
 
 DOUBLE = model("double")
@@ -148,7 +148,7 @@ def test_models_are_tried_at_their_batch_sizes_before_they_serve(rig: Rig) -> No
     rig.carve()
     began = time.monotonic()
     assert rig.load(SLOW, batches=(1,)).failure is None
-    assert time.monotonic() - began > 3 * 0.4
+    assert time.monotonic() - began > 3 * SLOW_S
     assert rig.load(model("fail"), batches=(1, 8)).failure is None  # made-up inputs prove nothing
     rig.release()
 
