@@ -9,7 +9,7 @@ import msgspec
 
 from interlace.core.tensor import BYTES, ITEM_BYTES
 from interlace.server.call import Form, Parameter, Wanted
-from interlace.server.json_data import bad, to_bytes
+from interlace.server.json_data import MALFORMED, bad, to_bytes
 
 RANK_MAX: Final = 32
 _KNOWN: Final = frozenset((*ITEM_BYTES, BYTES))
@@ -119,7 +119,7 @@ def decode(body: bytes, has_header: bool) -> Decoded:
     """
     try:
         request = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise bad(f"failed to parse the request JSON: {error}") from error
     sources = []
     offset = 0

@@ -16,6 +16,7 @@ from interlace.server.http_head import Head
 from interlace.server.http_limits import HttpLimits
 from interlace.server.http_routes import Answer, Kind, Query, Route
 from interlace.server.http_status import head_of
+from interlace.server.json_data import MALFORMED
 from interlace.server.landing import Landing
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class AdminResponder:
             answer = head.route.respond[method](Query(head.names, body))
         except ServeError as error:
             connection.fail(error)
+            return None
+        except Exception:
+            _log.exception("%s failed", head.route.pattern)
+            connection.fail(ServeError(Reason.BACKEND, "the request failed: see the log"))
             return None
         if isinstance(answer, Answer):
             connection.respond(_response(head, answer))
@@ -125,7 +130,7 @@ def fields(query: Query) -> Mapping[str, Any]:
         return {}
     try:
         return _object.decode(query.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise ServeError(Reason.BAD_INPUT, f"failed to parse the request JSON: {error}") from error
 
 

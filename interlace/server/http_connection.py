@@ -25,8 +25,8 @@ _HEAD, _BODY, _WAIT, _SEND, _LINGER = Phase
 class Connection(asyncio.BufferedProtocol):
     """Answers one request at a time; what a client sends ahead waits in a bounded backlog.
 
-    Reads go into a scratch buffer that all connections share, because each is used up before the
-    next; only the body of an inference request is read into memory of its own.
+    Reads go into one scratch buffer, as each is used up before the next; only the body of an
+    inference request is read into memory of its own.
     """
 
     __slots__ = (
@@ -78,9 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         self.transport = None
         self._service.connections.discard(self)
         self._drop_body()
-        exchange, self._exchange = self._exchange, None
-        if exchange is not None:
-            exchange.abandon()
+        if self._exchange is not None:
+            self._exchange.abandon()
         if self._release is not None:
             self._release()
 

@@ -13,7 +13,7 @@ from interlace.server.compress import unpack
 from interlace.server.dataplane import Bytes, DataPlane
 from interlace.server.http_generate import Generation
 from interlace.server.http_head import Head
-from interlace.server.http_infer import Inference
+from interlace.server.http_infer import Inference, broken
 from interlace.server.http_limits import HttpLimits
 from interlace.server.http_routes import Kind
 from interlace.server.landing import Landing
@@ -64,6 +64,8 @@ class InferDoor:
             inference.start(body)
         except ServeError as error:
             inference.refuse(error)
+        except Exception as error:
+            inference.refuse(broken(error))
         return inference
 
     def decoded(self, names: tuple[str, ...], json: bytes, has_header: bool) -> Decoded:
@@ -100,3 +102,5 @@ def _start(inference: Inference, body: Callable[[], bytes]) -> None:
         inference.start(body())
     except ServeError as error:
         inference.refuse(error)
+    except Exception as error:
+        inference.refuse(broken(error))

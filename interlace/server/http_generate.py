@@ -13,7 +13,7 @@ from interlace.core.tensor import TensorSpec, element_count
 from interlace.server.call import Parameter
 from interlace.server.codec import Decoded, Source
 from interlace.server.http_infer import Inference
-from interlace.server.json_data import DEPTH_MAX, bad, to_bytes, to_json
+from interlace.server.json_data import DEPTH_MAX, MALFORMED, bad, to_bytes, to_json
 from interlace.server.landing import Landing
 from interlace.server.reply import Body
 from interlace.server.table import model_of
@@ -65,7 +65,7 @@ def decode_generate(model: Model, body: bytes) -> Decoded:
         fields = _fields.decode(body)
         id = _text.decode(fields.pop("id", b'""'))
         parameters = _parameters.decode(fields.pop("parameters", b"{}"))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise bad(f"failed to parse the request JSON: {error}") from error
     batched = model.signature.batched
     sources = tuple(
@@ -91,7 +91,7 @@ def _source(spec: TensorSpec, value: bytes, batched: bool) -> Source:
 def _shape(name: str, value: bytes) -> tuple[int, ...]:
     try:
         nested = msgspec.json.decode(value)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise bad(f"'{name}': {error}") from error
     shape: list[int] = []
     while isinstance(nested, list):
@@ -107,7 +107,7 @@ def _others(fields: Mapping[str, msgspec.Raw]) -> dict[str, Parameter]:
     for name, value in fields.items():
         try:
             parameters[name] = _parameter.decode(value)
-        except msgspec.ValidationError as error:
+        except MALFORMED as error:
             raise bad(
                 f"'{name[:128]}' is no input of the model, and as a parameter it must be a string, "
                 f"number or boolean: {error}"

@@ -134,9 +134,8 @@ class Inference:
                 return
         except ServeError as found:
             error = found
-        except Exception:
-            _log.exception("a reply of %s could not be encoded", reply.request.model)
-            error = ServeError(Reason.BACKEND, "the reply could not be encoded: see the log")
+        except Exception as found:
+            error = broken(found)
         self._done(reply)
         if not self.gone and error is not None:
             self._connection.fail(error)
@@ -274,3 +273,9 @@ class Inference:
         slots, self._slots = self._slots, ()
         for slot in slots:
             self._door.arena.free(slot)
+
+
+def broken(error: Exception) -> ServeError:
+    """The refusal of a request that met a fault of the server."""
+    _log.error("an inference failed", exc_info=error)
+    return ServeError(Reason.BACKEND, "the server could not handle the request: see its log")

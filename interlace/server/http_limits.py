@@ -22,6 +22,7 @@ class HttpLimits:
     heap_bytes: int = 512 * MIB  #: bodies outside of the arena, of all connections together
     head_s: float = 10.0  #: from the first byte of a head to its last
     body_idle_s: float = 30.0  #: without a byte of an announced body
+    body_s: float = 300.0  #: from the first byte of a body to its last
     body_bytes_per_s: int = 16 * KIB  #: slower than this on average, beyond ``body_idle_s``
     idle_s: float = 120.0  #: between requests
     send_idle_s: float = 60.0  #: without the client taking a byte of its reply

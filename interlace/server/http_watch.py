@@ -84,4 +84,5 @@ class Watch:
                     transport.abort()
 
     def _allowed_s(self, received_bytes: int) -> float:
-        return self._limits.body_idle_s + received_bytes / self._limits.body_bytes_per_s
+        by_rate_s = self._limits.body_idle_s + received_bytes / self._limits.body_bytes_per_s
+        return min(by_rate_s, self._limits.body_s)

@@ -29,6 +29,8 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
 }
+#: What decoding JSON from strangers raises; the last for arrays in arrays in arrays.
+MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 BINARY_ONLY: Final = ("FP16", "BF16")
 
 
@@ -99,7 +101,7 @@ def _values(name: str, datatype: str, data: bytes) -> list[Any]:
         raise bad(f"input '{name}': 'data' is nested deeper than {DEPTH_MAX}")
     try:
         values = _decoder(_kind(datatype), depth).decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise bad(f"input '{name}' ({datatype}): 'data': {error}") from error
     for _ in range(depth - 1):
         if len({len(row) for row in values}) > 1:

@@ -301,6 +301,30 @@ REFUSED: dict[str, tuple[dict[str, Any] | bytes, str]] = {
 }
 
 
+@pytest.mark.parametrize("field", ["other", '"INPUT0"'])
+def test_arrays_in_arrays_without_end(http: Stand, field: str) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    data = b'{"inputs":[],"%b":%b}' % (field.strip('"').encode(), deep)
+    route = "generate" if field.startswith('"') else "infer"
+    response = ask(http, request("POST", f"/v2/models/ident/{route}", data))
+    assert (response.status, "recursion" in response.error) == (400, True), response.error
+
+
+def test_a_fault_of_the_server_is_a_500_in_its_log(
+    http: Stand, runtime: FakeRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = http.used_bytes
+
+    def fail(inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (inputs[0]._replace(name="OUTPUT0", datatype="FP99"),)
+
+    http.do(lambda: runtime.runs.update(ident=fail))
+    response = post(http, "ident", one("FP32", [1, 1], [1]))
+    assert (response.status, response.json["reason"]) == (500, "backend")
+    assert "FP99" in caplog.text
+    wait_until(lambda: http.used_bytes == before)
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_malformed_requests_are_named_in_a_400(http: Stand, case: str) -> None:
     body, text = REFUSED[case]
