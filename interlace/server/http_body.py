@@ -68,6 +68,7 @@ class ChunkBody:
     def __init__(self, limit_bytes: int, budget: Budget) -> None:
         self._chunks = ChunkedBody(limit_bytes)
         self._budget = budget
+        self._held = 0
 
     @property
     def received(self) -> int:
@@ -78,21 +79,16 @@ class ChunkBody:
         return self._chunks.done
 
     def take(self, data: bytearray, start: int, end: int) -> int:
-        before = len(self._chunks.data)
         after = self._chunks.feed(data, start, end)
-        taken = len(self._chunks.data) - before
-        try:
-            self._budget.hold(taken)
-        except ServeError:
-            del self._chunks.data[before:]
-            raise
+        self._budget.hold(self.received - self._held)
+        self._held = self.received
         return after
 
     def content(self) -> bytes:
         return bytes(self._chunks.data)
 
     def drop(self) -> None:
-        self._budget.used_bytes -= len(self._chunks.data)
+        self._budget.used_bytes -= self._held
 
 
 class SkippedBody:
