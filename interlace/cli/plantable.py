@@ -17,8 +17,9 @@ from interlace.perf.latency import surface
 class Line:
     """One model's turn in one partition, with what is predicted of it.
 
-    ``capacity_rps`` is what full batches in every duty cycle yield; ``batch_ms`` the latency (p95)
-    of one such batch.
+    ``capacity_rps`` is the rate that fits beside the others, ``alone_rps`` what full batches would
+    yield if nobody else had a turn there; ``batch_ms`` is the latency (p95) of one such batch.
+    ``duty_ms`` is 0 where turns follow from deadlines.
     """
 
     partition: str
@@ -28,8 +29,8 @@ class Line:
     batch: int
     slo_ms: float
     batch_ms: float
-    planned_rps: float
     capacity_rps: float
+    alone_rps: float
 
 
 def lines(
@@ -57,14 +58,14 @@ def _line(partition: Partition, slot: Slot, slo_ms: float, profile: Profile, nam
         batch=slot.batch,
         slo_ms=slo_ms,
         batch_ms=batch_ms,
-        planned_rps=slot.rate_rps,
-        capacity_rps=1000.0 * slot.batch / max(partition.duty_ms, batch_ms),
+        capacity_rps=slot.rate_rps,
+        alone_rps=1000.0 * slot.batch / batch_ms,
     )
 
 
 def show(out: Console, plan: Plan, found: Sequence[Line], names: Mapping[str, str]) -> None:
     """Print the table, the room that is left, and what is not served and why."""
-    figures = ("share %", "batch", "SLO ms", "batch ms", "duty ms", "planned/s", "capacity/s")
+    figures = ("share %", "batch", "SLO ms", "batch ms", "duty ms", "capacity/s", "alone/s")
     made = table(("partition", "model"), figures)
     before = ""
     for line in found:
@@ -77,9 +78,9 @@ def show(out: Console, plan: Plan, found: Sequence[Line], names: Mapping[str, st
             str(line.batch),
             f"{line.slo_ms:g}",
             f"{line.batch_ms:.1f}",
-            f"{line.duty_ms:.1f}" if first else "",
-            f"{line.planned_rps:.1f}",
+            f"{line.duty_ms:.1f}" if first and line.duty_ms else "",
             f"{line.capacity_rps:.1f}",
+            f"{line.alone_rps:.1f}",
         )
     out.print(made)
     for sentence in sentences(plan, names):
