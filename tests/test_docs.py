@@ -43,9 +43,14 @@ def blocks(*languages: str) -> list[Block]:
 
 def shell_lines() -> Iterator[list[str]]:
     for block in blocks("sh", "bash", "shell"):
-        joined = block.text.replace("\\\n", " ")
-        for line in joined.splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
+        text = ""
+        for line in block.text.replace("\\\n", " ").splitlines():
+            text += f"{line}\n"
+            try:
+                words = shlex.split(text, comments=True)
+            except ValueError:  # a quotation goes on over the line
+                continue
+            text = ""
             if words:
                 yield words
 
