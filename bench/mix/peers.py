@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.load.request import Wire
 from bench.mix import models
-from bench.peers.table import SERVERS, Peer
+from bench.peers.table import OURS, SERVERS, Peer
 from bench.peers.wire import GRPC_PORT, HTTP_PORT, METRICS_PORT, OCTETS
 
 HERE = Path(__file__).resolve().parent
@@ -35,7 +35,7 @@ def peer(name: str, home: Path) -> Peer:
     """A server by name, its repository written if it needs one."""
     if name == "ours":
         ports = ("--http-port", HTTP_PORT, "--grpc-port", GRPC_PORT, "--metrics-port", METRICS_PORT)
-        serve = (sys.executable, "-m", "interlace.cli.main", "serve", models.REPO, *ports)
+        serve = (OURS, "serve", models.REPO, *ports)
         return Peer(tuple(map(str, serve)), HERE, {})
     program, tuning = name.split("-")
     how = TUNINGS[tuning]

@@ -12,6 +12,8 @@ from bench.peers.wire import GRPC_PORT, HTTP_PORT, METRICS_PORT
 
 HERE = Path(__file__).resolve().parent
 SERVERS = HERE / "servers"
+#: The command, in the environment that runs this.
+OURS = Path(sys.executable).parent / "interlace"
 DEFAULT_HOME = Path.home() / ".cache" / "interlace-peers"
 BOTH = {model: ("http", "grpc") for model in ("echo", "cnn", "img")}
 RAW = {model: ("http",) for model in ("echo", "cnn", "img")}
@@ -34,7 +36,7 @@ class Peer:
 def ours(*more: str) -> Peer:
     """Interlace itself, from the environment that runs this."""
     ports = ("--http-port", HTTP_PORT, "--grpc-port", GRPC_PORT, "--metrics-port", METRICS_PORT)
-    command = (sys.executable, "-m", "interlace.cli.main", "serve", HERE / "repo", *ports, *more)
+    command = (OURS, "serve", HERE / "repo", *ports, *more)
     return Peer(tuple(map(str, command)), HERE, BOTH)
 
 

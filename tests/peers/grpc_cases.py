@@ -6,6 +6,8 @@ import base64
 import struct
 from typing import Any, NamedTuple
 
+from .http_cases import SHM_BYTES, SHM_KEY
+
 Json = dict[str, Any]
 KINDS = {"FP32": "fp32_contents", "INT32": "int_contents", "BYTES": "bytes_contents"}
 
@@ -49,8 +51,30 @@ def infer(name: str, message: Json) -> GrpcCase:
     return GrpcCase(f"infer.{name}", "ModelInfer", (message,))
 
 
+def _in_region() -> list[GrpcCase]:
+    """Calls whose tensors lie in the region ``mine``."""
+
+    def at(offset: int, size: int) -> Json:
+        place = {"shared_memory_offset": {"int64_param": offset}} if offset else {}
+        region = {"shared_memory_region": {"string_param": "mine"}}
+        return {**region, "shared_memory_byte_size": {"int64_param": size}, **place}
+
+    def both(name: str, inside: Json, outside: Json | None) -> GrpcCase:
+        wanted = {"outputs": [{"name": "OUTPUT0", "parameters": outside}]} if outside else {}
+        return infer(name, call("ident", [ident(data=None, parameters=inside)], **wanted))
+
+    return [
+        both("shm_in", at(0, 16), None),
+        both("shm_both", at(0, 16), at(16, 16)),
+        both("shm_input_small", at(0, 12), None),
+        both("shm_output_small", at(0, 16), at(16, 12)),
+        both("shm_past_end", at(SHM_BYTES - 8, 16), None),
+    ]
+
+
 def _server() -> list[GrpcCase]:
     shm = {"name": "x", "key": "/interlace-peers-absent", "offset": 0, "byte_size": 64}
+    mine = {"name": "mine", "key": SHM_KEY, "byte_size": SHM_BYTES}
     cases = [
         one("server.live", "ServerLive"),
         one("server.ready", "ServerReady"),
@@ -64,6 +88,11 @@ def _server() -> list[GrpcCase]:
         one("shm.status_unknown", "SystemSharedMemoryStatus", {"name": "absent"}),
         one("shm.register_absent", "SystemSharedMemoryRegister", shm),
         one("shm.register_empty", "SystemSharedMemoryRegister"),
+        one("shm.register", "SystemSharedMemoryRegister", mine),
+        one("shm.register_again", "SystemSharedMemoryRegister", mine),
+        one("shm.status_one", "SystemSharedMemoryStatus", {"name": "mine"}),
+        *_in_region(),
+        one("shm.unregister", "SystemSharedMemoryUnregister", {"name": "mine"}),
         one("shm.unregister_unknown", "SystemSharedMemoryUnregister", {"name": "absent"}),
         one("shm.unregister_all", "SystemSharedMemoryUnregister"),
         one("shm.cuda_status", "CudaSharedMemoryStatus"),

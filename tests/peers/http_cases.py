@@ -9,6 +9,8 @@ import zlib
 from typing import Any, NamedTuple
 
 Json = dict[str, Any]
+#: A region of zeros that exists while the calls are made.
+SHM_KEY, SHM_BYTES = "/interlace_peers_region", 64
 BINARY = "Inference-Header-Content-Length"
 
 
@@ -137,9 +139,34 @@ def _repository() -> list[HttpCase]:
     return cases
 
 
+def _in_region() -> list[HttpCase]:
+    """Calls whose tensors lie in the region ``mine``."""
+
+    def at(offset: int, size: int) -> Json:
+        place = {"shared_memory_offset": offset} if offset else {}
+        return {"shared_memory_region": "mine", "shared_memory_byte_size": size, **place}
+
+    def call(name: str, inside: Json, outside: Json | None) -> HttpCase:
+        given = [tensor("INPUT0", "FP32", [1, 4], parameters=inside)]
+        wanted = {"outputs": [{"name": "OUTPUT0", "parameters": outside}]} if outside else {}
+        return infer(name, "ident", {"inputs": given, **wanted})
+
+    return [
+        call("shm_in", at(0, 16), None),
+        call("shm_both", at(0, 16), at(16, 16)),
+        call("shm_input_small", at(0, 12), None),
+        call("shm_output_small", at(0, 16), at(16, 12)),
+        call("shm_output_large", at(0, 16), at(16, 32)),
+        call("shm_past_end", at(SHM_BYTES - 8, 16), None),
+        call("shm_offset_past_end", at(SHM_BYTES + 8, 16), None),
+        call("shm_output_past_end", at(0, 16), at(SHM_BYTES - 8, 16)),
+    ]
+
+
 def _shm() -> list[HttpCase]:
     system, cuda = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
     key = b'{"key":"/interlace-peers-absent","offset":0,"byte_size":64}'
+    mine = json.dumps({"key": SHM_KEY, "offset": 0, "byte_size": SHM_BYTES}).encode()
     handle = b'{"raw_handle":{"b64":"AAAA"},"device_id":0,"byte_size":64}'
     region = {"shared_memory_region": "absent", "shared_memory_byte_size": 16}
     cases = [
@@ -150,6 +177,12 @@ def _shm() -> list[HttpCase]:
         HttpCase("shm.register_no_size", "POST", f"{system}/region/x/register", b'{"key":"/x"}'),
         HttpCase("shm.register_not_json", "POST", f"{system}/region/x/register", b"{"),
         HttpCase("shm.register_empty", "POST", f"{system}/region/x/register", b""),
+        HttpCase("shm.register", "POST", f"{system}/region/mine/register", mine),
+        HttpCase("shm.register_again", "POST", f"{system}/region/mine/register", mine),
+        HttpCase("shm.status_one", "GET", f"{system}/region/mine/status"),
+        HttpCase("shm.status_two", "GET", f"{system}/status"),
+        *_in_region(),
+        HttpCase("shm.unregister", "POST", f"{system}/region/mine/unregister"),
         HttpCase("shm.unregister_unknown", "POST", f"{system}/region/absent/unregister"),
         HttpCase("shm.unregister_all", "POST", f"{system}/unregister"),
         HttpCase("shm.cuda_status", "GET", f"{cuda}/status"),

@@ -2,37 +2,48 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 Answer = dict[str, Any]
 #: What may differ between servers by nature: shown as a star.
 OWN = "*"
+FOLDER = re.compile(r"/[\w./-]+/(ours|triton)\b")
 CONFIG_KEYS = ("name", "max_batch_size", "input", "output")
 TENSOR_KEYS = ("name", "data_type", "dims")
 
 
 def normal(case: str, answer: Answer) -> Answer:
     """An answer in comparable form: own names and measured times starred, lists by name."""
-    if "json" not in answer:
-        return answer
-    return {**answer, "json": _body(case.split(".", maxsplit=1)[1], case, answer["json"])}
+    if "text" in answer:
+        return {**answer, "text": _words(answer["text"])}
+    return {**answer, "json": _body(case, answer["json"])}
 
 
-def _body(name: str, case: str, body: Any) -> Any:
+def _words(text: str) -> str:
+    """An error without the blanks at its end and the folder the test's models lie in."""
+    return FOLDER.sub("models", text).strip()
+
+
+def _body(case: str, body: Any) -> Any:
+    if isinstance(body, dict) and "error" in body:
+        return {"error": _words(body["error"])}
     if isinstance(body, dict) and "model_stats" in body:
         return {"model_stats": [_numberless(one) for one in _by_name(body["model_stats"])]}
     if isinstance(body, dict) and "extensions" in body:
         return {"name": OWN, "version": OWN, "extensions": sorted(body["extensions"])}
+    if isinstance(body, dict) and "max_batch_size" in body:
+        return _config(body)
     if isinstance(body, dict) and "platform" in body:
         return {**body, "platform": OWN}
     if isinstance(body, dict) and "config" in body and "name" in body["config"]:
         return {"config": _config(body["config"])}
-    if isinstance(body, dict) and "max_batch_size" in body:
-        return _config(body)
     if isinstance(body, dict) and "models" in body:
         return {"models": _by_name(body["models"])}
     if isinstance(body, list) and case.startswith("repository."):
         return _by_name(body)
+    if isinstance(body, list) and case.startswith("stream."):  # replies come in any order
+        return sorted(body, key=lambda row: str(row["infer_response"].get("id")))
     return body
 
 
@@ -44,9 +55,10 @@ def _numberless(value: Any) -> Any:
     """Statistics with their shape only; per-batch rows and memory as what they are called."""
     if isinstance(value, dict):
         lists = ("batch_stats", "memory_usage")
-        kept = {k: _numberless(v) for k, v in value.items() if k not in lists}
-        return kept
-    return 0 if isinstance(value, int | float) else value
+        named = {key: value[key] for key in ("name", "version") if key in value}
+        return {k: _numberless(v) for k, v in value.items() if k not in lists} | named
+    # Over gRPC 64-bit numbers come as strings.
+    return 0 if isinstance(value, int | float) or str(value).isdigit() else value
 
 
 def _config(config: Answer) -> Answer:

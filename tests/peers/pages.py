@@ -20,7 +20,8 @@ def ours_start(folder: Path) -> Start:
 
     def start() -> AbstractContextManager[programs.Running]:
         ports = programs.free_ports(3)
-        command = programs.ours_command(root, ports, "--allow-client-shm")
+        profiles = ("--profiles", str(folder / "profiles"))
+        command = programs.ours_command(root, ports, "--allow-client-shm", *profiles)
         return programs.running(command, ports, folder / "ours.log")
 
     return start

@@ -77,7 +77,7 @@ def triton_command(repository: Path, ports: Sequence[int]) -> tuple[list[str], d
 def ours_command(repository: Path, ports: Sequence[int], *more: str) -> list[str]:
     """Command of ``interlace serve`` on a repository."""
     http_port, grpc_port, metrics_port = map(str, ports)
-    command = [sys.executable, "-m", "interlace.cli.main", "serve", str(repository)]
+    command = [str(Path(sys.executable).parent / "interlace"), "serve", str(repository)]
     command += ["--http-port", http_port, "--grpc-port", grpc_port]
     return [*command, "--metrics-port", metrics_port, *more]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from .grpc_cases import GrpcCase
-from .http_cases import HttpCase
+from .http_cases import SHM_BYTES, SHM_KEY, HttpCase
 from .http_record import ask
 from .programs import CLIENT_PYTHON, Running
 
@@ -32,12 +32,23 @@ def record_grpc(start: Start, cases: Sequence[GrpcCase]) -> Answers:
     return _record(start, cases, _ask_grpc)
 
 
+@contextmanager
+def _region() -> Iterator[None]:
+    """The shared memory that the calls name, there for as long as they are made."""
+    path = Path("/dev/shm", SHM_KEY.strip("/"))
+    path.write_bytes(bytes(SHM_BYTES))
+    try:
+        yield
+    finally:
+        path.unlink()
+
+
 def _record(start: Start, cases: Sequence[Any], some: Callable[[Running, Any], Answers]) -> Answers:
     """``some`` answers cases in order and stops after the first that got no answer."""
     answers: Answers = {}
     left = list(cases)
     while left:
-        with start() as server:
+        with _region(), start() as server:
             got = some(server, left)
             if left[len(got) - 1].name in got and got[left[len(got) - 1].name]["status"] == 0:
                 got[left[len(got) - 1].name] = (

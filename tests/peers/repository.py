@@ -70,6 +70,10 @@ OURS_SAME = """
 import time
 import torch
 
+INPUTS = {"INPUT0": (DATATYPE, (DIMS,))}
+OUTPUTS = {"OUTPUT0": (DATATYPE, (DIMS,))}
+BATCHED = ROWS > 0
+
 class Same(torch.nn.Module):
     def forward(self, INPUT0):
         if SLOW_S and (INPUT0 == 7).any():
@@ -132,12 +136,13 @@ def write_ours(root: Path) -> Path:
     """The repository for Interlace: the same models as factories, ``text`` as ONNX."""
     for sort in SORTS:
         version = _folder(root, sort, "")
-        (version.parent / "interlace.toml").write_text("slo_ms = 1000\n")
+        (version.parent / "interlace.toml").write_text("slo_ms = 30000\n")
         if sort.datatype == "STRING":
             _write_string_identity(version / "model.onnx")
         else:
             source = OURS_PAIR if sort.inputs == 2 else _slowed(sort, OURS_SAME)
-            (version / "model.py").write_text(source)
+            head = f"DATATYPE, DIMS, ROWS = {sort.datatype!r}, {sort.dims}, {sort.max_batch}\n"
+            (version / "model.py").write_text(head + source)
     return root
 
 

@@ -45,7 +45,7 @@ def test_run(ours: Running, perf_analyzer: Path, tmp_path: Path, run: str) -> No
     out = tmp_path / "figures.csv"
     text = perf(perf_analyzer, ours, "ident", *RUNS[run], "-f", str(out), "--verbose-csv")
     assert "Failed" not in text, text
-    (row,) = csv.DictReader(out.open())
+    (row,) = csv.DictReader(out.read_text().splitlines())
     assert float(row["Inferences/Second"]) > 10, text
     assert float(row["p99 latency"]) > 0, text
     for server_side in ("Server Queue", "Server Compute Input", "Server Compute Infer"):

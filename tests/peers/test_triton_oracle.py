@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from .differences import ALLOWED, REASONS, differing, page
@@ -27,7 +29,8 @@ def answers(start_ours: Start) -> Answers:
 
 
 def test_the_recording_is_what_the_real_server_says(start_triton: Start, triton: Answers) -> None:
-    assert everything(start_triton, grpc=CLIENT_PYTHON.exists()).items() <= triton.items()
+    again = everything(start_triton, grpc=CLIENT_PYTHON.exists())
+    assert again == {name: triton[name] for name in again}
 
 
 def test_the_recording_has_every_call(triton: Answers) -> None:
@@ -44,10 +47,11 @@ def test_same_answer_or_a_reason(answers: Answers, triton: Answers, case: str) -
         assert answers[case] == triton[case]
 
 
-def test_malformed_calls_are_the_callers_fault(answers: Answers) -> None:
-    """No call makes Interlace fail or fall silent."""
+def test_no_call_makes_it_fail_or_fall_silent(answers: Answers, triton: Answers) -> None:
+    """500 is said only where Triton says it too: a model that cannot be loaded."""
     blamed = {0, 500, "INTERNAL", "UNKNOWN"}
-    assert [name for name, answer in answers.items() if answer["status"] in blamed] == []
+    failed = [name for name, answer in answers.items() if answer["status"] in blamed]
+    assert [n for n in failed if answers[n]["status"] != triton[n]["status"]] == []
 
 
 def test_every_reason_is_used() -> None:
@@ -58,4 +62,10 @@ def test_the_page_lists_exactly_the_differences(answers: Answers, triton: Answer
     if len(answers) < len(CASES):
         pytest.skip(f"no tritonclient to send the gRPC calls: {HOW}")
     assert set(differing(triton, answers)) == set(ALLOWED)
-    assert PAGE.read_text() == page(triton, answers), "write it again: python -m peers.pages"
+    again = "write it again: cd tests && ../.venv/bin/python -m peers.pages"
+    assert statuses(PAGE.read_text()) == statuses(page(triton, answers)), again
+
+
+def statuses(text: str) -> list[str]:
+    """A page without the words of our errors, which may change with the libraries that say them."""
+    return [re.sub(r" `[^`]*` \|$", "", line) for line in text.splitlines()]
