@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -16,7 +15,7 @@ from interlace.cli.failure import CommandError
 from interlace.cli.loadbody import make_ask
 from interlace.cli.loadgen import Flow, Load
 from interlace.cli.loadreport import Result, summarise
-from interlace.cli.options import numbers, pairs, positive, read_key
+from interlace.cli.options import Json, KeyFile, numbers, pairs, positive, read_key
 from interlace.cli.v2client import Server
 
 _DRAIN_S = 10.0
@@ -41,8 +40,8 @@ def bench(
         list[str] | None,
         typer.Option(metavar="MODEL/INPUT=N,N,...", help="Full shape of an input with free dims."),
     ] = None,
-    api_key_file: Annotated[Path | None, typer.Option(help="Send the key in this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    api_key_file: KeyFile = None,
+    as_json: Json = False,
 ) -> None:
     """Send open-loop load to a running server; report goodput, latency, refusals.
 

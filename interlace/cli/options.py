@@ -1,11 +1,26 @@
-"""Checks and small syntaxes that several commands share."""
+"""Options, checks and small syntaxes that several commands share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from interlace.cli.failure import CommandError
+from interlace.policy.base import System
+from interlace.policy.catalog import CATALOG
+from interlace.policy.catalog import system as row
+
+Root = Annotated[Path, typer.Argument(metavar="MODELS_DIR", help="The model repository.")]
+Cores = Annotated[str | None, typer.Option(help="Cores to use, such as 0-3,6; else all.")]
+Profiles = Annotated[
+    Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
+]
+SystemName = Annotated[str, typer.Option(help=f"Who plans and schedules: {', '.join(CATALOG)}.")]
+KeyFile = Annotated[Path | None, typer.Option(help="Send the key in this file with every call.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
 
 
 def positive(values: Mapping[str, float | None]) -> None:
@@ -63,3 +78,15 @@ def read_key(file: Path | None) -> str | None:
     if not key:
         raise CommandError(f"--api-key-file {file}: it is empty")
     return key
+
+
+def catalog_row(name: str) -> System:
+    """The catalog's row of that name.
+
+    Raises:
+        CommandError: there is none; what there is.
+    """
+    try:
+        return row(name)
+    except KeyError as error:
+        raise CommandError(str(error.args[0])) from None

@@ -11,17 +11,15 @@ import msgspec
 import typer
 
 from interlace.cli.failure import CommandError
+from interlace.cli.folders import drafts, find
 from interlace.cli.machine import cpu, default_profiles, parse_cores
-from interlace.cli.opening import drafts, find
-from interlace.cli.options import numbers
+from interlace.cli.options import Cores, Json, Profiles, Root, SystemName, catalog_row, numbers
 from interlace.cli.plantable import Line, lines, show
 from interlace.cli.screen import console
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.measure.store import ProfileStore
-from interlace.policy.base import Planner
-from interlace.policy.catalog import system as row
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +32,17 @@ class Known:
 
 
 def plan(
-    models_dir: Annotated[Path, typer.Argument(help="The model repository.")],
+    models_dir: Root,
     rate: Annotated[
         list[str] | None, typer.Option(metavar="NAME=RPS", help="Expected requests per second.")
     ] = None,
     slo: Annotated[
         list[str] | None, typer.Option(metavar="NAME=MS", help="Another SLO than the folder's.")
     ] = None,
-    system: Annotated[str, typer.Option(help="Whose planner: a row of the catalog.")] = "interlace",
-    cores: Annotated[
-        str | None, typer.Option(help="Cores to plan for, such as 0-3,6; else all.")
-    ] = None,
-    profiles: Annotated[
-        Path | None, typer.Option(help="Where they are.  [default: ~/.cache/interlace/profiles]")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+    system: SystemName = "interlace",
+    cores: Cores = None,
+    profiles: Profiles = None,
+    as_json: Json = False,
 ) -> None:
     """Show how models would share the cores, and what would not fit.
 
@@ -62,7 +56,7 @@ def plan(
       interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
       interlace plan models/ --rate cnn_small=500 --system gpulet --json
     """
-    planner, gpu = _planner(system), cpu(parse_cores(cores))
+    planner, gpu = catalog_row(system).planner, cpu(parse_cores(cores))
     store = ProfileStore(profiles or default_profiles(), console(stderr=True).print)
     rates, slos = numbers("--rate", rate or []), numbers("--slo", slo or [])
     known = _known(models_dir, store, gpu)
@@ -106,13 +100,6 @@ def _asked(one: Known, rates: Mapping[str, float], slos: Mapping[str, float]) ->
         rate_rps=rates.get(one.name, one.demand.rate_rps),
         slo_ms=slos.get(one.name, one.demand.slo_ms),
     )
-
-
-def _planner(name: str) -> Planner:
-    try:
-        return row(name).planner
-    except KeyError as error:
-        raise CommandError(error.args[0]) from None
 
 
 def _as_json(made: Plan, table: Sequence[Line], names: Mapping[str, str]) -> str:

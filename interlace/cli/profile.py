@@ -2,64 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import msgspec
 import typer
 import uvloop
-from rich.console import Console
 
 from interlace.cli.failure import CommandError
-from interlace.cli.machine import default_profiles, memory_bytes, parse_cores
-from interlace.cli.opening import Say, describe, drafts, find
+from interlace.cli.machine import default_profiles, parse_cores
+from interlace.cli.measuring import Task, measure
+from interlace.cli.options import Cores, Json, Profiles, Root
 from interlace.cli.profiletable import cost_table, latency_table
-from interlace.cli.progressbar import SweepBar
 from interlace.cli.screen import console
 from interlace.core.model import Model
 from interlace.core.profile import Profile
-from interlace.device.cpu import CpuDevice
-from interlace.device.settings import CpuSettings
-from interlace.measure.fill import Filled, fill
 from interlace.measure.record import rows
-from interlace.measure.rig import Rig
-from interlace.measure.store import ProfileStore
-from interlace.runtime.clock import WallClock
-from interlace.shm.arena import Arena, ArenaMap
-
-_ARENA_BYTES = 1 << 30  # address space; memory is taken as inputs are written
-
-
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What was asked for."""
-
-    root: Path
-    names: tuple[str, ...]
-    cores: tuple[int, ...]
-    folder: Path
-    force: bool
 
 
 def profile(
-    models_dir: Annotated[Path, typer.Argument(help="The model repository.")],
+    models_dir: Root,
     model: Annotated[
         list[str] | None, typer.Option(help="Only this model; may be given again.")
     ] = None,
-    cores: Annotated[
-        str | None, typer.Option(help="Cores to measure on, such as 0-3,6; else all.")
-    ] = None,
-    profiles: Annotated[
-        Path | None,
-        typer.Option(help="Where to keep them.  [default: ~/.cache/interlace/profiles]"),
-    ] = None,
+    cores: Cores = None,
+    profiles: Profiles = None,
     force: Annotated[bool, typer.Option("--force", help="Measure what is known, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of tables.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure models on this machine's cores and keep the figures.
 
@@ -74,49 +44,18 @@ def profile(
       interlace profile models/ --model embedder --model detector --force
       interlace profile models/ --cores 0-3 --json > profiles.json
     """
-    task = _Task(
-        models_dir,
-        tuple(model or ()),
-        parse_cores(cores),
-        profiles or default_profiles(),
-        force,
-    )
+    folder = profiles or default_profiles()
+    task = Task(models_dir, tuple(model or ()), parse_cores(cores), folder, force)
     complaints: list[str] = []
-    models, filled = uvloop.run(_measure(task, console(stderr=True), complaints.append))
+    models, filled = uvloop.run(measure(task, console(stderr=True), complaints.append))
     complaints += filled.failures.values()
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}
     if as_json:
         typer.echo(_as_json(found))
     elif found:
-        _show(found, len(models) - len(filled.measured), task.folder)
+        _show(found, len(models) - len(filled.measured), folder)
     if complaints:
         raise CommandError("\n".join(["not every model could be measured:", *complaints]))
-
-
-async def _measure(task: _Task, errors: Console, say: Say) -> tuple[list[Model], Filled]:
-    loop = asyncio.get_running_loop()
-    arena, arenas = Arena.create(_ARENA_BYTES), ArenaMap(os.getpid())
-    arenas.add(arena)
-    with TemporaryDirectory(prefix="interlace-weights-") as weights:
-        settings = CpuSettings(task.cores, memory_bytes(), weights_dir=weights)
-        device = CpuDevice(loop, arenas, settings)
-        rig = Rig(device, WallClock(loop), arena)
-        try:
-            models = await _open(device, task, say)
-            store = ProfileStore(task.folder, errors.print)
-            with SweepBar(errors) as bar:
-                return models, await fill(rig, models, store, progress=bar, force=task.force)
-        finally:
-            await rig.close()
-            device.close()
-            arenas.close()
-            arena.close()
-
-
-async def _open(device: CpuDevice, task: _Task, say: Say) -> list[Model]:
-    found = drafts(task.root, find(task.root, task.names), say)
-    opened = [await describe(device, draft, say) for draft in found]
-    return [one for one in opened if one is not None]
 
 
 def _label(model: Model) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from rich.live import Live
 
 from interlace.cli.failure import CommandError
 from interlace.cli.metricstext import Scrape, read_metrics
-from interlace.cli.options import positive, read_key
+from interlace.cli.options import KeyFile, positive, read_key
 from interlace.cli.screen import console
 from interlace.cli.topframe import Between, render
 from interlace.cli.v2client import Server
@@ -23,7 +22,7 @@ def top(
     url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
     interval: Annotated[float, typer.Option(help="Seconds between frames.")] = 1.0,
     window: Annotated[float, typer.Option(help="Seconds that rates and latencies cover.")] = 10.0,
-    api_key_file: Annotated[Path | None, typer.Option(help="Send the key in this file.")] = None,
+    api_key_file: KeyFile = None,
     once: Annotated[
         bool, typer.Option("--once", help="Print one frame, of one interval, and end.")
     ] = False,

@@ -1,4 +1,4 @@
-"""The models of a repository, each opened once so that it can describe itself."""
+"""What lies in a repository, for commands that do not serve it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from interlace.cli.failure import CommandError
-from interlace.core.errors import RepositoryError, ServeError
-from interlace.core.model import Model
-from interlace.device.cpu import CpuDevice
+from interlace.core.errors import RepositoryError
 from interlace.repository.digest import Digests
 from interlace.repository.draft import Draft, read
 from interlace.repository.layout import Found, scan
-from interlace.repository.model import complete
 
 Say = Callable[[str], None]
 
@@ -46,15 +43,3 @@ def drafts(root: Path, found: Sequence[Found], say: Say) -> Iterator[Draft]:
                 yield read(root, one.name, version, digests=digests)
             except RepositoryError as error:
                 say(f"{one.name}: {error}")
-
-
-async def describe(device: CpuDevice, draft: Draft, say: Say) -> Model | None:
-    """The complete model, registered with the device; ``None`` if it is broken: it is told."""
-    try:
-        description = await device.describe(draft.provisional())
-        model = complete(draft, description.signature, generation=0)
-    except (RepositoryError, ServeError) as error:
-        say(f"{draft.name}: {error}")
-        return None
-    device.register(model)
-    return model
