@@ -114,7 +114,8 @@ class Desk:
             )
         number = next(self._numbers)
         flight = self._flights[number] = Flight(number, owner, taken)
-        self._link.tell(InferFrame(number, taken.form.number, taken.id, budget_ms, taken.spans))
+        form = self._intake.forms.current(taken.form)
+        self._link.tell(InferFrame(number, form.number, taken.id, budget_ms, taken.spans))
         return flight
 
     def cancel(self, flight: Flight) -> None:

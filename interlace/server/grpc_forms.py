@@ -61,8 +61,8 @@ class Forms:
     def __init__(self, tell: Callable[[FormFrame | ForgetFrame], None]) -> None:
         self._tell = tell
         self._known: dict[tuple[bytes, tuple[int, ...]], Form] = {}
-        self._heads: dict[bytes, Head] = {}
         self._next = 0
+        self._forgotten = 0  #: the last number that the main process has forgotten
 
     def find(self, head: bytes, raws: list[int]) -> Form:
         """The form of a scanned request.
@@ -80,10 +80,17 @@ class Forms:
             self._known[key] = form
         return form
 
+    def current(self, form: Form) -> Form:
+        """The form under a number that the main process knows now: its request may have waited."""
+        if form.number > self._forgotten:
+            return form
+        return self._define(form.head, form.raw_count)
+
     def _define(self, head: Head, raw_count: int) -> Form:
         _check_count(head, raw_count)
-        if self._next % _FORMS == 0 and self._next:
+        if self._next - self._forgotten >= _FORMS:
             self._known.clear()
+            self._forgotten = self._next
             self._tell(ForgetFrame())
         self._next += 1
         self._tell(

@@ -38,7 +38,7 @@ class Intake:
         self.heap = Allowance(limits.max_heap_bytes)
         self._arena = arena
         self._memory = arena.memory
-        self._forms = forms
+        self.forms = forms
         self._regions = regions
 
     def whole(self, message: memoryview) -> Taken:
@@ -47,7 +47,7 @@ class Intake:
         head, call_id, raws = scan(data)
         if len(call_id) > _ID_BYTES_MAX:
             raise malformed(f"an id of {len(call_id)} characters, limit {_ID_BYTES_MAX}")
-        form = self._forms.find(head, raws)
+        form = self.forms.find(head, raws)
         if len(raws) == 2 and not form.head.places:
             start, size = raws
             offset = self.alloc(size)
@@ -62,7 +62,7 @@ class Intake:
         if len(call_id) > _ID_BYTES_MAX:
             raise malformed(f"an id of {len(call_id)} characters, limit {_ID_BYTES_MAX}")
         raws = [number for pair in zip(slots, sizes, strict=True) for number in pair]
-        form = self._forms.find(rest, raws)
+        form = self.forms.find(rest, raws)
         if form.head.typed is not None or form.head.places:
             return self._store(form, call_id, [], raws)
         return Taken(form, call_id, tuple(raws), tuple(slots))

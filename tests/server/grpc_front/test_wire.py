@@ -288,3 +288,7 @@ def test_forms_are_told_once_and_forgotten_in_time() -> None:
         for i in range(5000):
             wire.intake.free(wire.intake.whole(memoryview(request(b"x", model=str(i)))).slots)
         assert any(type(frame).__name__ == "ForgetFrame" for frame in wire.link.frames)
+        told = len(wire.link.frames)
+        current = wire.intake.forms.current(first.form)  # as if it had waited all the time
+        assert current.head is first.form.head and current.number > 5000
+        assert len(wire.link.frames) == told + 1
