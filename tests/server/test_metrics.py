@@ -11,7 +11,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply, Request, Timing
-from interlace.server.cpu_meter import CpuMeter
 from interlace.server.ledger import BUCKETS_US, Duration
 from interlace.server.metrics import Metrics
 from interlace.server.metrics_text import Page, number
@@ -154,10 +153,3 @@ def test_a_histogram_counts_each_value_once(values: list[float]) -> None:
     for bound in BUCKETS_US:
         assert found[f"{bound}"] == sum(value <= bound for value in values)
     assert found["+Inf"] == found["x_count"] == len(values)
-
-
-def test_the_processors_are_read() -> None:
-    meter = CpuMeter()
-    figures = meter.read()
-    assert 0 <= figures.utilization <= 1
-    assert 0 < figures.memory_used_bytes < figures.memory_total_bytes
