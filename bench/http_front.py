@@ -125,7 +125,7 @@ def by_wrk(port: int, name: str, connections: int, seconds: float) -> dict[str, 
         file.write_bytes(data)
         script.write_text(SCRIPT.format(body=file, length=length))
         url = f"http://127.0.0.1:{port}/v2/models/{name}/infer"
-        argv = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency"]
+        argv = ["wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s", "--latency"]
         argv += ["-s", str(script), url]
         text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     found = dict(re.findall(r"^ *(50%|99%|Requests/sec:) +(\S+)$", text, re.MULTILINE))
