@@ -60,6 +60,8 @@ def test_a_killed_process_is_replaced_and_its_calls_cancelled() -> None:
             assert stuck.exception(20).code() is grpc.StatusCode.UNAVAILABLE
             main.settled()
             assert len(main.plane.cancelled) == 1
+        fresh = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(target, fresh) as channel:
             answer = raw(channel)(request(b"abc"), timeout=20, wait_for_ready=True)
         assert ModelInferResponse.FromString(answer).raw_output_contents == [b"abc"]
         assert main.target == target and main.door.pid != pid
