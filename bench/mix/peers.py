@@ -35,8 +35,10 @@ def peer(name: str, home: Path) -> Peer:
     """A server by name, its repository written if it needs one."""
     if name == "ours":
         ports = ("--http-port", HTTP_PORT, "--grpc-port", GRPC_PORT, "--metrics-port", METRICS_PORT)
-        serve = (OURS, "serve", models.REPO, *ports)
-        return Peer(tuple(map(str, serve)), HERE, {})
+        profiles = home / "ours-mix-profiles"
+        serve = (OURS, "serve", models.REPO, *ports, "--profiles", profiles)
+        forget = ("rm", "-rf", str(profiles))
+        return Peer(tuple(map(str, serve)), HERE, {}, setup=forget)
     program, tuning = name.split("-")
     how = TUNINGS[tuning]
     env = {"OMP_NUM_THREADS": str(how.threads), "MKL_NUM_THREADS": str(how.threads)}

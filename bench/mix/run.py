@@ -95,6 +95,7 @@ def one_peer(
 ) -> list[Row]:
     """Every load on one start of one server."""
     rows: list[Row] = []
+    processes.wait_quiet(args.patience_s)
     server = Server(name, peers.peer(name, bench.home), bench)
     try:
         server.wait_ready([peers.request(name, sort) for sort in models.SORTS], limit_s=600)
@@ -130,6 +131,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warm-s", type=float, default=4.0)
     parser.add_argument("--home", type=Path, default=DEFAULT_HOME)
     parser.add_argument("--client-nice", type=int, default=-10)
+    quiet = "seconds to wait for a quiet machine before each server"
+    parser.add_argument("--patience-s", type=float, default=20.0, help=quiet)
     return parser.parse_args()
 
 
@@ -146,6 +149,8 @@ def main() -> None:
     ]
     if missing:
         raise SystemExit(f"not installed: {missing}; run scripts/peers-setup triton pytriton mosec")
+    for name in names:
+        setup.prepare(args.home, peers.peer(name, args.home))
     args.out.mkdir(parents=True, exist_ok=True)
     costs = costs_ms(args.home)
     print(

@@ -32,6 +32,7 @@ def one(name: str, peer: Peer, bench: Bench, args: argparse.Namespace, known_rps
     proto = peer.protocols["cnn"][0]
     call = wire.request(name, "cnn", proto)
     row: Row = {"peer": name, "rep": args.rep}
+    processes.wait_quiet(args.patience_s)
     server = Server(name, peer, bench)
     try:
         server.wait_ready(
@@ -76,6 +77,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--capacity-s", type=float, default=2.0)
     parser.add_argument("--home", type=Path, default=DEFAULT_HOME)
     parser.add_argument("--nice", type=int, default=0)
+    quiet = "seconds to wait for a quiet machine before each server"
+    parser.add_argument("--patience-s", type=float, default=20.0, help=quiet)
     return parser.parse_args()
 
 

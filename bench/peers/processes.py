@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -55,6 +56,18 @@ def machine_cpu_s() -> float:
     """CPU seconds that all processes of the machine have used."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / TICKS_PER_S
+
+
+def wait_quiet(patience_s: float, cpus: float = 0.25) -> bool:
+    """Wait until the whole machine uses less than ``cpus`` for a second; False if it never did."""
+    end = time.monotonic() + patience_s
+    while True:
+        before, began = machine_cpu_s(), time.perf_counter()
+        time.sleep(1.0)
+        if (machine_cpu_s() - before) / (time.perf_counter() - began) < cpus:
+            return True
+        if time.monotonic() > end:
+            return False
 
 
 def raise_priority(pid: int | str, nice: int) -> None:

@@ -55,6 +55,7 @@ def one_peer(name: str, peer: Peer, bench: Bench, args: argparse.Namespace) -> l
     rows: list[Row] = []
     pairs = [(model, proto) for model, all_ in peer.protocols.items() for proto in all_]
     calls = {pair: wire.request(name, *pair) for pair in pairs}
+    processes.wait_quiet(args.patience_s)
     server = Server(name, peer, bench)
     idle: Row = {}
     try:
@@ -104,6 +105,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--full-s", type=float, default=1.8)
     parser.add_argument("--open-s", type=float, default=1.8)
     parser.add_argument("--nice", type=int, default=0, help="of server and client")
+    quiet = "seconds to wait for a quiet machine before each server"
+    parser.add_argument("--patience-s", type=float, default=20.0, help=quiet)
     return parser.parse_args()
 
 

@@ -33,11 +33,17 @@ class Peer:
     setup: tuple[str, ...] = ()  #: run once before the first start
 
 
-def ours(*more: str) -> Peer:
-    """Interlace itself, from the environment that runs this."""
+def ours(home: Path) -> Peer:
+    """Interlace itself, from the environment that runs this.
+
+    Its profiles are measured anew by each run of a benchmark: what it believes of the machine is
+    then as old as what the others are measured on.
+    """
+    profiles = home / "ours-profiles"
     ports = ("--http-port", HTTP_PORT, "--grpc-port", GRPC_PORT, "--metrics-port", METRICS_PORT)
-    command = (OURS, "serve", HERE / "repo", *ports, *more)
-    return Peer(tuple(map(str, command)), HERE, BOTH)
+    command = (OURS, "serve", HERE / "repo", *ports, "--profiles", profiles)
+    forget = ("rm", "-rf", str(profiles))
+    return Peer(tuple(map(str, command)), HERE, BOTH, setup=forget)
 
 
 def peers(home: Path) -> dict[str, Peer]:
@@ -74,7 +80,7 @@ def peers(home: Path) -> dict[str, Peer]:
     torchserve += ("--ts-config", "config.properties", "--log-config", "log4j2.xml")
     quiet = {"RAY_USAGE_STATS_ENABLED": "0"}
     return {
-        "ours": ours(),
+        "ours": ours(home),
         "floor": Peer(
             (sys.executable, f"{SERVERS}/floor.py"), HERE, {"echo": ("http",), "img": ("http",)}
         ),
