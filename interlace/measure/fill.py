@@ -35,7 +35,7 @@ async def fill(
 
     ``force`` measures everything again. A model that cannot be measured is in ``failures``.
     """
-    stored = {} if force else find_all(store, models, rig)
+    stored = {} if force else _stored(store, models, rig, settings)
     missing = [model for model in models if model.key not in stored]
     profiles, failures = dict(stored), {}
     async for model, profile, error in profile_all(rig, missing, settings, progress):
@@ -47,7 +47,8 @@ async def fill(
     return Filled(profiles, failures, tuple(model.key for model in missing))
 
 
-def find_all(store: ProfileStore, models: Sequence[Model], rig: Rig) -> dict[str, Profile]:
-    """The stored profiles that hold, by deployment key."""
-    found = {model.key: store.find(model, rig.gpu) for model in models}
+def _stored(
+    store: ProfileStore, models: Sequence[Model], rig: Rig, settings: Settings
+) -> dict[str, Profile]:
+    found = {model.key: store.find(model, rig.gpu, settings) for model in models}
     return {key: profile for key, profile in found.items() if profile is not None}

@@ -10,7 +10,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.profile import Overhead, Point, Profile
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,12 +47,19 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Method(msgspec.Struct, frozen=True):
-    """When and how."""
+    """When and how; ``samples`` is how many a point was allowed."""
 
     date: str
+    samples: int
     description: str
     interlace: str
     libraries: dict[str, str]
+
+
+class Form(msgspec.Struct, frozen=True):
+    """What must be known before the rest can be read."""
+
+    schema: int
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -68,6 +75,18 @@ class Record(msgspec.Struct, frozen=True):
     launch_ms: float
     wake_ms: float
     points: list[Row]
+
+
+def read_record(text: bytes) -> Record:
+    """The record in a file.
+
+    Raises:
+        msgspec.MsgspecError: it is none, or of another form.
+    """
+    form = msgspec.json.decode(text, type=Form)
+    if form.schema != SCHEMA:
+        raise msgspec.ValidationError(f"written in form {form.schema}, this is form {SCHEMA}")
+    return msgspec.json.decode(text, type=Record)
 
 
 def rows(profile: Profile) -> list[Row]:
@@ -106,8 +125,6 @@ def profile_of(record: Record, key: str) -> Profile:
 def misplaced(record: Record, digest: str, gpu: Gpu) -> str | None:
     """Why a record is not of these files on this device; ``None`` if it is."""
     place = record.device
-    if record.schema != SCHEMA:
-        return f"written in form {record.schema}, this is form {SCHEMA}"
     if record.model.digest != digest:
         return "the model's files changed"
     if (place.kind, place.units) != (gpu.kind, gpu.units):
@@ -117,9 +134,11 @@ def misplaced(record: Record, digest: str, gpu: Gpu) -> str | None:
     return None if record.points else "it holds no points"
 
 
-def outdated(record: Record, model: Model) -> str | None:
-    """Why a record does not go as far as this model may; ``None`` if it does."""
+def outdated(record: Record, model: Model, samples: int) -> str | None:
+    """Why a record does not go as far as this model may, or as deep; ``None`` if it does."""
     subject = record.model
+    if record.method.samples < samples:
+        return "measured in haste, while others were served"
     if subject.sample != {name: list(sizes) for name, sizes in model.sample.items()}:
         return "the sample sizes changed"
     if model.signature.max_batch > subject.max_batch:

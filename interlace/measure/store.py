@@ -26,6 +26,7 @@ from interlace.measure.record import (
     misplaced,
     outdated,
     profile_of,
+    read_record,
     rows,
 )
 from interlace.measure.sweep import Settings
@@ -52,13 +53,13 @@ class ProfileStore:
         file = f"{quote(name, safe='')}-{version}-{digest[:16]}.json"
         return self.folder / quote(gpu.kind, safe="") / file
 
-    def find(self, model: Model, gpu: Gpu) -> Profile | None:
-        """The stored profile if it still describes this model on this device."""
+    def find(self, model: Model, gpu: Gpu, settings: Settings) -> Profile | None:
+        """The stored profile if it still describes this model here, at least that thoroughly."""
         path = self.path(model.name, model.version, model.digest, gpu)
         record = self._read(path, model.name, model.digest, gpu)
         if record is None:
             return None
-        reason = outdated(record, model)
+        reason = outdated(record, model, settings.samples)
         if reason is not None:
             self._warn(f"{path}: {reason}; {model.name} is to be measured again")
             return None
@@ -74,7 +75,7 @@ class ProfileStore:
 
     def _read(self, path: Path, name: str, digest: str, gpu: Gpu) -> Record | None:
         try:
-            record = msgspec.json.decode(path.read_bytes(), type=Record)
+            record = read_record(path.read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -138,6 +139,7 @@ def _record(profile: Profile, model: Model, gpu: Gpu, settings: Settings) -> Rec
         ),
         method=Method(
             date=datetime.now(UTC).isoformat(timespec="seconds"),
+            samples=settings.samples,
             description=settings.describe(),
             interlace=__version__,
             libraries=libraries(),

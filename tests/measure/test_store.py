@@ -14,7 +14,7 @@ from interlace.core.profile import Overhead, Point, Profile
 from interlace.core.tensor import Signature
 from interlace.measure import store as store_module
 from interlace.measure.store import ProfileStore
-from interlace.measure.sweep import THOROUGH
+from interlace.measure.sweep import QUICK, THOROUGH
 
 from .fakes import GPU, make_model
 
@@ -51,15 +51,24 @@ def stored(tmp_path: Path) -> Stored:
 
 
 def test_what_was_saved_is_found(stored: Stored) -> None:
-    assert stored.store.find(MODEL, GPU) == PROFILE
+    assert stored.store.find(MODEL, GPU, THOROUGH) == PROFILE
     assert not stored.warnings
 
 
 def test_it_is_found_under_the_key_of_today(stored: Stored) -> None:
     again = replace(MODEL, generation=4)
-    found = stored.store.find(again, GPU)
+    found = stored.store.find(again, GPU, THOROUGH)
     assert found is not None
     assert found.model == again.key
+
+
+def test_what_was_measured_in_haste_serves_until_there_is_time(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    store = ProfileStore(tmp_path, warnings.append)
+    store.save(PROFILE, MODEL, GPU, QUICK)
+    assert store.find(MODEL, GPU, QUICK) == PROFILE
+    assert store.find(MODEL, GPU, THOROUGH) is None
+    assert "measured in haste" in warnings[0]
 
 
 def test_it_is_recalled_for_a_model_that_was_not_opened(stored: Stored) -> None:
@@ -90,7 +99,7 @@ def test_another_model_is_another_file(stored: Stored, model: Model) -> None:
     path = stored.store.path(model.name, model.version, model.digest, GPU)
     assert path != stored.path
     assert path.parent == stored.path.parent
-    assert stored.store.find(model, GPU) is None
+    assert stored.store.find(model, GPU, THOROUGH) is None
 
 
 @pytest.mark.parametrize(
@@ -109,7 +118,7 @@ def test_another_model_is_another_file(stored: Stored, model: Model) -> None:
 def test_what_no_longer_holds_is_measured_again(
     stored: Stored, model: object, gpu: object, why: str
 ) -> None:
-    assert stored.store.find(model, gpu) is None  # type: ignore[arg-type]
+    assert stored.store.find(model, gpu, THOROUGH) is None  # type: ignore[arg-type]
     assert why in stored.warnings[0]
     assert str(stored.path) in stored.warnings[0]
 
@@ -119,17 +128,17 @@ def test_a_longer_slo_wants_the_batches_that_were_left_out(tmp_path: Path) -> No
     store = ProfileStore(tmp_path, warnings.append)
     slow = replace(MODEL, terms=Terms(slo_ms=100_000.0))
     store.save(PROFILE, MODEL, GPU, THOROUGH)
-    assert store.find(slow, GPU) is not None  # the sweep was complete
+    assert store.find(slow, GPU, THOROUGH) is not None  # the sweep was complete
     store.save(replace(PROFILE, points={(1, 50): Point(1, 1, 1, 1)}), MODEL, GPU, THOROUGH)
-    assert store.find(MODEL, GPU) is not None
-    assert store.find(slow, GPU) is None
+    assert store.find(MODEL, GPU, THOROUGH) is not None
+    assert store.find(slow, GPU, THOROUGH) is None
     assert "the SLO is longer now" in warnings[0]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "\x00\xff"])
 def test_a_corrupt_file_is_named_and_measured_again(stored: Stored, text: str) -> None:
     stored.path.write_text(text)
-    assert stored.store.find(MODEL, GPU) is None
+    assert stored.store.find(MODEL, GPU, THOROUGH) is None
     assert str(stored.path) in stored.warnings[0]
     assert "not a profile" in stored.warnings[0]
 
@@ -137,7 +146,7 @@ def test_a_corrupt_file_is_named_and_measured_again(stored: Stored, text: str) -
 def test_another_form_is_measured_again(stored: Stored) -> None:
     record = json.loads(stored.path.read_text())
     stored.path.write_text(json.dumps({**record, "schema": 99}))
-    assert stored.store.find(MODEL, GPU) is None
+    assert stored.store.find(MODEL, GPU, THOROUGH) is None
     assert "written in form 99" in stored.warnings[0]
 
 
@@ -157,4 +166,4 @@ def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path: Path) -> None:
     blocked.write_text("")
     stored = Stored(blocked)
     assert len(stored.warnings) == 1
-    assert stored.store.find(MODEL, GPU) is None
+    assert stored.store.find(MODEL, GPU, THOROUGH) is None
