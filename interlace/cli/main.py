@@ -85,7 +85,14 @@ def main() -> None:
     try:
         build(sys.argv[1:])()
     except (CommandError, RepositoryError, ServeError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {_words(error)}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _words(error: Exception) -> str:
+    """The error without its number, which says nothing to people."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)

@@ -8,15 +8,11 @@ from rich.console import Console
 
 from interlace.cli.screen import table
 from interlace.control.figures import Place, places
-from interlace.control.registry import Entry
-from interlace.control.registry import State as Standing
 from interlace.core.model import Model
 from interlace.engine.state import State
 
 
-def show_serving(
-    out: Console, serving: Sequence[Model], state: State, entries: Sequence[Entry]
-) -> None:
+def show_serving(out: Console, serving: Sequence[Model], state: State) -> None:
     """Print one line per model and partition, then what is not served and why."""
     made = table(["model", "where"], ["SLO ms", "share", "batch", "capacity rows/s", "MB"])
     here = places(state)
@@ -24,9 +20,6 @@ def show_serving(
         for place in (one for one in here if one.model == model.key):
             made.add_row(*_line(model, place, state))
     out.print(made)
-    for entry in entries:
-        if entry.state is Standing.UNAVAILABLE:
-            out.print(f"not served: {entry.name}: {entry.reason}", markup=False)
 
 
 def _line(model: Model, place: Place, state: State) -> tuple[str, ...]:

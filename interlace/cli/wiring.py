@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,10 +76,7 @@ class Assembly:
         self.clock = WallClock(loop)
         self.fleet = Fleet((self.device.gpu,))
         self.engine = Engine(self.fleet, choices.system)
-        # A process per plan: plans are rare, and one that waits idle would hold memory.
-        self._planner = ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), max_tasks_per_child=1
-        )
+        self._planner = ThreadPoolExecutor(1, "planner")
         solver = ExecutorSolver(choices.system.planner, self.fleet, self.clock, self._planner)
         self.table = ModelTable()
         self.runtime = Runtime(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from interlace.core.loading import LoadPlan
 from interlace.core.plan import Demand, Plan
@@ -49,8 +50,7 @@ class Unload:
     model: str
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Execute a batch in a partition."""
 
     gpu: str
@@ -63,8 +63,7 @@ Work = Carve | Release | Load | Unload | Run
 # ------------------------------------------------------------------------------------ commands
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """Give this reply to its caller."""
 
     reply: Reply
@@ -87,8 +86,7 @@ class Scale:
     gpus: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
+class WakeAt(NamedTuple):
     """Deliver ``Woke`` at that time."""
 
     at_ms: float
@@ -108,8 +106,7 @@ Command = Work | Answer | Solve | Scale | WakeAt | Tell
 # -------------------------------------------------------------------------------------- events
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(NamedTuple):
     request: Request
 
 
@@ -152,8 +149,7 @@ class Failure:
     fatal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(NamedTuple):
     """A piece of work ended, well (``failure is None``) or not.
 
     For ``Run``, ``outputs`` holds one tuple of tensors per request of the batch and ``timing`` the

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from interlace.core.errors import ServeError
 from interlace.core.tensor import Tensor
@@ -21,8 +21,7 @@ class Outcome(Enum):
     FAILED = "failed"  #: the model or its device failed
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One call of one deployed model. Times are ms on the runtime's clock.
 
     ``model`` is the deployment key (name, version and generation), not the public name. ``rows``
@@ -42,8 +41,7 @@ class Request:
     outputs: tuple[str, ...] = ()  #: names wanted; empty for all
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """Requests that run together; ``attempt`` is 1 for the first try."""
 
     id: int
@@ -53,8 +51,7 @@ class Batch:
     attempt: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Where a request's time went, in ms: queue, then the worker's three phases."""
 
     queue_ms: float = 0.0
@@ -64,8 +61,7 @@ class Timing:
     batch_rows: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """The one answer to a request. ``release`` names the batch whose output bytes it refers to."""
 
     request: Request

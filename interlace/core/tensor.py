@@ -26,7 +26,7 @@ ITEM_BYTES: Final[dict[str, int]] = {
 
 
 class Span(NamedTuple):
-    """A run of bytes in a shared-memory arena; ``arena`` is the arena's number (see ``shm.arena``)."""
+    """A run of bytes in the shared-memory arena of that number (see ``shm.arena``)."""
 
     arena: int
     offset: int

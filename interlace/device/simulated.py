@@ -51,6 +51,7 @@ class SimulatedDevice:
         self._costs = costs or Costs()
         self._surfaces: dict[str, Surface] = {}
         self._shares: dict[str, int] = {}
+        self._loaded: dict[str, set[str]] = {}
         self._free_at_ms: dict[str, float] = {}
         self._pending: dict[str, list[tuple[Work, Done]]] = {}
         self._lost: Callable[[Lost], None] = lambda lost: None
@@ -70,8 +71,12 @@ class SimulatedDevice:
 
     def do(self, work: Work, done: Done) -> None:
         name = work.partition
-        if isinstance(work, Carve):
-            self._shares[name] = work.share_pct
+        refusal = self._refusal(work)
+        if refusal is not None:
+            failed = Finished(work, failure=Failure(refusal))
+            self._timer.call_at(self._timer.now_ms(), lambda: done(failed))
+            return
+        self._enter(work)
         start_ms = max(self._timer.now_ms(), self._free_at_ms.get(name, 0.0))
         end_ms = start_ms + self._cost_ms(work)
         self._free_at_ms[name] = end_ms
@@ -83,8 +88,7 @@ class SimulatedDevice:
         """Inject the death of a partition: what it holds fails, then it is lost."""
         for work, done in self._pending.pop(partition, []):
             done(Finished(work, failure=Failure(detail, fatal=True)))
-        self._shares.pop(partition, None)
-        self._free_at_ms.pop(partition, None)
+        self._forget_partition(partition)
         self._lost(Lost(self.gpu.id, partition, detail))
 
     def close(self) -> None:
@@ -94,6 +98,45 @@ class SimulatedDevice:
             for work, done in entries:
                 done(Finished(work, failure=Failure("the device is closed")))
         self._pending.clear()
+        self._loaded.clear()
+
+    def _refusal(self, work: Work) -> str | None:
+        """Why this work is impossible after all that was asked before it."""
+        name = work.partition
+        if self._closed:
+            return f"{self.gpu.id} is closed"
+        if isinstance(work, Carve):
+            if name in self._shares:
+                return f"partition '{name}' of {self.gpu.id} exists already"
+            if work.share_pct not in self.gpu.shares_pct:
+                return f"a share of {work.share_pct} %: expected one of {self.gpu.shares_pct}"
+            return None
+        if name not in self._loaded:
+            return f"no partition '{name}' on {self.gpu.id}"
+        match work:
+            case Load(model=model) if model not in self._truth:
+                return f"{model} has no profile here"
+            case Run(batch=batch) if batch.model not in self._loaded[name]:
+                return f"model {batch.model} is not loaded in partition '{name}'"
+        return None
+
+    def _enter(self, work: Work) -> None:
+        name = work.partition
+        match work:
+            case Carve(share_pct=share_pct):
+                self._shares[name] = share_pct
+                self._loaded[name] = set()
+            case Load(model=model):
+                self._loaded[name].add(model)
+            case Unload(model=model):
+                self._loaded[name].discard(model)
+            case Release():
+                del self._loaded[name]
+
+    def _forget_partition(self, name: str) -> None:
+        self._shares.pop(name, None)
+        self._loaded.pop(name, None)
+        self._free_at_ms.pop(name, None)
 
     def _end(self, name: str, entry: tuple[Work, Done]) -> None:
         entries = self._pending.get(name, [])
@@ -102,8 +145,7 @@ class SimulatedDevice:
         entries.remove(entry)
         work, done = entry
         if isinstance(work, Release):
-            self._shares.pop(name, None)
-            self._free_at_ms.pop(name, None)
+            self._forget_partition(name)
         done(self._result(work))
 
     def _result(self, work: Work) -> Finished:
@@ -112,8 +154,6 @@ class SimulatedDevice:
                 outputs = tuple(() for _ in batch.requests)
                 return Finished(work, outputs, timing=Timing(infer_ms=self._cost_ms(work)))
             case Load(model=model):
-                if model not in self._truth:
-                    return Finished(work, failure=Failure(f"{model} has no profile here"))
                 return Finished(work, resident_bytes=self._truth[model].weights_bytes)
             case Carve(share_pct=share_pct):
                 count = max(1, self.gpu.units * share_pct // 100)
@@ -129,7 +169,7 @@ class SimulatedDevice:
             case Carve():
                 return self._costs.carve_ms
             case Load(model=model):
-                return self._truth[model].load_ms if model in self._truth else 0.0
+                return self._truth[model].load_ms
             case Unload():
                 return self._costs.unload_ms
             case Release():

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from interlace.core.errors import RepositoryError
 from interlace.device.blocks import Blocks
 from interlace.device.execution import execute
 from interlace.device.intake import Intake
@@ -122,7 +123,7 @@ class Worker:
         try:
             resident = Resident.load(frame, threads, self._setup.weights_dir, self._open)
         except (Exception, SystemExit) as error:
-            return Failed(_words(f"model {model.key} does not load", error))
+            return Failed(_words(f"model {model.name} does not load", error))
         self._models[model.key] = resident
         return Loaded(
             model.key,
@@ -159,6 +160,8 @@ class Worker:
 
 
 def _words(what: str, error: BaseException) -> str:
+    if isinstance(error, RepositoryError):
+        return str(error)[:_DETAIL_CHARS]  # it names the file, and reads by itself
     return f"{what}: {type(error).__name__}: {error}"[:_DETAIL_CHARS]
 
 

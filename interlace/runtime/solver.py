@@ -8,9 +8,9 @@ from typing import Protocol
 
 from interlace.core.hardware import Fleet
 from interlace.core.messages import Planned, Solve
-from interlace.core.plan import Plan
 from interlace.policy.base import Planner
 from interlace.runtime.clock import Clock
+from interlace.runtime.planning import solve, solve_apart
 
 OnPlanned = Callable[[Planned], None]
 
@@ -35,7 +35,7 @@ class InlineSolver:
 
 
 class ExecutorSolver:
-    """Plans in an executor, so that a long search never delays a request."""
+    """Plans in processes, started by an executor's thread: a search never delays a request."""
 
     def __init__(self, planner: Planner, fleet: Fleet, clock: Clock, executor: Executor) -> None:
         self._planner = planner
@@ -45,7 +45,7 @@ class ExecutorSolver:
 
     def __call__(self, question: Solve, done: OnPlanned) -> None:
         try:
-            future = self._executor.submit(solve, self._planner, self._fleet, question)
+            future = self._executor.submit(solve_apart, self._planner, self._fleet, question)
         except RuntimeError as error:  # the executor is broken or shut down
             answer = Planned(question.ticket, question.current, f"no planner runs: {error}")
             self._clock.call_soon(lambda: done(answer))
@@ -59,12 +59,3 @@ class ExecutorSolver:
         else:
             answer = ended.result()
         self._clock.call_soon(lambda: done(answer))
-
-
-def solve(planner: Planner, fleet: Fleet, question: Solve) -> Planned:
-    """The planner's answer to a question; its exception, in words, if it raised."""
-    try:
-        plan = planner(question.demand, fleet, question.profiles, question.current)
-    except Exception as error:  # a planner is a plug-in: what it raises must not stop serving
-        return Planned(question.ticket, Plan(), f"the planner raised {error!r}")
-    return Planned(question.ticket, plan)

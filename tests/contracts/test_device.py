@@ -11,11 +11,12 @@ import pytest
 from interlace.core.messages import Carve, Finished, Load, Lost, Release, Run, Unload, Work
 from interlace.core.model import Model
 from interlace.core.request import Batch
-from tests.contracts.stands import QUICK, SLOW, CpuStand, Stand
+from tests.contracts.stands import QUICK, SLOW, CpuStand, SimulatedStand, Stand
 
 #: One line makes another implementation keep the contract.
 STANDS: dict[str, Callable[[Path], Stand]] = {
     "cpu": CpuStand,
+    "simulated": SimulatedStand,
 }
 
 

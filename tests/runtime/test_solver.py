@@ -25,7 +25,7 @@ class _ThreadClock(SimClock):
         call()  # type: ignore[operator]
 
 
-def _broken(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+def broken(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
     raise ZeroDivisionError("planner bug")
 
 
@@ -50,7 +50,7 @@ def test_both_solvers_give_the_planners_answer() -> None:
 
 
 def test_a_planner_that_raises_is_an_answer_that_says_so() -> None:
-    answer = _in_executor(_broken)
+    answer = _in_executor(broken)
     assert answer.failure is not None and "planner bug" in answer.failure
 
 

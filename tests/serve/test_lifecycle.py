@@ -1,0 +1,149 @@
+"""Start, reload, unload, faults and the end, as an operator sees them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+from tests.serve.conftest import Start
+from tests.serve.server import CRASH, SLEEP, Server, Traffic, write_model
+
+
+def _metric(server: Server, name: str) -> list[str]:
+    _, text = server.call("GET", "/metrics")
+    return [line for line in text.splitlines() if line.startswith(name)]
+
+
+def test_broken_models_say_why_and_the_rest_serves(root: Path, start: Start) -> None:
+    write_model(root, "good")
+    (root / "corrupt" / "1").mkdir(parents=True)
+    (root / "corrupt" / "1" / "model.onnx").write_bytes(b"this is no graph")
+    write_model(root, "typo")
+    (root / "typo" / "interlace.toml").write_text("slo_ms = 50\nmax_bach = 4\n")
+    server = start().wait_ready()
+    assert server.infer("good") == (200, server.infer("good")[1])
+    status, index = server.call("POST", "/v2/repository/index", {})
+    states = {entry["name"]: entry for entry in index}
+    assert status == 200 and states["good"]["state"] == "READY"
+    assert states["corrupt"]["state"] == states["typo"]["state"] == "UNAVAILABLE"
+    assert "max_bach" in states["typo"]["reason"] and "max_batch" in states["typo"]["reason"]
+    assert "model.onnx" in states["corrupt"]["reason"]
+    assert "typo is not served" in server.text
+    assert server.infer("corrupt")[0] == 404
+
+
+def test_a_killed_worker_is_replaced_and_every_request_answered(root: Path, start: Start) -> None:
+    write_model(root, "m", extra=SLEEP)
+    server = start().wait_ready()
+    traffic = Traffic(lambda: server.infer("m"))
+    traffic.wait_for(10)
+    os.kill(server.workers()[0], signal.SIGKILL)
+    traffic.wait_for(60)
+    seen = traffic.stop()
+    assert {status for status, _ in seen} <= {200, 500}
+    assert sum(status != 200 for status, _ in seen) <= 4, "at most a batch may be lost"
+    assert seen[-1][0] == 200
+    assert _metric(server, "interlace_worker_restarts_total")[0].endswith(" 1")
+
+
+def test_a_model_that_kills_its_worker_is_set_aside_and_the_rest_serves(
+    root: Path, start: Start
+) -> None:
+    write_model(root, "bomb", extra=CRASH)
+    write_model(root, "calm")
+    server = start().wait_ready()
+    traffic = Traffic(lambda: server.infer("calm"), threads=2)
+    statuses = [server.infer("bomb", 2e6)[0] for _ in range(3)]
+    status, body = server.infer("bomb")
+    traffic.wait_for(20)
+    calm = traffic.stop()
+    assert 200 not in statuses
+    assert status == 503 and "crashed its worker 3 times" in body["error"]
+    assert server.call("GET", "/v2/models/bomb/ready")[0] != 200
+    assert calm[-1][0] == 200 and {s for s, _ in calm} <= {200, 500}
+    _, index = server.call("POST", "/v2/repository/index", {})
+    (entry,) = [e for e in index if e["name"] == "bomb"]
+    assert entry["state"] == "UNAVAILABLE" and "crashed" in entry["reason"]
+
+
+def test_reload_under_traffic_loses_nothing_and_switches(root: Path, start: Start) -> None:
+    write_model(root, "m", factor=2.0)
+    server = start().wait_ready()
+    traffic = Traffic(lambda: server.infer("m"))
+    traffic.wait_for(5)
+    write_model(root, "m", factor=3.0)
+    assert server.call("POST", "/v2/repository/models/m/load", {})[0] == 200
+    assert server.infer("m")[1]["outputs"][0]["data"] == [3.0] * 4
+    seen = traffic.stop()
+    assert {status for status, _ in seen} == {200}
+    answers = [body["outputs"][0]["data"][0] for _, body in seen]
+    assert set(answers) <= {2.0, 3.0}
+
+
+def test_a_failed_reload_leaves_the_old_version_serving(root: Path, start: Start) -> None:
+    write_model(root, "m")
+    server = start().wait_ready()
+    (root / "m" / "1" / "model.py").write_text("def create_model():\n    raise OSError('no')\n")
+    status, body = server.call("POST", "/v2/repository/models/m/load", {})
+    assert status != 200 and "OSError: no" in body["error"] and "/m/1" in body["error"]
+    assert server.infer("m")[0] == 200
+
+
+def test_hot_load_and_unload_under_traffic(root: Path, start: Start) -> None:
+    write_model(root, "stays")
+    server = start().wait_ready()
+    traffic = Traffic(lambda: server.infer("stays"), threads=2)
+    write_model(root, "guest", factor=5.0, extra=SLEEP)
+    assert server.infer("guest")[0] == 404
+    assert server.call("POST", "/v2/repository/models/guest/load", {})[0] == 200
+    assert server.infer("guest")[1]["outputs"][0]["data"] == [5.0] * 4
+    guests = Traffic(lambda: server.infer("guest"), threads=3)
+    guests.wait_for(5)
+    assert server.call("POST", "/v2/repository/models/guest/unload", {})[0] == 200
+    assert {status for status, _ in guests.stop()} <= {200, 404}
+    assert server.infer("guest")[0] == 404
+    assert not [m for m in _metric(server, "interlace_model_resident_bytes") if "guest" in m]
+    assert {status for status, _ in traffic.stop()} == {200}
+
+
+def test_sigterm_answers_everything_in_flight(root: Path, start: Start) -> None:
+    write_model(root, "m", extra=SLEEP, slo_ms=20_000.0)
+    server = start().wait_ready()
+    answers: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(server.infer("m")[0])) for _ in range(32)
+    ]
+    for thread in threads:
+        thread.start()
+    while server.call("GET", "/metrics")[1].count("interlace_requests_in_flight 0"):
+        pass
+    server.process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join(30.0)
+    assert server.stop() == 0
+    # Those that arrived after the signal are told so; none hangs, none is cut off.
+    assert len(answers) == 32 and set(answers) <= {200, 503}
+    assert answers.count(200) >= 4
+    assert server.workers() == []
+
+
+def test_a_busy_port_is_a_plain_error(root: Path, cache: Path, start: Start) -> None:
+    write_model(root, "m")
+    server = start().wait_ready()
+    argv = Server(root, cache, "--http-port", str(server.port))
+    try:
+        assert argv.process.wait(60.0) == 1
+        argv.wait_for(rf"error: cannot listen on 127.0.0.1 port {server.port}", 5.0)
+        assert "Traceback" not in argv.text
+    finally:
+        argv.kill()
+
+
+def test_readiness_is_per_server_and_per_model(root: Path, start: Start) -> None:
+    write_model(root, "m", extra=SLEEP)
+    server = start("--http-port", "0").wait_ready()
+    assert server.call("GET", "/v2/health/ready")[0] == 200
+    assert server.call("GET", "/v2/models/m/ready")[0] == 200
+    assert server.call("GET", "/v2/models/nobody/ready")[0] != 200
