@@ -54,5 +54,21 @@ def _row(run: Run, factor: float, offered_rps: float, seconds: float, slo_ms: fl
         "refused": len(refused),
         "refusal_p50_ms": ms(percentile(refused, 50)),
         "refusal_p99_ms": ms(percentile(refused, 99)),
+        "by_status": {
+            str(status): {
+                "count": len(times),
+                "p50_ms": ms(percentile(times, 50)),
+                "p99_ms": ms(percentile(times, 99)),
+            }
+            for status, times in _by_status(run).items()
+        },
         "unanswered": sum(s.status == UNANSWERED for s in run.samples),
     }
+
+
+def _by_status(run: Run) -> dict[int, list[float]]:
+    """Latencies by status: a refusal on arrival (429) is not one that expired in a queue (504)."""
+    found: dict[int, list[float]] = {}
+    for sample in run.samples:
+        found.setdefault(sample.status, []).append(sample.latency_s)
+    return found
