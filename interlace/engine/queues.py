@@ -80,8 +80,15 @@ class Queue:
         does not stop smaller ones behind it. The head is taken even if it alone exceeds ``limit``.
         """
         company = self._company(limit)
-        for request in company:
-            self.remove(request.id)
+        count = len(company)
+        if self._claims[count - 1][2] == company[-1].id:  # the usual case: the first ``count``
+            del self._claims[:count]
+            for request in company:
+                del self._requests[request.id]
+                self.rows -= request.rows
+        else:
+            for request in company:
+                self.remove(request.id)
         return tuple(company)
 
     def expired(self, before_ms: float) -> list[Request]:

@@ -27,10 +27,9 @@ class Deadline:
     def __call__(self, request: Request, view: View, now_ms: float) -> Refusal | None:
         best_ms, harmless = float("inf"), False
         for host in view.hosts(request.model):
-            start_ms, total_ms = _backlog(request, host, view, now_ms)
             own_ms = view.latency_ms(request.model, request.rows, host.share_pct, request.shape)
-            late_ms = start_ms + own_ms - request.deadline_ms
-            if late_ms <= 0 and _harmless(request, host, view, total_ms):
+            late_ms, fair = _outlook(request, host, view, now_ms, own_ms)
+            if late_ms <= 0 and fair:
                 return None
             if late_ms < best_ms:
                 best_ms, harmless = late_ms, late_ms <= 0
@@ -47,37 +46,34 @@ def _alone_ms(request: Request, hosts: Sequence[PartitionView], view: View) -> f
     )
 
 
-def _backlog(
-    request: Request, host: PartitionView, view: View, now_ms: float
-) -> tuple[float, float]:
-    """When this request could start at ``host``, and when everything queued there would end."""
+def _outlook(
+    request: Request, host: PartitionView, view: View, now_ms: float, own_ms: float
+) -> tuple[float, bool]:
+    """How late this request would be at ``host``, and whether nobody else would be late for it.
+
+    Those behind it are late for it if everything queued, and it, ends after the last of them
+    should. Within one model of one SLO nobody is passed, so only a more urgent request than some
+    queue's tail is looked at.
+    """
     start_ms = total_ms = max(now_ms, host.free_at_ms)
+    tail_ms = float("inf")
     for slot in host.slots:
         queue = view.queue(slot.model)
-        if queue.rows == 0:
-            continue
-        per_row_ms = row_ms(slot.model, host, view)
-        total_ms += queue.rows * per_row_ms
-        start_ms += queue.rows_before(request) * per_row_ms
-    return start_ms, total_ms
+        rows = queue.rows
+        if rows:
+            per_row_ms = row_ms(slot.model, host, view)
+            total_ms += rows * per_row_ms
+            start_ms += queue.rows_before(request) * per_row_ms
+            if request.deadline_ms < queue.tail_deadline_ms < tail_ms:
+                tail_ms = queue.tail_deadline_ms
+    late_ms = start_ms + own_ms - request.deadline_ms
+    if tail_ms == float("inf"):
+        return late_ms, True
+    return late_ms, total_ms + row_ms(request.model, host, view) * request.rows <= tail_ms
 
 
 def row_ms(model: str, host: PartitionView, view: View) -> float:
     """Time one queued row of ``model`` costs ``host``, shared with its other hosts."""
     batch = view.best_batch(model, host.share_pct)
-    hosts = max(1, len(view.hosts(model)))
+    hosts = len(view.hosts(model)) or 1
     return view.latency_ms(model, batch, host.share_pct) / (batch * hosts)
-
-
-def _harmless(request: Request, host: PartitionView, view: View, total_ms: float) -> bool:
-    """True if those who would have to let this request pass still end in time.
-
-    Within one model of one SLO nobody is passed, so only a more urgent request than some tail
-    is looked at.
-    """
-    added_ms = row_ms(request.model, host, view) * request.rows
-    for slot in host.slots:
-        tail_ms = view.queue(slot.model).tail_deadline_ms
-        if request.deadline_ms < tail_ms < total_ms + added_ms:
-            return False
-    return True
