@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from bench.load.pool import Pool
+from bench.load.pool import Pool, no_collection
 from bench.load.request import Packed
 from bench.load.result import Run, Sample
 
@@ -18,6 +18,17 @@ def closed(
     on_measure: Callable[[], None] | None = None,
 ) -> Run:
     """Calls for ``warm_s`` unmeasured and ``seconds`` measured; ``on_measure`` runs in between."""
+    with no_collection():
+        return _closed(call, connections, seconds, warm_s, on_measure)
+
+
+def _closed(
+    call: Packed,
+    connections: int,
+    seconds: float,
+    warm_s: float,
+    on_measure: Callable[[], None] | None,
+) -> Run:
     pool = Pool(connections)
     pool.prepare(call, connections)
     now = time.perf_counter

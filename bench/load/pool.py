@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import select
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from bench.load.connection import BROKEN, Connection
 from bench.load.http1 import Http1
@@ -14,6 +16,17 @@ from bench.load.request import Packed
 KINDS: dict[str, type[Connection]] = {"http": Http1, "grpc": Http2}
 #: Time for a server's first SETTINGS to arrive before calls are timed.
 SETTLE_S = 0.05
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """No garbage collection inside: it stops the generator for tens of ms and looks like load."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class Pool:
