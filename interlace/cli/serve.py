@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -11,42 +12,33 @@ import typer
 import uvloop
 from rich.console import Console
 
-from interlace.cli.failure import CommandError
 from interlace.cli.machine import default_profiles, memory_bytes, parse_cores
+from interlace.cli.options import Cores, Profiles, Root, SystemName, catalog_row, read_key
 from interlace.cli.progressbar import SweepBar
 from interlace.cli.screen import console
 from interlace.cli.servetable import show_serving
 from interlace.cli.wiring import Assembly, Choices, Say
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
-from interlace.policy.base import System
-from interlace.policy.catalog import CATALOG
-from interlace.policy.catalog import system as row
 
-_Root = Annotated[Path, typer.Argument(help="The model repository.")]
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 _Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
 _Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
 _Metrics = Annotated[int, typer.Option(help="Prometheus metrics.")]
-_Cores = Annotated[str | None, typer.Option(help="Cores to serve on, such as 0-3,6; else all.")]
-_Name = Annotated[str, typer.Option(help=f"Who plans and schedules: {', '.join(CATALOG)}.")]
-_Profiles = Annotated[
-    Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
-]
 _KeyFile = Annotated[Path | None, typer.Option(help="Ask callers for the key in this file.")]
 _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")]
 _Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
 
 
 def serve(
-    models_dir: _Root,
+    models_dir: Root,
     host: _Host = "127.0.0.1",
     http_port: _Http = 8000,
     grpc_port: _Grpc = 8001,
     metrics_port: _Metrics = 8002,
-    cores: _Cores = None,
-    system: _Name = "interlace",
-    profiles: _Profiles = None,
+    cores: Cores = None,
+    system: SystemName = "interlace",
+    profiles: Profiles = None,
     api_key_file: _KeyFile = None,
     allow_client_shm: _Shm = False,
     exit_timeout_s: _Grace = 30.0,
@@ -68,31 +60,15 @@ def serve(
         root=models_dir,
         cores=parse_cores(cores),
         memory_bytes=memory_bytes(),
-        system=_row(system),
+        system=catalog_row(system),
         profiles=folder,
         weights=folder.parent / "weights",
         host=host,
         grpc_port=grpc_port,
-        api_key=_key(api_key_file),
+        api_key=read_key(api_key_file),
         allow_client_shm=allow_client_shm,
     )
     uvloop.run(_serve(choices, http_port, metrics_port, exit_timeout_s))
-
-
-def _row(name: str) -> System:
-    try:
-        return row(name)
-    except KeyError as error:
-        raise CommandError(str(error.args[0])) from None
-
-
-def _key(file: Path | None) -> str | None:
-    if file is None:
-        return None
-    key = file.read_text(encoding="utf-8").strip()
-    if not key:
-        raise CommandError(f"--api-key-file {file}: it is empty")
-    return key
 
 
 async def _serve(
@@ -137,10 +113,22 @@ async def _start(assembly: Assembly, out: Console, ports: tuple[int, int, int]) 
     with SweepBar(out) as bar:
         serving = await assembly.startup.run(bar)
     assembly.runtime.start()
+    _settle_memory()
     assembly.lifecycle.started = True
-    show_serving(out, serving, assembly.engine.state, assembly.registry.all())
+    show_serving(out, serving, assembly.engine.state)
     http, grpc, metrics = ports
     out.print(f"ready: HTTP on {http}, gRPC on {grpc}, metrics on {metrics}; Ctrl-C stops")
+
+
+def _settle_memory() -> None:
+    """Collect what starting left, and look at the rest rarely.
+
+    Requests make no cycles, and a collection in the middle of one walks everything that was ever
+    loaded: tens of milliseconds on somebody's deadline.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)
 
 
 async def _end(assembly: Assembly, say: Say, grace_s: float) -> None:

@@ -13,7 +13,7 @@ from interlace.core.plan import Plan
 from interlace.policy.base import Planner
 
 LIMIT_S: Final = 60.0
-_CHILD: Final = "from interlace.runtime.planning import main; main()"
+_CHILD: Final = "import os; os.nice(10); from interlace.runtime.planning import main; main()"
 
 
 def solve(planner: Planner, fleet: Fleet, question: Solve) -> Planned:
