@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from interlace.core.errors import ServeError
 from interlace.core.tensor import Tensor
+
+#: Priority 0 is "no say in it" (Triton's default level): it comes after every stated priority.
+UNSTATED: Final = 2**64
 
 
 class Outcome(Enum):

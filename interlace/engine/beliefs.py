@@ -13,7 +13,34 @@ _QUANTILE = 0.9
 _STEP = 0.05
 _LOW, _HIGH = 0.5, 20.0
 _SHAPES = 256
+#: One accepted request in so many may miss; the step and the bound are parts of the SLO.
+_ODDS, _CAUTION_STEP, _CAUTION_MOST = 200.0, 0.02, 0.95
 _STALE_MS, _BRIGHTEN = 1000.0, 0.97
+
+
+class Caution:
+    """How long before its deadline a request must be predicted to end, to be let in.
+
+    Predictions err, and a queue filled to the last millisecond turns every error into a broken
+    promise. The margin is steered by what becomes of accepted requests, so that ``1 / _ODDS`` of
+    them miss: each miss widens it by a step, each success narrows it by a step over ``_ODDS``
+    (Robbins and Monro's recursion on the event itself). It needs no model of why they miss.
+    """
+
+    __slots__ = ("_most_ms", "_step_ms", "margin_ms")
+
+    def __init__(self, slo_ms: float) -> None:
+        self.margin_ms = 0.0
+        self._step_ms = slo_ms * _CAUTION_STEP
+        self._most_ms = slo_ms * _CAUTION_MOST
+
+    def kept(self) -> None:
+        """An accepted request was answered in time."""
+        self.margin_ms = max(0.0, self.margin_ms - self._step_ms / _ODDS)
+
+    def missed(self) -> None:
+        """An accepted request was late, or had to be dropped."""
+        self.margin_ms = min(self._most_ms, self.margin_ms + self._step_ms)
 
 
 class Belief:

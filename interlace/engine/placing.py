@@ -17,7 +17,7 @@ from interlace.core.messages import (
     Work,
 )
 from interlace.core.plan import Plan
-from interlace.engine.beliefs import Belief
+from interlace.engine.beliefs import Belief, Caution
 from interlace.engine.moving import Moving
 from interlace.engine.queues import Queue
 from interlace.engine.rates import Rates
@@ -147,7 +147,9 @@ class Placing:
 
 
 def _tenant(one: Deployment) -> Tenant:
-    return Tenant(one.demand, one.profile, Queue(one.queue_limit), Belief(one.demand, one.profile))
+    belief = Belief(one.demand, one.profile)
+    caution = Caution(one.demand.slo_ms)
+    return Tenant(one.demand, one.profile, Queue(one.queue_limit), belief, caution)
 
 
 def _model_of(work: Work) -> str | None:

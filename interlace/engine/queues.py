@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Final
 
-from interlace.core.request import Request
+from interlace.core.request import UNSTATED, Request
 
 #: Order of service: priority, then deadline, then arrival.
 Claim = tuple[int, float, int]
 
 
-#: Priority 0 is "no say in it" (Triton's default level): after every stated priority.
-_UNSTATED: Final = 2**64
-
-
 def claim(request: Request) -> Claim:
     """A request's place in its queue. Ids grow with arrival, so equal deadlines are FIFO."""
-    return (request.priority or _UNSTATED, request.deadline_ms, request.id)
+    return (request.priority or UNSTATED, request.deadline_ms, request.id)
 
 
 class Queue:
@@ -64,8 +59,7 @@ class Queue:
         count = len(self._claims)
         if not count:
             return 0
-        place = bisect_left(self._claims, claim(request))
-        return self.rows * place // count
+        return self.rows * bisect_left(self._claims, claim(request)) // count
 
     def batch_rows(self, limit: int) -> int:
         """Rows that ``take(limit)`` would return."""

@@ -144,13 +144,17 @@ class Serving:
         self, finished: Finished, batch: Batch, started_ms: float, now_ms: float
     ) -> list[Command]:
         answers: list[Command] = []
+        tenant = self._state.tenants.get(batch.model)
         for request, outputs in zip(batch.requests, finished.outputs, strict=True):
             self._state.retried.discard(request.id)
             if request.id in self._state.cancelled:
                 self._state.cancelled.discard(request.id)
                 answers.append(_cancelled(request))
                 continue
-            outcome = Outcome.OK if now_ms <= request.deadline_ms else Outcome.LATE
+            in_time = now_ms <= request.deadline_ms
+            outcome = Outcome.OK if in_time else Outcome.LATE
+            if tenant is not None:
+                (tenant.caution.kept if in_time else tenant.caution.missed)()
             timing = Timing(
                 started_ms - request.arrived_ms,
                 finished.timing.input_ms,
@@ -213,6 +217,7 @@ class Serving:
 
     def _expired(self, request: Request, run_ms: float, now_ms: float) -> Command:
         self._state.retried.discard(request.id)
+        self._state.tenants[request.model].caution.missed()
         error = refusals.expired(request, run_ms, now_ms)
         return Answer(Reply(request, Outcome.EXPIRED, error=error))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.engine.beliefs import Belief
+from interlace.engine.beliefs import Belief, Caution
 from interlace.engine.partitions import Life, Live
 from interlace.engine.queues import Queue
 from interlace.engine.reorganise import settled
@@ -23,6 +23,7 @@ class Tenant:
     profile: Profile
     queue: Queue
     belief: Belief
+    caution: Caution
     hosts: list[Live] = field(default_factory=list)
     crashes_ms: list[float] = field(default_factory=list)
     aside: str | None = None  #: why it is not served

@@ -41,5 +41,8 @@ class GpuView:
     def latency_ms(self, model: str, rows: int, share_pct: int, shape: Hashable = None) -> float:
         return self._state.tenants[model].belief.latency_ms(rows, share_pct, shape)
 
+    def caution_ms(self, model: str) -> float:
+        return self._state.tenants[model].caution.margin_ms
+
     def best_batch(self, model: str, share_pct: int) -> int:
         return self._state.tenants[model].belief.best_batch(share_pct)

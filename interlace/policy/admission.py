@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from interlace.core.plan import Slot
 from interlace.core.request import Request
 from interlace.policy.base import PartitionView, Refusal, View
 
@@ -21,14 +22,20 @@ class Deadline:
     The prediction is the work that is to be served before this request in the partition that
     would end it first: what is left of the running batch, then the rows of every model there
     with a claim not after this one's, in batches of highest throughput, spread over the
-    partitions that share them.
+    partitions that share them; and a margin that the engine widens when promises break.
+
+    A request may pass accepted ones that are less urgent only if they still end in time, or if its
+    own work is at most ``lenience`` of the time they have left: else a queue that is full to its
+    last deadline would keep out the shortest requests, which cost it nothing.
     """
+
+    lenience: float = 0.02
 
     def __call__(self, request: Request, view: View, now_ms: float) -> Refusal | None:
         best_ms, harmless = float("inf"), False
         for host in view.hosts(request.model):
             own_ms = view.latency_ms(request.model, request.rows, host.share_pct, request.shape)
-            late_ms, fair = _outlook(request, host, view, now_ms, own_ms)
+            late_ms, fair = self._outlook(request, host, view, now_ms, own_ms)
             if late_ms <= 0 and fair:
                 return None
             if late_ms < best_ms:
@@ -38,6 +45,36 @@ class Deadline:
         hopeless = alone_ms > request.deadline_ms - request.arrived_ms
         return Refusal(late_ms, None if hopeless else max(late_ms, 1.0))
 
+    def _outlook(
+        self, request: Request, host: PartitionView, view: View, now_ms: float, own_ms: float
+    ) -> tuple[float, bool]:
+        """How late this request would be at ``host``, and whether nobody else would be late for it.
+
+        Those behind it are late for it if everything queued, and it, ends after the last of them
+        should. Within one model of one SLO nobody is passed, so only a more urgent request than
+        some queue's tail is looked at.
+        """
+        start_ms = total_ms = max(now_ms, host.free_at_ms)
+        tail_ms, added_ms = float("inf"), own_ms
+        for slot in host.slots:
+            queue = view.queue(slot.model)
+            rows = queue.rows
+            if slot.model == request.model:
+                added_ms = row_ms(slot, host, view) * request.rows
+            if rows:
+                per_row_ms = row_ms(slot, host, view)
+                total_ms += rows * per_row_ms
+                start_ms += queue.rows_before(request) * per_row_ms
+                if request.deadline_ms < queue.tail_deadline_ms < tail_ms:
+                    tail_ms = queue.tail_deadline_ms
+        # Who need not wait needs no margin: the execution alone is known well enough.
+        margin_ms = view.caution_ms(request.model) if start_ms > now_ms else 0.0
+        late_ms = start_ms + own_ms + margin_ms - request.deadline_ms
+        if tail_ms == float("inf"):
+            return late_ms, True
+        passes = added_ms <= self.lenience * (tail_ms - now_ms)
+        return late_ms, passes or total_ms + added_ms <= tail_ms
+
 
 def _alone_ms(request: Request, hosts: Sequence[PartitionView], view: View) -> float:
     return min(
@@ -46,34 +83,7 @@ def _alone_ms(request: Request, hosts: Sequence[PartitionView], view: View) -> f
     )
 
 
-def _outlook(
-    request: Request, host: PartitionView, view: View, now_ms: float, own_ms: float
-) -> tuple[float, bool]:
-    """How late this request would be at ``host``, and whether nobody else would be late for it.
-
-    Those behind it are late for it if everything queued, and it, ends after the last of them
-    should. Within one model of one SLO nobody is passed, so only a more urgent request than some
-    queue's tail is looked at.
-    """
-    start_ms = total_ms = max(now_ms, host.free_at_ms)
-    tail_ms = float("inf")
-    for slot in host.slots:
-        queue = view.queue(slot.model)
-        rows = queue.rows
-        if rows:
-            per_row_ms = row_ms(slot.model, host, view)
-            total_ms += rows * per_row_ms
-            start_ms += queue.rows_before(request) * per_row_ms
-            if request.deadline_ms < queue.tail_deadline_ms < tail_ms:
-                tail_ms = queue.tail_deadline_ms
-    late_ms = start_ms + own_ms - request.deadline_ms
-    if tail_ms == float("inf"):
-        return late_ms, True
-    return late_ms, total_ms + row_ms(request.model, host, view) * request.rows <= tail_ms
-
-
-def row_ms(model: str, host: PartitionView, view: View) -> float:
-    """Time one queued row of ``model`` costs ``host``, shared with its other hosts."""
-    batch = view.best_batch(model, host.share_pct)
-    hosts = len(view.hosts(model)) or 1
-    return view.latency_ms(model, batch, host.share_pct) / (batch * hosts)
+def row_ms(slot: Slot, host: PartitionView, view: View) -> float:
+    """Time one queued row of a slot's model costs ``host``, shared with its other hosts."""
+    hosts = len(view.hosts(slot.model)) or 1
+    return view.latency_ms(slot.model, slot.batch, host.share_pct) / (slot.batch * hosts)

@@ -96,6 +96,10 @@ class View(Protocol):
         """
         ...
 
+    def caution_ms(self, model: str) -> float:
+        """How long before its deadline a request of this model should be predicted to end."""
+        ...
+
     def best_batch(self, model: str, share_pct: int) -> int:
         """The batch of highest throughput at that share within half the model's SLO, at least 1."""
         ...

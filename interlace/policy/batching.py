@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from interlace.core.plan import Slot
 from interlace.core.request import Request
 from interlace.policy.base import PartitionView, View
 
 
 def adaptive_rows(
-    model: str, head: Request, partition: PartitionView, view: View, now_ms: float
+    slot: Slot, head: Request, partition: PartitionView, view: View, end_ms: float, now_ms: float
 ) -> int:
-    """The largest batch that ends by its most urgent request's deadline (gpulet section 2.1).
+    """The largest batch that ends by ``end_ms``, the deadline of its head (gpulet section 2.1) or
+    earlier where others wait.
 
-    Bounded by what is queued and by the batch of highest throughput: beyond it company costs
-    time and gains nothing.
+    Bounded by what is queued and by the slot's batch: beyond it a batch gains little or blocks
+    the partition's other models for too long.
     """
-    limit = max(view.best_batch(model, partition.share_pct), head.rows)
-    rows = view.queue(model).batch_rows(limit)
-    budget_ms = head.deadline_ms - now_ms
+    rows = view.queue(slot.model).batch_rows(max(slot.batch, head.rows))
+    budget_ms = end_ms - now_ms
     while rows > head.rows:
-        if view.latency_ms(model, rows, partition.share_pct, head.shape) <= budget_ms:
+        if view.latency_ms(slot.model, rows, partition.share_pct, head.shape) <= budget_ms:
             break
         rows -= 1
     return rows

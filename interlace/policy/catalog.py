@@ -43,7 +43,7 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="temporal",
             source="D-STACK section 6, temporal sharing",
-            planner=whole,
+            planner=Widest(whole),
             dispatcher=duty,
             admission=everyone,
             scaler=fixed,

@@ -29,14 +29,13 @@ def _turn(
     partition: PartitionView, view: View, now_ms: float, taken: dict[str, int]
 ) -> Launch | None:
     waiting = [
-        slot.model
-        for slot in partition.slots
-        if view.queue(slot.model).rows > taken.get(slot.model, 0)
+        slot for slot in partition.slots if view.queue(slot.model).rows > taken.get(slot.model, 0)
     ]
     if not waiting:
         return None
-    model = min(waiting, key=partition.last_start_ms)
-    head = view.queue(model).head
+    slot = min(waiting, key=lambda slot: partition.last_start_ms(slot.model))
+    head = view.queue(slot.model).head
     if head is None:
         return None
-    return Launch(partition.id, model, adaptive_rows(model, head, partition, view, now_ms))
+    rows = adaptive_rows(slot, head, partition, view, head.deadline_ms, now_ms)
+    return Launch(partition.id, slot.model, rows)

@@ -59,6 +59,7 @@ class Nested:
 
     patience: float = 0.9
     busy: float = 0.85
+    blocking: float = 0.5  #: part of a neighbour's SLO that a batch of several rows may take
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -73,7 +74,7 @@ class Nested:
             reason = "no accelerator" if not fleet.gpus else "no model meets its SLO on any share"
             everyone = {one.model: one.rate_rps for one in demand}
             return Plan((), everyone, dict.fromkeys(everyone, reason))
-        return _plan(best, demand, surfaces)
+        return self._plan(best, demand, surfaces)
 
     def _layout(
         self,
@@ -120,6 +121,46 @@ class Nested:
             if (work := sum(x.work for x in loads if depth[x.demand.model] <= m)) > 0
         ]
         return min(factors, default=float("inf"))
+
+    def _plan(
+        self, layout: _Layout, demand: Sequence[Demand], surfaces: Mapping[str, Surface]
+    ) -> Plan:
+        partitions = tuple(
+            Partition(f"{gpu}:{index}", gpu, share_pct, slots)
+            for index, (gpu, share_pct) in enumerate(layout.homes)
+            if (slots := self._slots(layout, index, share_pct, surfaces))
+        )
+        placed = {load.demand.model for load in layout.loads}
+        short = min(1.0, layout.headroom)
+        unserved = {x.demand.model: x.rate_rps * (1 - short) for x in layout.loads if short < 1}
+        reasons = dict.fromkeys(unserved, "the accelerators are full")
+        for one in demand:
+            if one.model not in placed:
+                unserved[one.model] = one.rate_rps
+                reasons[one.model] = _why_not(one, surfaces[one.model])
+        return Plan(partitions, unserved, reasons, headroom=layout.headroom)
+
+    def _slots(
+        self, layout: _Layout, index: int, share_pct: int, surfaces: Mapping[str, Surface]
+    ) -> tuple[Slot, ...]:
+        here = [load for load in layout.loads if layout.depth[load.demand.model] > index]
+        slots = []
+        for load in here:
+            model = load.demand.model
+            limit_ms = self._batch_limit_ms(load, here)
+            batch = surfaces[model].largest_batch(limit_ms, share_pct, load.batch)
+            rate_rps = load.rate_rps * layout.headroom / layout.depth[model]
+            slots.append(Slot(model, max(1, batch), rate_rps))
+        return tuple(slots)
+
+    def _batch_limit_ms(self, load: _Load, here: Sequence[_Load]) -> float:
+        """How long a batch may block the others; those whom one row blocks have other hosts."""
+        limits_ms = [
+            self.blocking * other.demand.slo_ms - other.alone_ms
+            for other in here
+            if other is not load
+        ]
+        return min((ms for ms in limits_ms if ms >= load.alone_ms), default=float("inf"))
 
 
 def _rank(layout: _Layout) -> tuple[int, float, int]:
@@ -172,30 +213,6 @@ def _remembered(
         if fits:
             kept.append(load)
     return tuple(kept)
-
-
-def _plan(layout: _Layout, demand: Sequence[Demand], surfaces: Mapping[str, Surface]) -> Plan:
-    slots: list[list[Slot]] = [[] for _ in layout.homes]
-    for load in layout.loads:
-        model = load.demand.model
-        count = layout.depth[model]
-        for index in range(count):
-            rate_rps = load.rate_rps * layout.headroom / count
-            slots[index].append(Slot(model, load.batch, rate_rps))
-    partitions = tuple(
-        Partition(f"{gpu}:{index}", gpu, share_pct, tuple(held))
-        for index, ((gpu, share_pct), held) in enumerate(zip(layout.homes, slots, strict=True))
-        if held
-    )
-    placed = {load.demand.model for load in layout.loads}
-    short = min(1.0, layout.headroom)
-    unserved = {x.demand.model: x.rate_rps * (1 - short) for x in layout.loads if short < 1}
-    reasons = dict.fromkeys(unserved, "the accelerators are full")
-    for one in demand:
-        if one.model not in placed:
-            unserved[one.model] = one.rate_rps
-            reasons[one.model] = _why_not(one, surfaces[one.model])
-    return Plan(partitions, unserved, reasons, headroom=layout.headroom)
 
 
 def _why_not(one: Demand, latency: Surface) -> str:

@@ -1,0 +1,112 @@
+"""What runs now: turns, deadlines, long work that must begin, batches that must not block."""
+
+from __future__ import annotations
+
+from interlace.core.messages import Run
+from interlace.core.plan import Partition, Plan, Slot
+from interlace.policy.base import Planner
+from interlace.policy.catalog import system as row
+from tests.builders import World, line_profile, machine
+
+
+def _fixed(partitions: tuple[Partition, ...]) -> Planner:
+    """A planner that always gives these partitions."""
+    return lambda demand, fleet, profiles, current: Plan(partitions)
+
+
+def _world(dispatcher: str, partitions: tuple[Partition, ...] | None = None, **slots: int) -> World:
+    """A world of one dispatcher; without partitions, one that is the whole machine."""
+    shapes = {"quick": (2.0, 0.5), "long": (40.0, 1.0), "other": (2.0, 0.5)}
+    profiles = {name: line_profile(name, *shapes[name], speedup=1.0) for name in slots}
+    wanted = tuple(Slot(name, batch, 1.0) for name, batch in slots.items())
+    whole = (Partition("g0:0", "g0", 100, wanted),)
+    system = row(dispatcher)
+    world = World(
+        profiles,
+        machine(),
+        system.__class__(
+            "test",
+            "test",
+            _fixed(partitions or whole),
+            system.dispatcher,
+            row("temporal").admission,
+            system.scaler,
+            system.cold_start,
+            system.eviction,
+        ),
+    )
+    world.deploy(dict.fromkeys(slots, 1_000.0))
+    world.run(500)
+    assert len(world.tells) == len(slots)
+    return world
+
+
+def _order(world: World) -> list[tuple[str, int]]:
+    return [
+        (command.batch.model, command.batch.rows)
+        for _, _, commands in world.log
+        for command in commands
+        if isinstance(command, Run)
+    ]
+
+
+def test_duty_takes_turns() -> None:
+    world = _world("gpulet", quick=4, other=4)
+    for _ in range(12):
+        world.send("quick", 900.0)
+        world.send("other", 900.0)
+    world.run(500)
+    models = [model for model, _ in _order(world)]
+    assert models[1:6] in (["other", "quick"] * 2 + ["other"], ["quick", "other"] * 2 + ["quick"])
+
+
+def test_batches_are_bounded_by_the_slot() -> None:
+    world = _world("interlace", quick=4)
+    for _ in range(20):
+        world.send("quick", 900.0)
+    world.run(500)
+    assert max(rows for _, rows in _order(world)) == 4
+
+
+def test_the_earliest_deadline_goes_first() -> None:
+    world = _world("interlace", quick=1, other=1)
+    world.send("quick", 900.0)
+    late = world.send("quick", 800.0)
+    soon = world.send("other", 300.0)
+    world.run(100)
+    assert world.reply_of(soon).timing.queue_ms < world.reply_of(late).timing.queue_ms
+
+
+def test_a_stated_priority_goes_before_any_deadline() -> None:
+    world = _world("interlace", quick=1, other=1)
+    world.send("quick", 900.0)
+    soon = world.send("quick", 200.0)
+    request = soon._replace(id=world.runtime.next_id(), model="other", priority=1)
+    request = request._replace(deadline_ms=request.deadline_ms + 500.0)
+    world.runtime.submit(request, world._answered)
+    world.run(100)
+    assert world.reply_of(request).timing.queue_ms < world.reply_of(soon).timing.queue_ms
+
+
+def test_long_work_that_must_begin_goes_before_what_can_go_elsewhere() -> None:
+    halves = (
+        Partition("g0:0", "g0", 50, (Slot("quick", 1, 1.0), Slot("long", 1, 1.0))),
+        Partition("g0:1", "g0", 50, (Slot("quick", 1, 1.0),)),
+    )
+    world = _world("interlace", halves, quick=1, long=1)
+    blockers = [world.send("quick", 900.0) for _ in range(2)]  # both are busy for 2.5 ms
+    long = world.send("long", 45.0)  # takes 41 ms: must begin within 4 ms
+    quick = [world.send("quick", 44.0) for _ in range(2)]
+    world.run(200)
+    assert world.reply_of(long).outcome.value == "ok"
+    assert all(world.reply_of(r).outcome.value == "ok" for r in (*blockers, *quick))
+
+
+def test_a_batch_does_not_grow_past_the_moment_another_must_begin() -> None:
+    world = _world("interlace", quick=32, other=32)
+    world.send("other", 900.0)
+    for _ in range(30):
+        world.send("quick", 20.0)
+    tight = world.send("other", 21.0)
+    world.run(100)
+    assert world.reply_of(tight).outcome.value == "ok"
