@@ -87,7 +87,7 @@ def test_a_model_that_does_not_load_is_told_in_its_own_words(rig: Rig) -> None:
     failure = rig.load(model("broken")).failure
     assert failure is not None and not failure.fatal
     assert failure.detail == (
-        "model broken/1#0 does not load: RuntimeError: file model.bin: found nonsense"
+        "model broken does not load: RuntimeError: file model.bin: found nonsense"
     )
     twice = rig.load(DOUBLE).failure, rig.load(DOUBLE).failure
     assert twice[0] is None

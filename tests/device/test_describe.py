@@ -38,7 +38,7 @@ def test_a_model_describes_itself(rig: Rig) -> None:
 
 def test_why_it_does_not_load(rig: Rig) -> None:
     assert error_of(rig, model("broken")) == (
-        "model broken/1#0 does not load: RuntimeError: file model.bin: found nonsense"
+        "model broken does not load: RuntimeError: file model.bin: found nonsense"
     )
     assert error_of(rig, model("crash-load")) == (
         "describe: the worker process ended with exit code 3"
