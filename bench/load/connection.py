@@ -31,7 +31,11 @@ class Connection(ABC):
         self.sock = socket.socket()
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.settimeout(5)
-        self.sock.connect(("127.0.0.1", self.port))
+        try:
+            self.sock.connect(("127.0.0.1", self.port))
+        except OSError:
+            self.sock.close()
+            raise
         self.alive, self.busy, self.wants_out = True, False, False
         self.out: memoryview | None = None
         self.greet()

@@ -19,16 +19,29 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Instances a model, threads an instance, and the share of its SLO that a request may queue."""
+    """Instances a model, threads an instance, and how Triton queues.
+
+    ``queue_share`` is the part of its SLO that a request may wait; ``limited`` has Triton's rate
+    limiter run no more models at once than there are cores.
+    """
 
     instances: int
     threads: int
     queue_share: float = 0.5
+    limited: bool = False
 
 
 #: A peer's name is its program and its tuning: the best one is reported.
-TUNINGS = {"1x1": Tuning(1, 1), "2x1": Tuning(2, 1), "1x2": Tuning(1, 2)}
-NAMES = ("ours", *(f"{p}-{t}" for p in ("triton", "mosec") for t in TUNINGS))
+TUNINGS = {
+    "1x1": Tuning(1, 1),
+    "2x1": Tuning(2, 1),
+    "1x2": Tuning(1, 2),
+    "1x1r": Tuning(1, 1, limited=True),
+    "2x1r": Tuning(2, 1, limited=True),
+    "1x1r7": Tuning(1, 1, 0.7, limited=True),
+}
+NAMES = ("ours", "triton-1x1", "triton-2x1", "triton-2x1r", "mosec-1x1")
+CORES = 2
 
 
 def peer(name: str, home: Path) -> Peer:
@@ -44,7 +57,9 @@ def peer(name: str, home: Path) -> Peer:
     env = {"OMP_NUM_THREADS": str(how.threads), "MKL_NUM_THREADS": str(how.threads)}
     if program == "triton":
         _write_triton(home, name, how)
-        return Peer((f"{SERVERS}/triton.sh",), home, {}, {**env, "TRITON_REPO": f"mix-{name}"})
+        limit = ("--rate-limit=execution_count", f"--rate-limit-resource=core:{CORES}")
+        start = (f"{SERVERS}/triton.sh", *(limit if how.limited else ()))
+        return Peer(start, home, {}, {**env, "TRITON_REPO": f"mix-{name}"})
     given = {"MIX_THREADS": str(how.threads), "MIX_INSTANCES": str(how.instances)}
     command = (f"{home}/mosec/bin/python", f"{HERE}/mosec_srv.py", "--address", "127.0.0.1")
     more = (
@@ -66,8 +81,9 @@ def _write_triton(home: Path, name: str, how: Tuning) -> None:
     target.parent.mkdir(exist_ok=True)
     more = {"--site": site, "--instances": how.instances, "--threads": how.threads,
             "--queue-share": how.queue_share}  # fmt: skip
+    limited = ["--limited"] if how.limited else []
     flags = [str(word) for pair in more.items() for word in pair]
-    command = [sys.executable, str(HERE / "triton_repository.py"), str(target), *flags]
+    command = [sys.executable, str(HERE / "triton_repository.py"), str(target), *flags, *limited]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(HERE)})
 
 

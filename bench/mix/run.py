@@ -24,7 +24,7 @@ from bench.peers.server import Bench, NotReadyError, Server, Watch
 from bench.peers.table import DEFAULT_HOME
 
 Row = dict[str, Any]
-LOADS = (0.4, 0.6, 0.8, 1.0, 1.3, 1.6)
+LOADS = (0.4, 0.7, 1.0, 1.4)
 CORES = 2
 CONNECTIONS = 1500
 DRAIN_S = 3.0

@@ -61,7 +61,11 @@ class TritonPythonModel:
 """
 
 
-def config(sort: models.Sort, instances: int, queue_share: float) -> str:
+#: One of the cores that Triton's rate limiter hands out, for as long as an execution takes.
+CORE = 'rate_limiter { resources [{ name: "core" global: true count: 1 }] }'
+
+
+def config(sort: models.Sort, instances: int, queue_share: float, limited: bool) -> str:
     """``config.pbtxt``; requests may queue for ``queue_share`` of their SLO."""
     parts = [f'name: "{sort.name}"', 'backend: "python"', f"max_batch_size: {sort.max_batch}"]
     for side, tensors in (("input", sort.inputs), ("output", sort.outputs)):
@@ -70,7 +74,8 @@ def config(sort: models.Sort, instances: int, queue_share: float) -> str:
             for t in tensors
         ]
     parts.append(QUEUE.format(timeout_us=int(models.slo_ms(sort.name) * 1e3 * queue_share)))
-    parts.append(f"instance_group [{{ count: {instances} kind: KIND_CPU }}]")
+    limit = CORE if limited else ""
+    parts.append(f"instance_group [{{ count: {instances} kind: KIND_CPU {limit} }}]")
     return "\n".join(parts) + "\n"
 
 
@@ -82,12 +87,13 @@ def main() -> None:
     parser.add_argument("--instances", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--queue-share", type=float, default=0.5)
+    parser.add_argument("--limited", action="store_true", help="one core an execution")
     args = parser.parse_args()
     shutil.rmtree(args.folder, ignore_errors=True)
     for sort in models.SORTS:
         version = args.folder / sort.name / "1"
         version.mkdir(parents=True)
-        text = config(sort, args.instances, args.queue_share)
+        text = config(sort, args.instances, args.queue_share, args.limited)
         (version.parent / "config.pbtxt").write_text(text)
         source = MODEL.format(here=str(HERE), site=args.site, threads=args.threads, name=sort.name)
         (version / "model.py").write_text(source)

@@ -190,7 +190,7 @@ def _cell(answer: Answer, most: int = 260) -> str:
     body = answer.get("json", answer.get("text", ""))
     if isinstance(body, dict) and set(body) == {"error"}:
         body = body["error"]
-    text = body if isinstance(body, str) else json.dumps(body)
+    text = body if isinstance(body, str) else json.dumps(body, sort_keys=True)
     if len(text) > most:
         text = f"{text[:most]} ..."
     text = text.replace("|", "\\|").replace("\n", " ").replace("`", "'")

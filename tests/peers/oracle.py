@@ -1,6 +1,6 @@
 """What the real server answered, recorded once: how to make the recording and how to read it.
 
-Run as ``cd tests && ../.venv/bin/python -m peers.oracle`` to record again.
+Run as ``.venv/bin/python -m tests.peers.oracle`` to record again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes docs/differences.md; run as ``cd tests && ../.venv/bin/python -m peers.pages``."""
+"""Writes docs/differences.md; run as ``.venv/bin/python -m tests.peers.pages``."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_page_lists_exactly_the_differences(answers: Answers, triton: Answer
     if len(answers) < len(CASES):
         pytest.skip(f"no tritonclient to send the gRPC calls: {HOW}")
     assert set(differing(triton, answers)) == set(ALLOWED)
-    again = "write it again: cd tests && ../.venv/bin/python -m peers.pages"
+    again = "write it again: .venv/bin/python -m tests.peers.pages"
     assert statuses(PAGE.read_text()) == statuses(page(triton, answers)), again
 
 
