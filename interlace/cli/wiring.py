@@ -97,7 +97,9 @@ class Assembly:
         store = ProfileStore(choices.profiles, say)
         rig = Rig(self.device, self.clock, self.arena)
         preparation = Preparation(choices.root, self.device, rig, store)
-        deployments = Deployments(self.runtime, self.device, self.table, self.news)
+        deployments = Deployments(
+            self.runtime, self.device, self.table, self.news, self.engine.state
+        )
         self.lifecycle = Lifecycle(preparation, deployments, self.device, self.registry)
         self.startup = Startup(preparation, deployments, self.device, self.registry, say)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from interlace.control.news import News
@@ -11,15 +12,22 @@ from interlace.core.messages import Deployed, Deployment, Withdrawn
 from interlace.core.model import Model
 from interlace.core.plan import Demand
 from interlace.device.base import Device
+from interlace.engine.reorganise import settled
+from interlace.engine.state import State
 from interlace.runtime.runtime import Runtime
 from interlace.server.table import ModelTable, Served
+
+_LOOK_S = 0.02
 
 
 class Deployments:
     """What the engine serves under which public name."""
 
-    def __init__(self, runtime: Runtime, device: Device, table: ModelTable, news: News) -> None:
+    def __init__(
+        self, runtime: Runtime, device: Device, table: ModelTable, news: News, state: State
+    ) -> None:
         self._runtime = runtime
+        self._state = state
         self._device = device
         self._table = table
         self._news = news
@@ -47,6 +55,18 @@ class Deployments:
                 failures[one.model.key] = failure
                 await self._withdraw(one.model.key)
         return failures
+
+    async def settled(self, limit_s: float) -> bool:
+        """Return once the plan stands in full, every model in each of its partitions.
+
+        A model serves from its first partition on; ``False`` if ``limit_s`` ran out before.
+        """
+        ends_s = asyncio.get_running_loop().time() + limit_s
+        while not settled(self._state.lives, self._state.target):
+            if asyncio.get_running_loop().time() > ends_s:
+                return False
+            await asyncio.sleep(_LOOK_S)
+        return True
 
     async def take_down(self, model: Model) -> None:
         """Route no more to a deployment; return when its last request is answered and its

@@ -14,6 +14,8 @@ from interlace.device.base import Device
 from interlace.measure.progress import Progress
 from interlace.repository import Draft
 
+#: How long a first plan may take to stand in full before serving begins with what there is.
+_SETTLE_S = 60.0
 #: A line for the operator.
 Say = Callable[[str], None]
 
@@ -50,6 +52,7 @@ class Startup:
         opened = [o for draft in self._drafts() if (o := await self._open(draft)) is not None]
         ready = await self._profile(opened, progress)
         failures = await self._deployments.try_bring_up(ready)
+        await self._deployments.settled(_SETTLE_S)
         serving: list[Model] = []
         for one in ready:
             model = one.model
