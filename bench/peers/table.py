@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.peers.wire import GRPC_PORT, HTTP_PORT, METRICS_PORT
@@ -48,71 +48,64 @@ def ours(home: Path) -> Peer:
 
 def peers(home: Path) -> dict[str, Peer]:
     """Every server by name; ``home`` holds one folder a peer."""
+    return {"ours": ours(home), **_compiled(home), **_python(home)}
 
-    def script(venv: str, name: str, *more: str) -> tuple[str, ...]:
-        return (f"{home}/{venv}/bin/python", f"{SERVERS}/{name}.py", *more)
 
-    def binary(venv: str) -> Mapping[str, str]:
-        return {"PATH": f"{home}/{venv}/bin:{os.environ['PATH']}"}
-
+def _compiled(home: Path) -> dict[str, Peer]:
+    """Servers whose front is C++, Rust or Java, and the floor."""
+    triton, prepared = (f"{SERVERS}/triton.sh",), (f"{SERVERS}/triton_setup.sh",)
     library = {"LD_LIBRARY_PATH": f"{sys.base_prefix}/lib"}
-    triton_setup = (f"{SERVERS}/triton_setup.sh",)
-    mosec: tuple[str, ...] = (
-        "--address",
-        "127.0.0.1",
-        "--port",
-        str(HTTP_PORT),
-        "--log-level",
-        "warning",
-    )
-    mosec += ("--capacity", "1024", "--timeout", "30000")
-    mlserver_setup = script("mlserver", "mlserver_setup")
-    bento: tuple[str, ...] = ("serve", "bento_srv:Service", "--working-dir", str(SERVERS))
-    bento += ("--host", "127.0.0.1", "--port", str(HTTP_PORT))
-    bento_env = {"BENTOML_DO_NOT_TRACK": "True", "PYTHONPATH": f"{HERE}:{SERVERS}"}
-    torchserve: tuple[str, ...] = (
-        "--start",
-        "--foreground",
-        "--disable-token-auth",
-        "--model-store",
-        "store",
-    )
-    torchserve += ("--ts-config", "config.properties", "--log-config", "log4j2.xml")
-    quiet = {"RAY_USAGE_STATS_ENABLED": "0"}
+    queue = {"TRITON_REPO": "repo_queue"}
+    floor = {"echo": ("http",), "img": ("http",)}
+    mosec = f"--address 127.0.0.1 --port {HTTP_PORT} --log-level warning".split()
+    mosec += ["--capacity", "1024", "--timeout", "30000"]
+    java = ["--start", "--foreground", "--disable-token-auth", "--model-store", "store"]
+    java += ["--ts-config", "config.properties", "--log-config", "log4j2.xml"]
     return {
-        "ours": ours(home),
-        "floor": Peer(
-            (sys.executable, f"{SERVERS}/floor.py"), HERE, {"echo": ("http",), "img": ("http",)}
+        "floor": Peer((sys.executable, f"{SERVERS}/floor.py"), HERE, floor),
+        "triton": Peer(triton, home, BOTH, setup=prepared),
+        "triton_queue": Peer(triton, home, BOTH, queue, setup=prepared),
+        "pytriton": Peer(_script(home, "pytriton", "pytriton_srv"), home, BOTH, library),
+        "mosec": Peer(
+            _script(home, "mosec", "mosec_srv", *mosec), home, RAW, metrics_port=HTTP_PORT
         ),
-        "triton": Peer((f"{SERVERS}/triton.sh",), home, BOTH, setup=triton_setup),
-        "triton_queue": Peer(
-            (f"{SERVERS}/triton.sh",), home, BOTH, {"TRITON_REPO": "repo_queue"}, setup=triton_setup
-        ),
-        "pytriton": Peer(script("pytriton", "pytriton_srv"), home, BOTH, library),
-        "mosec": Peer(script("mosec", "mosec_srv", *mosec), home, RAW, metrics_port=HTTP_PORT),
         "torchserve": Peer(
-            (f"{home}/torchserve/bin/torchserve", *torchserve), home / "ts_run", RAW,
-            binary("torchserve"), setup=(f"{SERVERS}/torchserve_setup.sh",),
-        ),
-        "kserve": Peer(script("kserve", "kserve_srv"), home, BOTH, metrics_port=HTTP_PORT),
-        "litserve": Peer(script("litserve", "litserve_srv"), home, RAW, metrics_port=HTTP_PORT),
-        "mlserver": Peer(
-            (f"{home}/mlserver/bin/mlserver", "start", f"{home}/mlserver_run1"), home, JSON_GRPC,
-            binary("mlserver"), setup=mlserver_setup,
-        ),
-        "mlserver0": Peer(
-            (f"{home}/mlserver/bin/mlserver", "start", f"{home}/mlserver_run0"), home, JSON_GRPC,
-            binary("mlserver"), setup=mlserver_setup,
-        ),
-        "bentoml": Peer(
-            (f"{home}/bentoml/bin/bentoml", *bento), SERVERS, JSON,
-            {**binary("bentoml"), **bento_env}, metrics_port=HTTP_PORT,
-        ),
-        "rayserve": Peer(
-            script("rayserve", "rayserve_srv"), home, RAW, {**binary("rayserve"), **quiet},
-            metrics_port=HTTP_PORT,
+            (f"{home}/torchserve/bin/torchserve", *java), home / "ts_run", RAW,
+            _path(home, "torchserve"), setup=(f"{SERVERS}/torchserve_setup.sh",),
         ),
     }  # fmt: skip
+
+
+def _python(home: Path) -> dict[str, Peer]:
+    """Servers whose front is Python."""
+    mlserver = f"{home}/mlserver/bin/mlserver"
+    prepared = _script(home, "mlserver", "mlserver_setup")
+    bento = f"serve bento_srv:Service --working-dir {SERVERS}".split()
+    bento += f"--host 127.0.0.1 --port {HTTP_PORT}".split()
+    bento_env = {"BENTOML_DO_NOT_TRACK": "True", "PYTHONPATH": f"{HERE}:{SERVERS}"}
+    ray = {**_path(home, "rayserve"), "RAY_USAGE_STATS_ENABLED": "0"}
+    found = {
+        "kserve": Peer(_script(home, "kserve", "kserve_srv"), home, BOTH),
+        "litserve": Peer(_script(home, "litserve", "litserve_srv"), home, RAW),
+        "bentoml": Peer(
+            (f"{home}/bentoml/bin/bentoml", *bento), SERVERS, JSON,
+            {**_path(home, "bentoml"), **bento_env},
+        ),
+        "rayserve": Peer(_script(home, "rayserve", "rayserve_srv"), home, RAW, ray),
+    }  # fmt: skip
+    found = {name: replace(peer, metrics_port=HTTP_PORT) for name, peer in found.items()}
+    for workers, name in enumerate(("mlserver0", "mlserver")):
+        command = (mlserver, "start", f"{home}/mlserver_run{workers}")
+        found[name] = Peer(command, home, JSON_GRPC, _path(home, "mlserver"), setup=prepared)
+    return found
+
+
+def _script(home: Path, venv: str, name: str, *more: str) -> tuple[str, ...]:
+    return (f"{home}/{venv}/bin/python", f"{SERVERS}/{name}.py", *more)
+
+
+def _path(home: Path, venv: str) -> Mapping[str, str]:
+    return {"PATH": f"{home}/{venv}/bin:{os.environ['PATH']}"}
 
 
 def environment(home: Path, peer: Peer) -> dict[str, str]:

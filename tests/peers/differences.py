@@ -156,7 +156,7 @@ parts of a model's configuration beyond names, types, dims and batch limit, and 
 Interlace adds to an error (`reason`, and on refusals when to try again).
 
 This page is written by `tests/peers/pages.py` and checked by `tests/peers/test_triton_oracle.py`;
-the calls themselves are in `tests/peers/http_cases.py` and `tests/peers/grpc_cases.py`.
+the calls themselves are in `tests/peers/http_cases.py`, `http_infer_cases.py` and `grpc_cases.py`.
 """
 
 

@@ -6,7 +6,7 @@ import base64
 import struct
 from typing import Any, NamedTuple
 
-from .http_cases import SHM_BYTES, SHM_KEY
+from .http_case import SHM_BYTES, SHM_KEY
 
 Json = dict[str, Any]
 KINDS = {"FP32": "fp32_contents", "INT32": "int_contents", "BYTES": "bytes_contents"}
@@ -143,11 +143,7 @@ def _good() -> list[GrpcCase]:
 
 
 def _bad() -> list[GrpcCase]:
-    one_pair = tensor("INPUT0", "INT32", [1, 2], [5, 7])
-    taller = tensor("INPUT1", "INT32", [2, 2], [1, 2, 3, 4])
-    four, absent = floats(1, 2, 3, 4), {"shared_memory_region": {"string_param": "absent"}}
-    absent_16 = {**absent, "shared_memory_byte_size": {"int64_param": 16}}
-    loose = b64(struct.pack("<I", 99) + b"abc")
+    four = floats(1, 2, 3, 4)
     rows: list[tuple[str, Json]] = [
         ("no_inputs", call("ident", [])),
         ("no_model", call("", [ident()])),
@@ -172,6 +168,18 @@ def _bad() -> list[GrpcCase]:
             "contents_wrong_kind",
             call("ident", [{**ident(data=None), "contents": {"int_contents": [1, 2, 3, 4]}}]),
         ),
+    ]
+    return [infer(name, message) for name, message in [*rows, *_contradictions()]]
+
+
+def _contradictions() -> list[tuple[str, Json]]:
+    """Messages that are whole but do not fit the model."""
+    one_pair = tensor("INPUT0", "INT32", [1, 2], [5, 7])
+    taller = tensor("INPUT1", "INT32", [2, 2], [1, 2, 3, 4])
+    four, absent = floats(1, 2, 3, 4), {"shared_memory_region": {"string_param": "absent"}}
+    absent_16 = {**absent, "shared_memory_byte_size": {"int64_param": 16}}
+    loose = b64(struct.pack("<I", 99) + b"abc")
+    return [
         ("datatype_wrong", call("ident", [tensor("INPUT0", "INT32", [1, 4], [1, 2, 3, 4])])),
         ("datatype_unknown", call("ident", [{**ident(data=None), "datatype": "FP99"}], four)),
         ("shape_wrong_dim", call("ident", [ident((1, 3), (1, 2, 3))])),
@@ -195,7 +203,6 @@ def _bad() -> list[GrpcCase]:
             call("ident", [ident()], outputs=[{"name": "OUTPUT0", "parameters": absent_16}]),
         ),
     ]
-    return [infer(name, message) for name, message in rows]
 
 
 def _stream() -> list[GrpcCase]:

@@ -8,7 +8,7 @@ import json
 import zlib
 from typing import Any
 
-from .http_cases import BINARY, HttpCase
+from .http_case import BINARY, HttpCase
 
 Answer = dict[str, Any]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .grpc_cases import GrpcCase
-from .http_cases import SHM_BYTES, SHM_KEY, HttpCase
+from .http_case import SHM_BYTES, SHM_KEY, HttpCase
 from .http_record import ask
 from .programs import CLIENT_PYTHON, Running
 
