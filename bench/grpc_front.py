@@ -25,8 +25,8 @@ from bench.load.request import Wire, pack
 from bench.load.result import figures
 from interlace.core.request import Outcome, Reply, Request
 from interlace.server.call import Call, OnError, OnReply
-from interlace.server.door import Door
-from interlace.server.door_life import DoorSettings
+from interlace.server.door.door import Door
+from interlace.server.door.life import DoorSettings
 from interlace.server.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.shared_memory import Regions
 from interlace.server.table import ModelTable

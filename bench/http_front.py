@@ -31,9 +31,9 @@ from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.runtime.clock import WallClock
 from interlace.server.dataplane import DataPlane
-from interlace.server.http import HttpServer, inference_routes
-from interlace.server.http_door import InferDoor
-from interlace.server.http_limits import HttpLimits
+from interlace.server.http.door import InferDoor
+from interlace.server.http.limits import HttpLimits
+from interlace.server.http.server import HttpServer, inference_routes
 from interlace.server.shared_memory import Regions
 from interlace.server.table import ModelTable, Served
 from interlace.shm.arena import Arena, ArenaMap

@@ -28,14 +28,14 @@ from interlace.runtime.runtime import Runtime
 from interlace.runtime.solver import ExecutorSolver
 from interlace.server.admin import Admin
 from interlace.server.dataplane import DataPlane
-from interlace.server.door import Door
-from interlace.server.door_admin import AdminDoor
-from interlace.server.door_life import DoorSettings
+from interlace.server.door.admin import AdminDoor
+from interlace.server.door.door import Door
+from interlace.server.door.life import DoorSettings
 from interlace.server.executions import Executions
-from interlace.server.http import HttpServer, all_routes
-from interlace.server.http_admin import metrics_route
-from interlace.server.http_door import InferDoor
-from interlace.server.http_limits import HttpLimits
+from interlace.server.http.admin import metrics_route
+from interlace.server.http.door import InferDoor
+from interlace.server.http.limits import HttpLimits
+from interlace.server.http.server import HttpServer, all_routes
 from interlace.server.metrics import Metrics
 from interlace.server.shared_memory import Regions
 from interlace.server.table import ModelTable

@@ -13,9 +13,9 @@ import uvloop
 from interlace.core.model import Model
 from interlace.server.admin import Admin
 from interlace.server.dataplane import DataPlane
-from interlace.server.http import HttpServer, all_routes
-from interlace.server.http_door import InferDoor
-from interlace.server.http_limits import HttpLimits
+from interlace.server.http.door import InferDoor
+from interlace.server.http.limits import HttpLimits
+from interlace.server.http.server import HttpServer, all_routes
 from interlace.server.shared_memory import Regions
 from interlace.server.table import ModelTable, Served
 from tests.server.fakes import FakeControl, FakeRuntime, Memory

@@ -19,8 +19,8 @@ import pytest
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.base import IndexEntry
-from interlace.server.http import HttpServer
-from interlace.server.http_admin import metrics_route
+from interlace.server.http.admin import metrics_route
+from interlace.server.http.server import HttpServer
 from tests.server.fakes import FakeControl, one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Reader, Response, binary_outputs, exchange, infer, request, v2_body

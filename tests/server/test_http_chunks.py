@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import ServeError
-from interlace.server.http_chunks import ChunkedBody
-from interlace.server.http_status import HttpError
+from interlace.server.http.chunks import ChunkedBody
+from interlace.server.http.status import HttpError
 
 
 def encoded(chunks: list[bytes], extension: bytes, trailer: bytes) -> bytes:

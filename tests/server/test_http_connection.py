@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from interlace.server.http_limits import HttpLimits
+from interlace.server.http.limits import HttpLimits
 from tests.server.fakes import FakeRuntime, one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Reader, binary_outputs, exchange, infer, request, v2_body

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlace.server.http_connection import Connection
-from interlace.server.http_limits import HttpLimits
+from interlace.server.http.connection import Connection
+from interlace.server.http.limits import HttpLimits
 from interlace.server.shared_memory import Regions
 from tests.server.fakes import one_to_one
 from tests.server.stand import Parts

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason
-from interlace.server.http_head import ABSENT, CHUNKED, HeadReader
-from interlace.server.http_limits import HttpLimits
-from interlace.server.http_routes import Kind, Route, Router
-from interlace.server.http_status import (
+from interlace.server.http.head import ABSENT, CHUNKED, HeadReader
+from interlace.server.http.limits import HttpLimits
+from interlace.server.http.routes import Kind, Route, Router
+from interlace.server.http.status import (
     PHRASES,
     STATUS,
     HttpError,

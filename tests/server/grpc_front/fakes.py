@@ -15,8 +15,8 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Tensor
 from interlace.server.call import Call, OnError, OnReply
-from interlace.server.door import Door
-from interlace.server.door_life import DoorSettings
+from interlace.server.door.door import Door
+from interlace.server.door.life import DoorSettings
 from interlace.server.shared_memory import Regions
 from interlace.server.table import ModelTable
 from interlace.shm.arena import ArenaMap

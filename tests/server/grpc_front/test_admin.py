@@ -15,7 +15,7 @@ from interlace.core.tensor import TensorSpec
 from interlace.server.admin import Admin
 from interlace.server.base import IndexEntry
 from interlace.server.dataplane import DataPlane
-from interlace.server.door_admin import AdminDoor
+from interlace.server.door.admin import AdminDoor
 from interlace.server.proto.messages import SERVICE
 from interlace.server.table import Served
 from tests.server.fakes import FakeControl, FakeRuntime, model

@@ -11,9 +11,9 @@ import grpc
 import pytest
 
 from interlace.core.errors import Reason
-from interlace.server.door_life import DoorSettings
-from interlace.server.grpc_headers import trailers
-from interlace.server.grpc_status import STATUS, Status
+from interlace.server.door.life import DoorSettings
+from interlace.server.grpc.headers import trailers
+from interlace.server.grpc.status import STATUS, Status
 from interlace.server.proto.messages import (
     HealthCheckRequest,
     HealthCheckResponse,

@@ -19,8 +19,8 @@ import pytest
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Format, Model, Terms
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.server.door_frames import PIECE_BYTES, pieces
-from interlace.server.door_life import DoorSettings
+from interlace.server.door.frames import PIECE_BYTES, pieces
+from interlace.server.door.life import DoorSettings
 from interlace.server.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.table import Served
 from tests.server.grpc_front.fakes import Main
@@ -41,7 +41,7 @@ def test_a_busy_port_is_a_plain_error() -> None:
 
 def test_the_process_imports_no_torch_and_no_grpcio() -> None:
     code = (
-        "import sys, interlace.server.grpc_process;"
+        "import sys, interlace.server.grpc.process;"
         "print([m for m in ('torch', 'grpc', 'onnxruntime', 'asyncio') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

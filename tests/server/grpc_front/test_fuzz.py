@@ -9,8 +9,8 @@ import zlib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlace.server import grpc_frames as h2
-from interlace.server.grpc_limits import GrpcLimits
+from interlace.server.grpc import frames as h2
+from interlace.server.grpc.limits import GrpcLimits
 from tests.server.grpc_front.wirebench import (
     HELLO,
     STREAM,

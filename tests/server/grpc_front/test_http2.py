@@ -7,8 +7,8 @@ import struct
 import hpack
 import pytest
 
-from interlace.server import grpc_frames as h2
-from interlace.server.grpc_limits import GrpcLimits
+from interlace.server.grpc import frames as h2
+from interlace.server.grpc.limits import GrpcLimits
 from tests.server.grpc_front.wirebench import (
     HELLO,
     INFER,

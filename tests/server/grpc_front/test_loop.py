@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from interlace.server import grpc_frames as h2
-from interlace.server.grpc_limits import GrpcLimits
-from interlace.server.grpc_loop import Loop
-from interlace.server.grpc_process import listen
+from interlace.server.grpc import frames as h2
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.loop import Loop
+from interlace.server.grpc.process import listen
 from tests.server.grpc_front.wirebench import HELLO
 
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.grpc_contents import typed_bytes
-from interlace.server.grpc_forms import read_head
-from interlace.server.grpc_intake import InferSink, Taken
-from interlace.server.grpc_limits import GrpcLimits
-from interlace.server.grpc_wire import (
+from interlace.server.grpc.contents import typed_bytes
+from interlace.server.grpc.forms import read_head
+from interlace.server.grpc.intake import InferSink, Taken
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.wire import (
     FINAL_RESPONSE,
     response,
     scan,

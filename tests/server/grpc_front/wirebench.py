@@ -11,8 +11,7 @@ from typing import Any
 
 import hpack
 
-from interlace.server import grpc_frames as h2
-from interlace.server.door_frames import (
+from interlace.server.door.frames import (
     AnswerFrame,
     CancelFrame,
     FormFrame,
@@ -20,13 +19,14 @@ from interlace.server.door_frames import (
     RefusalFrame,
     ToMain,
 )
-from interlace.server.grpc_connection import Connection
-from interlace.server.grpc_desk import Desk
-from interlace.server.grpc_forms import Forms
-from interlace.server.grpc_intake import Intake
-from interlace.server.grpc_limits import GrpcLimits
-from interlace.server.grpc_patience import Patience
-from interlace.server.grpc_service import InferenceService
+from interlace.server.grpc import frames as h2
+from interlace.server.grpc.connection import Connection
+from interlace.server.grpc.desk import Desk
+from interlace.server.grpc.forms import Forms
+from interlace.server.grpc.intake import Intake
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.patience import Patience
+from interlace.server.grpc.service import InferenceService
 from interlace.server.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap

@@ -1,0 +1,187 @@
+"""Header blocks: what a call's head says, and the heads and trailers of answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import quote
+
+from hpack import Decoder, HPACKError, OversizedHeaderListError
+from hpack.table import HeaderTable
+
+from interlace.server.grpc.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, PeerError
+from interlace.server.grpc.status import Status
+
+ENCODINGS: Final = ("identity", "deflate", "gzip")
+_CACHED_BLOCKS: Final = 64
+_CACHED_BLOCK_BYTES: Final = 1024
+_TIMEOUT: Final = re.compile(rb"(\d{1,8})([HMSmun])\Z")
+_UNIT_MS: Final = {b"H": 3.6e6, b"M": 6e4, b"S": 1e3, b"m": 1.0, b"u": 1e-3, b"n": 1e-6}
+#: Metadata that somebody behind the front-end reads; everything else is dropped.
+_KEPT: Final = frozenset({b"authorization", b"x-api-key", b"triton_grpc_error", b"traceparent"})
+_PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
+
+
+@dataclass(frozen=True, slots=True)
+class CallHead:
+    """What the head of a call says.
+
+    ``budget_ms`` is the deadline that the caller gave, from now. ``refusal`` says why the call can
+    not be one of gRPC's, if so (then ``http_status`` is not 200). ``malformed`` heads break
+    HTTP/2's own rules: their stream is reset.
+    """
+
+    path: str = ""
+    budget_ms: float | None = None
+    encoding: str = "identity"
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    http_status: int = 200
+    refusal: str = ""
+    malformed: bool = False
+
+
+class _CountedTable(HeaderTable):
+    """A dynamic table that counts what is added to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.added = 0
+
+    def add(self, name: bytes, value: bytes) -> None:
+        self.added += 1
+        super().add(name, value)
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """Equal before and after a block that means the same whenever it comes."""
+        return self.added, self.maxsize
+
+
+class HeadReader:
+    """Heads of one connection.
+
+    HPACK has state per connection, but a block that does not change the dynamic table always means
+    the same until one does; clients send the same few blocks over and over, so those are looked up.
+    """
+
+    def __init__(self, max_header_bytes: int) -> None:
+        self._table = _CountedTable()
+        self._decoder = Decoder(max_header_list_size=max_header_bytes)
+        self._decoder.header_table = self._table
+        self._known: dict[bytes, CallHead] = {}
+
+    def read(self, block: bytes) -> CallHead:
+        """The head of a complete header block.
+
+        Raises:
+            PeerError: the block cannot be decoded, or is too long when it is.
+        """
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        before = self._table.state
+        try:
+            pairs = [(bytes(n), bytes(v)) for n, v in self._decoder.decode(block, raw=True)]
+        except OversizedHeaderListError as error:
+            raise PeerError(ENHANCE_YOUR_CALM, str(error)) from error
+        except (HPACKError, IndexError, ValueError) as error:
+            raise PeerError(COMPRESSION_ERROR, f"header block: {error}") from error
+        head = read_head(pairs)
+        if self._table.state != before or len(self._known) >= _CACHED_BLOCKS:
+            self._known.clear()
+        if self._table.state == before and len(block) <= _CACHED_BLOCK_BYTES:
+            self._known[block] = head
+        return head
+
+
+def read_head(pairs: list[tuple[bytes, bytes]]) -> CallHead:
+    """What decoded header pairs say of the call that they open."""
+    pseudo: dict[bytes, bytes] = {}
+    plain: dict[bytes, bytes] = {}
+    for name, value in pairs:
+        if name.startswith(b":"):
+            if plain or name in pseudo or name not in _PSEUDO:
+                return CallHead(malformed=True)
+            pseudo[name] = value
+        elif name != name.lower() or name == b"connection":
+            return CallHead(malformed=True)
+        else:
+            plain[name] = value
+    if b":method" not in pseudo or b":path" not in pseudo or b":scheme" not in pseudo:
+        return CallHead(malformed=True)
+    return _grpc_head(pseudo, plain)
+
+
+def _grpc_head(pseudo: Mapping[bytes, bytes], plain: Mapping[bytes, bytes]) -> CallHead:
+    if pseudo[b":method"] != b"POST":
+        return CallHead(http_status=405, refusal="gRPC calls are POST")
+    content = plain.get(b"content-type", b"")
+    if not re.match(rb"application/grpc(\+proto)?(;|\Z)", content):
+        return CallHead(http_status=415, refusal="content-type must be application/grpc")
+    budget_ms = None
+    if b"grpc-timeout" in plain:
+        found = _TIMEOUT.match(plain[b"grpc-timeout"])
+        if found is None:
+            return CallHead(http_status=400, refusal="grpc-timeout is not digits and a unit")
+        budget_ms = int(found[1]) * _UNIT_MS[found[2]]
+    return CallHead(
+        path=pseudo[b":path"].decode("latin-1"),
+        budget_ms=budget_ms,
+        encoding=plain.get(b"grpc-encoding", b"identity").decode("latin-1"),
+        metadata={k.decode(): v.decode("latin-1") for k, v in plain.items() if k in _KEPT},
+    )
+
+
+def _literal(name: str, value: str) -> bytes:
+    # Literal, never indexed (RFC 7541, 6.2.2): answers need no state.
+    raw_name, raw_value = name.encode("ascii"), value.encode("ascii")
+    return b"\x00" + _length(raw_name) + raw_name + _length(raw_value) + raw_value
+
+
+def _length(raw: bytes) -> bytes:
+    size = len(raw)
+    if size < 127:
+        return bytes((size,))
+    out, size = bytearray((127,)), size - 127
+    while size >= 128:
+        out.append(size % 128 + 128)
+        size //= 128
+    out.append(size)
+    return bytes(out)
+
+
+_STATUS_200: Final = b"\x88"
+#: The head of every answer that has messages.
+ANSWER_HEAD: Final = (
+    _STATUS_200
+    + _literal("content-type", "application/grpc")
+    + _literal("grpc-accept-encoding", ",".join(ENCODINGS))
+)
+TRAILERS_OK: Final = _literal("grpc-status", "0")
+
+
+def trailers(status: Status, text: str, retry_after_ms: float | None = None) -> bytes:
+    """The block that ends an answer; ``text`` is percent-encoded as gRPC asks and cut at 4 KiB."""
+    block = _literal("grpc-status", str(int(status)))
+    if text:
+        block += _literal("grpc-message", _PARTIAL.sub("", quote(text, safe=_SAFE)[:_TEXT_LIMIT]))
+    if retry_after_ms is not None:
+        block += _literal("retry-after-ms", str(max(0, round(retry_after_ms))))
+    return block
+
+
+#: Half an escape, where a long text was cut.
+_PARTIAL: Final = re.compile(r"%.?\Z")
+_TEXT_LIMIT: Final = 4096
+_SAFE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+
+
+def plain_refusal(http_status: int, text: str) -> bytes:
+    """The block that answers what is no gRPC call."""
+    return (
+        _literal(":status", str(http_status))
+        + _literal("content-type", "application/grpc")
+        + trailers(Status.UNKNOWN, text)
+    )

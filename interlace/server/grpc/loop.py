@@ -1,0 +1,230 @@
+"""The gRPC process's turn: read what came, tell the main process, write what is due."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from interlace.server.grpc.connection import Connection
+from interlace.server.grpc.frames import (
+    ENHANCE_YOUR_CALM,
+    INTERNAL_ERROR,
+    NO_ERROR,
+    PeerError,
+)
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.patience import Patience
+from interlace.server.grpc.service import InferenceService
+
+_SCRATCH_BYTES: Final = 256 << 10
+_TICK_S: Final = 1.0
+_SOON_S: Final = 0.002
+#: A connection without calls for this long makes way for a new one where there are too many.
+_IDLE_MS: Final = 10_000.0
+_READ: Final = select.EPOLLIN
+_WRITE: Final = select.EPOLLOUT
+
+
+class _Guest:
+    """A connection, and what the loop waits for on it."""
+
+    __slots__ = ("connection", "interest", "patience")
+
+    def __init__(self, make: Callable[[Callable[[], None]], Connection], due: set[_Guest]) -> None:
+        """``make`` gets what the connection calls when it has something to write."""
+        self.interest = _READ
+        self.connection = make(lambda: due.add(self))
+        self.patience = Patience(self.connection)
+
+
+class Loop:
+    """One thread, one epoll: the listener, the connections, and the link to the main process.
+
+    Everything that one turn reads is answered together: frames to the main process leave in one
+    packet, and the answers on one connection in one system call.
+    """
+
+    def __init__(self, service: InferenceService, limits: GrpcLimits) -> None:
+        self._service = service
+        self._limits = limits
+        self._epoll = select.epoll()
+        self._guests: dict[int, _Guest] = {}
+        self._due: set[_Guest] = set()  #: to be looked at when this turn writes
+        self._others: dict[int, Callable[[], None]] = {}
+        self._listener: socket.socket | None = None
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._stop = False
+
+    @property
+    def connections(self) -> int:
+        return len(self._guests)
+
+    def watch(self, fd: int, readable: Callable[[], None]) -> None:
+        """Call ``readable`` when the descriptor is; before any connection is read."""
+        self._others[fd] = readable
+        self._epoll.register(fd, _READ)
+
+    def want_write(self, fd: int, wanted: bool) -> None:
+        """Wake up also when a watched descriptor takes bytes again."""
+        self._epoll.modify(fd, _READ | _WRITE if wanted else _READ)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Accept connections from this socket."""
+        listener.setblocking(False)
+        self._listener = listener
+        self.watch(listener.fileno(), self._accept)
+
+    def drain(self) -> None:
+        """No new connections or calls; those that run are finished."""
+        if self._listener is not None:
+            self._epoll.unregister(self._listener.fileno())
+            del self._others[self._listener.fileno()]
+            self._listener.close()
+            self._listener = None
+        for guest in self._guests.values():
+            guest.connection.drain()
+
+    def stop(self) -> None:
+        """Leave ``run`` at the end of this turn."""
+        self._stop = True
+
+    def run(
+        self,
+        tell: Callable[[], None],
+        waiting: Callable[[], bool],
+        tick: Callable[[], None],
+    ) -> None:
+        """Turn until stopped, with a ``tick`` each second.
+
+        ``tell`` sends the main process what a turn's reads gave, before the turn writes. What the
+        writes gave (deliveries) is not worth a packet of its own: if ``waiting`` says that there
+        is some, the next turn takes it along, and comes soon.
+        """
+        next_tick_s = time.monotonic() + _TICK_S
+        while not self._stop:
+            wait_s = _SOON_S if waiting() else max(0.0, next_tick_s - time.monotonic())
+            self._read(self._epoll.poll(wait_s))
+            tell()
+            self._write()
+            if time.monotonic() >= next_tick_s:
+                next_tick_s = time.monotonic() + _TICK_S
+                tick()
+                self._hear(True)
+                self._look_for_stalls()
+        for guest in list(self._guests.values()):
+            self._close(guest)
+        self._epoll.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def _read(self, events: list[tuple[int, int]]) -> None:
+        for fd, _ in events:
+            other = self._others.get(fd)
+            if other is not None:
+                other()
+        for fd, event in events:
+            guest = self._guests.get(fd)
+            if guest is None:
+                continue
+            if event & ~_READ:  # room to write, or an end to be found by trying
+                self._due.add(guest)
+            if event & ~_WRITE and guest.interest & _READ:
+                self._receive(guest)
+
+    def _receive(self, guest: _Guest) -> None:
+        try:
+            if not guest.connection.receive():
+                self._close(guest)
+            elif guest.connection.draining:
+                self._due.add(guest)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:
+            self._close(guest)
+        except PeerError as fault:
+            self._close(guest, fault)
+        except Exception:  # a mistake of ours costs this connection, not the others
+            traceback.print_exc()
+            self._close(guest, PeerError(INTERNAL_ERROR, "internal error"))
+
+    def _write(self) -> None:
+        due = list(self._due)
+        self._due.clear()  # the same set: the connections know it
+        for guest in due:
+            self._flush(guest)
+
+    def _flush(self, guest: _Guest) -> None:
+        connection = guest.connection
+        writer = connection.writer
+        try:
+            writer.flush()
+        except OSError:
+            self._close(guest)
+            return
+        if connection.done:
+            self._close(guest)
+            return
+        interest = 0 if writer.congested else _READ
+        if writer.backlog_bytes:
+            interest |= _WRITE
+        if interest != guest.interest and connection.sock.fileno() in self._guests:
+            guest.interest = interest
+            self._epoll.modify(connection.sock.fileno(), interest)
+
+    def _accept(self) -> None:
+        while self._listener is not None:
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # out of descriptors or memory: try again with the next tick
+                self._hear(False)
+                return
+            if len(self._guests) >= self._limits.max_connections and not self._make_room():
+                sock.close()
+                continue
+            sock.setblocking(False)
+            with suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            make = partial(Connection, sock, self._service, self._limits, self._scratch)
+            self._guests[sock.fileno()] = _Guest(make, self._due)
+            self._epoll.register(sock.fileno(), _READ)
+
+    def _make_room(self) -> bool:
+        """Give up the connection that has been idle for longest; its client opens another."""
+        idlest = max(self._guests.values(), key=lambda guest: guest.patience.idle_ms)
+        if idlest.patience.idle_ms < _IDLE_MS:
+            return False
+        self._close(idlest, PeerError(NO_ERROR, "idle, and others are waiting"))
+        return True
+
+    def _hear(self, wanted: bool) -> None:
+        if self._listener is not None:
+            self._epoll.modify(self._listener.fileno(), _READ if wanted else 0)
+
+    def _close(self, guest: _Guest, fault: PeerError | None = None) -> None:
+        sock = guest.connection.sock
+        if self._guests.pop(sock.fileno(), None) is None:
+            return
+        self._epoll.unregister(sock.fileno())
+        guest.connection.end(fault)
+        sock.close()
+
+    def _look_for_stalls(self) -> None:
+        """Cut off who left a greeting, a message, or our answers lying."""
+        for guest in list(self._guests.values()):
+            if not guest.patience.look(_TICK_S * 1000.0):
+                self._close(guest)
+        kept = sorted(self._guests.values(), key=lambda guest: guest.patience.kept_bytes)
+        excess = sum(guest.patience.kept_bytes for guest in kept) - self._limits.max_heap_bytes
+        while excess > 0:  # who asks and does not read what it gets
+            guest = kept.pop()
+            excess -= guest.patience.kept_bytes
+            self._close(guest, PeerError(ENHANCE_YOUR_CALM, "answers are not being read"))

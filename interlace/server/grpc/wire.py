@@ -1,0 +1,153 @@
+"""ModelInfer messages by hand: where a request's tensors lie, and responses around bytes in place.
+
+A generic protobuf parser would copy every tensor twice (out of the message, out of the parsed
+object). Here the few top-level fields are walked, the tensors stay where they are, and what remains
+(the "head": names, shapes, parameters) is parsed by the protobuf library once per distinct head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from interlace.core.errors import Reason, ServeError
+from interlace.server.grpc.limits import TENSORS_MAX
+
+ID_TAG: Final = 0x1A
+RAW_TAG: Final = 0x3A
+_OWN_TAGS: Final = frozenset((ID_TAG, RAW_TAG))
+_OUT_ID: Final = b"\x1a"
+_OUT_RAW: Final = b"\x32"
+_ERROR_MESSAGE: Final = b"\x0a"
+_INFER_RESPONSE: Final = b"\x12"
+#: ``parameters { key: "triton_final_response" value { bool_param: true } }`` of a response.
+_FINAL_KEY: Final = b"triton_final_response"
+FINAL_RESPONSE: Final = (
+    b"\x22" + bytes((len(_FINAL_KEY) + 6, 0x0A, len(_FINAL_KEY))) + _FINAL_KEY + b"\x12\x02\x08\x01"
+)
+
+
+def malformed(detail: str) -> ServeError:
+    return ServeError(Reason.BAD_INPUT, f"malformed ModelInferRequest: {detail}")
+
+
+def read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """The varint at ``at``, and the position after it.
+
+    Raises:
+        IndexError: the data ends inside.
+        ServeError: longer than ten bytes.
+    """
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise malformed(f"a number of more than ten bytes before byte {at}")
+
+
+def varint(value: int) -> bytes:
+    """A non-negative number as protobuf writes it."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def scan(message: bytes | memoryview) -> tuple[bytes, str, list[int]]:
+    """The head of a request, its id, and its raw tensors as start, size, start, size, ...
+
+    Raises:
+        ServeError: BAD_INPUT, the message is not a protobuf.
+    """
+    raws: list[int] = []
+    parts: list[bytes] = []
+    call_id = ""
+    at = kept = 0
+    end = len(message)
+    try:
+        while at < end:
+            start, tag = at, message[at]
+            size = message[at + 1] if tag & 0x87 == 2 else -1
+            if 0 <= size < 0x80:
+                at += 2
+            else:
+                size, at = _long_field(message, at)
+            at += size
+            if tag in _OWN_TAGS:
+                if kept < start:
+                    parts.append(bytes(message[kept:start]))
+                kept = at
+                if tag == RAW_TAG:
+                    raws += (at - size, size)
+                else:
+                    call_id = str(message[at - size : at], "utf-8")
+    except IndexError as error:
+        raise malformed(f"it ends inside a field, after {end} bytes") from error
+    except UnicodeDecodeError as error:
+        raise malformed("the id is not UTF-8") from error
+    if at != end:
+        raise malformed(f"a field runs past its {end} bytes")
+    if len(raws) > 2 * TENSORS_MAX:
+        raise malformed(f"more than {TENSORS_MAX} tensors")
+    if kept < end:
+        parts.append(bytes(message[kept:end]))
+    return (parts[0] if len(parts) == 1 else b"".join(parts)), call_id, raws
+
+
+def _long_field(message: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Size and start of the contents of any field but the common kind."""
+    tag, at = read_varint(message, at)
+    kind = tag & 7
+    if kind == 2:
+        return read_varint(message, at)
+    if kind == 0:
+        return 0, read_varint(message, at)[1]
+    if kind == 1:
+        return 8, at
+    if kind == 5:
+        return 4, at
+    raise malformed(f"wire type {kind} before byte {at}")
+
+
+def field(tag: bytes, data: bytes) -> bytes:
+    """A length-delimited field."""
+    return tag + varint(len(data)) + data
+
+
+def response(
+    head: bytes, call_id: str, outputs: Sequence[bytes | memoryview]
+) -> tuple[list[bytes | memoryview], int]:
+    """The pieces of a ModelInferResponse, the outputs by reference, and their size together."""
+    if call_id:
+        head += field(_OUT_ID, call_id.encode())
+    parts: list[bytes | memoryview] = [head]
+    nbytes = len(head)
+    for output in outputs:
+        size = len(output)
+        tag = _OUT_RAW + varint(size)
+        parts += (tag, output)
+        nbytes += len(tag) + size
+    return parts, nbytes
+
+
+def stream_response(
+    parts: list[bytes | memoryview], nbytes: int
+) -> tuple[list[bytes | memoryview], int]:
+    """The same inside a ModelStreamInferResponse."""
+    tag = _INFER_RESPONSE + varint(nbytes)
+    return [tag, *parts], len(tag) + nbytes
+
+
+def stream_error(text: str, call_id: str) -> bytes:
+    """A ModelStreamInferResponse that says what went wrong with which request."""
+    inner = field(_OUT_ID, call_id.encode()) if call_id else b""
+    return field(_ERROR_MESSAGE, text.encode()) + field(_INFER_RESPONSE, inner)

@@ -1,0 +1,261 @@
+"""Everything but inference over HTTP: routes onto the administration, answers as responses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from interlace.core.errors import Reason, ServeError
+from interlace.server.admin import Admin
+from interlace.server.compress import pack, unpack
+from interlace.server.http.head import Head
+from interlace.server.http.limits import HttpLimits
+from interlace.server.http.routes import Answer, Kind, Query, Route
+from interlace.server.http.status import head_of
+from interlace.server.json_data import MALFORMED
+from interlace.server.landing import Landing
+
+if TYPE_CHECKING:
+    from interlace.server.http.connection import Connection
+
+_log = logging.getLogger(__name__)
+
+PACK_BYTES: Final = 1024
+METRICS_MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
+_object: Final = msgspec.json.Decoder(dict[str, Any])
+
+Act = Callable[[Query], object]
+
+
+class AdminResponder:
+    """Answers administrative requests, at once or from a task."""
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, connection: Connection, head: Head, body: Landing | bytes) -> _Later | None:
+        """Begin one exchange."""
+        assert isinstance(body, bytes)
+        method = "GET" if head.method == "HEAD" else head.method
+        try:
+            if head.encoding:
+                body = unpack(body, head.encoding, self._limits.admin_bytes)
+            answer = head.route.respond[method](Query(head.names, body))
+        except ServeError as error:
+            connection.fail(error)
+            return None
+        except Exception:
+            _log.exception("%s failed", head.route.pattern)
+            connection.fail(ServeError(Reason.BACKEND, "the request failed: see the log"))
+            return None
+        if isinstance(answer, Answer):
+            connection.respond(_response(head, answer))
+            return None
+        later = _Later(connection, head)
+        task = asyncio.ensure_future(later.finish(answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return later
+
+
+class _Later:
+    """An answer that takes its time. A client that leaves does not stop what it asked for."""
+
+    def __init__(self, connection: Connection, head: Head) -> None:
+        self._connection = connection
+        self._head = head
+        self._gone = False
+
+    def abandon(self) -> None:
+        self._gone = True
+
+    async def finish(self, answer: Awaitable[Answer]) -> None:
+        error: ServeError | None = None
+        try:
+            response = _response(self._head, await answer)
+        except ServeError as found:
+            error = found
+        except Exception:
+            _log.exception("%s failed", self._head.route.pattern)
+            error = ServeError(Reason.BACKEND, "the request failed: see the log")
+        if self._gone:
+            return
+        if error is None:
+            self._connection.respond(response)
+        else:
+            self._connection.fail(error)
+
+
+def _response(head: Head, answer: Answer) -> bytes:
+    body, headers = answer.body, answer.headers
+    # tritonclient.http.aio names several codings in every request and unpacks only inference.
+    wanted = head.accept_asked or answer.media == METRICS_MEDIA
+    if head.accept and wanted and len(body) >= PACK_BYTES:
+        body = pack([body], head.accept)
+        headers += f"Content-Encoding: {head.accept}\r\n"
+    start = head_of(answer.status, answer.media, len(body), headers)
+    return start if head.method == "HEAD" else start + body
+
+
+def _get(pattern: str, act: Act, open: bool = False) -> Route:
+    return Route(pattern, respond={"GET": _as_json(act)}, open=open)
+
+
+def _post(pattern: str, act: Act) -> Route:
+    return Route(pattern, respond={"POST": _as_json(act)})
+
+
+def _as_json(act: Act) -> Callable[[Query], Answer]:
+    def respond(query: Query) -> Answer:
+        result = act(query)
+        if isinstance(result, Answer):
+            return result
+        return Answer() if result is None else Answer(msgspec.json.encode(result))
+
+    return respond
+
+
+def fields(query: Query) -> Mapping[str, Any]:
+    """The JSON object in a body; an empty body is an empty object.
+
+    Raises:
+        ServeError: it is no JSON object.
+    """
+    if not query.body.strip():
+        return {}
+    try:
+        return _object.decode(query.body)
+    except MALFORMED as error:
+        raise ServeError(Reason.BAD_INPUT, f"failed to parse the request JSON: {error}") from error
+
+
+def _field(given: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    value = given.get(name, default)
+    if type(value) is not kind:
+        raise ServeError(Reason.BAD_INPUT, f"'{name}' must be {kind.__name__}, got {value!r:.64}")
+    return value
+
+
+def admin_routes(admin: Admin) -> list[Route]:
+    """Health, metadata, statistics, repository, shared memory and settings."""
+    return [
+        *_health_routes(admin),
+        *_model_routes(admin),
+        *_repository_routes(admin),
+        *_memory_routes(admin),
+        *_setting_routes(admin),
+    ]
+
+
+def metrics_route(render: Callable[[], str]) -> Route:
+    """The page that Prometheus reads."""
+    return Route(
+        "/metrics",
+        respond={"GET": lambda query: Answer(render().encode("ascii"), media=METRICS_MEDIA)},
+    )
+
+
+def _health_routes(admin: Admin) -> list[Route]:
+    def ready(query: Query) -> Answer:
+        if admin.ready():
+            return Answer(b'{"ready":true}')
+        return Answer(b'{"ready":false,"error":"the server is not ready"}', 503)
+
+    def model_ready(query: Query) -> object:
+        if admin.model_ready(*query.names):
+            return {"name": query.names[0], "ready": True}
+        body = {"error": "Model version not ready", "name": query.names[0], "ready": False}
+        return Answer(msgspec.json.encode(body), 400)
+
+    return [
+        _get("/", lambda query: {"name": "interlace", "live": True}, open=True),
+        _get("/v2/health/live", lambda query: {"live": True}, open=True),
+        _get("/v2/health/ready", ready, open=True),
+        _get("/v2/models/*/ready", model_ready, open=True),
+        _get("/v2/models/*/versions/*/ready", model_ready, open=True),
+    ]
+
+
+def _model_routes(admin: Admin) -> list[Route]:
+    routes = [
+        _get("/v2", lambda query: admin.server_metadata()),
+        _get("/v2/models", lambda query: admin.models()),
+        _get("/v2/models/stats", lambda query: admin.statistics()),
+    ]
+    for prefix in ("/v2/models/*", "/v2/models/*/versions/*"):
+        routes += [
+            _get(prefix, lambda query: admin.model_metadata(*query.names)),
+            _get(f"{prefix}/config", lambda query: admin.model_config(*query.names)),
+            _get(f"{prefix}/stats", lambda query: admin.statistics(*query.names)),
+        ]
+    return routes
+
+
+def _repository_routes(admin: Admin) -> list[Route]:
+    def index(query: Query) -> object:
+        return admin.index(_field(fields(query), "ready", bool, False))
+
+    async def load(query: Query) -> Answer:
+        await admin.load(query.names[-1], _field(fields(query), "parameters", dict, {}))
+        return Answer()
+
+    async def unload(query: Query) -> Answer:
+        fields(query)
+        await admin.unload(query.names[-1])
+        return Answer()
+
+    routes = []
+    for prefix in ("/v2/repository", "/v2/repository/*"):
+        routes += [
+            _post(f"{prefix}/index", index),
+            Route(f"{prefix}/models/*/load", Kind.LOAD, {"POST": load}),
+            Route(f"{prefix}/models/*/unload", Kind.ADMIN, {"POST": unload}),
+        ]
+    return routes
+
+
+def _memory_routes(admin: Admin) -> list[Route]:
+    def register(query: Query) -> None:
+        given = fields(query)
+        admin.regions.register(
+            query.names[0],
+            _field(given, "key", str),
+            _field(given, "offset", int, 0),
+            _field(given, "byte_size", int),
+        )
+
+    system, cuda = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
+    return [
+        _get(f"{system}/status", lambda query: admin.system_memory_status()),
+        _get(f"{system}/region/*/status", lambda query: admin.system_memory_status(*query.names)),
+        _post(f"{system}/region/*/register", register),
+        _post(f"{system}/unregister", lambda query: admin.regions.unregister()),
+        _post(
+            f"{system}/region/*/unregister", lambda query: admin.regions.unregister(*query.names)
+        ),
+        _get(f"{cuda}/status", lambda query: admin.cuda_memory_status()),
+        _get(f"{cuda}/region/*/status", lambda query: admin.cuda_memory_status(*query.names)),
+        _post(f"{cuda}/region/*/register", lambda query: admin.cuda_memory_register(*query.names)),
+        _post(f"{cuda}/unregister", lambda query: None),
+        _post(f"{cuda}/region/*/unregister", lambda query: None),
+    ]
+
+
+def _setting_routes(admin: Admin) -> list[Route]:
+    def trace(query: Query) -> object:
+        model = query.names[0] if query.names else ""
+        return admin.trace_settings(fields(query), model)
+
+    def logs(query: Query) -> object:
+        return admin.log_settings(fields(query))
+
+    paths = [("/v2/logging", logs), ("/v2/trace/setting", trace)]
+    paths += [(f"/v2/models/*{v}/trace/setting", trace) for v in ("", "/versions/*")]
+    return [
+        Route(path, respond={"GET": _as_json(act), "POST": _as_json(act)}) for path, act in paths
+    ]

@@ -1,0 +1,300 @@
+"""One HTTP/1.1 connection: requests in order, bodies straight to where they stay, bounded waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, cast
+
+from interlace.core.errors import ServeError
+from interlace.server.http.body import ChunkBody, HeapBody, SkippedBody
+from interlace.server.http.head import CHUNKED, Head
+from interlace.server.http.service import Exchange, Service
+from interlace.server.http.status import CONTINUE, HttpError, error_response, with_connection
+from interlace.server.http.watch import Phase
+from interlace.server.landing import Landing
+
+#: What is still read of a refused request so that the connection can stay open.
+SKIP_BYTES: Final = 64 * 1024
+
+
+# Names of the module are found faster than attributes of an enum, and these are read very often.
+_HEAD, _BODY, _WAIT, _SEND, _LINGER = Phase
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Answers one request at a time; what a client sends ahead waits in a bounded backlog.
+
+    Reads go into one scratch buffer, as each is used up before the next; only the body of an
+    inference request is read into memory of its own.
+    """
+
+    __slots__ = (
+        "_backlog", "_body", "_close_after", "_exchange", "_feeding", "_head", "_paused",
+        "_reading", "_release", "_service", "_target", "phase", "served", "transport",
+    )  # fmt: skip
+
+    def __init__(self, service: Service) -> None:
+        self.transport: asyncio.Transport | None = None  #: ``None`` once the connection is lost
+        self.phase: Phase = _HEAD
+        self.served = 0  #: responses sent
+        self._service = service
+        self._target = service.scratch_view
+        self._backlog = bytearray()
+        self._head: Head | None = None
+        self._body: Landing | HeapBody | ChunkBody | SkippedBody | None = None
+        self._exchange: Exchange | None = None
+        self._release: Callable[[], None] | None = None
+        self._paused = False
+        self._reading = True
+        self._feeding = False
+        self._close_after = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport = cast("asyncio.Transport", transport)
+        transport.set_write_buffer_limits(high=0)
+        if not self._service.enter(self):
+            self.refuse(self._service.full())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._target
+
+    def buffer_updated(self, nbytes: int) -> None:
+        service = self._service
+        if self._target is not service.scratch_view:
+            self._landed(nbytes)
+        elif self._backlog:
+            self._backlog += service.scratch_view[:nbytes]
+            self._feed_backlog()
+        else:
+            used = self._feed(service.scratch, nbytes)
+            if used < nbytes:
+                self._keep(service.scratch_view[used:nbytes])
+
+    def eof_received(self) -> bool:
+        return False  # who stops sending is taken to be gone; a response under way is still flushed
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._service.connections.discard(self)
+        self._drop_body()
+        if self._exchange is not None:
+            self._exchange.abandon()
+        if self._release is not None:
+            self._release()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self.phase is _SEND:
+            self._next_or_wait()
+
+    def respond(self, response: bytes) -> None:
+        """Send a whole response. The exchange is over."""
+        if self.transport is not None:
+            self._exchange = None
+            self.transport.write(self._with_connection(response))
+            self._next_or_wait()
+
+    def respond_parts(
+        self, start: bytes, parts: Sequence[bytes | memoryview], release: Callable[[], None]
+    ) -> None:
+        """Send a response without copying it; ``release`` is called when its bytes have gone."""
+        if self.transport is None:
+            release()
+            return
+        self._exchange = None
+        self._release = release
+        self.transport.writelines((self._with_connection(start), *parts))
+        self._next_or_wait()
+
+    def fail(self, error: ServeError | HttpError) -> None:
+        """Send a refusal. The exchange is over."""
+        self.respond(error_response(error))
+
+    @property
+    def progress(self) -> int:
+        """A number that changes while the client does its part."""
+        if self.phase is _SEND and self.transport is not None:
+            return -self.transport.get_write_buffer_size()
+        return self._body.received if self._body is not None else len(self._backlog)
+
+    def drain(self) -> None:
+        """Close if nothing is owed to the client."""
+        if self.transport is not None and self.phase is _HEAD:
+            self.transport.close()
+
+    def refuse(self, error: HttpError | ServeError) -> None:
+        """Send a refusal and close, once the client had the time to read it."""
+        self._drop_body()
+        if self.transport is None or self.phase is _LINGER:
+            return
+        self._backlog = bytearray()
+        self.phase = _LINGER
+        self.transport.write(with_connection(error_response(error), keep_alive=False))
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
+
+    def _feed(self, data: bytearray, end: int) -> int:
+        """Use up ``data[:end]`` as far as possible; how far that was."""
+        start = 0
+        self._feeding = True
+        try:
+            while start < end and self.phase <= _BODY:
+                step = self._take_head if self.phase is _HEAD else self._take_body
+                after = step(data, start, end)
+                if after == start:
+                    break
+                start = after
+        except (HttpError, ServeError) as error:
+            self.refuse(error)
+        finally:
+            self._feeding = False
+        return end if self.phase is _LINGER else start
+
+    def _feed_backlog(self) -> None:
+        data, self._backlog = self._backlog, bytearray()
+        used = self._feed(data, len(data))
+        if used < len(data):
+            self._keep(memoryview(data)[used:])
+
+    def _keep(self, data: memoryview) -> None:
+        self._backlog += data
+        if len(self._backlog) > self._service.limits.head_bytes and self.transport is not None:
+            self._reading = False
+            self.transport.pause_reading()
+
+    def _take_head(self, data: bytearray, start: int, end: int) -> int:
+        if data[start] in b"\r\n":
+            return start + 1  # an empty line before a request is passed over (RFC 9112, 2.2)
+        found = data.find(b"\r\n\r\n", start, end)
+        limit = self._service.limits.head_bytes
+        if found < 0 or found - start > limit:
+            if end - start > limit:
+                raise HttpError(431, f"the request head exceeds {limit} bytes")
+            if data.find(b"\n\n", start, end) >= 0:
+                raise HttpError(400, "malformed request head: lines must end in CR LF")
+            return start
+        stop = found + 4
+        head = self._head = self._service.read_head(bytes(memoryview(data)[start:stop]))
+        if head.refusal is not None:
+            self._turn_away(head.refusal, head, end - stop)
+            return stop
+        if head.lands:
+            return self._take_landing(head, data, stop, end)
+        self._body = self._service.body(head)
+        self._expect(head, stop == end)
+        return stop
+
+    def _take_landing(self, head: Head, data: bytearray, start: int, end: int) -> int:
+        try:
+            landing = self._service.landing(head)
+        except ServeError as error:
+            self._turn_away(error, head, end - start)
+            return start
+        after = start + head.length
+        if after > end:
+            self._body = landing
+            self._expect(head, start == end)
+            return start
+        landing.view[:] = memoryview(data)[start:after]  # all here already: the usual small request
+        self._begin(head, landing)
+        return after
+
+    def _expect(self, head: Head, nothing_yet: bool) -> None:
+        assert self._body is not None
+        self.phase = _BODY
+        if self._body.done:
+            self._whole()
+        elif head.expects and nothing_yet and self.transport is not None:
+            self.transport.write(CONTINUE)
+
+    def _take_body(self, data: bytearray, start: int, end: int) -> int:
+        body = self._body
+        assert body is not None
+        after = body.take(data, start, end)
+        if body.done:
+            self._whole()
+        elif type(body) is Landing:
+            self._target = body.rest  # from now on, straight there
+        return after
+
+    def _landed(self, nbytes: int) -> None:
+        body = self._body
+        assert type(body) is Landing
+        self._target = body.rest = body.rest[nbytes:]
+        if not body.rest:
+            self._target = self._service.scratch_view
+            self._whole()
+
+    def _whole(self) -> None:
+        """The body that was waited for is here."""
+        head, body = self._head, self._body
+        assert head is not None and body is not None
+        if isinstance(body, Landing):
+            self._body = None  # the responder's now
+            self._begin(head, body)
+        elif isinstance(body, SkippedBody):
+            self.phase = _WAIT
+            self.fail(body.error)
+        else:
+            self._begin(head, body.content())
+
+    def _begin(self, head: Head, body: Landing | bytes) -> None:
+        """Hand a whole request to its responder."""
+        self.phase = _WAIT
+        served = self.served
+        exchange = self._service.responders[head.route.kind].begin(self, head, body)
+        if self.served == served:  # not answered yet
+            self._exchange = exchange
+
+    def _turn_away(self, error: HttpError | ServeError, head: Head, available: int) -> None:
+        """Refuse a request whose body is still to come."""
+        left = head.length - available
+        if not head.length:
+            self.fail(error)
+        elif head.length == CHUNKED or left > SKIP_BYTES or (head.expects and left > 0):
+            self.refuse(error)
+        else:
+            self._body = SkippedBody(head.length, error)
+            self.phase = _BODY
+
+    def _with_connection(self, start: bytes) -> bytes:
+        head = self._head
+        assert head is not None
+        if head.plain and not self._service.draining:
+            return start
+        self._close_after = not head.keep_alive or self._service.draining
+        return with_connection(start, not self._close_after)
+
+    def _next_or_wait(self) -> None:
+        """Go on to the next request, as soon as the client has taken the response."""
+        if self._paused:
+            self.phase = _SEND
+            return
+        self.served += 1
+        self.phase = _HEAD
+        release, self._release = self._release, None
+        if release is not None:
+            release()
+        if self._body is not None:
+            self._drop_body()
+        if self.transport is None:
+            return
+        if self._close_after:
+            self.phase = _LINGER
+            self.transport.close()
+            return
+        if not self._reading:
+            self._reading = True
+            self.transport.resume_reading()
+        if self._backlog and not self._feeding:
+            self._feed_backlog()
+
+    def _drop_body(self) -> None:
+        body, self._body = self._body, None
+        self._target = self._service.scratch_view
+        if body is not None:
+            body.drop()

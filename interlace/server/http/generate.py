@@ -1,0 +1,115 @@
+"""The generate extension: tensors as plain JSON values, one reply or one server-sent event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from interlace.core.model import Model
+from interlace.core.request import Reply
+from interlace.core.tensor import TensorSpec, element_count
+from interlace.server.call import Parameter
+from interlace.server.codec import Decoded, Source
+from interlace.server.http.infer import Inference
+from interlace.server.json_data import DEPTH_MAX, MALFORMED, bad, to_bytes, to_json
+from interlace.server.landing import Landing
+from interlace.server.reply import Body
+from interlace.server.table import model_of
+
+EVENTS: Final = "text/event-stream; charset=utf-8"
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_parameters: Final = msgspec.json.Decoder(dict[str, Parameter])
+_parameter: Final = msgspec.json.Decoder(Parameter)
+_text: Final = msgspec.json.Decoder(str)
+
+
+class Generation(Inference):
+    """One inference whose body names inputs and parameters side by side."""
+
+    __slots__ = ()
+
+    def start(self, body: Landing | bytes) -> None:
+        assert isinstance(body, bytes)
+        self._decoded = decode_generate(self._look_up().model, body)
+        self._check_outputs()
+        self.call(None)
+
+    def encode(self, reply: Reply) -> Body:
+        name, version = model_of(reply.request.model)
+        values: dict[str, object] = {"model_name": name, "model_version": version}
+        if self._decoded.id:
+            values["id"] = self._decoded.id
+        for tensor in reply.outputs:
+            text = to_json(tensor.name, tensor.datatype, self._door.view(tensor.span))
+            one = element_count(tensor.shape) == 1
+            values[tensor.name] = msgspec.Raw(text[1:-1] if one else text)
+        json = msgspec.json.encode(values)
+        return Body(b"data: " + json + b"\n\n" if self._head.route.stream else json, [], False)
+
+    def media(self, binary: bool) -> str:
+        return EVENTS if self._head.route.stream else super().media(binary)
+
+
+def decode_generate(model: Model, body: bytes) -> Decoded:
+    """Inputs, id and parameters of a generate request.
+
+    A value is one element or nested arrays; the batch dimension is added in front. What names no
+    input is a parameter.
+
+    Raises:
+        ServeError: BAD_INPUT, naming the field.
+    """
+    try:
+        fields = _fields.decode(body)
+        id = _text.decode(fields.pop("id", b'""'))
+        parameters = _parameters.decode(fields.pop("parameters", b"{}"))
+    except MALFORMED as error:
+        raise bad(f"failed to parse the request JSON: {error}") from error
+    batched = model.signature.batched
+    sources = tuple(
+        _source(spec, bytes(fields.pop(spec.name)), batched)
+        for spec in model.signature.inputs
+        if spec.name in fields
+    )
+    return Decoded(id, sources, (), {**_others(fields), **parameters})
+
+
+def _source(spec: TensorSpec, value: bytes, batched: bool) -> Source:
+    if value.startswith(b"["):
+        shape = _shape(spec.name, value)
+    else:
+        value = b"[" + value + b"]"
+        shape = (1,) * len(spec.dims)
+    if batched and len(shape) == len(spec.dims):
+        shape = (1, *shape)
+    data = to_bytes(spec.name, spec.datatype, shape, value)
+    return Source(spec.name, spec.datatype, shape, 0, len(data), data)
+
+
+def _shape(name: str, value: bytes) -> tuple[int, ...]:
+    try:
+        nested = msgspec.json.decode(value)
+    except MALFORMED as error:
+        raise bad(f"'{name}': {error}") from error
+    shape: list[int] = []
+    while isinstance(nested, list):
+        shape.append(len(nested))
+        if not nested or len(shape) > DEPTH_MAX:
+            break
+        nested = nested[0]
+    return tuple(shape)
+
+
+def _others(fields: Mapping[str, msgspec.Raw]) -> dict[str, Parameter]:
+    parameters = {}
+    for name, value in fields.items():
+        try:
+            parameters[name] = _parameter.decode(value)
+        except MALFORMED as error:
+            raise bad(
+                f"'{name[:128]}' is no input of the model, and as a parameter it must be a string, "
+                f"number or boolean: {error}"
+            ) from error
+    return parameters

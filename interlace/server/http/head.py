@@ -1,0 +1,267 @@
+"""The head of an HTTP/1 request: parsed strictly, understood once, remembered by its bytes."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from typing import Final
+
+import httptools
+
+from interlace.core.errors import Reason, ServeError
+from interlace.server.http.limits import HttpLimits
+from interlace.server.http.routes import Kind, Route, Router
+from interlace.server.http.status import HttpError
+from interlace.server.recall import Recall
+
+CHUNKED: Final = -1
+ABSENT: Final = -1
+
+#: Heads remembered, and the largest one worth remembering.
+HEADS_KEPT: Final = 1024
+KEPT_BYTES: Final = 2048
+
+#: Headers that decide something here and must therefore not be given twice.
+_SINGLE: Final = frozenset(
+    b"host content-length transfer-encoding inference-header-content-length content-encoding "
+    b"content-type expect authorization x-api-key".split()
+)
+
+_NOWHERE: Final = Route("")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the server needs of one head.
+
+    ``refusal`` says why the request is answered without looking at its body. ``plain`` is true
+    for HTTP/1.1 with keep-alive, whose responses need no ``Connection`` header. ``length`` is that
+    of the body, or ``CHUNKED``; ``json_length`` is the value of Inference-Header-Content-Length,
+    or ``ABSENT``. ``lands`` says that the body is received straight into the arena. ``accept`` is a
+    coding that the client takes for the reply, if any.
+    """
+
+    method: str
+    route: Route
+    names: tuple[str, ...]
+    refusal: HttpError | ServeError | None
+    keep_alive: bool
+    plain: bool
+    length: int
+    json_length: int
+    lands: bool
+    encoding: str
+    accept: str
+    accept_asked: bool  #: the client named this one coding and no other
+    expects: bool
+
+
+class HeadReader:
+    """Reads heads for one router and one API key."""
+
+    def __init__(self, router: Router, limits: HttpLimits, api_key: str | None = None) -> None:
+        self._router = router
+        self._limits = limits
+        self._api_key = None if api_key is None else api_key.encode()
+        self._recall: Recall[bytes, Head] = Recall(HEADS_KEPT)
+
+    def read(self, head: bytes) -> Head:
+        """The meaning of a head, given with its closing empty line.
+
+        Raises:
+            HttpError: it is malformed, ambiguous, or asks for what is not there.
+        """
+        known = self._recall.get(head)
+        if known is not None:
+            return known
+        found = self._recall.find(head)
+        if found is None:
+            found = self._understand(*_parse(head))
+            if len(head) <= KEPT_BYTES:
+                self._recall.put(head, found)
+        return found
+
+    def _understand(self, method: str, url: bytes, minor: int, fields: dict[bytes, bytes]) -> Head:
+        route, names, refusal = self._find(method, url, fields)
+        tokens = {t.strip() for t in fields.get(b"connection", b"").lower().split(b",")}
+        keep_alive = b"close" not in tokens and (minor == 1 or b"keep-alive" in tokens)
+        accept, asked = _accepted(fields.get(b"accept-encoding", b""))
+        length = _length(minor, fields)
+        json_length = _json_length(length, fields)
+        encoding = _encoding(fields)
+        binary = route.kind is Kind.INFER and json_length >= 0
+        return Head(
+            method=method,
+            route=route,
+            names=names,
+            refusal=refusal or self._too_large(route, length, json_length, encoding),
+            keep_alive=keep_alive,
+            plain=keep_alive and minor == 1,
+            length=length,
+            json_length=json_length,
+            lands=binary and length >= 0 and not encoding,
+            encoding=encoding,
+            accept=accept,
+            accept_asked=asked,
+            expects=_expects(minor, fields),
+        )
+
+    def _too_large(
+        self, route: Route, length: int, json_length: int, encoding: str
+    ) -> ServeError | None:
+        if route is _NOWHERE:
+            return None
+        if route.kind is Kind.INFER and json_length > self._limits.json_bytes:
+            what, given, limit = "JSON part", json_length, self._limits.json_bytes
+        else:
+            limit = self._limits.of_body(route.kind, json_length >= 0 or bool(encoding))
+            what, given = "request body", length
+        if given <= limit:
+            return None
+        text = f"the {what} of {given} bytes exceeds the limit of {limit} bytes"
+        if limit == self._limits.json_bytes:
+            text += "; send large tensors as binary data"
+        return ServeError(Reason.TOO_LARGE, text)
+
+    def _find(
+        self, method: str, url: bytes, fields: dict[bytes, bytes]
+    ) -> tuple[Route, tuple[str, ...], HttpError | ServeError | None]:
+        path = url.partition(b"?")[0].decode("ascii", "replace")
+        if not path.startswith("/"):  # absolute form: scheme://authority/path
+            path = "/" + path.partition("://")[2].partition("/")[2]
+        match = self._router.match(path)
+        if match is None or not match.route.open:
+            refusal = self._without_key(fields)
+            if refusal is not None:
+                return _NOWHERE, (), refusal
+        if match is None:
+            return _NOWHERE, (), HttpError(404, f"no such path: {path[:256]}")
+        if method not in match.route.methods:
+            allow = ", ".join(match.route.methods)
+            return _NOWHERE, (), HttpError(405, "Method Not Allowed", f"Allow: {allow}\r\n")
+        return match.route, match.names, None
+
+    def _without_key(self, fields: dict[bytes, bytes]) -> ServeError | None:
+        if self._api_key is None:
+            return None
+        given = fields.get(b"x-api-key")
+        if given is None:
+            scheme, _, value = fields.get(b"authorization", b"").partition(b" ")
+            given = value.strip() if scheme.lower() == b"bearer" else b""
+        if hmac.compare_digest(given, self._api_key):
+            return None
+        return ServeError(
+            Reason.UNAUTHORIZED,
+            "this server asks for an API key: send 'Authorization: Bearer KEY' or 'X-API-Key: KEY'",
+        )
+
+
+class _Fields:
+    """What the parser calls back with."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.fields: dict[bytes, bytes] = {}
+        self.complete = False
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        if name in self.fields:
+            if name in _SINGLE:
+                raise HttpError(400, f"header '{name.decode('latin-1')}' is given twice")
+            value = self.fields[name] + b", " + value
+        self.fields[name] = value
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+def _parse(head: bytes) -> tuple[str, bytes, int, dict[bytes, bytes]]:
+    """Method, URL, minor version and lower-case headers."""
+    found = _Fields()
+    parser = httptools.HttpRequestParser(found)
+    try:
+        parser.feed_data(head)
+    except httptools.HttpParserUpgrade:
+        pass  # an offer to leave HTTP/1.1, which the server does not take up
+    except httptools.HttpParserCallbackError as error:
+        if isinstance(error.__context__, HttpError):
+            raise error.__context__ from None
+        raise
+    except httptools.HttpParserError as error:
+        raise HttpError(400, f"malformed request head: {error}") from error
+    version = parser.get_http_version()
+    if version not in ("1.0", "1.1") or b" HTTP/1." not in head.partition(b"\r\n")[0]:
+        raise HttpError(505, f"HTTP version {version} is not supported; use HTTP/1.1")
+    if not found.complete:
+        raise HttpError(400, "malformed request head")
+    minor = int(version[2])
+    if minor and b"host" not in found.fields:
+        raise HttpError(400, "HTTP/1.1 requires a Host header")
+    return parser.get_method().decode("ascii"), found.url, minor, found.fields
+
+
+def _length(minor: int, fields: dict[bytes, bytes]) -> int:
+    coding = fields.get(b"transfer-encoding")
+    if coding is None:
+        return int(fields.get(b"content-length", b"0"))
+    if minor == 0:
+        raise HttpError(400, "Transfer-Encoding means nothing in HTTP/1.0")
+    if b"content-length" in fields:
+        raise HttpError(400, "Content-Length and Transfer-Encoding exclude each other")
+    if coding.strip().lower() != b"chunked":
+        raise HttpError(501, "the only Transfer-Encoding supported is 'chunked'")
+    return CHUNKED
+
+
+def _json_length(length: int, fields: dict[bytes, bytes]) -> int:
+    text = fields.get(b"inference-header-content-length")
+    if text is None:
+        return ABSENT
+    if not text.isdigit() or len(text) > 18:
+        raise HttpError(
+            400, f"Inference-Header-Content-Length must be a byte count, got {_shown(text)}"
+        )
+    json_length = int(text)
+    if b"content-encoding" not in fields and CHUNKED < length < json_length:
+        raise HttpError(
+            400,
+            f"Inference-Header-Content-Length {json_length} exceeds Content-Length {length}",
+        )
+    return json_length
+
+
+def _encoding(fields: dict[bytes, bytes]) -> str:
+    coding = fields.get(b"content-encoding", b"").strip().lower()
+    if coding in (b"", b"identity"):
+        return ""
+    if coding in (b"gzip", b"deflate"):
+        return coding.decode("ascii")
+    raise HttpError(415, f"Content-Encoding {_shown(coding)} is not supported; use gzip or deflate")
+
+
+def _expects(minor: int, fields: dict[bytes, bytes]) -> bool:
+    expect = fields.get(b"expect")
+    if expect is None or minor == 0:
+        return False
+    if expect.strip().lower() != b"100-continue":
+        raise HttpError(417, f"Expect {_shown(expect)} cannot be met")
+    return True
+
+
+def _accepted(accept: bytes) -> tuple[str, bool]:
+    """A coding of the reply that the client takes, and whether it asked for just that one."""
+    names: list[str] = []
+    for part in accept.lower().split(b","):
+        name, _, weight = part.partition(b";")
+        if name.strip() and weight.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00"):
+            names.append(name.strip().decode("latin-1"))
+    chosen = next((name for name in names if name in ("gzip", "deflate")), "")
+    return chosen, names == [chosen]
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:64].decode("latin-1"))

@@ -1,0 +1,102 @@
+"""Paths to what answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Final
+from urllib.parse import unquote
+
+from interlace.server.http.status import JSON
+
+
+class Kind(IntEnum):
+    """What a route does with the body. An integer, because that hashes fast."""
+
+    ADMIN = 0  #: small JSON, answered at once
+    LOAD = 1  #: JSON that may carry model files
+    INFER = 2  #: tensors
+    GENERATE = 3  #: tensors as plain JSON values
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """An administrative request: values of the path's placeholders, and the body."""
+
+    names: tuple[str, ...]
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Body and headers of a response that is not an inference."""
+
+    body: bytes = b""
+    status: int = 200
+    media: str = JSON
+    headers: str = ""
+
+
+#: Answers at once, or later; raises ``ServeError``.
+Respond = Callable[[Query], Answer | Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One path. ``pattern`` has ``*`` where a name stands; ``open`` needs no API key.
+
+    ``respond`` holds the methods of an administrative route; the other kinds take POST.
+    ``stream`` marks an inference route that answers as server-sent events.
+    """
+
+    pattern: str
+    kind: Kind = Kind.ADMIN
+    respond: Mapping[str, Respond] = field(default_factory=dict)
+    open: bool = False
+    stream: bool = False
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        if self.kind in (Kind.INFER, Kind.GENERATE):
+            return ("POST",)
+        return (*self.respond, "HEAD") if "GET" in self.respond else tuple(self.respond)
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A route and the values of its placeholders."""
+
+    route: Route
+    names: tuple[str, ...]
+
+
+SEGMENTS_MAX: Final = 16
+
+
+class Router:
+    """Routes by path; no two may match the same one but by a literal against a placeholder."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._by_length: dict[int, list[tuple[tuple[str, ...], Route]]] = {}
+        for route in routes:
+            pattern = tuple(route.pattern.split("/")[1:])
+            self._by_length.setdefault(len(pattern), []).append((pattern, route))
+        for same in self._by_length.values():
+            same.sort(key=lambda entry: entry[0].count("*"))
+
+    def match(self, path: str) -> Match | None:
+        """The route of a path without its query; placeholders match one decoded segment."""
+        segments = path.split("/", SEGMENTS_MAX)[1:]
+        for pattern, route in self._by_length.get(len(segments), ()):
+            if _fits(pattern, segments):
+                names = [s for p, s in zip(pattern, segments, strict=True) if p == "*"]
+                return Match(route, tuple(unquote(name) for name in names))
+        return None
+
+
+def _fits(pattern: tuple[str, ...], segments: list[str]) -> bool:
+    return all(
+        bool(segment) if part == "*" else part == segment
+        for part, segment in zip(pattern, segments, strict=True)
+    )

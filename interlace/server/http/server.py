@@ -1,0 +1,111 @@
+"""The KServe v2 HTTP server: routes, listening sockets, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+
+from interlace.server.admin import Admin
+from interlace.server.http.admin import AdminResponder, admin_routes, metrics_route
+from interlace.server.http.connection import Connection
+from interlace.server.http.door import InferDoor
+from interlace.server.http.head import HeadReader
+from interlace.server.http.limits import HttpLimits
+from interlace.server.http.routes import Kind, Route, Router
+from interlace.server.http.service import Responder, Service
+from interlace.server.http.watch import Watch
+from interlace.shm.arena import Arena
+
+BACKLOG = 1024
+
+
+class HttpServer:
+    """One set of routes on any number of addresses. Lives on the running asyncio loop."""
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        door: InferDoor | None = None,
+        arena: Arena | None = None,
+        limits: HttpLimits | None = None,
+        api_key: str | None = None,
+    ) -> None:
+        self._limits = limits or HttpLimits()
+        admin = AdminResponder(self._limits)
+        responders: dict[Kind, Responder] = {Kind.ADMIN: admin, Kind.LOAD: admin}
+        if door is not None:
+            responders |= {Kind.INFER: door, Kind.GENERATE: door}
+        reader = HeadReader(Router(routes), self._limits, api_key)
+        self._service = Service(reader, responders, arena, self._limits)
+        self._watch = Watch(self._limits)
+        self._listeners: list[asyncio.Server] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def connections(self) -> int:
+        """Connections open now."""
+        return len(self._service.connections)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept connections; port 0 picks one. Returns the port.
+
+        Raises:
+            OSError: the address cannot be had, with host and port in the text.
+        """
+        loop = self._service.loop
+        try:
+            listener = await loop.create_server(
+                lambda: Connection(self._service), host, port, backlog=BACKLOG
+            )
+        except OSError as error:
+            text = f"cannot listen on {host} port {port}: {error.strerror or error}"
+            raise OSError(error.errno, text) from error
+        self._listeners.append(listener)
+        if self._timer is None:
+            self._sweep()
+        bound: socket.socket = listener.sockets[0]
+        return int(bound.getsockname()[1])
+
+    async def close(self, grace_s: float = 10.0) -> None:
+        """Stop accepting, send every response that is owed, and close; cut off after ``grace_s``.
+
+        Whoever closes stops the data plane first, so that no request is taken meanwhile.
+        """
+        service = self._service
+        service.draining = True
+        for listener in self._listeners:
+            listener.close()
+        ends_s = service.loop.time() + grace_s
+        while service.connections and service.loop.time() < ends_s:
+            for connection in tuple(service.connections):
+                connection.drain()
+            await asyncio.sleep(0.01)
+        for connection in tuple(service.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await asyncio.sleep(0)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _sweep(self) -> None:
+        loop = self._service.loop
+        self._watch.sweep(self._service.connections, loop.time())
+        self._timer = loop.call_later(self._limits.sweep_s, self._sweep)
+
+
+def inference_routes() -> list[Route]:
+    """Inference and generation, with and without a version."""
+    routes = []
+    for prefix in ("/v2/models/*", "/v2/models/*/versions/*"):
+        routes += [
+            Route(f"{prefix}/infer", Kind.INFER),
+            Route(f"{prefix}/generate", Kind.GENERATE),
+            Route(f"{prefix}/generate_stream", Kind.GENERATE, stream=True),
+        ]
+    return routes
+
+
+def all_routes(admin: Admin, render_metrics: Callable[[], str]) -> list[Route]:
+    """Everything that the main port answers."""
+    return [*inference_routes(), *admin_routes(admin), metrics_route(render_metrics)]
