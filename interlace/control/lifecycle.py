@@ -86,7 +86,7 @@ class Lifecycle:
         model: Model | None = None
         try:
             model = await self._preparation.open(draft, next(self._generations))
-            if before is not None and _same(before, model):
+            if before is not None and _same(before, model) and self._serves(before):
                 self._registry.put(Entry(name, version, State.READY, model=before))
                 return
             if before is None:
@@ -99,6 +99,11 @@ class Lifecycle:
         self._registry.put(Entry(name, version, State.READY, model=model))
         if before is not None:
             await self._deployments.take_down(before)
+
+    def _serves(self, model: Model) -> bool:
+        """True unless the deployment was set aside: then loading it again starts it afresh."""
+        entry = self._registry.by_key(model.key)
+        return entry is not None and entry.state is State.READY
 
     async def _prepare(self, draft: Draft, model: Model) -> Prepared:
         self._device.register(model)

@@ -13,8 +13,8 @@ _QUANTILE = 0.9
 _STEP = 0.05
 _LOW, _HIGH = 0.5, 20.0
 _SHAPES = 256
-#: One accepted request in so many may miss; the step and the bound are parts of the SLO.
-_ODDS, _CAUTION_STEP, _CAUTION_MOST = 200.0, 0.02, 0.95
+#: Successes that narrow the margin as much as a miss widens it; step and bound as parts of the SLO.
+_ODDS, _CAUTION_STEP, _CAUTION_MOST = 400.0, 0.06, 0.8
 _STALE_MS, _BRIGHTEN = 1000.0, 0.97
 
 
@@ -22,25 +22,29 @@ class Caution:
     """How long before its deadline a request must be predicted to end, to be let in.
 
     Predictions err, and a queue filled to the last millisecond turns every error into a broken
-    promise. The margin is steered by what becomes of accepted requests, so that ``1 / _ODDS`` of
-    them miss: each miss widens it by a step, each success narrows it by a step over ``_ODDS``
-    (Robbins and Monro's recursion on the event itself). It needs no model of why they miss.
+    promise. The margin is steered by what becomes of accepted requests (Robbins and Monro's
+    recursion on the event itself): a miss widens it by a step, a success narrows it by a step over
+    ``_ODDS``. A miss speaks only against the margin that let the request in: those that were let
+    in before the last widening, such as all the others behind one stall, do not count again.
     """
 
-    __slots__ = ("_most_ms", "_step_ms", "margin_ms")
+    __slots__ = ("_most_ms", "_step_ms", "_widened_ms", "margin_ms")
 
     def __init__(self, slo_ms: float) -> None:
         self.margin_ms = 0.0
         self._step_ms = slo_ms * _CAUTION_STEP
         self._most_ms = slo_ms * _CAUTION_MOST
+        self._widened_ms = float("-inf")
 
     def kept(self) -> None:
         """An accepted request was answered in time."""
         self.margin_ms = max(0.0, self.margin_ms - self._step_ms / _ODDS)
 
-    def missed(self) -> None:
-        """An accepted request was late, or had to be dropped."""
-        self.margin_ms = min(self._most_ms, self.margin_ms + self._step_ms)
+    def missed(self, arrived_ms: float, now_ms: float) -> None:
+        """A request accepted at ``arrived_ms`` was late, or had to be dropped."""
+        if arrived_ms >= self._widened_ms:
+            self.margin_ms = min(self._most_ms, self.margin_ms + self._step_ms)
+            self._widened_ms = now_ms
 
 
 class Belief:

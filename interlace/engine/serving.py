@@ -153,8 +153,10 @@ class Serving:
                 continue
             in_time = now_ms <= request.deadline_ms
             outcome = Outcome.OK if in_time else Outcome.LATE
-            if tenant is not None:
-                (tenant.caution.kept if in_time else tenant.caution.missed)()
+            if tenant is not None and in_time:
+                tenant.caution.kept()
+            elif tenant is not None:
+                tenant.caution.missed(request.arrived_ms, now_ms)
             timing = Timing(
                 started_ms - request.arrived_ms,
                 finished.timing.input_ms,
@@ -217,7 +219,7 @@ class Serving:
 
     def _expired(self, request: Request, run_ms: float, now_ms: float) -> Command:
         self._state.retried.discard(request.id)
-        self._state.tenants[request.model].caution.missed()
+        self._state.tenants[request.model].caution.missed(request.arrived_ms, now_ms)
         error = refusals.expired(request, run_ms, now_ms)
         return Answer(Reply(request, Outcome.EXPIRED, error=error))
 

@@ -41,22 +41,31 @@ def test_refusals_brighten_a_stale_belief_until_something_is_tried() -> None:
     assert belief.latency_ms(1, 50, "s") < dark_ms / 3.0
 
 
-def test_caution_settles_where_one_in_two_hundred_misses() -> None:
+def test_caution_settles_where_few_miss() -> None:
     caution, chooser, missed = Caution(100.0), random.Random(5), 0
     for step in range(60_000):
         # The error of a prediction, in ms; a request misses if it exceeds the margin.
         if chooser.expovariate(1 / 6.0) > caution.margin_ms:
-            caution.missed()
+            caution.missed(float(step), float(step))
             missed += step >= 20_000
         else:
             caution.kept()
-    assert 0.002 < missed / 40_000 < 0.01
+    assert 0.001 < missed / 40_000 < 0.005
+
+
+def test_one_stall_widens_the_margin_once() -> None:
+    caution = Caution(100.0)
+    for request in range(50):
+        caution.missed(arrived_ms=float(request), now_ms=200.0 + request)
+    once_ms = caution.margin_ms
+    caution.missed(arrived_ms=300.0, now_ms=400.0)
+    assert 0.0 < once_ms < caution.margin_ms == 2.0 * once_ms
 
 
 def test_caution_is_bounded_and_fades() -> None:
     caution = Caution(100.0)
-    for _ in range(1_000):
-        caution.missed()
+    for step in range(1_000):
+        caution.missed(float(step), float(step))
     assert caution.margin_ms <= 100.0
     for _ in range(20_000):
         caution.kept()

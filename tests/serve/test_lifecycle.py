@@ -66,6 +66,8 @@ def test_a_model_that_kills_its_worker_is_set_aside_and_the_rest_serves(
     _, index = server.call("POST", "/v2/repository/index", {})
     (entry,) = [e for e in index if e["name"] == "bomb"]
     assert entry["state"] == "UNAVAILABLE" and "crashed" in entry["reason"]
+    assert server.call("POST", "/v2/repository/models/bomb/load", {})[0] == 200
+    assert server.infer("bomb")[0] == 200, "loading it again brings it back"
 
 
 def test_reload_under_traffic_loses_nothing_and_switches(root: Path, start: Start) -> None:
