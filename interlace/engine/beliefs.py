@@ -13,8 +13,9 @@ _QUANTILE = 0.9
 _STEP = 0.05
 _LOW, _HIGH = 0.5, 20.0
 _SHAPES = 256
-#: Successes that narrow the margin as much as a miss widens it; step and bound as parts of the SLO.
-_ODDS, _CAUTION_STEP, _CAUTION_MOST = 400.0, 0.06, 0.8
+#: Successes that narrow the margin as much as one miss widens it; then parts of the SLO.
+#: The least is for what the server does not see: the way of the request and of its reply.
+_ODDS, _CAUTION_STEP, _CAUTION_LEAST, _CAUTION_MOST = 1500.0, 0.05, 0.03, 0.8
 _STALE_MS, _BRIGHTEN = 1000.0, 0.97
 
 
@@ -28,17 +29,18 @@ class Caution:
     in before the last widening, such as all the others behind one stall, do not count again.
     """
 
-    __slots__ = ("_most_ms", "_step_ms", "_widened_ms", "margin_ms")
+    __slots__ = ("_least_ms", "_most_ms", "_step_ms", "_widened_ms", "margin_ms")
 
     def __init__(self, slo_ms: float) -> None:
-        self.margin_ms = 0.0
+        self._least_ms = slo_ms * _CAUTION_LEAST
+        self.margin_ms = self._least_ms
         self._step_ms = slo_ms * _CAUTION_STEP
         self._most_ms = slo_ms * _CAUTION_MOST
         self._widened_ms = float("-inf")
 
     def kept(self) -> None:
         """An accepted request was answered in time."""
-        self.margin_ms = max(0.0, self.margin_ms - self._step_ms / _ODDS)
+        self.margin_ms = max(self._least_ms, self.margin_ms - self._step_ms / _ODDS)
 
     def missed(self, arrived_ms: float, now_ms: float) -> None:
         """A request accepted at ``arrived_ms`` was late, or had to be dropped."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from interlace.core.profile import Point, Profile
+
+#: What a larger batch must gain in throughput to be worth its latency.
+_WORTH: Final = 1.05
 
 Quantile = Literal["median_ms", "p95_ms", "p99_ms"]
 
@@ -73,12 +76,12 @@ class Surface:
     def best_batch(self, limit_ms: float, share_pct: int, max_batch: int) -> int:
         """The batch of highest throughput among those within ``limit_ms``; 0 if there is none.
 
-        Ties and gains under 1 % go to the smaller batch: waiting for company must pay.
+        Gains under 5 % go to the smaller batch: waiting for company must pay.
         """
         best, best_rps = 0, 0.0
         for batch in range(1, self.largest_batch(limit_ms, share_pct, max_batch) + 1):
             rps = self.throughput_rps(batch, share_pct)
-            if rps > best_rps * 1.01:
+            if rps > best_rps * _WORTH:
                 best, best_rps = batch, rps
         return best
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from interlace.core.plan import Demand
 from interlace.engine.beliefs import Belief, Caution
 from tests.builders import line_profile
@@ -50,16 +52,18 @@ def test_caution_settles_where_few_miss() -> None:
             missed += step >= 20_000
         else:
             caution.kept()
-    assert 0.001 < missed / 40_000 < 0.005
+    assert 0.0002 < missed / 40_000 < 0.003
 
 
 def test_one_stall_widens_the_margin_once() -> None:
     caution = Caution(100.0)
+    least_ms = caution.margin_ms
     for request in range(50):
         caution.missed(arrived_ms=float(request), now_ms=200.0 + request)
     once_ms = caution.margin_ms
     caution.missed(arrived_ms=300.0, now_ms=400.0)
-    assert 0.0 < once_ms < caution.margin_ms == 2.0 * once_ms
+    assert least_ms < once_ms
+    assert caution.margin_ms - once_ms == pytest.approx(once_ms - least_ms)
 
 
 def test_caution_is_bounded_and_fades() -> None:
@@ -67,6 +71,6 @@ def test_caution_is_bounded_and_fades() -> None:
     for step in range(1_000):
         caution.missed(float(step), float(step))
     assert caution.margin_ms <= 100.0
-    for _ in range(20_000):
+    for _ in range(40_000):
         caution.kept()
-    assert caution.margin_ms == 0.0
+    assert caution.margin_ms == Caution(100.0).margin_ms
