@@ -23,7 +23,6 @@ class Served:
     """
 
     model: Model
-    share: str = ""  #: where it runs, for people: "core 0 (50 %), batch 8"
     ledger: Ledger = field(default_factory=Ledger)
     config: Mapping[str, object] = field(default_factory=dict)
     ready: bool = True  #: false once it was set aside

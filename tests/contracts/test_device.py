@@ -243,6 +243,7 @@ def test_freeing_what_holds_nothing_passes(stand: Stand) -> None:
     end_of(stand, work)
     for _ in range(2):
         stand.device.free(work.batch.id)
+    assert end_of(stand, batch(stand, QUICK)).failure is None
 
 
 def test_a_forgotten_model_cannot_be_loaded(stand: Stand) -> None:

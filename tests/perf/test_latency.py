@@ -60,14 +60,12 @@ def test_latency_is_monotone_in_the_batch(curve: tuple[tuple[int, float], ...]) 
 
 
 @given(curves, st.floats(1.0, 500.0))
-def test_best_batch_has_within_one_percent_of_the_best_throughput(
+def test_a_larger_batch_than_the_best_gains_under_five_percent(
     curve: tuple[tuple[int, float], ...], limit: float
 ) -> None:
     known = Surface({100: curve})
     best = known.best_batch(limit, 100, 32)
     for batch in range(1, known.largest_batch(limit, 100, 32) + 1):
         ahead = known.throughput_rps(batch, 100) / known.throughput_rps(best, 100)
-        # Steps of under 1 % each may add up over the batches between.
-        assert ahead <= 1.01**2 or batch > best
-        if batch < best:
-            assert ahead < 1.0
+        assert ahead <= 1.05 + 1e-9
+        assert batch >= best or ahead < 1.0
