@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -24,7 +26,10 @@ class Gpu:
     """One accelerator: a GPU, or the cores of this machine standing in for its SMs.
 
     ``units`` are SMs or cores. ``shares_pct`` are the legal partition sizes in ascending order, the
-    last one 100; geometry belongs to the kind, planners ask it.
+    last one 100; geometry belongs to the kind, planners ask it. ``layouts`` are the largest sets
+    of shares that may stand side by side, each in ascending order; none means any set of at most
+    100 %. ``walls`` are (share, bytes) where a partition's memory is its own, as MIG's is; weights
+    are shared by the partitions of one accelerator otherwise.
     """
 
     id: str
@@ -33,6 +38,17 @@ class Gpu:
     memory_bytes: int
     shares_pct: tuple[int, ...]
     traits: frozenset[Trait] = frozenset()
+    layouts: tuple[tuple[int, ...], ...] = ()
+    walls: tuple[tuple[int, int], ...] = ()
+
+    def legal(self, shares_pct: Sequence[int]) -> bool:
+        """True if partitions of these shares may stand side by side on this accelerator."""
+        if any(share not in self.shares_pct for share in shares_pct):
+            return False
+        if not self.layouts:
+            return sum(shares_pct) <= 100
+        wanted = Counter(shares_pct)
+        return any(wanted <= Counter(layout) for layout in self.layouts)
 
 
 @dataclass(frozen=True, slots=True)

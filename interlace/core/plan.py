@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one model is asked for: rows per second, within ``slo_ms``."""
+    """What one model is asked for: rows per second, within ``slo_ms``.
+
+    ``attainment`` is the part of its requests that must end in time; ``cv`` the coefficient of
+    variation of the times between arrivals (1 is Poisson).
+    """
 
     model: str
     rate_rps: float
     slo_ms: float
     max_batch: int = 32
     seen_p99_ms: float | None = None
+    attainment: float = 0.99
+    cv: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+
+class Runner(NamedTuple):
+    """A batch that runs in a partition of ``share_pct``."""
+
+    model: str
+    batch: int
+    share_pct: int
 
 
 class Interference(Protocol):
-    """Factor >= 1 on a model's latency while ``neighbours`` run on the same accelerator."""
+    """Factor >= 1 on a batch's latency while ``neighbours`` run on the same accelerator."""
 
-    def __call__(self, model: str, neighbours: Sequence[str]) -> float: ...
+    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,5 +27,5 @@ class ConstantFactor:
 
     factor: float = 1.0
 
-    def __call__(self, model: str, neighbours: Sequence[str]) -> float:
+    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
         return self.factor if neighbours else 1.0

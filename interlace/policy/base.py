@@ -177,11 +177,16 @@ class Eviction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One row of the catalog: six answers under one name."""
+    """One row of the catalog: six answers under one name.
+
+    ``planner`` cuts a fleet that is there, all of it; ``packer`` is the same system asked for as
+    few accelerators of the fleet as will do, which is what capacity planning wants to know.
+    """
 
     name: str
     source: str
     planner: Planner
+    packer: Planner
     dispatcher: Dispatcher
     admission: Admission
     scaler: Scaler

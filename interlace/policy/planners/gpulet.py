@@ -10,7 +10,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.perf.duty import DutyCycle, Turn, fit, saturated_rps, turn
-from interlace.perf.interference import ConstantFactor, Interference
+from interlace.perf.interference import ConstantFactor, Interference, Runner
 from interlace.perf.latency import surface
 from interlace.perf.memory import needed_bytes
 
@@ -186,12 +186,13 @@ class _Search:
     def _turn(self, demand: Demand, rate_rps: float, share_pct: int) -> Turn:
         key = (demand.model, share_pct)
         if key not in self._alone:
-            neighbours = [demand.model] if share_pct < 100 else []
+            runner = Runner(demand.model, demand.max_batch, share_pct)
+            neighbours = [runner] if share_pct < 100 else []
             self._alone[key] = turn(
                 demand,
                 surface(self._profiles[demand.model]),
                 share_pct,
-                self._policy.interference(demand.model, neighbours),
+                self._policy.interference(runner, neighbours),
             )
         return replace(self._alone[key], rate_rps=rate_rps)
 
