@@ -28,6 +28,7 @@ def _world(dispatcher: str, partitions: tuple[Partition, ...] | None = None, **s
             "test",
             "test",
             _fixed(partitions or whole),
+            _fixed(partitions or whole),
             system.dispatcher,
             row("temporal").admission,
             system.scaler,
