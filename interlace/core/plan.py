@@ -55,3 +55,4 @@ class Plan:
     reasons: Mapping[str, str] = field(default_factory=dict)
     session_ms: float | None = None
     headroom: float | None = None  #: largest factor on every rate that still fits
+    notes: tuple[str, ...] = ()  #: what the planner says of its own answer: gap, limits, moves

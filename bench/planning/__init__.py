@@ -1,0 +1,1 @@
+"""Planners measured: against exact search, published plans, bounds and the clock."""

@@ -1,0 +1,1 @@
+"""The configuration program: patterns of turns, priced, chosen and packed into accelerators."""

@@ -1,0 +1,111 @@
+"""What each model could do in a partition of one share: its batches, their times and capacities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.core.plan import Demand
+from interlace.perf.interference import Interference, Runner
+from interlace.perf.latency import Surface
+from interlace.perf.queueing import Floats, Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """The models to be placed, as arrays over models: what does not depend on the share.
+
+    ``replicas`` is how many partitions are taken to share each model's queue.
+    """
+
+    rate_rps: Floats
+    slo_ms: Floats
+    attainment: Floats
+    cv: Floats
+    replicas: Floats
+
+
+def market(demand: Sequence[Demand], replicas: Floats | None = None) -> Market:
+    """The demand as arrays; one replica each unless told otherwise."""
+    return Market(
+        np.array([d.rate_rps for d in demand], float),
+        np.array([d.slo_ms for d in demand], float),
+        np.array([d.attainment for d in demand], float),
+        np.array([d.cv for d in demand], float),
+        np.ones(len(demand)) if replicas is None else replicas,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Batches (models x choices) and their latency in ms at one share; infinite where not legal."""
+
+    share_pct: int
+    rows: Floats
+    latency_ms: Floats
+
+    def capacity_rps(self, market: Market, rule: Rule, duty_ms: Floats) -> Floats:
+        """Rate that each choice serves in cycles of ``duty_ms``: models x choices x cycles."""
+        left_ms = market.slo_ms[:, None] - self.latency_ms
+        pooled = np.maximum(left_ms, 0.0) * market.replicas[:, None]
+        starts = pooled[:, :, None] / duty_ms
+        shape = (len(self.rows), 1, 1)
+        use = rule(
+            self.rows[:, :, None],
+            starts,
+            market.attainment.reshape(shape),
+            market.cv.reshape(shape),
+        )
+        # A batch cannot take longer than the cycle it is in.
+        fits = self.latency_ms[:, :, None] <= duty_ms * (1 + 1e-9)
+        return np.where(fits, use, 0.0) * self.rows[:, :, None] * 1000.0 / duty_ms
+
+
+def options(
+    demand: Sequence[Demand],
+    surfaces: Sequence[Surface],
+    share_pct: int,
+    interference: Interference,
+) -> Options:
+    """The choices at one share, each as slow as the worst neighbour makes it."""
+    widest = max((len(batches(d.max_batch)) for d in demand), default=1)
+    rows = np.ones((len(demand), widest))
+    latency_ms = np.full((len(demand), widest), np.inf)
+    for index, (one, latency) in enumerate(zip(demand, surfaces, strict=True)):
+        if share_pct < min(latency.shares_pct):
+            continue
+        for choice, batch in enumerate(batches(one.max_batch)):
+            slow = _slowdown(one.model, batch, share_pct, demand, interference)
+            ms = latency.latency_ms(batch, share_pct) * slow
+            if ms > one.slo_ms:
+                break
+            rows[index, choice], latency_ms[index, choice] = batch, ms
+    return Options(share_pct, rows, latency_ms)
+
+
+def batches(max_batch: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, ... and the largest."""
+    found = {max_batch}
+    power = 1
+    while power <= max_batch:
+        found.update(b for b in (power, 3 * power // 2) if b <= max_batch)
+        power *= 2
+    return sorted(found)
+
+
+def _slowdown(
+    model: str,
+    batch: int,
+    share_pct: int,
+    demand: Sequence[Demand],
+    interference: Interference,
+) -> float:
+    """The most that any one other model in the rest of the accelerator slows this batch."""
+    if share_pct >= 100:
+        return 1.0
+    runner = Runner(model, batch, share_pct)
+    rest = 100 - share_pct
+    return max(interference(runner, [Runner(d.model, d.max_batch, rest)]) for d in demand)
+

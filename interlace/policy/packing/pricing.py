@@ -1,0 +1,144 @@
+"""The most valuable pattern of one share: a knapsack of turns in every length of cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from interlace.perf.queueing import Floats, Rule
+from interlace.policy.packing.options import Market, Options
+
+Ints = npt.NDArray[np.int64]
+
+_CYCLES: Final = 32
+_GRAINS: Final = 120
+_NOTHING: Final = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """A way to fill a partition: ``turns`` are (model index, batch), ``rates_rps`` what each serves.
+
+    ``duty_ms`` is the sum of the turns' latencies.
+    """
+
+    share_pct: int
+    turns: tuple[tuple[int, int], ...]
+    latencies_ms: tuple[float, ...]
+    rates_rps: tuple[float, ...]
+
+    @property
+    def duty_ms(self) -> float:
+        return sum(self.latencies_ms)
+
+    def rate_rps(self, model: int) -> float:
+        """What the pattern serves of one model."""
+        turns = zip(self.turns, self.rates_rps, strict=True)
+        return sum(rate for (index, _), rate in turns if index == model)
+
+
+@dataclass(frozen=True, slots=True)
+class Shop:
+    """One share's options under a rule, with capacities over a grid of cycle lengths."""
+
+    options: Options
+    market: Market
+    rule: Rule
+    duty_ms: Floats
+    capacity_rps: Floats
+    contenders: int
+
+    def best(self, price: Floats, left_rps: Floats, count: int = 1) -> list[Pattern]:
+        """The patterns of highest value in up to ``count`` lengths of cycle, best first.
+
+        ``price`` is the worth of one request/s of each model, ``left_rps`` how many are wanted:
+        more than that is worth nothing.
+        """
+        gain = price[:, None, None] * np.minimum(self.capacity_rps, left_rps[:, None, None])
+        grains = np.ceil(self.options.latency_ms[:, :, None] * _GRAINS / self.duty_ms - 1e-9)
+        grains = np.clip(np.nan_to_num(grains, posinf=_GRAINS + 1), 1, _GRAINS + 1).astype(int)
+        worth = (gain / grains).max(axis=(1, 2))
+        models = np.argsort(-worth, kind="stable")[: self.contenders]
+        models = models[worth[models] > _NOTHING]
+        if not len(models):
+            return []
+        return self._filled(models, gain[models], grains[models], count)
+
+    def pattern(self, chosen: list[tuple[int, int]]) -> Pattern:
+        """The pattern of (model, choice) turns, with what it really serves in its own cycle."""
+        which = tuple(np.array(chosen).T)
+        latency_ms = self.options.latency_ms[which]
+        duty = np.array([latency_ms.sum()])
+        rates = self.options.capacity_rps(self.market, self.rule, duty)[which][:, 0]
+        turns = tuple((m, int(self.options.rows[m, c])) for m, c in chosen)
+        return Pattern(self.options.share_pct, turns, tuple(latency_ms.tolist()), tuple(rates.tolist()))
+
+    def of(self, turns: Sequence[tuple[int, int]]) -> Pattern | None:
+        """The pattern of (model, batch) turns; ``None`` if one of them is not among the options."""
+        chosen = []
+        for model, batch in turns:
+            known = self.options.rows[model] == batch
+            known &= np.isfinite(self.options.latency_ms[model])
+            if not known.any():
+                return None
+            chosen.append((model, int(known.argmax())))
+        return self.pattern(chosen)
+
+    def again(self, pattern: Pattern) -> Pattern:
+        """The same turns, with what they serve in this market."""
+        return self.of(pattern.turns) or pattern
+
+    def _filled(self, models: Ints, gain: Floats, grains: Ints, count: int) -> list[Pattern]:
+        """Multiple-choice knapsack over grains of the cycle, all cycle lengths side by side."""
+        cycles = np.arange(len(self.duty_ms))
+        value = np.zeros((len(cycles), _GRAINS + 1))
+        picks = []
+        room = np.arange(_GRAINS + 1)
+        for one in range(len(models)):
+            best, pick = value, np.full(value.shape, -1)
+            for choice in np.flatnonzero(gain[one].max(axis=1) > _NOTHING):
+                source = room[None, :] - grains[one, choice][:, None]
+                taken = value[cycles[:, None], np.maximum(source, 0)] + gain[one, choice][:, None]
+                better = (source >= 0) & (taken > best + _NOTHING)
+                best, pick = np.where(better, taken, best), np.where(better, choice, pick)
+            value = best
+            picks.append(pick)
+        order = np.argsort(-value[:, -1], kind="stable")[:count]
+        found = (
+            self._backtrack(models, grains[:, :, cycle], [p[cycle] for p in picks])
+            for cycle in order
+            if value[cycle, -1] > _NOTHING
+        )
+        return list(dict.fromkeys(found))
+
+    def _backtrack(self, models: Ints, grains: Ints, picks: list[Ints]) -> Pattern:
+        room, chosen = _GRAINS, []
+        for one in reversed(range(len(models))):
+            choice = int(picks[one][room])
+            if choice >= 0:
+                chosen.append((int(models[one]), choice))
+                room -= int(grains[one, choice])
+        return self.pattern(sorted(chosen))
+
+
+def shop(options: Options, market: Market, rule: Rule, contenders: int = 12) -> Shop:
+    """The options of one share, ready to be priced."""
+    duty_ms = _cycles(options, market)
+    return Shop(
+        options, market, rule, duty_ms, options.capacity_rps(market, rule, duty_ms), contenders
+    )
+
+
+def _cycles(options: Options, market: Market) -> Floats:
+    """Lengths from the shortest single turn to the longest that any model can wait."""
+    known = np.isfinite(options.latency_ms)
+    if not known.any():
+        return np.ones(1)
+    patience = (market.slo_ms[:, None] - options.latency_ms) * market.replicas[:, None]
+    shortest_ms = float(options.latency_ms[known].min())
+    longest_ms = float(patience[known].max())
+    return np.geomspace(shortest_ms, max(longest_ms, shortest_ms * 1.001), _CYCLES)

@@ -1,0 +1,199 @@
+"""Our planner: a configuration program over patterns of turns, priced by column generation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profiles
+from interlace.perf.interference import ConstantFactor, Interference
+from interlace.perf.latency import surface
+from interlace.perf.queueing import Floats, Rule, stochastic
+from interlace.policy.packing.clusters import search_apart
+from interlace.policy.packing.homes import Home, Question, partitions, place
+from interlace.policy.packing.layouts import layouts, shares
+from interlace.policy.packing.options import market, options
+from interlace.policy.packing.pricing import Pattern, Shop, shop
+from interlace.policy.packing.screening import screened
+from interlace.policy.packing.search import Effort, Found, search
+
+#: Served to within this part of the rate is served.
+_ROUNDING = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """Fewest accelerators that serve every rate under ``rule``.
+
+    A pattern is a share and a cycle of turns in it; a layout is a legal cut of one accelerator.
+    The program picks how many of each so that layouts have a partition for every pattern and
+    patterns serve every rate (Gilmore and Gomory's cutting stock, with shares for widths). A model
+    in several partitions is taken to have its requests pooled: the second run counts a further
+    replica as ``pooling`` of one, and its plan is kept only if it holds with the replicas it has.
+
+    Above ``apart`` models the program is solved for groups of them, joined by the layouts.
+    """
+
+    rule: Rule = stochastic
+    interference: Interference = field(default_factory=ConstantFactor)
+    pooling: float = 0.5
+    apart: int = 40
+    effort: Effort = field(default_factory=Effort)
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        wanted, unserved, reasons = screened(demand, fleet, profiles, self.interference)
+        made = Plan((), unserved, reasons, notes=())
+        for kind in _alike(fleet):
+            if not wanted:
+                break
+            part, left = self._packed(wanted, kind, profiles, current)
+            made = replace(
+                made,
+                partitions=(*made.partitions, *part.partitions),
+                notes=(*made.notes, *part.notes),
+            )
+            wanted = left
+        full = {one.model: one.rate_rps for one in wanted}
+        why = "no accelerator" if not fleet.gpus else "the accelerators are full"
+        return replace(
+            made,
+            unserved_rps={**made.unserved_rps, **full},
+            reasons={**made.reasons, **dict.fromkeys(full, why)},
+        )
+
+    def _packed(
+        self, demand: list[Demand], gpus: list[Gpu], profiles: Profiles, current: Plan
+    ) -> tuple[Plan, list[Demand]]:
+        """A plan for accelerators of one kind, and the demand that it leaves."""
+        program = _Program(self, demand, gpus, profiles, current)
+        found = program.best()
+        homes, lost = place(
+            found.patterns, gpus, found.layouts, Question(demand, profiles, current)
+        )
+        capacity = _capacity([p for home in homes for p in home.patterns], len(demand))
+        asked = np.array([one.rate_rps for one in demand])
+        served = np.minimum(capacity, asked)
+        served = np.where(served >= asked * (1 - _ROUNDING), asked, served)
+        plan = Plan(
+            partitions(homes, demand, served.tolist(), current), notes=_said(found, homes, lost)
+        )
+        left = [
+            replace(one, rate_rps=float(one.rate_rps - rate))
+            for one, rate in zip(demand, served, strict=True)
+            if one.rate_rps > rate
+        ]
+        return plan, left
+
+
+class _Program:
+    """One kind of accelerator, one demand: the program and its second run."""
+
+    def __init__(
+        self,
+        policy: Patterns,
+        demand: list[Demand],
+        gpus: list[Gpu],
+        profiles: Profiles,
+        current: Plan,
+    ) -> None:
+        self._policy = policy
+        self._demand = demand
+        self._limit = len(gpus)
+        self._rates = np.array([one.rate_rps for one in demand])
+        surfaces = [surface(profiles[one.model]) for one in demand]
+        offered = shares(gpus[0], surfaces)
+        self._layouts = layouts(gpus[0], offered)
+        self._options = [options(demand, surfaces, s, policy.interference) for s in offered]
+        self._current = [p for p in current.partitions if p.gpu in {g.id for g in gpus}]
+
+    def best(self) -> Found:
+        """The better of the plans without and with pooled replicas."""
+        first = self._found(np.ones(len(self._demand)))
+        replicas = self._replicas(first)
+        if self._policy.pooling <= 0 or (replicas <= 1).all():
+            return first
+        second = self._honest(self._found(self._credit(replicas)))
+        return min(first, second, key=lambda f: (float(f.unserved_rps.sum()), f.accelerators))
+
+    def _honest(self, found: Found) -> Found:
+        """The patterns with what they serve given the replicas that they make."""
+        shops = self._shops(self._credit(self._replicas(found)))
+        real: Counter[Pattern] = Counter()
+        for pattern, count in found.patterns.items():
+            real[shops[pattern.share_pct].again(pattern)] += count
+        served = _capacity(list(real.elements()), len(self._demand))
+        short = np.maximum(self._rates * (1 - _ROUNDING) - served, 0.0)
+        return replace(found, patterns=real, unserved_rps=short)
+
+    def _found(self, replicas: Floats) -> Found:
+        shops = self._shops(replicas)
+        if len(self._demand) > self._policy.apart:
+            return search_apart(
+                shops, self._rates, self._layouts, self._limit, self._policy.effort
+            )
+        kept = self._kept(shops)
+        return search(shops, self._rates, self._layouts, self._limit, self._policy.effort, kept)
+
+    def _shops(self, replicas: Floats) -> dict[int, Shop]:
+        crowd = market(self._demand, replicas)
+        return {o.share_pct: shop(o, crowd, self._policy.rule) for o in self._options}
+
+    def _kept(self, shops: dict[int, Shop]) -> Counter[Pattern]:
+        """Partitions of the current plan as patterns, at what they would serve now."""
+        index = {one.model: i for i, one in enumerate(self._demand)}
+        kept: Counter[Pattern] = Counter()
+        for part in self._current:
+            turns = [(index[s.model], s.batch) for s in part.slots if s.model in index]
+            if part.share_pct in shops and turns and len(turns) == len(part.slots):
+                pattern = shops[part.share_pct].of(turns)
+                if pattern is not None:
+                    kept[pattern] += 1
+        return kept
+
+    def _replicas(self, found: Found) -> Floats:
+        count = np.zeros(len(self._demand))
+        for pattern, times in found.patterns.items():
+            for model, _ in pattern.turns:
+                count[model] += times
+        return np.maximum(count, 1.0)
+
+    def _credit(self, replicas: Floats) -> Floats:
+        return 1.0 + self._policy.pooling * (replicas - 1.0)
+
+
+def _alike(fleet: Fleet) -> list[list[Gpu]]:
+    """Accelerators of the same geometry and memory, in the fleet's order."""
+    kinds: dict[tuple[object, ...], list[Gpu]] = {}
+    for gpu in fleet.gpus:
+        key = (gpu.kind, gpu.shares_pct, gpu.layouts, gpu.memory_bytes, gpu.walls)
+        kinds.setdefault(key, []).append(gpu)
+    return list(kinds.values())
+
+
+def _capacity(patterns: Sequence[Pattern], count: int) -> Floats:
+    capacity = np.zeros(count)
+    for pattern in patterns:
+        for (model, _), rate in zip(pattern.turns, pattern.rates_rps, strict=True):
+            capacity[model] += rate
+    return capacity
+
+
+def _said(found: Found, homes: Sequence[Home], lost: Sequence[Pattern]) -> tuple[str, ...]:
+    """How good the plan is known to be."""
+    used = sum(bool(home.patterns) for home in homes)
+    proof = "solved to the end" if found.proven else "stopped at its limit"
+    said = [
+        f"configuration program: {used} accelerators, its relaxation {found.relaxed:.2f}; {proof}"
+    ]
+    if lost:
+        said.append(f"{len(lost)} partitions found no accelerator with the memory for them")
+    return tuple(said)
+
+
