@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import ceil
 
 
 class Trait(Enum):
@@ -40,6 +41,10 @@ class Gpu:
     traits: frozenset[Trait] = frozenset()
     layouts: tuple[tuple[int, ...], ...] = ()
     walls: tuple[tuple[int, int], ...] = ()
+
+    def fraction(self, share_pct: int) -> float:
+        """The part of the units that a share is: percentages of slices are rounded down."""
+        return min(1.0, ceil(share_pct * self.units / 100) / self.units)
 
     def legal(self, shares_pct: Sequence[int]) -> bool:
         """True if partitions of these shares may stand side by side on this accelerator."""

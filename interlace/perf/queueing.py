@@ -48,7 +48,8 @@ def _single(rows: Floats, attainment: Floats) -> Floats:
     """Mean of the Poisson arrivals that stay within ``rows`` with probability ``attainment``."""
     more = rows + 1.0
     root = 1.0 - 1.0 / (9.0 * more) - normal_quantile(attainment) / (3.0 * np.sqrt(more))
-    return more * np.maximum(root, 0.0) ** 3
+    mean: Floats = more * np.maximum(root, 0.0) ** 3
+    return mean
 
 
 def normal_quantile(probability: Floats) -> Floats:

@@ -58,7 +58,7 @@ def solve(
     ``nodes`` limits branch and bound and, unlike time, alike on every machine. ``start`` is a
     solution to begin from.
     """
-    highs = highspy.Highs()
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("random_seed", 0)

@@ -11,7 +11,7 @@ import numpy as np
 
 from interlace.perf.queueing import Floats
 from interlace.perf.solver import Program, Row, solve
-from interlace.policy.packing.layouts import Layout
+from interlace.perf.layouts import Layout
 from interlace.policy.packing.options import Market, Options
 from interlace.policy.packing.pricing import Ints, Pattern, Shop, shop
 from interlace.policy.packing.search import Effort, Found, greedy, per_area, worths

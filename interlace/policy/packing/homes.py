@@ -10,7 +10,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.perf.memory import needed_bytes
-from interlace.policy.packing.layouts import Layout
+from interlace.perf.layouts import Layout
 from interlace.policy.packing.pricing import Pattern
 
 

@@ -76,7 +76,8 @@ def options(
     for index, (one, latency) in enumerate(zip(demand, surfaces, strict=True)):
         if share_pct < min(latency.shares_pct):
             continue
-        for choice, batch in enumerate(batches(one.max_batch)):
+        measured = latency.at_share(share_pct)[-1][0]
+        for choice, batch in enumerate(batches(min(one.max_batch, measured))):
             slow = _slowdown(one.model, batch, share_pct, demand, interference)
             ms = latency.latency_ms(batch, share_pct) * slow
             if ms > one.slo_ms:

@@ -11,7 +11,7 @@ import numpy as np
 
 from interlace.perf.queueing import Floats
 from interlace.perf.solver import Program, Row, solve
-from interlace.policy.packing.layouts import Layout
+from interlace.perf.layouts import Layout
 from interlace.policy.packing.pricing import Pattern
 
 #: An unserved request/s costs this many times the accelerator time it would take.

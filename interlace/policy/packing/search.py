@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from interlace.perf.queueing import Floats
-from interlace.policy.packing.layouts import Layout
+from interlace.perf.layouts import Layout
 from interlace.policy.packing.pricing import Pattern, Shop
 from interlace.policy.packing.program import Choice, Master, Relaxed
 

@@ -16,7 +16,7 @@ from interlace.perf.latency import surface
 from interlace.perf.queueing import Floats, Rule, stochastic
 from interlace.policy.packing.clusters import search_apart
 from interlace.policy.packing.homes import Home, Question, partitions, place
-from interlace.policy.packing.layouts import layouts, shares
+from interlace.perf.layouts import layouts, shares
 from interlace.policy.packing.options import market, options
 from interlace.policy.packing.pricing import Pattern, Shop, shop
 from interlace.policy.packing.screening import screened

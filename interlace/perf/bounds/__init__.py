@@ -1,0 +1,14 @@
+"""What no scheduler can do better than with these profiles, and the price of one more request.
+
+Every request that ends in time is in a batch with L(b, p) <= SLO, and only ``attainment`` of each
+rate must. Valid for any scheduler as long as running side by side never speeds a model up; models
+must be resident to be served. Rates that no share serves within the SLO are left out.
+"""
+
+from interlace.perf.bounds.area import area
+from interlace.perf.bounds.bound import Bound, LowerBound
+from interlace.perf.bounds.configuration import configuration
+from interlace.perf.bounds.lower import lower_bound
+from interlace.perf.bounds.memory import memory
+
+__all__ = ["Bound", "LowerBound", "area", "configuration", "lower_bound", "memory"]

@@ -1,0 +1,36 @@
+"""A lower bound on accelerators, with prices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Accelerators that are needed at least; ``price`` is what one more request/s of a model adds."""
+
+    accelerators: float
+    price: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound:
+    """Three bounds: each holds, so the largest does."""
+
+    area: Bound
+    configuration: Bound
+    memory: Bound
+
+    @property
+    def best(self) -> Bound:
+        """The largest of the three."""
+        return max(
+            (self.configuration, self.area, self.memory), key=lambda bound: bound.accelerators
+        )
+
+    @property
+    def gpus(self) -> int:
+        """Whole accelerators; a solver's rounding does not make one more."""
+        return ceil(self.best.accelerators - 1e-6)
