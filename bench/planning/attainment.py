@@ -66,9 +66,7 @@ def simulate(
     clock = SimClock()
     runtime = _runtime(pinned, fleet, profiles, clock)
     counts = _Counts()
-    runtime.deliver(
-        Deployed(tuple(Deployment(one, profiles[one.model], 65_536) for one in demand))
-    )
+    runtime.deliver(Deployed(tuple(Deployment(one, profiles[one.model], 65_536) for one in demand)))
     random = np.random.default_rng(seed)
     for one in demand:
         if one.rate_rps > 0:

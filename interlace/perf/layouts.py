@@ -35,9 +35,9 @@ def layouts(gpu: Gpu, shares_pct: Sequence[int]) -> tuple[Layout, ...]:
 def _too_many(offered: Sequence[int]) -> bool:
     if len(offered) > _MOST_SHARES:
         return True
-    return sum(1 for _, _ in zip(_maximal(offered, 100), range(_MOST_LAYOUTS + 1), strict=False)) > (
-        _MOST_LAYOUTS
-    )
+    return sum(
+        1 for _, _ in zip(_maximal(offered, 100), range(_MOST_LAYOUTS + 1), strict=False)
+    ) > (_MOST_LAYOUTS)
 
 
 def _thinned(offered: Sequence[int]) -> list[int]:

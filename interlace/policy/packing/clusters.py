@@ -9,24 +9,22 @@ from typing import Final
 
 import numpy as np
 
+from interlace.perf.layouts import Layout
 from interlace.perf.queueing import Floats
 from interlace.perf.solver import Program, Row, solve
-from interlace.perf.layouts import Layout
-from interlace.policy.packing.options import Market, Options
-from interlace.policy.packing.pricing import Ints, Pattern, Shop, shop
+from interlace.policy.packing.options import Ints
+from interlace.policy.packing.pattern import Discipline, Pattern, Shop
 from interlace.policy.packing.search import Effort, Found, greedy, per_area, worths
 
 #: Models in a group: enough of them to fill every partition, few enough to price at once.
 _GROUP: Final = 40
-#: Turns that a pattern may be made of, at this scale.
-_CONTENDERS: Final = 8
 
 
 def search_apart(
     shops: Mapping[int, Shop],
     rate_rps: Floats,
     layouts: Sequence[Layout],
-    limit: int,
+    discipline: Discipline,
     effort: Effort,
 ) -> Found:
     """Patterns for each group of models in turn, then the fewest layouts that hold them all.
@@ -38,12 +36,15 @@ def search_apart(
     work = worth * rate_rps
     patterns: Counter[Pattern] = Counter()
     for group in _groups(work):
-        mine = {share: _part(one, group) for share, one in shops.items()}
+        mine = {
+            share: discipline(one.options.part(group), one.market.part(group))
+            for share, one in shops.items()
+        }
         taken = greedy(mine, rate_rps[group], worth[group], per_area(shops))
         for pattern, count in taken.items():
             turns = tuple((int(group[model]), batch) for model, batch in pattern.turns)
             patterns[replace(pattern, turns=turns)] += count
-    return _joined(patterns, tuple(shops), layouts, limit, float(work.sum()), effort)
+    return _joined(patterns, tuple(shops), layouts, float(work.sum()), effort)
 
 
 def _groups(work: Floats) -> list[Ints]:
@@ -52,25 +53,10 @@ def _groups(work: Floats) -> list[Ints]:
     return [np.sort(order[start::count]) for start in range(count)]
 
 
-def _part(whole: Shop, group: Ints) -> Shop:
-    """The same shop for some of the models."""
-    crowd, offer = whole.market, whole.options
-    market = Market(
-        crowd.rate_rps[group],
-        crowd.slo_ms[group],
-        crowd.attainment[group],
-        crowd.cv[group],
-        crowd.replicas[group],
-    )
-    options = Options(offer.share_pct, offer.rows[group], offer.latency_ms[group])
-    return shop(options, market, whole.rule, _CONTENDERS)
-
-
 def _joined(
     patterns: Counter[Pattern],
     shares_pct: Sequence[int],
     layouts: Sequence[Layout],
-    limit: int,
     relaxed: float,
     effort: Effort,
 ) -> Found:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.perf.memory import needed_bytes
 from interlace.perf.layouts import Layout
-from interlace.policy.packing.pricing import Pattern
+from interlace.perf.memory import needed_bytes
+from interlace.policy.packing.pattern import Pattern
 
 
 @dataclass(slots=True)
@@ -131,9 +131,7 @@ class _Names:
         return f"{gpu}:{number}"
 
 
-def _kept(
-    patterns: Sequence[Pattern], homes: Sequence[Home], question: Question
-) -> list[Pattern]:
+def _kept(patterns: Sequence[Pattern], homes: Sequence[Home], question: Question) -> list[Pattern]:
     """Put patterns that the current plan has where it has them; the others."""
     names = [one.model for one in question.demand]
     free = list(question.current.partitions)

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from interlace.core.plan import Demand
 from interlace.perf.interference import Interference, Runner
 from interlace.perf.latency import Surface
 from interlace.perf.queueing import Floats, Rule
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,16 @@ class Market:
     attainment: Floats
     cv: Floats
     replicas: Floats
+
+    def part(self, models: Ints) -> Market:
+        """The same for some of the models."""
+        return Market(
+            self.rate_rps[models],
+            self.slo_ms[models],
+            self.attainment[models],
+            self.cv[models],
+            self.replicas[models],
+        )
 
 
 def market(demand: Sequence[Demand], replicas: Floats | None = None) -> Market:
@@ -45,6 +58,15 @@ class Options:
     share_pct: int
     rows: Floats
     latency_ms: Floats
+
+    def choice(self, model: int, batch: int) -> int | None:
+        """The index of a batch among a model's choices, if it is legal."""
+        known = (self.rows[model] == batch) & np.isfinite(self.latency_ms[model])
+        return int(known.argmax()) if known.any() else None
+
+    def part(self, models: Ints) -> Options:
+        """The same for some of the models."""
+        return Options(self.share_pct, self.rows[models], self.latency_ms[models])
 
     def capacity_rps(self, market: Market, rule: Rule, duty_ms: Floats) -> Floats:
         """Rate that each choice serves in cycles of ``duty_ms``: models x choices x cycles."""
@@ -109,4 +131,3 @@ def _slowdown(
     runner = Runner(model, batch, share_pct)
     rest = 100 - share_pct
     return max(interference(runner, [Runner(d.model, d.max_batch, rest)]) for d in demand)
-

@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from interlace.perf.layouts import Layout
 from interlace.perf.queueing import Floats
 from interlace.perf.solver import Program, Row, solve
-from interlace.perf.layouts import Layout
-from interlace.policy.packing.pricing import Pattern
+from interlace.policy.packing.pattern import Pattern
 
 #: An unserved request/s costs this many times the accelerator time it would take.
 _UNSERVED: Final = 50.0

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from interlace.perf.queueing import Floats
 from interlace.perf.layouts import Layout
-from interlace.policy.packing.pricing import Pattern, Shop
+from interlace.perf.queueing import Floats
+from interlace.policy.packing.pattern import Pattern, Shop
 from interlace.policy.packing.program import Choice, Master, Relaxed
 
 #: Requests per second below which a rate counts as served: rounding.
@@ -95,11 +95,7 @@ def worths(shops: Mapping[int, Shop], count: int) -> Floats:
     """Accelerators that one request/s of each model takes at the least, alone in a partition."""
     worth = np.full(count, np.inf)
     for share_pct, shop in shops.items():
-        busy = shop.options.latency_ms[:, :, None] / shop.duty_ms
-        with np.errstate(divide="ignore", invalid="ignore"):
-            area = share_pct / 100.0 * busy / shop.capacity_rps
-        area[~np.isfinite(area)] = np.inf
-        worth = np.minimum(worth, area.min(axis=(1, 2)))
+        worth = np.minimum(worth, share_pct / 100.0 * shop.worth())
     return np.where(np.isfinite(worth), worth, 0.0)
 
 
@@ -158,9 +154,7 @@ def _left(master: Master) -> Floats:
 
 
 def _found(master: Master, choice: Choice, relaxed: float) -> Found:
-    used = Counter(
-        {p: n for p, n in zip(master.patterns, choice.patterns, strict=True) if n > 0}
-    )
+    used = Counter({p: n for p, n in zip(master.patterns, choice.patterns, strict=True) if n > 0})
     counts = zip(master.layouts, choice.layouts, strict=True)
     cuts = tuple(layout for layout, count in counts for _ in range(count))
     return Found(used, cuts, choice.unserved_rps, relaxed, choice.proven)

@@ -13,12 +13,13 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.perf.interference import ConstantFactor, Interference
 from interlace.perf.latency import surface
-from interlace.perf.queueing import Floats, Rule, stochastic
+from interlace.perf.layouts import layouts, shares
+from interlace.perf.queueing import Floats
 from interlace.policy.packing.clusters import search_apart
 from interlace.policy.packing.homes import Home, Question, partitions, place
-from interlace.perf.layouts import layouts, shares
 from interlace.policy.packing.options import market, options
-from interlace.policy.packing.pricing import Pattern, Shop, shop
+from interlace.policy.packing.pattern import Discipline, Pattern, Shop
+from interlace.policy.packing.queue import Deadlines
 from interlace.policy.packing.screening import screened
 from interlace.policy.packing.search import Effort, Found, search
 
@@ -28,7 +29,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Patterns:
-    """Fewest accelerators that serve every rate under ``rule``.
+    """Fewest accelerators that serve every rate under ``discipline``.
 
     A pattern is a share and a cycle of turns in it; a layout is a legal cut of one accelerator.
     The program picks how many of each so that layouts have a partition for every pattern and
@@ -39,7 +40,7 @@ class Patterns:
     Above ``apart`` models the program is solved for groups of them, joined by the layouts.
     """
 
-    rule: Rule = stochastic
+    discipline: Discipline = field(default_factory=Deadlines)
     interference: Interference = field(default_factory=ConstantFactor)
     pooling: float = 0.5
     apart: int = 40
@@ -127,7 +128,9 @@ class _Program:
         shops = self._shops(self._credit(self._replicas(found)))
         real: Counter[Pattern] = Counter()
         for pattern, count in found.patterns.items():
-            real[shops[pattern.share_pct].again(pattern)] += count
+            real[
+                shops[pattern.share_pct].of(pattern.turns, pattern.rates_rps) or _idle(pattern)
+            ] += count
         served = _capacity(list(real.elements()), len(self._demand))
         short = np.maximum(self._rates * (1 - _ROUNDING) - served, 0.0)
         return replace(found, patterns=real, unserved_rps=short)
@@ -136,23 +139,25 @@ class _Program:
         shops = self._shops(replicas)
         if len(self._demand) > self._policy.apart:
             return search_apart(
-                shops, self._rates, self._layouts, self._limit, self._policy.effort
+                shops, self._rates, self._layouts, self._policy.discipline, self._policy.effort
             )
         kept = self._kept(shops)
         return search(shops, self._rates, self._layouts, self._limit, self._policy.effort, kept)
 
     def _shops(self, replicas: Floats) -> dict[int, Shop]:
         crowd = market(self._demand, replicas)
-        return {o.share_pct: shop(o, crowd, self._policy.rule) for o in self._options}
+        return {o.share_pct: self._policy.discipline(o, crowd) for o in self._options}
 
     def _kept(self, shops: dict[int, Shop]) -> Counter[Pattern]:
         """Partitions of the current plan as patterns, at what they would serve now."""
         index = {one.model: i for i, one in enumerate(self._demand)}
         kept: Counter[Pattern] = Counter()
         for part in self._current:
-            turns = [(index[s.model], s.batch) for s in part.slots if s.model in index]
-            if part.share_pct in shops and turns and len(turns) == len(part.slots):
-                pattern = shops[part.share_pct].of(turns)
+            known = [s for s in part.slots if s.model in index]
+            if part.share_pct in shops and known and len(known) == len(part.slots):
+                turns = [(index[s.model], s.batch) for s in known]
+                rates = [max(s.rate_rps, 1e-9) for s in known]
+                pattern = shops[part.share_pct].of(turns, rates)
                 if pattern is not None:
                     kept[pattern] += 1
         return kept
@@ -166,6 +171,11 @@ class _Program:
 
     def _credit(self, replicas: Floats) -> Floats:
         return 1.0 + self._policy.pooling * (replicas - 1.0)
+
+
+def _idle(pattern: Pattern) -> Pattern:
+    """The pattern where its turns would be late: it serves nothing."""
+    return replace(pattern, rates_rps=(0.0,) * len(pattern.rates_rps))
 
 
 def _alike(fleet: Fleet) -> list[list[Gpu]]:
@@ -195,5 +205,3 @@ def _said(found: Found, homes: Sequence[Home], lost: Sequence[Pattern]) -> tuple
     if lost:
         said.append(f"{len(lost)} partitions found no accelerator with the memory for them")
     return tuple(said)
-
-

@@ -1,4 +1,4 @@
-"""The most valuable pattern of one share: a knapsack of turns in every length of cycle."""
+"""Turns in a fixed cycle, as in Nexus and gpulet: a knapsack of turns in every length of cycle."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from interlace.perf.queueing import Floats, Rule
+from interlace.perf.queueing import Floats, Rule, worst_case
 from interlace.policy.packing.options import Market, Options
+from interlace.policy.packing.pattern import Pattern
 
 Ints = npt.NDArray[np.int64]
 
@@ -20,29 +21,7 @@ _NOTHING: Final = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
-    """A way to fill a partition: ``turns`` are (model index, batch), ``rates_rps`` what each serves.
-
-    ``duty_ms`` is the sum of the turns' latencies.
-    """
-
-    share_pct: int
-    turns: tuple[tuple[int, int], ...]
-    latencies_ms: tuple[float, ...]
-    rates_rps: tuple[float, ...]
-
-    @property
-    def duty_ms(self) -> float:
-        return sum(self.latencies_ms)
-
-    def rate_rps(self, model: int) -> float:
-        """What the pattern serves of one model."""
-        turns = zip(self.turns, self.rates_rps, strict=True)
-        return sum(rate for (index, _), rate in turns if index == model)
-
-
-@dataclass(frozen=True, slots=True)
-class Shop:
+class CycleShop:
     """One share's options under a rule, with capacities over a grid of cycle lengths."""
 
     options: Options
@@ -75,22 +54,27 @@ class Shop:
         duty = np.array([latency_ms.sum()])
         rates = self.options.capacity_rps(self.market, self.rule, duty)[which][:, 0]
         turns = tuple((m, int(self.options.rows[m, c])) for m, c in chosen)
-        return Pattern(self.options.share_pct, turns, tuple(latency_ms.tolist()), tuple(rates.tolist()))
+        return Pattern(
+            self.options.share_pct, turns, tuple(rates.tolist()), float(latency_ms.sum())
+        )
 
-    def of(self, turns: Sequence[tuple[int, int]]) -> Pattern | None:
-        """The pattern of (model, batch) turns; ``None`` if one of them is not among the options."""
-        chosen = []
-        for model, batch in turns:
-            known = self.options.rows[model] == batch
-            known &= np.isfinite(self.options.latency_ms[model])
-            if not known.any():
-                return None
-            chosen.append((model, int(known.argmax())))
-        return self.pattern(chosen)
+    def of(self, turns: Sequence[tuple[int, int]], rates_rps: Sequence[float]) -> Pattern | None:
+        """The cycle of these turns; what it serves follows from the batches alone."""
+        chosen = [self.options.choice(model, batch) for model, batch in turns]
+        if None in chosen:
+            return None
+        return self.pattern(
+            [(m, c) for (m, _), c in zip(turns, chosen, strict=True) if c is not None]
+        )
 
-    def again(self, pattern: Pattern) -> Pattern:
-        """The same turns, with what they serve in this market."""
-        return self.of(pattern.turns) or pattern
+    def worth(self) -> Floats:
+        """The least part of the accelerator's time that one request/s of each model takes."""
+        busy = self.options.latency_ms[:, :, None] / self.duty_ms
+        with np.errstate(divide="ignore", invalid="ignore"):
+            time = busy / self.capacity_rps
+        time[~np.isfinite(time)] = np.inf
+        least: Floats = time.min(axis=(1, 2))
+        return least
 
     def _filled(self, models: Ints, gain: Floats, grains: Ints, count: int) -> list[Pattern]:
         """Multiple-choice knapsack over grains of the cycle, all cycle lengths side by side."""
@@ -125,12 +109,17 @@ class Shop:
         return self.pattern(sorted(chosen))
 
 
-def shop(options: Options, market: Market, rule: Rule, contenders: int = 12) -> Shop:
-    """The options of one share, ready to be priced."""
-    duty_ms = _cycles(options, market)
-    return Shop(
-        options, market, rule, duty_ms, options.capacity_rps(market, rule, duty_ms), contenders
-    )
+@dataclass(frozen=True, slots=True)
+class Cycles:
+    """Models take turns in a cycle, each with room for what arrives in one (Nexus, gpulet)."""
+
+    rule: Rule = worst_case
+    contenders: int = 12  #: models that are looked at for one partition
+
+    def __call__(self, options: Options, market: Market) -> CycleShop:
+        duty_ms = _cycles(options, market)
+        capacity_rps = options.capacity_rps(market, self.rule, duty_ms)
+        return CycleShop(options, market, self.rule, duty_ms, capacity_rps, self.contenders)
 
 
 def _cycles(options: Options, market: Market) -> Floats:
