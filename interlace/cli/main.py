@@ -24,7 +24,10 @@ class Command(NamedTuple):
 COMMANDS: Final = (
     Command("serve", "Profile what is new, plan, and serve a folder of models."),
     Command("profile", "Measure models on this machine's cores and keep the figures."),
-    Command("plan", "Show how models would share the cores, and what would not fit."),
+    Command(
+        "plan",
+        "The fewest GPUs for models, rates and SLOs, or how models would share this machine.",
+    ),
     Command("bench", "Send open-loop load to a running server; report goodput, latency, refusals."),
     Command("top", "Watch a running server: goodput, latency, refusals and shares per model."),
 )

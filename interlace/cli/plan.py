@@ -1,4 +1,4 @@
-"""`interlace plan`: how models would share the cores, from stored profiles alone."""
+"""`interlace plan`: fewest accelerators for a scenario, or how models would share this machine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,29 @@ import typer
 from interlace.cli.failure import CommandError
 from interlace.cli.folders import drafts, find
 from interlace.cli.machine import cpu, default_profiles, parse_cores
-from interlace.cli.options import Cores, Json, Profiles, Root, SystemName, catalog_row, numbers
+from interlace.cli.options import (
+    Cores,
+    Json,
+    Profiles,
+    SystemName,
+    catalog_row,
+    numbers,
+    positive,
+)
+from interlace.cli.planning.command import Overrides, Wishes, plan_scenario
+from interlace.cli.planning.planfile import save as save_plan
 from interlace.cli.plantable import Line, lines, show
 from interlace.cli.screen import console
 from interlace.core.hardware import Fleet, Gpu
+from interlace.core.kinds import KINDS
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.measure.store import ProfileStore
+from interlace.policy.base import System
+
+Target = Annotated[
+    Path, typer.Argument(metavar="SCENARIO.toml|MODELS_DIR", help="What is to be planned for.")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,46 +48,127 @@ class Known:
 
 
 def plan(
-    models_dir: Root,
+    target: Target,
     rate: Annotated[
         list[str] | None, typer.Option(metavar="NAME=RPS", help="Expected requests per second.")
     ] = None,
     slo: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=MS", help="Another SLO than the folder's.")
+        list[str] | None, typer.Option(metavar="NAME=MS", help="Another SLO than the file's.")
     ] = None,
     system: SystemName = "interlace",
+    gpu: Annotated[str | None, typer.Option(help=f"Scenario: plan for {', '.join(KINDS)}.")] = None,
+    price: Annotated[
+        float | None, typer.Option(help="Scenario: cost of one accelerator an hour.")
+    ] = None,
+    explain: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Scenario: why that model got this.")
+    ] = None,
+    draw: Annotated[
+        list[Path] | None, typer.Option(help="Scenario: a picture, .svg or .png; may be repeated.")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=VALUES",
+            help="Scenario: rates=0.5,2 or slos=1,2 or gpu=h100,t4 or model=NAME:RPS:MS.",
+        ),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Scenario: every system side by side.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option(help="Keep the plan in a file, for serve --plan.")
+    ] = None,
     cores: Cores = None,
     profiles: Profiles = None,
     as_json: Json = False,
 ) -> None:
-    """Show how models would share the cores, and what would not fit.
+    """The fewest GPUs for models, rates and SLOs, or how models would share this machine.
 
-    Works from stored profiles: nothing is loaded or run. A model without a rate, here or in its
-    interlace.toml, is given a small part of the machine, and the whole machine is shared out in
-    proportion.
+    Given a scenario (a TOML file of models, rates, SLOs and a kind of GPU) it says how few GPUs
+    do, how each is cut, what each model may expect, and below how many no scheduler can go. No
+    GPU is needed for that.
+
+    Given a folder of models it shows how they would share this machine's cores, from stored
+    profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
+    given a small part of the machine, and the whole machine is shared out in proportion.
 
     \b
     Examples:
-      interlace plan models/
+      interlace plan examples/planning/nine.toml
+      interlace plan examples/planning/nine.toml --compare
+      interlace plan examples/planning/nine.toml --what-if rates=0.5,1,2,4 --draw sweep.svg
       interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
       interlace plan models/ --rate cnn_small=500 --system gpulet --json
     """
-    planner, gpu = catalog_row(system).planner, cpu(parse_cores(cores))
+    row, rates, slos = (
+        catalog_row(system),
+        numbers("--rate", rate or []),
+        numbers("--slo", slo or []),
+    )
+    positive({"--price": price})
+    wishes = Wishes(
+        explain or (), draw or (), what_if or (), compare=compare, as_json=as_json, save=save
+    )
+    if target.suffix == ".toml":
+        plan_scenario(target, row, Overrides(gpu, rates, slos, price), wishes)
+        return
+    _only_for_scenarios(gpu, price, wishes)
+    _plan_machine(target, row, cores, profiles, rates, slos, wishes)
+
+
+def _only_for_scenarios(gpu: str | None, price: float | None, wishes: Wishes) -> None:
+    asked = {
+        "--gpu": gpu,
+        "--price": price,
+        "--explain": wishes.explain,
+        "--draw": wishes.draw,
+        "--what-if": wishes.what_if,
+        "--compare": wishes.compare,
+    }
+    for option, value in asked.items():
+        if value:
+            raise CommandError(f"{option} is for scenarios (a .toml file), not for a model folder")
+
+
+def _plan_machine(
+    root: Path,
+    row: System,
+    cores: str | None,
+    profiles: Path | None,
+    rates: Mapping[str, float],
+    slos: Mapping[str, float],
+    wishes: Wishes,
+) -> None:
+    gpu = cpu(parse_cores(cores))
     store = ProfileStore(profiles or default_profiles(), console(stderr=True).print)
-    rates, slos = numbers("--rate", rate or []), numbers("--slo", slo or [])
-    known = _known(models_dir, store, gpu)
+    known = _known(root, store, gpu)
     for name in (*rates, *slos):
         if name not in {one.name for one in known}:
-            raise CommandError(f"{models_dir} has no model '{name}'")
+            raise CommandError(f"{root} has no model '{name}'")
     demand = [_asked(one, rates, slos) for one in known]
     found = {one.demand.model: one.profile for one in known}
     names = {one.demand.model: one.name for one in known}
-    made = planner(demand, Fleet((gpu,)), found, Plan())
-    table = lines(made, demand, found, names)
-    if as_json:
-        typer.echo(_as_json(made, table, names))
+    made = row.planner(demand, Fleet((gpu,)), found, Plan())
+    rows = lines(made, demand, found, names)
+    if wishes.as_json:
+        typer.echo(_as_json(made, rows, names))
     else:
-        show(console(), made, table, names)
+        show(console(), made, rows, names)
+    if wishes.save is not None:
+        save_plan(wishes.save, row.name, gpu, _public(made, names))
+        typer.echo(f"kept: {wishes.save}", err=True)
+
+
+def _public(made: Plan, names: Mapping[str, str]) -> Plan:
+    """The plan with the names that people use."""
+    return replace(
+        made,
+        partitions=tuple(
+            replace(p, slots=tuple(replace(s, model=names[s.model]) for s in p.slots))
+            for p in made.partitions
+        ),
+    )
 
 
 def _known(root: Path, store: ProfileStore, gpu: Gpu) -> list[Known]:

@@ -43,7 +43,9 @@ class Gpu:
     walls: tuple[tuple[int, int], ...] = ()
 
     def fraction(self, share_pct: int) -> float:
-        """The part of the units that a share is: percentages of slices are rounded down."""
+        """The part of the accelerator that a share is; of slices, percentages are rounded down."""
+        if not self.layouts:
+            return share_pct / 100
         return min(1.0, ceil(share_pct * self.units / 100) / self.units)
 
     def legal(self, shares_pct: Sequence[int]) -> bool:

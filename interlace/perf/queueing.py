@@ -59,13 +59,18 @@ def normal_quantile(probability: Floats) -> Floats:
     return np.maximum(t - top / (1.0 + t * (1.432788 + t * (0.189269 + t * 0.001308))), 0.0)
 
 
-def busy_limit(work_ms: Floats, slack_ms: Floats, attainment: Floats) -> Floats:
-    """How busy a server may be if a request can wait ``slack_ms`` of work, in 0..1.
+def impatience(slack_ms: Floats, attainment: Floats) -> Floats:
+    """ln(1 / (1 - attainment)) / slack: what ``busy_limit`` needs of who shares a server."""
+    odds = -np.log(np.maximum(1.0 - attainment, _FLOOR))
+    haste: Floats = odds / np.maximum(slack_ms, _FLOOR)
+    return haste
+
+
+def busy_limit(work_ms: float, haste: float) -> float:
+    """How busy a server may be, in 0..1, for requests of that ``impatience``.
 
     ``work_ms`` is the mean work of an arrival, weighted by work and by cv^2. In heavy traffic
     the work that waits is exponential with mean busy * work / (2 (1 - busy)) (Kingman, 1961), and
     it may pass the slack for ``1 - attainment`` of the requests.
     """
-    odds = -np.log(np.maximum(1.0 - attainment, _FLOOR))
-    limit: Floats = 1.0 / (1.0 + odds * work_ms / (2.0 * np.maximum(slack_ms, _FLOOR)))
-    return limit
+    return 1.0 / (1.0 + haste * work_ms / 2.0)

@@ -13,6 +13,7 @@ from interlace.policy.dispatchers.duty import duty
 from interlace.policy.eviction import least_recently_used
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.policy.planners.nested import Nested
+from interlace.policy.planners.patterns import Patterns
 from interlace.policy.planners.whole import whole
 from interlace.policy.planners.widest import Widest
 from interlace.policy.scaling import fixed, grow_and_shrink
@@ -24,7 +25,7 @@ CATALOG: Final[dict[str, System]] = {
             name="interlace",
             source="ours",
             planner=Nested(),
-            packer=Nested(),
+            packer=Patterns(),
             dispatcher=deadline,
             admission=Deadline(),
             scaler=grow_and_shrink,

@@ -9,7 +9,7 @@ from math import ceil
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Accelerators that are needed at least; ``price`` is what one more request/s of a model adds."""
+    """Accelerators needed at least; ``price`` is what one more request/s of a model adds."""
 
     accelerators: float
     price: Mapping[str, float]

@@ -8,20 +8,22 @@ from typing import Final
 
 import numpy as np
 
-from interlace.perf.queueing import Floats, busy_limit
+from interlace.perf.queueing import Floats, busy_limit, impatience
 from interlace.policy.packing.options import Ints, Market, Options
 from interlace.policy.packing.pattern import Pattern
 
 _LENGTHS: Final = 24
 _NOTHING: Final = 1e-12
+_LEAST_BUSY: Final = 1e-3
+_BISECTIONS: Final = 14
 
 
 @dataclass(frozen=True, slots=True)
 class QueueShop:
     """One share's options where the longest batch beside a model is ``longest_ms``.
 
-    Arrays are models x lengths: the batch with the least work a row that a model can use there, that
-    work, and the slack that a request has left after its own batch and one that blocks it.
+    Arrays are models x lengths: the batch with the least work a row that a model can use there,
+    that work, and the slack that a request has left after its own batch and one that blocks it.
     """
 
     options: Options
@@ -31,6 +33,7 @@ class QueueShop:
     work_ms: Floats
     slack_ms: Floats
     turns: int
+    patience: float
 
     def best(self, price: Floats, left_rps: Floats, count: int = 1) -> list[Pattern]:
         """For each length of batch, a fractional knapsack of the partition's time."""
@@ -61,8 +64,11 @@ class QueueShop:
             return None
         rates = np.array(rates_rps, float)
         busy = rates * work_ms / 1000.0
-        limit = _limit(busy, work_ms, slack_ms, self.market, models)
-        part = min(1.0, limit / max(busy.sum(), _NOTHING))
+        patience_ms = slack_ms * self.patience
+        total = max(float(busy.sum()), _NOTHING)
+        bump_ms = float((busy * work_ms * self.market.cv[models] ** 2).sum()) / total
+        haste = float(impatience(patience_ms, self.market.attainment[models]).max())
+        part = min(1.0, busy_limit(bump_ms, haste) / total)
         return Pattern(self.options.share_pct, tuple(turns), tuple((rates * part).tolist()))
 
     def worth(self) -> Floats:
@@ -72,17 +78,19 @@ class QueueShop:
 
     def _filled(self, models: Ints, length: int, left_rps: Floats) -> Pattern:
         """The models in this order, each with all that is wanted or that there is time for."""
-        work_ms, slack_ms = self.work_ms[models, length], self.slack_ms[models, length]
-        wanted = left_rps[models] * work_ms / 1000.0
-        room = _limit(wanted, work_ms, slack_ms, self.market, models)
-        for _ in range(2):  # the limit depends on who is in, and who is in on the limit
-            before = np.concatenate(([0.0], np.cumsum(wanted)[:-1]))
-            busy = np.clip(room - before, 0.0, wanted)
-            room = _limit(busy, work_ms, slack_ms, self.market, models)
-        kept = busy > 1e-6
-        models, rates = models[kept], (busy[kept] * 1000.0 / work_ms[kept]).tolist()
-        batches = self.options.rows[models, self.choice[models, length]].astype(int).tolist()
-        turns = sorted(zip(models.tolist(), batches, rates, strict=True))
+        work_ms = self.work_ms[models, length].tolist()
+        wanted = (left_rps[models] * work_ms / 1000.0).tolist()
+        bumps = (self.market.cv[models] ** 2 * work_ms).tolist()
+        haste = impatience(self.slack_ms[models, length], self.market.attainment[models]).tolist()
+        load = _Load()
+        turns = []
+        for index, model in enumerate(models.tolist()):
+            busy = load.room(wanted[index], bumps[index], haste[index])
+            if busy > _LEAST_BUSY or busy == wanted[index] > 0:
+                load.add(busy, bumps[index], haste[index])
+                batch = int(self.options.rows[model, self.choice[model, length]])
+                turns.append((model, batch, busy * 1000.0 / work_ms[index]))
+        turns.sort()
         return Pattern(
             self.options.share_pct,
             tuple((model, batch) for model, batch, _ in turns),
@@ -90,24 +98,59 @@ class QueueShop:
         )
 
 
+@dataclass(slots=True)
+class _Load:
+    """How busy a partition is, by what mix of work, for whom who is how impatient."""
+
+    busy: float = 0.0
+    bump_ms: float = 0.0  #: work of an arrival times cv^2, weighted by busy
+    haste: float = 0.0
+
+    def add(self, busy: float, bump_ms: float, haste: float) -> None:
+        self.busy += busy
+        self.bump_ms += busy * bump_ms
+        self.haste = max(self.haste, haste)
+
+    def room(self, wanted: float, bump_ms: float, haste: float) -> float:
+        """As much of ``wanted`` as leaves everyone here in time, by bisection."""
+        if self._holds(wanted, bump_ms, haste):
+            return wanted
+        low, high = 0.0, wanted
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            if self._holds(middle, bump_ms, haste):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _holds(self, more: float, bump_ms: float, haste: float) -> bool:
+        busy = self.busy + more
+        mean_ms = (self.bump_ms + more * bump_ms) / max(busy, _NOTHING)
+        return busy <= busy_limit(mean_ms, max(self.haste, haste))
+
+
 @dataclass(frozen=True, slots=True)
 class Deadlines:
     """Earliest deadline first, nothing waits while the partition is idle: our dispatcher.
 
     A request waits at most for the longest batch of the partition (shared between the ``replicas``
-    that its model has), for more urgent work, and for its own batch. A batch gathers from all that
-    arrives while one can wait; work that waits is Kingman's. ``turns`` bounds the models of one
-    partition.
+    that its model has), for more urgent work, and for its own batch. What is left of its SLO is
+    slack: in ``gather`` of it a batch fills, in the rest the work that others brought is done
+    (Kingman's). ``turns`` bounds the models of one partition.
     """
 
     turns: int = 8
+    gather: float = 0.5
+    patience: float = 1.0
 
     def __call__(self, options: Options, market: Market) -> QueueShop:
         longest_ms = _lengths(options)
         own_ms = options.latency_ms[:, :, None]
         blocked_ms = longest_ms / market.replicas[:, None, None]
         slack_ms = market.slo_ms[:, None, None] - own_ms - blocked_ms
-        gathered = 1.0 + market.rate_rps[:, None, None] * slack_ms / 1000.0
+        gather_ms = self.gather * slack_ms
+        gathered = 1.0 + market.rate_rps[:, None, None] * gather_ms / 1000.0
         usable = (own_ms <= longest_ms) & (slack_ms > 0) & (options.rows[:, :, None] <= gathered)
         work_ms = np.where(usable, own_ms / options.rows[:, :, None], np.inf)
         choice = work_ms.argmin(axis=1)
@@ -118,18 +161,10 @@ class Deadlines:
             longest_ms,
             choice,
             work_ms[models, choice, lengths],
-            slack_ms[models, choice, lengths],
+            (slack_ms * self.patience)[models, choice, lengths],
             self.turns,
+            self.patience,
         )
-
-
-def _limit(busy: Floats, work_ms: Floats, slack_ms: Floats, market: Market, models: Ints) -> float:
-    """How busy the partition may be with this mix: what its least patient member allows."""
-    share = busy / max(float(busy.sum()), _NOTHING)
-    mean_ms = float((share * work_ms * market.cv[models] ** 2).sum())
-    present = busy > _NOTHING
-    limits = busy_limit(np.full(len(busy), mean_ms), slack_ms, market.attainment[models])
-    return float(limits[present].min()) if present.any() else 1.0
 
 
 def _lengths(options: Options) -> Floats:

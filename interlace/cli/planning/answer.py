@@ -1,0 +1,62 @@
+"""The answer to a capacity question: a plan, what it promises, and how far from the best it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+from interlace.cli.planning.scenario import Scenario
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Plan
+from interlace.perf.bounds import LowerBound, lower_bound
+from interlace.perf.expectation import Expectation, expect
+from interlace.policy.base import System
+from interlace.policy.fewest import fewest, short
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A plan for a scenario by one system."""
+
+    scenario: Scenario
+    system: str
+    plan: Plan
+    fleet: Fleet
+    bound: LowerBound
+    expected: Mapping[str, Expectation]
+    planning_s: float
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators in use."""
+        return len({partition.gpu for partition in self.plan.partitions})
+
+    @property
+    def gap(self) -> float:
+        """How many times the lower bound the plan uses; 1 is proven best."""
+        return self.gpus / self.bound.gpus if self.bound.gpus else 1.0
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """What the accelerators cost, if a price is known."""
+        price = self.scenario.price_per_hour
+        return None if price is None else price * self.gpus
+
+    @property
+    def served(self) -> bool:
+        """True if nothing is left unserved."""
+        return not short(self.plan)
+
+
+def answer(scenario: Scenario, system: System, bound: LowerBound | None = None) -> Answer:
+    """Plan the scenario with as few accelerators as this system needs."""
+    demand, profiles = scenario.demand, scenario.profiles
+    known = bound or lower_bound(demand, scenario.gpu, profiles)
+    began = perf_counter()
+    plan, fleet = fewest(
+        system.packer, demand, scenario.gpu, scenario.limit, profiles, start=known.gpus
+    )
+    took_s = perf_counter() - began
+    expected = expect(plan, demand, {gpu.id: gpu for gpu in fleet.gpus}, profiles)
+    return Answer(scenario, system.name, plan, fleet, known, expected, took_s)

@@ -1,0 +1,174 @@
+"""A plan as a picture: each GPU a block, partitions as tiles, time shares as stripes in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from interlace.cli.failure import CommandError
+from interlace.cli.planning.answer import Answer
+from interlace.core.plan import Partition
+from interlace.perf.latency import surface
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST_BLOCKS: Final = 32
+_COLUMNS: Final = 4
+
+
+class _Block(NamedTuple):
+    """One GPU's partitions, and how many GPUs look like that."""
+
+    gpus: tuple[str, ...]
+    partitions: tuple[Partition, ...]
+
+
+def draw(found: Answer, path: Path) -> None:
+    """Write the picture to ``path``, SVG or PNG by its suffix.
+
+    Raises:
+        CommandError: another suffix.
+        OSError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    check_suffix(path)
+    blocks = _blocks(found)
+    shown = blocks[:_MOST_BLOCKS]
+    columns = min(_COLUMNS, max(1, len(shown)))
+    rows = max(1, -(-len(shown) // columns))
+    figure = Figure(figsize=(3.6 * columns + 1.8, 2.6 * rows + 1.1), layout="constrained")
+    colours = _colours([one.model for one in found.scenario.demand])
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for axis, block in zip(axes.flat, shown, strict=False):
+        _draw_block(axis, block, found, colours)
+    for axis in axes.flat[len(shown) :]:
+        axis.set_axis_off()
+    more = (
+        f", {len(blocks) - len(shown)} more kinds of GPU not drawn" if blocks[len(shown) :] else ""
+    )
+    figure.suptitle(f"{_title(found)}{more}", fontsize=11)
+    _legend(figure, found, colours)
+    figure.savefig(path, dpi=150)
+
+
+def check_suffix(path: Path) -> None:
+    """Refuse what is neither SVG nor PNG.
+
+    Raises:
+        CommandError: another suffix.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise CommandError(f"--draw {path}: expected a name that ends in .svg or .png")
+
+
+def _title(found: Answer) -> str:
+    cost = "" if found.cost_per_hour is None else f", {found.cost_per_hour:.2f} an hour"
+    return (
+        f"{found.gpus} {found.scenario.gpu.kind} by {found.system}{cost}; "
+        f"no scheduler needs fewer than {found.bound.gpus}"
+    )
+
+
+def _blocks(found: Answer) -> list[_Block]:
+    """GPUs in the plan's order, those that are cut and filled alike together."""
+    by_gpu: dict[str, list[Partition]] = {}
+    for part in found.plan.partitions:
+        by_gpu.setdefault(part.gpu, []).append(part)
+    if len(by_gpu) <= _MOST_BLOCKS:
+        return [_Block((gpu,), tuple(parts)) for gpu, parts in by_gpu.items()]
+    alike: dict[object, list[str]] = {}
+    for gpu, parts in by_gpu.items():
+        key = tuple((p.share_pct, tuple((s.model, s.batch) for s in p.slots)) for p in parts)
+        alike.setdefault(key, []).append(gpu)
+    return [_Block(tuple(gpus), tuple(by_gpu[gpus[0]])) for gpus in alike.values()]
+
+
+def _draw_block(
+    axis: Axes, block: _Block, found: Answer, colours: Mapping[str, tuple[float, float, float]]
+) -> None:
+    """Shares fill the width, time the height; white is time left over, hatched is not used."""
+    from matplotlib.patches import Rectangle
+
+    left = 0.0
+    for part in sorted(block.partitions, key=lambda p: -p.share_pct):
+        _draw_tile(axis, left, part, found, colours)
+        left += part.share_pct
+    if left < 98:
+        axis.add_patch(
+            Rectangle((left, 0), 100 - left, 1, facecolor="#f2f2f2", edgecolor="#999", hatch="///")
+        )
+    axis.set_xlim(0, 100)
+    axis.set_ylim(0, 1)
+    axis.set_yticks([])
+    axis.tick_params(axis="x", labelsize=7)
+    times = f" (and {len(block.gpus) - 1} alike)" if len(block.gpus) > 1 else ""
+    axis.set_title(f"{block.gpus[0]}{times}", fontsize=9, loc="left")
+
+
+def _draw_tile(
+    axis: Axes,
+    left: float,
+    part: Partition,
+    found: Answer,
+    colours: Mapping[str, tuple[float, float, float]],
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    bottom = 0.0
+    for slot in part.slots:
+        run_ms = surface(found.scenario.profiles[slot.model]).latency_ms(slot.batch, part.share_pct)
+        height = min(slot.rate_rps / slot.batch * run_ms / 1000.0, 1.0 - bottom)
+        box = Rectangle((left, bottom), part.share_pct, height, facecolor=colours[slot.model])
+        axis.add_patch(box)
+        if height > 0.09 and part.share_pct >= 12:
+            text = f"{slot.model}\nb{slot.batch} {slot.rate_rps:.0f}/s"
+            if height < 0.2 or part.share_pct < 20:
+                text = slot.model
+            angle = 90 if part.share_pct < 20 and height > 0.35 else 0
+            axis.text(
+                left + part.share_pct / 2,
+                bottom + height / 2,
+                text,
+                ha="center",
+                va="center",
+                fontsize=6.5,
+                rotation=angle,
+                clip_on=True,
+            )
+        bottom += height
+    axis.add_patch(
+        Rectangle((left, 0), part.share_pct, 1, fill=False, edgecolor="black", linewidth=1.2)
+    )
+
+
+def _legend(
+    figure: object, found: Answer, colours: Mapping[str, tuple[float, float, float]]
+) -> None:
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    assert isinstance(figure, Figure)
+    handles = [
+        Patch(
+            facecolor=colours[one.model], label=f"{one.model} {one.rate_rps:g}/s, {one.slo_ms:g} ms"
+        )
+        for one in found.scenario.demand
+        if one.rate_rps > 0
+    ][:40]
+    figure.legend(handles=handles, loc="outside right upper", fontsize=7, title="model, rate, SLO")
+    figure.supxlabel("share of the GPU in %; height is time in use", fontsize=8)
+
+
+def _colours(models: Sequence[str]) -> dict[str, tuple[float, float, float]]:
+    """One colour a model, neighbours in the list far apart on the wheel, dark text readable."""
+    from matplotlib.colors import hsv_to_rgb
+
+    golden = 0.61803398875
+    colours = {}
+    for index, model in enumerate(models):
+        red, green, blue = hsv_to_rgb(((0.08 + index * golden) % 1.0, 0.45, 0.95)).tolist()
+        colours[model] = (red, green, blue)
+    return colours

@@ -1,0 +1,151 @@
+"""What if: the same question with other rates, SLOs, hardware or one model more, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from interlace.cli.failure import CommandError
+from interlace.cli.planning.answer import Answer, answer
+from interlace.cli.planning.draw import check_suffix
+from interlace.cli.planning.scenario import Scenario
+from interlace.cli.screen import table
+from interlace.core.plan import Demand
+from interlace.policy.base import System
+
+_FORMS: Final = "rates=0.5,1,2 or slos=1,2 or gpu=h100,a100 or model=NAME:RPS:MS"
+
+Reader = Callable[[str], Scenario]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A scenario that differs from the one asked for in what ``name`` says."""
+
+    name: str
+    scenario: Scenario
+
+
+def variants(asked: Sequence[str], base: Scenario, other_gpu: Reader) -> list[Variant]:
+    """The base scenario, then one for each value of every ``KIND=VALUES`` in ``asked``.
+
+    ``other_gpu`` reads the scenario again for another kind of GPU.
+
+    Raises:
+        CommandError: not of that form, or a model that has no profile.
+    """
+    found = [Variant("as asked", base)]
+    for text in asked:
+        kind, equals, values = text.partition("=")
+        if not equals or not values:
+            raise CommandError(f"--what-if {text}: expected {_FORMS}")
+        found += [_variant(text, kind, value, base, other_gpu) for value in values.split(",")]
+    return found
+
+
+def _variant(text: str, kind: str, value: str, base: Scenario, other_gpu: Reader) -> Variant:
+    match kind:
+        case "rates":
+            factor = _factor(text, value)
+            demand = tuple(replace(d, rate_rps=d.rate_rps * factor) for d in base.demand)
+            return Variant(f"rates x {value}", replace(base, demand=demand))
+        case "slos":
+            factor = _factor(text, value)
+            demand = tuple(replace(d, slo_ms=d.slo_ms * factor) for d in base.demand)
+            return Variant(f"SLOs x {value}", replace(base, demand=demand))
+        case "gpu":
+            other = other_gpu(value)
+            kept = replace(other, demand=base.demand, price_per_hour=base.price_per_hour)
+            return Variant(f"on {value}", kept)
+        case "model":
+            added = _model(text, value, base)
+            return Variant(f"with {value}", replace(base, demand=(*base.demand, added)))
+        case _:
+            raise CommandError(f"--what-if {text}: expected {_FORMS}")
+
+
+def _factor(text: str, value: str) -> float:
+    try:
+        factor = float(value)
+    except ValueError:
+        factor = -1.0
+    if not 0 < factor < 1e6:
+        raise CommandError(f"--what-if {text}: '{value}' is not a factor above 0")
+    return factor
+
+
+def _model(text: str, value: str, base: Scenario) -> Demand:
+    """One model more, profiled already; a name such as ``resnet50`` may be asked for again."""
+    name, _, figures = value.partition(":")
+    rate, _, slo = figures.partition(":")
+    if name not in base.profiles:
+        raise CommandError(f"--what-if {text}: there is no profile of '{name}'")
+    if any(one.model == name for one in base.demand):
+        raise CommandError(
+            f"--what-if {text}: '{name}' is in the scenario; use --rate for more of it"
+        )
+    return Demand(name, _factor(text, rate), _factor(text, slo))
+
+
+def solved(
+    found: Sequence[Variant], system: System, say: Callable[[str], None]
+) -> Iterator[tuple[Variant, Answer]]:
+    """The answer to each, as it comes; progress is told to ``say``."""
+    for number, variant in enumerate(found, 1):
+        say(f"{number} of {len(found)}: {variant.name}")
+        yield variant, answer(variant.scenario, system)
+
+
+def show_sweep(out: Console, found: Sequence[tuple[Variant, Answer]]) -> None:
+    """One line for each variant."""
+    made = table(("what if", "GPU"), ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s"))
+    for variant, one in found:
+        made.add_row(variant.name, one.scenario.gpu.kind, *figures(one))
+    out.print(made)
+
+
+def figures(one: Answer) -> tuple[str, ...]:
+    """GPUs, bound, gap, cost, unserved rate and planning time, as text."""
+    lost = sum(one.plan.unserved_rps.values())
+    return (
+        str(one.gpus),
+        str(one.bound.gpus),
+        f"{one.gap:.2f}x" if one.served else "-",
+        "-" if one.cost_per_hour is None else f"{one.cost_per_hour:.2f}",
+        f"{lost:.4g}" if lost else "",
+        f"{one.planning_s:.2f}",
+    )
+
+
+def draw_sweep(found: Sequence[tuple[Variant, Answer]], path: Path) -> None:
+    """GPUs of each variant beside their lower bound, and what they cost.
+
+    Raises:
+        CommandError: the suffix is neither .svg nor .png.
+        OSError: the file cannot be written.
+    """
+    from matplotlib.figure import Figure
+
+    check_suffix(path)
+    names = [variant.name for variant, _ in found]
+    places = range(len(found))
+    figure = Figure(figsize=(2 + 0.9 * len(found), 3.6), layout="constrained")
+    axis = figure.subplots()
+    gpus = [one.gpus for _, one in found]
+    axis.bar(places, gpus, color="#8fb8de", label="GPUs in the plan")
+    axis.plot(
+        places, [one.bound.gpus for _, one in found], "k_", markersize=22, label="lower bound"
+    )
+    for place, (_, one) in zip(places, found, strict=True):
+        cost = "" if one.cost_per_hour is None else f"\n{one.cost_per_hour:.2f}/h"
+        short = "" if one.served else "\nnot all served"
+        axis.text(place, one.gpus, f"{one.gpus}{cost}{short}", ha="center", va="bottom", fontsize=7)
+    axis.set_xticks(places, names, rotation=30, ha="right", fontsize=8)
+    axis.set_ylim(0, max([*gpus, 1]) * 1.3)
+    axis.set_ylabel("GPUs")
+    axis.legend(fontsize=7, loc="upper left")
+    figure.savefig(path, dpi=150)
