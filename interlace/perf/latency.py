@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from interlace.core.profile import Point, Profile
@@ -13,46 +13,67 @@ from interlace.core.profile import Point, Profile
 _WORTH: Final = 1.05
 
 Quantile = Literal["median_ms", "p95_ms", "p99_ms"]
+Curve = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Surface:
     """L(b, p) of gpulet (section 4.3, Table 2): latency in ms over batch rows and share.
 
-    ``curves`` maps a measured share to its ascending (batch, ms) points, made monotone in the
-    batch. A share between two measured ones takes the smaller's curve, which never promises more
-    than was seen; a share below the smallest measured one is unknown.
+    ``curves`` maps a measured share to its ascending (batch, ms) points, made monotone by
+    ``surface``. Nothing is promised that the measured neighbours do not justify: a share between
+    two measured ones takes the smaller's curve, a share below the smallest measured is unknown,
+    between two batches latency is linear, and beyond the largest a row costs at least what it
+    costs there, so that no throughput is promised that was not seen.
     """
 
-    curves: Mapping[int, tuple[tuple[int, float], ...]]
+    curves: Mapping[int, Curve]
+    _shares: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    _batches: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    _latencies: tuple[tuple[float, ...], ...] = field(init=False, repr=False, compare=False)
+    _slopes: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        shares = tuple(sorted(self.curves))
+        curves = [self.curves[share] for share in shares]
+        slopes: list[float] = []
+        for curve in reversed(curves):  # a smaller share is nowhere faster, beyond the last either
+            slopes.append(max(_last_slope(curve), slopes[-1] if slopes else 0.0))
+        object.__setattr__(self, "_shares", shares)
+        object.__setattr__(self, "_batches", tuple(tuple(b for b, _ in c) for c in curves))
+        object.__setattr__(self, "_latencies", tuple(tuple(ms for _, ms in c) for c in curves))
+        object.__setattr__(self, "_slopes", tuple(reversed(slopes)))
 
     @property
     def shares_pct(self) -> tuple[int, ...]:
-        return tuple(sorted(self.curves))
+        return self._shares
 
-    def at_share(self, share_pct: int) -> tuple[tuple[int, float], ...]:
+    def at_share(self, share_pct: int) -> Curve:
         """The curve that holds at ``share_pct``.
 
         Raises:
             ValueError: the share is smaller than any that was measured.
         """
-        known = [share for share in self.curves if share <= share_pct]
-        if not known:
-            raise ValueError(f"no latency was measured at or below a share of {share_pct} %")
-        return self.curves[max(known)]
+        return self.curves[self._shares[self._row(share_pct)]]
 
     def latency_ms(self, batch: int, share_pct: int) -> float:
-        """L(batch, share): linear between measured batches, and beyond the last along its slope."""
-        curve = self.at_share(share_pct)
-        index = bisect_left(curve, (batch, 0.0))
-        if index < len(curve) and curve[index][0] == batch:
-            return curve[index][1]
-        if index == 0:
-            return curve[0][1]
-        if index == len(curve):
-            return _beyond(curve, batch)
-        (low, low_ms), (high, high_ms) = curve[index - 1], curve[index]
-        return low_ms + (high_ms - low_ms) * (batch - low) / (high - low)
+        """L(batch, share) in ms.
+
+        Raises:
+            ValueError: the share is smaller than any that was measured.
+        """
+        row = self._row(share_pct)
+        return _interpolated(batch, self._batches[row], self._latencies[row], self._slopes[row])
+
+    def table(self, share_pct: int, max_batch: int) -> tuple[float, ...]:
+        """L(0) to L(max_batch) at that share, in ms, with L(0) = 0.
+
+        Raises:
+            ValueError: the share is smaller than any that was measured.
+        """
+        row = self._row(share_pct)
+        known = self._batches[row], self._latencies[row], self._slopes[row]
+        return (0.0, *(_interpolated(batch, *known) for batch in range(1, max_batch + 1)))
 
     def largest_batch(self, limit_ms: float, share_pct: int, max_batch: int) -> int:
         """Largest batch up to ``max_batch`` with L(b, share) <= ``limit_ms``; 0 if there is none.
@@ -85,9 +106,20 @@ class Surface:
                 best, best_rps = batch, rps
         return best
 
+    def _row(self, share_pct: int) -> int:
+        row = bisect_right(self._shares, share_pct) - 1
+        if row < 0:
+            raise ValueError(f"no latency was measured at or below a share of {share_pct} %")
+        return row
+
 
 def surface(profile: Profile, quantile: Quantile = "p95_ms") -> Surface:
-    """The latency surface of a profile at one quantile.
+    """The latency surface of a profile at one quantile, monotone in the batch and in the share.
+
+    Noise can make a larger batch or a smaller share look faster. Each latency is then raised to
+    that of the smaller batches and the larger shares (a running maximum). The other way, lowering
+    L(b) to that of a larger batch that was faster, since b rows could be padded up to it, would
+    promise what the engine does not do: it runs the rows it has.
 
     Raises:
         ValueError: the profile holds no points.
@@ -97,7 +129,7 @@ def surface(profile: Profile, quantile: Quantile = "p95_ms") -> Surface:
     by_share: dict[int, list[tuple[int, float]]] = {}
     for (batch, share_pct), point in sorted(profile.points.items()):
         by_share.setdefault(share_pct, []).append((batch, _quantile(point, quantile)))
-    return Surface({share: _monotone(points) for share, points in by_share.items()})
+    return Surface(_monotone(by_share))
 
 
 def _quantile(point: Point, quantile: Quantile) -> float:
@@ -110,8 +142,19 @@ def _quantile(point: Point, quantile: Quantile) -> float:
             return point.p99_ms
 
 
-def _monotone(points: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    # Noise can make a larger batch look faster; a planner that believed it would pad batches.
+def _monotone(by_share: Mapping[int, list[tuple[int, float]]]) -> dict[int, Curve]:
+    """Curves of all shares: first each rises with the batch, then none is below a larger share."""
+    curves: dict[int, Curve] = {}
+    smaller: Curve = ()
+    for share in sorted(by_share):
+        smaller = curves[share] = _extended(_rising(by_share[share]), smaller)
+    larger: Curve = ()
+    for share in sorted(by_share, reverse=True):
+        larger = curves[share] = _above(curves[share], larger)
+    return curves
+
+
+def _rising(points: list[tuple[int, float]]) -> Curve:
     high, curve = 0.0, []
     for batch, latency_ms in points:
         high = max(high, latency_ms)
@@ -119,9 +162,46 @@ def _monotone(points: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     return tuple(curve)
 
 
-def _beyond(curve: tuple[tuple[int, float], ...], batch: int) -> float:
+def _extended(curve: Curve, smaller: Curve) -> Curve:
+    """The curve with batches that only a smaller share was measured at: no slower than there."""
+    last, last_ms = curve[-1]
+    beyond = [(batch, ms) for batch, ms in smaller if batch > last]
+    more = [(batch, max(last_ms, min(ms, _at(curve, batch)))) for batch, ms in beyond]
+    return (*curve, *more)
+
+
+def _above(curve: Curve, floor: Curve) -> Curve:
+    """The curve where it is above ``floor``, and ``floor`` elsewhere."""
+    if not floor:
+        return curve
+    batches = sorted({batch for batch, _ in curve} | {batch for batch, _ in floor})
+    both = [(batch, _at(curve, batch), _at(floor, batch)) for batch in batches]
+    if all(own_ms >= floor_ms for _, own_ms, floor_ms in both):
+        return curve
+    return tuple((batch, max(own_ms, floor_ms)) for batch, own_ms, floor_ms in both)
+
+
+def _at(curve: Curve, batch: int) -> float:
+    batches, latencies = tuple(b for b, _ in curve), tuple(ms for _, ms in curve)
+    return _interpolated(batch, batches, latencies, _last_slope(curve))
+
+
+def _interpolated(
+    batch: int, batches: tuple[int, ...], latencies: tuple[float, ...], slope: float
+) -> float:
+    index = bisect_left(batches, batch)
+    if index == len(batches):
+        return latencies[-1] + slope * (batch - batches[-1])
+    if index == 0 or batches[index] == batch:
+        return latencies[index]
+    low, low_ms = batches[index - 1], latencies[index - 1]
+    return low_ms + (latencies[index] - low_ms) * (batch - low) / (batches[index] - low)
+
+
+def _last_slope(curve: Curve) -> float:
+    """What a row beyond the largest batch costs: as in the last step, and no less than there."""
     last, last_ms = curve[-1]
     if len(curve) == 1:
-        return last_ms * batch / last
+        return last_ms / last
     before, before_ms = curve[-2]
-    return last_ms + (last_ms - before_ms) * (batch - last) / (last - before)
+    return max((last_ms - before_ms) / (last - before), last_ms / last)
