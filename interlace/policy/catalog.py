@@ -11,6 +11,7 @@ from interlace.policy.coldstart import copy
 from interlace.policy.dispatchers.deadline import deadline
 from interlace.policy.dispatchers.duty import duty
 from interlace.policy.eviction import least_recently_used
+from interlace.policy.planners.dstack import Dstack
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.policy.planners.nested import Nested
 from interlace.policy.planners.patterns import Patterns
@@ -40,6 +41,17 @@ CATALOG: Final[dict[str, System]] = {
             dispatcher=duty,
             admission=Deadline(),
             scaler=grow_and_shrink,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="dstack",
+            source="Dhakal et al., D-STACK, 2023",
+            planner=Widest(Dstack()),
+            packer=Dstack(),
+            dispatcher=duty,
+            admission=Deadline(),
+            scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
         ),
