@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isfinite
+
+import numpy as np
 
 from interlace.core.plan import Demand
 from interlace.perf.latency import Surface
@@ -26,9 +28,23 @@ class Turn:
     def max_batch(self) -> int:
         return len(self.latency_ms) - 1
 
+    def batch(self, duty_ms: float) -> int:
+        """Rows that arrive in a cycle, at least one."""
+        return max(1, ceil(self.rate_rps * duty_ms / 1000.0 - _ALLOWANCE))
+
 
 def turn(demand: Demand, latency: Surface, share_pct: int, slowdown: float = 1.0) -> Turn:
-    """A model's turn on a partition of ``share_pct`` whose neighbours slow it by ``slowdown``."""
+    """A model's turn on a partition of ``share_pct`` whose neighbours slow it by ``slowdown``.
+
+    Raises:
+        ValueError: the rate or the SLO is no number, the rate is negative, or the share is smaller
+            than any that was measured.
+    """
+    if not (isfinite(demand.rate_rps) and demand.rate_rps >= 0) or not isfinite(demand.slo_ms):
+        raise ValueError(
+            f"{demand.model}: a rate of {demand.rate_rps:g} requests/s within {demand.slo_ms:g} ms "
+            "cannot be planned for; give a finite rate of 0 or more and a finite SLO"
+        )
     table = [0.0]
     for batch in range(1, demand.max_batch + 1):
         table.append(latency.latency_ms(batch, share_pct) * slowdown)
@@ -48,50 +64,110 @@ class DutyCycle:
         return self.busy_ms / self.duty_ms
 
 
-def fit(turns: Sequence[Turn]) -> DutyCycle | None:
-    """The cycle of lowest occupancy that serves every turn's rate within its SLO, if any.
+def shortest(turns: Sequence[Turn]) -> DutyCycle | None:
+    """The shortest cycle that serves every turn's rate within its SLO, if any.
 
     In each cycle model i runs one batch b_i = ceil(rate_i * duty). A request waits at most one
     cycle and one execution, so duty + L_i(b_i) <= SLO_i; the executions fit: sum L_i(b_i) <= duty.
-    The search is exact: batches change only at duty = b / rate_i, and between two such points the
-    longest cycle that the SLOs allow has the lowest occupancy.
+    The execution of a cycle is a staircase that rises with its length, so the shortest cycle is the
+    least fixed point of duty = sum L_i(ceil(rate_i * duty)), reached from below as in response-time
+    analysis (Joseph and Pandya, 1986); if the SLOs do not hold there they hold in no longer cycle.
     """
-    best: DutyCycle | None = None
-    for duty_ms in _breakpoints(turns):
-        cycle = _cycle(turns, duty_ms)
-        if cycle is not None and (best is None or cycle.occupancy < best.occupancy):
-            best = cycle
-    return best
-
-
-def _breakpoints(turns: Sequence[Turn]) -> Iterator[float]:
-    if not turns:
-        return
-    longest_ms = min(turn.slo_ms - turn.latency_ms[1] for turn in turns)
-    shortest_ms = sum(turn.latency_ms[1] for turn in turns)
-    points = {longest_ms}
-    for one in turns:
-        if one.rate_rps > 0:
-            period_ms = 1000.0 / one.rate_rps
-            points.update(batch * period_ms for batch in range(1, one.max_batch + 1))
-    yield from (
-        point for point in points if shortest_ms - _ALLOWANCE <= point <= longest_ms + _ALLOWANCE
-    )
-
-
-def _cycle(turns: Sequence[Turn], duty_ms: float) -> DutyCycle | None:
-    busy_ms, longest_ms, batches = 0.0, duty_ms, []
-    for one in turns:
-        batch = max(1, ceil(one.rate_rps * duty_ms / 1000.0 - _ALLOWANCE))
-        if batch > one.max_batch:
-            return None
-        run_ms = one.latency_ms[batch]
-        busy_ms += run_ms
-        longest_ms = min(longest_ms, one.slo_ms - run_ms)
-        batches.append(batch)
-    if busy_ms > longest_ms * (1 + _ALLOWANCE):
+    if not turns or any(one.max_batch < 1 for one in turns):
         return None
-    return DutyCycle(max(longest_ms, busy_ms), tuple(batches), busy_ms)
+    last_ms = min(one.slo_ms - one.latency_ms[1] for one in turns) * (1 + _ALLOWANCE)
+    duty_ms = sum(one.latency_ms[1] for one in turns)
+    while duty_ms <= last_ms:
+        batches = tuple(one.batch(duty_ms) for one in turns)
+        if any(b > one.max_batch for b, one in zip(batches, turns, strict=True)):
+            return None
+        runs_ms = [one.latency_ms[b] for b, one in zip(batches, turns, strict=True)]
+        busy_ms = sum(runs_ms)
+        if busy_ms <= duty_ms * (1 + _ALLOWANCE):
+            inside = all(
+                duty_ms + run_ms <= one.slo_ms * (1 + _ALLOWANCE)
+                for run_ms, one in zip(runs_ms, turns, strict=True)
+            )
+            return DutyCycle(max(duty_ms, busy_ms), batches, busy_ms) if inside else None
+        duty_ms = busy_ms
+    return None
+
+
+def fit(turns: Sequence[Turn]) -> DutyCycle | None:
+    """The cycle of lowest occupancy that serves every turn's rate within its SLO, if any.
+
+    Exact under the rule of ``shortest``: batches change only at duty = b / rate_i, and between two
+    such points the longest cycle that the SLOs allow has the lowest occupancy.
+    """
+    first = shortest(turns)
+    if first is None:
+        return None
+    points = _breakpoints(turns, first.duty_ms)
+    busy_ms, longest_ms = np.zeros(len(points)), points.copy()
+    rows = []
+    for one in turns:
+        batch = np.maximum(1, np.ceil(one.rate_rps * points / 1000.0 - _ALLOWANCE))
+        fits = batch <= one.max_batch
+        batch = np.where(fits, batch, 0).astype(np.int64)
+        runs_ms = np.where(fits, np.array(one.latency_ms)[batch], np.inf)
+        busy_ms += runs_ms
+        np.minimum(longest_ms, one.slo_ms - runs_ms, out=longest_ms)
+        rows.append(batch)
+    inside = busy_ms <= longest_ms * (1 + _ALLOWANCE)
+    if not inside.any():
+        return first
+    occupancy = np.where(inside, busy_ms / np.where(inside, longest_ms, 1.0), np.inf)
+    best = int(np.argmin(occupancy))
+    if occupancy[best] >= first.occupancy:
+        return first
+    batches = tuple(int(row[best]) for row in rows)
+    busy = float(busy_ms[best])
+    return DutyCycle(max(float(longest_ms[best]), busy), batches, busy)
+
+
+def _breakpoints(turns: Sequence[Turn], shortest_ms: float) -> np.ndarray:
+    longest_ms = min(one.slo_ms - one.latency_ms[1] for one in turns)
+    points = [np.array([longest_ms])]
+    for one in turns:
+        if one.rate_rps * longest_ms >= 1000.0:  # else no batch fills within the longest
+            points.append(np.arange(1, one.max_batch + 1) * (1000.0 / one.rate_rps))
+    every = np.unique(np.concatenate(points))
+    kept = every[(every >= shortest_ms) & (every <= longest_ms)]
+    return kept if len(kept) else np.array([shortest_ms])
+
+
+def room_rps(turns: Sequence[Turn], newcomer: Turn) -> float:
+    """The highest rate of ``newcomer`` (its own is ignored) that fits a cycle beside ``turns``.
+
+    Exact: for each of its batches the shortest cycle is the least fixed point of duty = L(b) +
+    sum L_i(ceil(rate_i * duty)), and the rate b / duty is highest there.
+    """
+    best_rps = 0.0
+    duty_ms = sum(one.latency_ms[1] for one in turns)
+    for batch in range(1, newcomer.max_batch + 1):
+        run_ms = newcomer.latency_ms[batch]
+        found_ms = _beside(turns, run_ms, newcomer.slo_ms - run_ms, duty_ms)
+        if found_ms is None:
+            break
+        duty_ms = found_ms
+        best_rps = max(best_rps, 1000.0 * batch / duty_ms)
+    return best_rps * (1 - _ALLOWANCE)
+
+
+def _beside(turns: Sequence[Turn], run_ms: float, last_ms: float, from_ms: float) -> float | None:
+    """The shortest cycle up to ``last_ms`` with ``turns`` and ``run_ms`` of another's."""
+    duty_ms = max(from_ms, run_ms)
+    while duty_ms <= last_ms:
+        busy_ms = run_ms
+        for one in turns:
+            batch = one.batch(duty_ms)
+            if batch > one.max_batch or duty_ms + one.latency_ms[batch] > one.slo_ms:
+                return None
+            busy_ms += one.latency_ms[batch]
+        if busy_ms <= duty_ms:
+            return duty_ms
+        duty_ms = busy_ms
+    return None
 
 
 def saturated_rps(alone: Turn) -> float:

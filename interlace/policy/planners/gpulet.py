@@ -3,211 +3,142 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass
 
-from interlace.core.hardware import Fleet
-from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.perf.duty import DutyCycle, Turn, fit, saturated_rps, turn
-from interlace.perf.interference import ConstantFactor, Interference, Runner
-from interlace.perf.latency import surface
-from interlace.perf.memory import needed_bytes
-
-#: Rates below this are served: a thousandth of a request per second is rounding.
-_NOTHING_RPS = 1e-3
-_HALVINGS = 12
-_UNDISTURBED: Final = ConstantFactor(1.0)
-
-
-@dataclass(slots=True)
-class _Glet:
-    """A share of one accelerator while the plan is being made; empty until it has turns."""
-
-    gpu: str
-    share_pct: int
-    turns: list[Turn] = field(default_factory=list)
-    cycle: DutyCycle | None = None
+from interlace.perf.duty import Turn, shortest
+from interlace.perf.interference import Interference
+from interlace.perf.tables import Tables
+from interlace.policy.bins import FULL, ROUNDING, Bin, Board, Loads
+from interlace.policy.checked import checked
 
 
 @dataclass(frozen=True, slots=True)
 class Gpulet:
     """Algorithm 1. ``glets_per_gpu`` is two in the paper; 0 is no bound.
 
+    ``interference`` is the paper's intf (line 20): every batch is as slow as the worst model in
+    each other glet of its accelerator makes it, and a glet is not taken if its neighbours' cycles
+    no longer hold beside it. Without one this is the paper's "glet", with one its "glet+int".
+
     Where the paper is silent: a model that fits no empty glet whole is merged into a shared one at
     the highest rate that fits, and what is then left is unserved.
     """
 
-    interference: Interference = _UNDISTURBED
+    interference: Interference | None = None
     glets_per_gpu: int = 2
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
-        search = _Search(self, fleet, profiles)
-        unserved: dict[str, float] = {}
-        reasons: dict[str, str] = {}
-        for one in sorted(demand, key=lambda d: (d.rate_rps * d.slo_ms, d.model)):  # line 2
+        tables = Tables(profiles)
+        asked = checked(demand, fleet, tables)
+        wanted, unserved, reasons = asked.wanted, asked.unserved_rps, asked.reasons
+        search = _Search(self, fleet, Loads(wanted, tables))
+        for one in sorted(wanted, key=lambda d: (d.rate_rps * d.slo_ms, d.model)):  # line 2
             left_rps = search.place(one)
-            if left_rps > _NOTHING_RPS:
+            if left_rps > ROUNDING * one.rate_rps:
                 unserved[one.model] = left_rps
-                reasons[one.model] = search.why(one)
-        return Plan(search.partitions(), unserved, reasons)
+                reasons[one.model] = FULL
+        return Plan(search.board.partitions(), unserved, reasons)
 
 
 class _Search:
     """The remaining and the allocated glets of one run of Algorithm 1."""
 
-    def __init__(self, policy: Gpulet, fleet: Fleet, profiles: Profiles) -> None:
-        self._policy = policy
-        self._fleet = fleet
-        self._profiles = profiles
-        self._remaining = [_Glet(gpu.id, 100) for gpu in fleet.gpus]
-        self._allocated: list[_Glet] = []
-        self._alone: dict[tuple[str, int], Turn] = {}
+    def __init__(self, policy: Gpulet, fleet: Fleet, loads: Loads) -> None:
+        self.board = Board(fleet, loads, policy.interference)
+        self._bound = policy.glets_per_gpu
+        self._loads = loads
+        self._shares = sorted({share for gpu in fleet.gpus for share in gpu.shares_pct})
 
-    def place(self, demand: Demand) -> float:
+    def place(self, one: Demand) -> float:
         """Allocate glets for a model until its rate is met or nothing fits; the rate left over."""
-        left_rps = demand.rate_rps
-        while left_rps > _NOTHING_RPS:  # line 4
-            ideal_pct = self._ideal_share(demand, left_rps)
-            if ideal_pct is None:
-                break
-            placed_rps = self._merge(demand, left_rps, ideal_pct)
-            placed_rps = placed_rps or self._best_fit(demand, left_rps, ideal_pct)
-            placed_rps = placed_rps or self._squeeze(demand, left_rps)
-            if not placed_rps:
+        left_rps = one.rate_rps
+        efficient_pct = self._max_efficient(one.model)  # line 6
+        while efficient_pct is not None and left_rps > ROUNDING * one.rate_rps:  # line 4
+            required_pct = self._min_required(one.model, left_rps)  # line 7
+            ideal_pct = min(efficient_pct, required_pct or efficient_pct)  # line 8
+            placed_rps = (
+                self._merge(one.model, left_rps, ideal_pct)
+                or self._best_fit(one.model, left_rps, ideal_pct)
+                or self._squeeze(one.model, left_rps)
+            )
+            if not placed_rps > ROUNDING * one.rate_rps:
                 break
             left_rps -= placed_rps
         return left_rps
 
-    def why(self, demand: Demand) -> str:
-        """Why part of a model's rate is unserved, in words."""
-        alone_ms = self._turn(demand, 1.0, 100).latency_ms[1]
-        if 2.0 * alone_ms > demand.slo_ms:
-            return (
-                f"one row alone takes {alone_ms:.1f} ms on a whole accelerator; under load it may "
-                f"wait as long again, and the SLO is {demand.slo_ms:g} ms"
-            )
-        return "every partition that could hold it is full"
+    def _max_efficient(self, model: str) -> int | None:
+        """MaxEfficientPartition: the knee of the rate that each size can serve (Figure 9).
 
-    def partitions(self) -> tuple[Partition, ...]:
-        """The allocated glets as partitions."""
-        return tuple(_partition(i, glet) for i, glet in enumerate(self._allocated))
-
-    def _ideal_share(self, demand: Demand, rate_rps: float) -> int | None:
-        """min(p_eff, p_req), lines 6 to 8; ``None`` if no share meets the SLO at all."""
-        shares = sorted({share for gpu in self._fleet.gpus for share in gpu.shares_pct})
-        rates = {share: saturated_rps(self._turn(demand, 1.0, share)) for share in shares}
-        usable = [share for share in shares if rates[share] > 0]
+        The knee is where the curve, scaled to its last point, is highest above the diagonal.
+        ``None`` if no size meets the SLO at all.
+        """
+        rates = {s: self._loads.saturated_rps(model, s) for s in self._shares}
+        usable = [share for share in self._shares if rates[share] > 0]
         if not usable:
             return None
-        best_pct = max(usable, key=lambda s: (rates[s] / rates[usable[-1]] - s / 100, -s))
-        needed = [s for s in usable if fit([self._turn(demand, rate_rps, s)])]
-        return max(min(best_pct, *needed[:1], 100), usable[0])
+        return max(usable, key=lambda s: (rates[s] / rates[usable[-1]] - s / 100, -s))
 
-    def _merge(self, demand: Demand, rate_rps: float, ideal_pct: int) -> float:
+    def _min_required(self, model: str, rate_rps: float) -> int | None:
+        """MinRequiredPartition: the smallest size that serves the rate alone (Figure 9)."""
+        for share in self._shares:
+            alone = self._loads.turn(model, share)
+            if alone and shortest([Turn(model, rate_rps, alone.slo_ms, alone.latency_ms)]):
+                return share
+        return None
+
+    def _merge(self, model: str, rate_rps: float, ideal_pct: int) -> float:
         """Share an allocated glet in time (line 22): its duty cycle must take the whole rate."""
-        for glet in sorted(self._allocated, key=lambda g: (g.share_pct, g.gpu)):
-            if glet.share_pct < ideal_pct or not self._fits_memory(glet, demand.model):
-                continue
-            if self._add(glet, demand, rate_rps):
+        for glet in sorted(self.board.bins, key=lambda one: one.share_pct):
+            if glet.share_pct >= ideal_pct and self.board.admits(glet, model, rate_rps):
+                self.board.add(glet, model, rate_rps)
                 return rate_rps
         return 0.0
 
-    def _best_fit(self, demand: Demand, rate_rps: float, ideal_pct: int) -> float:
-        """The smallest empty glet that is large enough, split if it can be (lines 14 to 26)."""
-        for glet in sorted(self._remaining, key=lambda g: (g.share_pct, g.gpu)):
-            if glet.share_pct < ideal_pct or not self._fits_memory(glet, demand.model):
-                continue
-            share_pct = self._split_share(glet, ideal_pct)
-            most_rps = saturated_rps(self._turn(demand, 1.0, share_pct))
-            placed_rps = min(rate_rps, most_rps)
-            taken = _Glet(glet.gpu, share_pct)
-            if not placed_rps or not self._add(taken, demand, placed_rps):
-                continue
-            self._take(glet, taken)
-            return placed_rps
+    def _best_fit(self, model: str, rate_rps: float, ideal_pct: int) -> float:
+        """The smallest remaining glet that is large enough, split if it can be (lines 14 to 26)."""
+        tried: set[tuple[object, ...]] = set()
+        for size_pct, gpu in self._remaining():
+            kind = (gpu.kind, gpu.memory_bytes, gpu.shares_pct, gpu.layouts, gpu.walls)
+            if size_pct < ideal_pct or (kind in tried and not self.board.on(gpu)):
+                continue  # an empty accelerator like one that was of no use
+            glet = Bin(gpu, self._split_pct(gpu, size_pct, ideal_pct))
+            placed_rps = min(rate_rps, self.board.room_rps(glet, model))
+            if placed_rps and self.board.admits(glet, model, placed_rps):
+                self.board.add(glet, model, placed_rps)
+                return placed_rps
+            if not self.board.on(gpu):
+                tried.add(kind)
         return 0.0
 
-    def _squeeze(self, demand: Demand, rate_rps: float) -> float:
-        """Nothing takes the whole rate: the highest part of it that a shared glet takes."""
-        low_rps, high_rps = 0.0, rate_rps
-        for _ in range(_HALVINGS):
-            middle_rps = (low_rps + high_rps) / 2
-            if any(self._would_fit(glet, demand, middle_rps) for glet in self._allocated):
-                low_rps = middle_rps
-            else:
-                high_rps = middle_rps
-        for glet in self._allocated:
-            if low_rps > _NOTHING_RPS and self._would_fit(glet, demand, low_rps):
-                self._add(glet, demand, low_rps)
-                return low_rps
-        return 0.0
+    def _squeeze(self, model: str, rate_rps: float) -> float:
+        """Nothing takes the whole rate: the most of it that a shared glet takes."""
+        best, best_rps = None, 0.0
+        for glet in self.board.bins:
+            if min(rate_rps, self.board.most_rps(glet, model)) > best_rps:
+                room_rps = min(rate_rps, self.board.room_rps(glet, model))
+                if room_rps > best_rps and self.board.admits(glet, model, room_rps):
+                    best, best_rps = glet, room_rps
+        if best is not None:
+            self.board.add(best, model, best_rps)
+        return best_rps
 
-    def _split_share(self, glet: _Glet, ideal_pct: int) -> int:
-        shares = self._fleet.gpu(glet.gpu).shares_pct
-        legal = [share for share in shares if ideal_pct <= share <= glet.share_pct]
-        on_gpu = sum(1 for g in self._allocated if g.gpu == glet.gpu)
-        bound = self._policy.glets_per_gpu
-        last = bound and on_gpu + 1 >= bound
-        return legal[-1] if last or not legal else legal[0]
+    def _remaining(self) -> list[tuple[int, Gpu]]:
+        """Remaining glets by size (line 14): what is left of every accelerator."""
+        found = []
+        for gpu in self.board.gpus:
+            if not self._bound or len(self.board.on(gpu)) < self._bound:
+                found.append((self.board.rest_pct(gpu), gpu))
+        return sorted((one for one in found if one[0]), key=lambda one: one[0])
 
-    def _take(self, glet: _Glet, taken: _Glet) -> None:
-        self._remaining.remove(glet)
-        self._allocated.append(taken)
-        shares = self._fleet.gpu(glet.gpu).shares_pct
-        rest = [share for share in shares if share <= glet.share_pct - taken.share_pct]
-        if rest:
-            self._remaining.append(_Glet(glet.gpu, rest[-1]))
-
-    def _would_fit(self, glet: _Glet, demand: Demand, rate_rps: float) -> bool:
-        return (
-            self._fits_memory(glet, demand.model)
-            and self._joined(glet, demand, rate_rps)[1] is not None
-        )
-
-    def _add(self, glet: _Glet, demand: Demand, rate_rps: float) -> bool:
-        turns, cycle = self._joined(glet, demand, rate_rps)
-        if cycle is None:
-            return False
-        glet.turns, glet.cycle = turns, cycle
-        return True
-
-    def _joined(
-        self, glet: _Glet, demand: Demand, rate_rps: float
-    ) -> tuple[list[Turn], DutyCycle | None]:
-        """The glet's turns with this rate added, and the cycle that serves them if there is one."""
-        others = [t for t in glet.turns if t.model != demand.model]
-        before_rps = sum(t.rate_rps for t in glet.turns if t.model == demand.model)
-        turns = [*others, self._turn(demand, before_rps + rate_rps, glet.share_pct)]
-        return turns, fit(turns)
-
-    def _turn(self, demand: Demand, rate_rps: float, share_pct: int) -> Turn:
-        key = (demand.model, share_pct)
-        if key not in self._alone:
-            runner = Runner(demand.model, demand.max_batch, share_pct)
-            neighbours = [runner] if share_pct < 100 else []
-            self._alone[key] = turn(
-                demand,
-                surface(self._profiles[demand.model]),
-                share_pct,
-                self._policy.interference(runner, neighbours),
-            )
-        return replace(self._alone[key], rate_rps=rate_rps)
-
-    def _fits_memory(self, glet: _Glet, model: str) -> bool:
-        here = [t.model for g in self._allocated if g.gpu == glet.gpu for t in g.turns]
-        if model not in (t.model for t in glet.turns):
-            here.append(model)
-        return needed_bytes(here, self._profiles) <= self._fleet.gpu(glet.gpu).memory_bytes
-
-
-def _partition(index: int, glet: _Glet) -> Partition:
-    assert glet.cycle is not None  # a glet is allocated only with a cycle
-    slots = tuple(
-        Slot(t.model, batch, t.rate_rps)
-        for t, batch in zip(glet.turns, glet.cycle.batches, strict=True)
-    )
-    blank = Partition(f"{glet.gpu}:{index}", glet.gpu, glet.share_pct)
-    return replace(blank, slots=slots, duty_ms=glet.cycle.duty_ms)
+    def _split_pct(self, gpu: Gpu, size_pct: int, ideal_pct: int) -> int:
+        """The part of a remaining glet that is taken: the last glet of a GPU is taken whole."""
+        here = [one.share_pct for one in self.board.on(gpu)]
+        if self._bound and len(here) + 1 >= self._bound:
+            return size_pct
+        legal = (s for s in gpu.shares_pct if s >= ideal_pct and gpu.legal([*here, s]))
+        return next(legal, size_pct)

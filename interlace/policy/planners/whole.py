@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Final
 
-from interlace.core.hardware import Fleet
-from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profiles
-from interlace.perf.duty import DutyCycle, Turn, fit, turn
-from interlace.perf.latency import surface
-from interlace.perf.memory import needed_bytes
+from interlace.perf.duty import Turn, fit, shortest
+from interlace.perf.memory import holds
+from interlace.perf.tables import Tables
+from interlace.policy.checked import checked
+from interlace.policy.cuts import slots
 
-_HALVINGS = 20
+_HALVINGS: Final = 20
 
 
 def whole(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
@@ -20,57 +22,74 @@ def whole(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: P
 
     If the rates do not fit, the largest common fraction of them that does is served.
     """
-    count = len(fleet.gpus)
-    if not demand or not count:
-        return Plan(unserved_rps={one.model: one.rate_rps for one in demand})
-    demand, left_out = _remembered(demand, fleet, profiles)
-    fraction, cycle = _largest_fraction(demand, profiles, count)
+    tables = Tables(profiles)
+    asked = checked(demand, fleet, tables)
+    kept, left_out = _remembered(asked.wanted, fleet.gpus, profiles)
+    unserved = {one.model: one.rate_rps for one in left_out}
+    reasons = {one.model: "it does not fit in memory beside the others" for one in left_out}
+    if not kept:
+        return asked.plan((), unserved, reasons)
+    fraction, turns = _largest(kept, tables, len(fleet.gpus))
+    cycle = fit(turns)
     if cycle is None:
-        batches, duty_ms = [1] * len(demand), 0.0
-    else:
-        batches, duty_ms = list(cycle.batches), cycle.duty_ms
-    slots = tuple(
-        Slot(one.model, batch, one.rate_rps * fraction / count)
-        for one, batch in zip(demand, batches, strict=True)
+        full = {one.model: one.rate_rps for one in kept}
+        why = "one row of each takes longer than the tightest SLO allows"
+        return asked.plan((), full | unserved, dict.fromkeys(full, why) | reasons)
+    each = slots(turns, cycle)
+    parts = tuple(Partition(f"{gpu.id}:0", gpu.id, 100, each, cycle.duty_ms) for gpu in fleet.gpus)
+    short = {one.model: one.rate_rps * (1 - fraction) for one in kept if fraction < 1}
+    return asked.plan(
+        parts, short | unserved, dict.fromkeys(short, "the accelerators are full") | reasons
     )
-    partitions = tuple(Partition(f"{gpu.id}:0", gpu.id, 100, slots, duty_ms) for gpu in fleet.gpus)
-    unserved = {d.model: d.rate_rps * (1 - fraction) for d in demand if fraction < 1}
-    reasons = dict.fromkeys(unserved, "the accelerators are full")
-    unserved |= {d.model: d.rate_rps for d in left_out}
-    reasons |= {d.model: "it does not fit in memory beside the others" for d in left_out}
-    return Plan(partitions, unserved, reasons)
+
+
+def whole_packed(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    """The same on the first accelerators of the fleet, as few as leave no more unserved.
+
+    Each has every model, so more of them is never worse: found by halving.
+    """
+    best = whole(demand, fleet, profiles, current)
+    low, high = 0, len(fleet.gpus)
+    while high - low > 1:
+        middle = (low + high) // 2
+        plan = whole(demand, Fleet(fleet.gpus[:middle]), profiles, current)
+        if plan.unserved_rps == best.unserved_rps:
+            best, high = plan, middle
+        else:
+            low = middle
+    return best
 
 
 def _remembered(
-    demand: Sequence[Demand], fleet: Fleet, profiles: Profiles
+    demand: Sequence[Demand], gpus: Sequence[Gpu], profiles: Profiles
 ) -> tuple[list[Demand], list[Demand]]:
-    """Those that fit together in the smallest memory, in the order asked for, and the rest."""
-    room_bytes = min(gpu.memory_bytes for gpu in fleet.gpus)
+    """Those that fit together in every memory, in the order asked for, and the rest."""
     kept: list[Demand] = []
     left_out: list[Demand] = []
     for one in demand:
-        together = needed_bytes([d.model for d in (*kept, one)], profiles)
-        (kept if together <= room_bytes else left_out).append(one)
+        together = [(100, [d.model for d in (*kept, one)])]
+        fits = all(holds(gpu, together, profiles) for gpu in _distinct(gpus))
+        (kept if fits else left_out).append(one)
     return kept, left_out
 
 
-def _largest_fraction(
-    demand: Sequence[Demand], profiles: Profiles, count: int
-) -> tuple[float, DutyCycle | None]:
-    cycle = fit(_turns(demand, profiles, 1.0 / count))
-    if cycle is not None:
-        return 1.0, cycle
-    low, high, best = 0.0, 1.0, None
+def _distinct(gpus: Sequence[Gpu]) -> list[Gpu]:
+    return list({(gpu.memory_bytes, gpu.walls): gpu for gpu in gpus}.values())
+
+
+def _largest(demand: Sequence[Demand], tables: Tables, count: int) -> tuple[float, list[Turn]]:
+    """The largest part of every rate that fits, and the turns of one accelerator."""
+
+    def turns(part: float) -> list[Turn]:
+        return [tables.turn(one, one.rate_rps * part / count, 100) for one in demand]
+
+    if shortest(turns(1.0)) is not None:
+        return 1.0, turns(1.0)
+    low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        cycle = fit(_turns(demand, profiles, middle / count))
-        if cycle is None:
+        if shortest(turns(middle)) is None:
             high = middle
         else:
-            low, best = middle, cycle
-    return low, best
-
-
-def _turns(demand: Sequence[Demand], profiles: Profiles, fraction: float) -> list[Turn]:
-    scaled = (replace(one, rate_rps=one.rate_rps * fraction) for one in demand)
-    return [turn(one, surface(profiles[one.model]), 100) for one in scaled]
+            low = middle
+    return low, turns(low)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.perf.latency import surface
-from interlace.perf.memory import needed_bytes
+from interlace.perf.memory import holds
+from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
+from interlace.policy.checked import checked
 
 #: Accelerator time that a model of unknown rate is taken to want.
 _UNKNOWN_SHARE = 0.02
@@ -33,20 +34,27 @@ class Widest:
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
-        wanted = [_with_rate(one, profiles) for one in demand]
+        tables = Tables(profiles)
+        asked = checked([_with_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
+        wanted = asked.wanted
         servable = [d for d in wanted if not self._hopeless(d, fleet, profiles, current)]
         factor = self._largest(servable, fleet, profiles, current)
         plan = self.planner(_scaled(servable, factor), fleet, profiles, current)
-        plan = _housed(plan, wanted, fleet, profiles)
+        plan = _housed(plan, wanted, fleet, tables)
         short = {d.model: d.rate_rps * (1 - factor) for d in servable if factor < 1}
         lost = {d.model: d.rate_rps for d in wanted if d not in servable}
         reasons = {name: "the accelerators are full" for name in short}
-        reasons |= {d.model: _why_hopeless(d, profiles) for d in wanted if d not in servable}
+        reasons |= {d.model: _why_hopeless(d, tables) for d in wanted if d not in servable}
         housed = {slot.model for p in plan.partitions for slot in p.slots}
         for one in (d for d in servable if d.model not in housed):
             lost[one.model] = one.rate_rps
             reasons[one.model] = "no accelerator has the memory or the time left for it"
-        return replace(plan, unserved_rps=short | lost, reasons=reasons, headroom=factor)
+        return replace(
+            plan,
+            unserved_rps=asked.unserved_rps | short | lost,
+            reasons=asked.reasons | reasons,
+            headroom=factor,
+        )
 
     def _hopeless(self, one: Demand, fleet: Fleet, profiles: Profiles, current: Plan) -> bool:
         alone = replace(one, rate_rps=_TRICKLE_RPS)
@@ -66,29 +74,32 @@ class Widest:
         return low
 
 
-def _with_rate(one: Demand, profiles: Profiles) -> Demand:
-    if one.rate_rps > 0:
+def _with_rate(one: Demand, tables: Tables) -> Demand:
+    """A rate of zero is an unknown one; what cannot be looked up is left to be refused."""
+    profile = tables.profiles.get(one.model)
+    if one.rate_rps != 0 or profile is None or not profile.points:
         return one
-    alone_ms = surface(profiles[one.model]).latency_ms(1, 100)
-    return replace(one, rate_rps=1000.0 * _UNKNOWN_SHARE / alone_ms)
+    alone_ms = tables.surface(one.model).latency_ms(1, 100)
+    return replace(one, rate_rps=1000.0 * _UNKNOWN_SHARE / alone_ms if alone_ms > 0 else 1.0)
 
 
 def _scaled(demand: Sequence[Demand], factor: float) -> list[Demand]:
     return [replace(one, rate_rps=one.rate_rps * factor) for one in demand]
 
 
-def _housed(plan: Plan, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles) -> Plan:
+def _housed(plan: Plan, demand: Sequence[Demand], fleet: Fleet, tables: Tables) -> Plan:
     """The plan with a slot of rate 0 for every model that has none and could meet its SLO."""
     partitions = list(plan.partitions) or [Partition(f"{g.id}:0", g.id, 100) for g in fleet.gpus]
     for one in demand:
         if any(slot.model == one.model for p in partitions for slot in p.slots):
             continue
-        latency = surface(profiles[one.model])
+        latency = tables.surface(one.model)
         homes = [
             p
             for p in partitions
-            if latency.latency_ms(1, p.share_pct) <= one.slo_ms
-            and _remembers(p, one.model, partitions, fleet, profiles)
+            if p.share_pct >= latency.shares_pct[0]
+            and latency.latency_ms(1, p.share_pct) <= one.slo_ms
+            and _remembers(p, one.model, partitions, fleet, tables)
         ]
         if homes:
             home = min(homes, key=lambda p: (len(p.slots), p.id))
@@ -98,19 +109,19 @@ def _housed(plan: Plan, demand: Sequence[Demand], fleet: Fleet, profiles: Profil
 
 
 def _remembers(
-    home: Partition,
-    model: str,
-    partitions: Sequence[Partition],
-    fleet: Fleet,
-    profiles: Profiles,
+    home: Partition, model: str, partitions: Sequence[Partition], fleet: Fleet, tables: Tables
 ) -> bool:
     """True if the accelerator's memory holds one more instance of the model."""
-    held = [slot.model for p in partitions if p.gpu == home.gpu for slot in p.slots]
-    return needed_bytes([*held, model], profiles) <= fleet.gpu(home.gpu).memory_bytes
+    held = [
+        (p.share_pct, [slot.model for slot in p.slots] + [model] * (p is home))
+        for p in partitions
+        if p.gpu == home.gpu
+    ]
+    return holds(fleet.gpu(home.gpu), held, tables.profiles)
 
 
-def _why_hopeless(one: Demand, profiles: Profiles) -> str:
-    alone_ms = surface(profiles[one.model]).latency_ms(1, 100)
+def _why_hopeless(one: Demand, tables: Tables) -> str:
+    alone_ms = tables.surface(one.model).latency_ms(1, 100)
     return (
         f"one row alone takes {alone_ms:.1f} ms on a whole accelerator; with as long a wait before "
         f"it, that is more than the SLO of {one.slo_ms:g} ms: raise the SLO above "
