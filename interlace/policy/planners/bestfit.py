@@ -3,72 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from interlace.core.hardware import Fleet, Gpu
+from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.perf.tables import Tables
-from interlace.policy.bins import FULL, ROUNDING, Bin, Board, Loads
 from interlace.policy.checked import checked
+from interlace.policy.cuts import Cut, Glet, cuts, partitions
+
+_ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class BestFit:
-    """Every model has partitions to itself, of the smallest share that serves what is left of it.
+def bestfit(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    """The smallest share that serves each rate alone, where it leaves the least over.
 
-    Each goes to the accelerator that it leaves least of. A rate that no share serves alone first
-    has partitions of the share that serves most. Nothing is shared in time, and neighbours are
-    taken not to slow each other (gpulet section 2.4). Models in the order of their rate, highest
-    first, which the paper does not give.
+    No time sharing and no interference, any number of partitions to an accelerator. Models come by
+    rate * SLO, as in gpulet's own planner. Where the paper is silent: a rate that no share serves
+    takes the largest shares, one after the other, and then the smallest for what is left.
     """
-
-    def __call__(
-        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
-    ) -> Plan:
-        tables = Tables(profiles)
-        asked = checked(demand, fleet, tables)
-        wanted, unserved, reasons = asked.wanted, asked.unserved_rps, asked.reasons
-        board = Board(fleet, Loads(wanted, tables))
-        for one in sorted(wanted, key=lambda d: (-d.rate_rps, d.model)):
-            left_rps = self._place(one, board)
-            if left_rps > ROUNDING * one.rate_rps:
-                unserved[one.model] = left_rps
-                reasons[one.model] = FULL
-        return Plan(board.partitions(), unserved, reasons)
-
-    def _place(self, one: Demand, board: Board) -> float:
-        """Partitions for the model while any fits; the rate that is left."""
+    tables = Tables(profiles)
+    asked = checked(demand, fleet, tables)
+    every = cuts(fleet)
+    unserved: dict[str, float] = {}
+    for one in sorted(asked.wanted, key=lambda d: (d.rate_rps * d.slo_ms, d.model)):
         left_rps = one.rate_rps
-        while left_rps > ROUNDING * one.rate_rps:
-            best = _best(one.model, left_rps, board)
-            if best is None:
+        while left_rps > one.rate_rps * _ROUNDING:
+            placed_rps = _place(one, left_rps, every, tables)
+            if not placed_rps:
                 break
-            gpu, share_pct = best
-            rate_rps = min(left_rps, board.loads.saturated_rps(one.model, share_pct))
-            board.add(Bin(gpu, share_pct), one.model, rate_rps)
-            left_rps -= rate_rps
-        return left_rps
+            left_rps -= placed_rps
+        if left_rps > one.rate_rps * _ROUNDING:
+            unserved[one.model] = left_rps
+    reasons = dict.fromkeys(unserved, "no accelerator has a share left that is large enough for it")
+    return asked.plan(partitions(every), unserved, reasons)
 
 
-def _best(model: str, rate_rps: float, board: Board) -> tuple[Gpu, int] | None:
-    """Where the model's next partition goes, and its share; ``None`` if there is no place."""
-    for share_pct in _wanted(model, rate_rps, board):
-        fitting = [
-            gpu
-            for gpu in board.gpus
-            if gpu.legal([*(one.share_pct for one in board.on(gpu)), share_pct])
-            and board.remembers(Bin(gpu, share_pct), [model])
-        ]
-        if fitting:
-            return min(fitting, key=lambda gpu: board.rest_pct(gpu) - share_pct), share_pct
-    return None
-
-
-def _wanted(model: str, rate_rps: float, board: Board) -> list[int]:
-    """Shares to try in order: the least that serves the rate, larger ones, then smaller ones."""
-    shares = sorted({share for gpu in board.gpus for share in gpu.shares_pct})
-    served = {share: board.loads.saturated_rps(model, share) for share in shares}
-    enough = [share for share in shares if served[share] >= rate_rps]
-    part = [share for share in shares if 0 < served[share] < rate_rps]
-    return [*enough, *sorted(part, key=lambda share: (-served[share], share))]
+def _place(one: Demand, rate_rps: float, every: Sequence[Cut], tables: Tables) -> float:
+    """One partition for as much of the rate as it serves; 0 if there is no place for it."""
+    shares = sorted({share for cut in every for share in cut.gpu.shares_pct})
+    wanted_pct = tables.required_pct(one, rate_rps, shares) or shares[-1]
+    fitting = []
+    for index, cut in enumerate(every):
+        share_pct = cut.share(wanted_pct)
+        if share_pct is not None and cut.holds(Glet(share_pct), one.model, tables.profiles):
+            fitting.append((cut.remaining_pct, share_pct, index))
+    if not fitting:
+        return 0.0
+    _, share_pct, index = min(fitting)
+    placed_rps = min(rate_rps, tables.saturated_rps(one, share_pct))
+    if placed_rps > 0:
+        every[index].add(Glet(share_pct, [tables.turn(one, placed_rps, share_pct)]))
+    return placed_rps

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import insort
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from interlace.core.hardware import Fleet, Gpu
+from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.perf.duty import Turn, shortest
-from interlace.perf.interference import Interference
+from interlace.perf.crowding import Load, runners, settled, slowed
+from interlace.perf.duty import Turn, fit, room_rps, shortest
+from interlace.perf.interference import ConstantFactor, Interference, Runner
 from interlace.perf.tables import Tables
-from interlace.policy.bins import FULL, ROUNDING, Bin, Board, Loads
 from interlace.policy.checked import checked
+from interlace.policy.cuts import Cut, Glet, cuts, partitions
+
+#: A part of a rate that is rounding.
+_ROUNDING: Final = 1e-9
+#: A newcomer makes its neighbours' batches larger and so slows itself: parts of its rate to try.
+_PARTS: Final = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
+_UNDISTURBED: Final = ConstantFactor(1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Gpulet:
     """Algorithm 1. ``glets_per_gpu`` is two in the paper; 0 is no bound.
 
-    ``interference`` is the paper's intf (line 20): every batch is as slow as the worst model in
-    each other glet of its accelerator makes it, and a glet is not taken if its neighbours' cycles
-    no longer hold beside it. Without one this is the paper's "glet", with one its "glet+int".
+    Where the paper is silent:
 
-    Where the paper is silent: a model that fits no empty glet whole is merged into a shared one at
-    the highest rate that fits, and what is then left is unserved.
+    - Temporal sharing (line 22) is tried before an empty glet is split, not after: the glet that
+      merging would give back is not taken. The smallest glet whose cycle takes the whole rate does.
+    - Where no empty glet is left (line 4), a shared one takes the highest part that fits.
+    - Interference (line 20) is that of the models and batches on the rest of the accelerator, and
+      those must keep their own SLOs beside the newcomer.
+    - No slack is left unplanned and no rate is raised, as the published code does.
     """
 
-    interference: Interference | None = None
+    interference: Interference = _UNDISTURBED
     glets_per_gpu: int = 2
 
     def __call__(
@@ -35,110 +46,146 @@ class Gpulet:
     ) -> Plan:
         tables = Tables(profiles)
         asked = checked(demand, fleet, tables)
-        wanted, unserved, reasons = asked.wanted, asked.unserved_rps, asked.reasons
-        search = _Search(self, fleet, Loads(wanted, tables))
-        for one in sorted(wanted, key=lambda d: (d.rate_rps * d.slo_ms, d.model)):  # line 2
+        search = _Search(self, fleet, tables)
+        unserved: dict[str, float] = {}
+        for one in sorted(asked.wanted, key=lambda d: (d.rate_rps * d.slo_ms, d.model)):  # line 2
             left_rps = search.place(one)
-            if left_rps > ROUNDING * one.rate_rps:
+            if left_rps > one.rate_rps * _ROUNDING:
                 unserved[one.model] = left_rps
-                reasons[one.model] = FULL
-        return Plan(search.board.partitions(), unserved, reasons)
+        reasons = dict.fromkeys(unserved, "every partition that could hold it is full")
+        return asked.plan(partitions(search.cuts), unserved, reasons)
 
 
 class _Search:
     """The remaining and the allocated glets of one run of Algorithm 1."""
 
-    def __init__(self, policy: Gpulet, fleet: Fleet, loads: Loads) -> None:
-        self.board = Board(fleet, loads, policy.interference)
-        self._bound = policy.glets_per_gpu
-        self._loads = loads
+    def __init__(self, policy: Gpulet, fleet: Fleet, tables: Tables) -> None:
+        self._policy = policy
+        self._tables = tables
         self._shares = sorted({share for gpu in fleet.gpus for share in gpu.shares_pct})
+        self.cuts = cuts(fleet, policy.glets_per_gpu)
+        self._allocated: list[tuple[int, int, int, Glet, Cut]] = []
+        #: Part of its time that a glet is busy at least, by ``Tables.saturated_rps``.
+        self._busy: dict[Glet, float] = {}
 
     def place(self, one: Demand) -> float:
         """Allocate glets for a model until its rate is met or nothing fits; the rate left over."""
         left_rps = one.rate_rps
-        efficient_pct = self._max_efficient(one.model)  # line 6
-        while efficient_pct is not None and left_rps > ROUNDING * one.rate_rps:  # line 4
-            required_pct = self._min_required(one.model, left_rps)  # line 7
-            ideal_pct = min(efficient_pct, required_pct or efficient_pct)  # line 8
-            placed_rps = (
-                self._merge(one.model, left_rps, ideal_pct)
-                or self._best_fit(one.model, left_rps, ideal_pct)
-                or self._squeeze(one.model, left_rps)
-            )
-            if not placed_rps > ROUNDING * one.rate_rps:
+        while left_rps > one.rate_rps * _ROUNDING:  # line 4
+            efficient = self._tables.efficient_pct(one, self._shares)  # line 6
+            if efficient is None:
+                break
+            required = self._tables.required_pct(one, left_rps, self._shares)  # line 7
+            ideal_pct = efficient if required is None else min(efficient, required)  # line 8
+            placed_rps = self._merge(one, left_rps)
+            placed_rps = placed_rps or self._best_fit(one, left_rps, ideal_pct)
+            placed_rps = placed_rps or self._squeeze(one, left_rps)
+            if not placed_rps:
                 break
             left_rps -= placed_rps
         return left_rps
 
-    def _max_efficient(self, model: str) -> int | None:
-        """MaxEfficientPartition: the knee of the rate that each size can serve (Figure 9).
-
-        The knee is where the curve, scaled to its last point, is highest above the diagonal.
-        ``None`` if no size meets the SLO at all.
-        """
-        rates = {s: self._loads.saturated_rps(model, s) for s in self._shares}
-        usable = [share for share in self._shares if rates[share] > 0]
-        if not usable:
-            return None
-        return max(usable, key=lambda s: (rates[s] / rates[usable[-1]] - s / 100, -s))
-
-    def _min_required(self, model: str, rate_rps: float) -> int | None:
-        """MinRequiredPartition: the smallest size that serves the rate alone (Figure 9)."""
-        for share in self._shares:
-            alone = self._loads.turn(model, share)
-            if alone and shortest([Turn(model, rate_rps, alone.slo_ms, alone.latency_ms)]):
-                return share
-        return None
-
-    def _merge(self, model: str, rate_rps: float, ideal_pct: int) -> float:
+    def _merge(self, one: Demand, rate_rps: float) -> float:
         """Share an allocated glet in time (line 22): its duty cycle must take the whole rate."""
-        for glet in sorted(self.board.bins, key=lambda one: one.share_pct):
-            if glet.share_pct >= ideal_pct and self.board.admits(glet, model, rate_rps):
-                self.board.add(glet, model, rate_rps)
+        for glet, cut in self._roomy(one, rate_rps):
+            before_rps = glet.rate_rps(one.model)
+            turn = self._tables.turn(one, before_rps + rate_rps, glet.share_pct)
+            turns = [*glet.without(one.model), turn]
+            if cut.holds(glet, one.model, self._tables.profiles) and self._settle(cut, glet, turns):
+                self._count(glet, one, rate_rps)
                 return rate_rps
         return 0.0
 
-    def _best_fit(self, model: str, rate_rps: float, ideal_pct: int) -> float:
-        """The smallest remaining glet that is large enough, split if it can be (lines 14 to 26)."""
-        tried: set[tuple[object, ...]] = set()
-        for size_pct, gpu in self._remaining():
-            kind = (gpu.kind, gpu.memory_bytes, gpu.shares_pct, gpu.layouts, gpu.walls)
-            if size_pct < ideal_pct or (kind in tried and not self.board.on(gpu)):
-                continue  # an empty accelerator like one that was of no use
-            glet = Bin(gpu, self._split_pct(gpu, size_pct, ideal_pct))
-            placed_rps = min(rate_rps, self.board.room_rps(glet, model))
-            if placed_rps and self.board.admits(glet, model, placed_rps):
-                self.board.add(glet, model, placed_rps)
+    def _best_fit(self, one: Demand, rate_rps: float, ideal_pct: int) -> float:
+        """The smallest empty glet that is large enough, split if it can be (lines 14 to 26)."""
+        order = sorted(range(len(self.cuts)), key=lambda i: (self.cuts[i].remaining_pct, i))
+        for index in order:
+            cut = self.cuts[index]
+            share_pct = cut.share(ideal_pct)
+            if share_pct is None:
+                continue
+            glet = Glet(share_pct)
+            placed_rps = self._fill(cut, glet, one, rate_rps)
+            if placed_rps:
+                cut.add(glet)
+                insort(self._allocated, (share_pct, index, len(cut.glets), glet, cut))
                 return placed_rps
-            if not self.board.on(gpu):
-                tried.add(kind)
         return 0.0
 
-    def _squeeze(self, model: str, rate_rps: float) -> float:
-        """Nothing takes the whole rate: the most of it that a shared glet takes."""
-        best, best_rps = None, 0.0
-        for glet in self.board.bins:
-            if min(rate_rps, self.board.most_rps(glet, model)) > best_rps:
-                room_rps = min(rate_rps, self.board.room_rps(glet, model))
-                if room_rps > best_rps and self.board.admits(glet, model, room_rps):
-                    best, best_rps = glet, room_rps
-        if best is not None:
-            self.board.add(best, model, best_rps)
-        return best_rps
+    def _squeeze(self, one: Demand, rate_rps: float) -> float:
+        """Nothing takes the whole rate: the highest part of it that a shared glet takes."""
+        rooms = [(self._room(cut, glet, one), glet, cut) for glet, cut in self._roomy(one, 0.0)]
+        for room, glet, cut in sorted(rooms, key=lambda r: -r[0]):
+            if room <= one.rate_rps * _ROUNDING:
+                break
+            placed_rps = self._fill(cut, glet, one, rate_rps)
+            if placed_rps:
+                return placed_rps
+        return 0.0
 
-    def _remaining(self) -> list[tuple[int, Gpu]]:
-        """Remaining glets by size (line 14): what is left of every accelerator."""
-        found = []
-        for gpu in self.board.gpus:
-            if not self._bound or len(self.board.on(gpu)) < self._bound:
-                found.append((self.board.rest_pct(gpu), gpu))
-        return sorted((one for one in found if one[0]), key=lambda one: one[0])
+    def _roomy(self, one: Demand, rate_rps: float) -> Iterator[tuple[Glet, Cut]]:
+        """Allocated glets, smallest first, that the rate does not keep busy for too long."""
+        saturated = self._tables.saturated_rps
+        for share_pct, _, _, glet, cut in self._allocated:
+            most_rps = saturated(one, share_pct)
+            if most_rps > 0 and self._busy[glet] + rate_rps / most_rps <= 1.0 + _ROUNDING:
+                yield glet, cut
 
-    def _split_pct(self, gpu: Gpu, size_pct: int, ideal_pct: int) -> int:
-        """The part of a remaining glet that is taken: the last glet of a GPU is taken whole."""
-        here = [one.share_pct for one in self.board.on(gpu)]
-        if self._bound and len(here) + 1 >= self._bound:
-            return size_pct
-        legal = (s for s in gpu.shares_pct if s >= ideal_pct and gpu.legal([*here, s]))
-        return next(legal, size_pct)
+    def _fill(self, cut: Cut, glet: Glet, one: Demand, limit_rps: float) -> float:
+        """As much of a rate as fits the glet, at most ``limit_rps``; what was placed."""
+        if not cut.holds(glet, one.model, self._tables.profiles):
+            return 0.0
+        before_rps = glet.rate_rps(one.model)
+        most_rps = min(limit_rps, self._room(cut, glet, one))
+        for part in _PARTS:
+            rate_rps = most_rps * part
+            if rate_rps <= one.rate_rps * _ROUNDING:
+                break
+            turn = self._tables.turn(one, before_rps + rate_rps, glet.share_pct)
+            if self._settle(cut, glet, [*glet.without(one.model), turn]):
+                self._count(glet, one, rate_rps)
+                return rate_rps
+        return 0.0
+
+    def _count(self, glet: Glet, one: Demand, rate_rps: float) -> None:
+        part = rate_rps / self._tables.saturated_rps(one, glet.share_pct)
+        self._busy[glet] = self._busy.get(glet, 0.0) + part
+
+    def _room(self, cut: Cut, glet: Glet, one: Demand) -> float:
+        """The highest rate that the glet takes on top, its neighbours as they are."""
+        turn = self._tables.turn(one, 0.0, glet.share_pct)
+        others, beside = glet.without(one.model), self._beside(cut, glet)
+        if beside:
+            interference = self._policy.interference
+            others = [slowed(t, glet.share_pct, beside, interference) for t in others]
+            turn = slowed(turn, glet.share_pct, beside, interference)
+        return room_rps(others, turn) - glet.rate_rps(one.model)
+
+    def _beside(self, cut: Cut, glet: Glet) -> list[list[Runner]]:
+        """Who runs in the other glets of the accelerator, if it matters."""
+        if self._policy.interference == _UNDISTURBED:
+            return []
+        others = [g for g in cut.glets if g is not glet]
+        cycles = [(g, g.cycle or fit(g.turns)) for g in others]
+        return [runners(_load(g), cycle) for g, cycle in cycles if cycle is not None]
+
+    def _settle(self, cut: Cut, glet: Glet, turns: list[Turn]) -> bool:
+        """Give the glet these turns if it and its neighbours then keep their SLOs."""
+        others = [g for g in cut.glets if g is not glet]
+        if self._policy.interference == _UNDISTURBED or not others:
+            if shortest(turns) is None:
+                return False
+            glet.turns, glet.cycle = turns, None
+            return True
+        loads = [*map(_load, others), (glet.share_pct, turns)]
+        cycles = settled(loads, self._policy.interference)
+        if cycles is None:
+            return False
+        glet.turns = turns
+        for one, cycle in zip([*others, glet], cycles, strict=True):
+            one.cycle = cycle
+        return True
+
+
+def _load(glet: Glet) -> Load:
+    return glet.share_pct, glet.turns

@@ -1,41 +1,29 @@
-"""Squishy bin packing: the planner of Nexus, as gpulet describes and uses it (section 2.2)."""
+"""Squishy bin packing: the planner of Nexus (SOSP 2019, Algorithm 1; gpulet section 2.2)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.perf.duty import Turn
+from interlace.perf.duty import DutyCycle, Turn
 from interlace.perf.tables import Tables
-from interlace.policy.bins import FULL, ROUNDING, Bin, Board, Loads
 from interlace.policy.checked import checked
+from interlace.policy.cuts import Cut, Glet, cuts, partitions
 
-
-class _Node(NamedTuple):
-    """Residual loads in one duty cycle; every load's own cycle is at least ``duty_ms``."""
-
-    turns: tuple[Turn, ...]
-    duty_ms: float
-    busy_ms: float
-
-    @property
-    def occupancy(self) -> float:
-        return self.busy_ms / self.duty_ms
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Nexus:
-    """Squishy bin packing over uncut accelerators, or each cut into ``parts`` even ones.
+    """Saturated loads get bins of their own, residual loads are merged pair by pair.
 
-    A model's rate is first served by saturated partitions, whose batch has the highest throughput
-    with 2 L(b) <= SLO. What is left is a residual load: the largest batch with L(b) + b / rate <=
-    SLO and a duty cycle of b / rate. Residual loads are merged, largest occupancy first, into the
-    cycle that becomes fullest: its length is the shorter one, batches shrink to what arrives in it,
-    and executions must fit (Nexus, SOSP 2019, Algorithm 1; gpulet sections 2.2 and 2.4).
+    A bin is an uncut accelerator, or one of ``parts`` even parts of it (gpulet section 3.2). A
+    residual load of rate r runs the largest b with L(b) + b / r <= SLO every b / r, or, where even
+    one row's wait is too long, one row every SLO - L(1). Merged loads keep the shorter cycle, with
+    b_i = ceil(duty * r_i), and each load joins the bin that it makes fullest.
     """
 
     parts: int = 1
@@ -45,107 +33,117 @@ class Nexus:
     ) -> Plan:
         tables = Tables(profiles)
         asked = checked(demand, fleet, tables)
-        wanted, unserved, reasons = asked.wanted, asked.unserved_rps, asked.reasons
-        board = Board(fleet, Loads(wanted, tables))
-        share_pct = self._share_pct(fleet)
-        residual: list[_Node] = []
-        for one in sorted(wanted, key=lambda d: (-d.rate_rps, d.model)):
-            left_rps = self._saturate(one, board, share_pct)
-            alone = board.loads.turn(one.model, share_pct) if left_rps else None
-            load = _residual(replace(alone, rate_rps=left_rps)) if alone else None
-            if load is not None:
-                residual.append(load)
-            elif left_rps > ROUNDING * one.rate_rps:
-                unserved[one.model] = left_rps
-                reasons[one.model] = FULL
-        for node in _merged(residual, board, share_pct):
-            if not self._place(node, board, share_pct):
-                lost = {t.model: unserved.get(t.model, 0.0) + t.rate_rps for t in node.turns}
-                unserved |= lost
-                reasons |= dict.fromkeys(lost, FULL)
-        return Plan(board.partitions(), unserved, reasons)
+        packing = _Packing(fleet, tables, self.parts)
+        residual = [(one, packing.saturate(one)) for one in asked.wanted]
+        left = [(one, rate) for one, rate in residual if rate > one.rate_rps * _ROUNDING]
+        unserved = packing.pack(left)
+        reasons = dict.fromkeys(unserved, "no bin has the time or the memory left for it")
+        return asked.plan(partitions(packing.cuts), unserved, reasons)
 
-    def _share_pct(self, fleet: Fleet) -> int:
-        """The share of every partition: the largest that may stand ``parts`` times."""
-        shares = fleet.gpus[0].shares_pct if fleet.gpus else (100,)
-        even = [
-            share
-            for share in shares
-            if share * self.parts <= 100 and all(g.legal([share] * self.parts) for g in fleet.gpus)
-        ]
-        return even[-1] if even else 100
 
-    def _saturate(self, one: Demand, board: Board, share_pct: int) -> float:
-        """Partitions of the model alone, each at its highest rate; the rate that is left."""
-        most_rps = board.loads.saturated_rps(one.model, share_pct)
+class _Packing:
+    """Bins while they are filled, in the fleet's order."""
+
+    def __init__(self, fleet: Fleet, tables: Tables, parts: int) -> None:
+        self._tables = tables
+        self.cuts = cuts(fleet)
+        self._empty = [(cut, share) for cut in self.cuts for share in _even(cut.gpu, parts)]
+        self._bins: list[tuple[Cut, Glet]] = []
+
+    def saturate(self, one: Demand) -> float:
+        """Whole bins for as much of the rate as keeps them busy; the residual rate."""
         left_rps = one.rate_rps
-        while most_rps > 0 and left_rps >= most_rps:
-            gpu = self._free(board, share_pct, [one.model])
-            if gpu is None:
-                break
-            board.add(Bin(gpu, share_pct), one.model, most_rps)
-            left_rps -= most_rps
-        return left_rps if left_rps > ROUNDING * one.rate_rps else 0.0
+        for cut, share_pct in list(self._empty):
+            most_rps = self._tables.saturated_rps(one, share_pct)
+            if most_rps <= 0 or left_rps < most_rps * (1 - _ROUNDING):
+                continue
+            turn = self._tables.turn(one, min(left_rps, most_rps), share_pct)
+            if self._open(cut, Glet(share_pct, [turn], _alone(turn))):
+                left_rps -= turn.rate_rps
+        return max(left_rps, 0.0)
 
-    def _place(self, node: _Node, board: Board, share_pct: int) -> bool:
-        gpu = self._free(board, share_pct, [one.model for one in node.turns])
-        if gpu is None:
+    def pack(self, residual: Sequence[tuple[Demand, float]]) -> dict[str, float]:
+        """Residual loads by occupancy, the fullest first; what found no bin."""
+        unserved: dict[str, float] = {}
+        for one, rate_rps in sorted(residual, key=self._emptiness):
+            if not (self._join(one, rate_rps) or self._open_for(one, rate_rps)):
+                unserved[one.model] = rate_rps
+        return unserved
+
+    def _emptiness(self, load: tuple[Demand, float]) -> tuple[float, str]:
+        one, rate_rps = load
+        cycle = _alone(self._tables.turn(one, rate_rps, 100))
+        return -(cycle.occupancy if cycle else 1.0), one.model
+
+    def _join(self, one: Demand, rate_rps: float) -> bool:
+        best: tuple[float, Glet, list[Turn], DutyCycle] | None = None
+        for cut, glet in self._bins:
+            if one.model in glet.models:
+                continue
+            turns = [*glet.turns, self._tables.turn(one, rate_rps, glet.share_pct)]
+            cycle = _merged(glet, turns)
+            if cycle is None or (best and cycle.occupancy <= best[0]):
+                continue
+            if cut.holds(glet, one.model, self._tables.profiles):
+                best = cycle.occupancy, glet, turns, cycle
+        if best is None:
             return False
-        home = Bin(gpu, share_pct)
-        for one in node.turns:
-            board.add(home, one.model, one.rate_rps)
+        _, glet, glet.turns, glet.cycle = best
         return True
 
-    def _free(self, board: Board, share_pct: int, models: Sequence[str]) -> Gpu | None:
-        """The first accelerator with an empty partition and the memory for these models."""
-        for gpu in board.gpus:
-            here = [one.share_pct for one in board.on(gpu)]
-            if len(here) < self.parts and gpu.legal([*here, share_pct]):
-                home = Bin(gpu, share_pct)
-                if board.remembers(home, models):
-                    return gpu
+    def _open_for(self, one: Demand, rate_rps: float) -> bool:
+        for cut, share_pct in list(self._empty):
+            turn = self._tables.turn(one, rate_rps, share_pct)
+            cycle = _alone(turn)
+            if cycle and self._open(cut, Glet(share_pct, [turn], cycle)):
+                return True
+        return False
+
+    def _open(self, cut: Cut, glet: Glet) -> bool:
+        model = glet.turns[0].model
+        if not cut.holds(Glet(glet.share_pct), model, self._tables.profiles):
+            return False
+        cut.add(glet)
+        self._bins.append((cut, glet))
+        self._empty.remove((cut, glet.share_pct))
+        return True
+
+
+def _even(gpu: Gpu, parts: int) -> list[int]:
+    """The largest share of which ``parts`` may stand side by side, that many times."""
+    for share in reversed(gpu.shares_pct):
+        if gpu.legal([share] * parts):
+            return [share] * parts
+    return []
+
+
+def _alone(turn: Turn) -> DutyCycle | None:
+    """A residual or saturated load in a bin of its own."""
+    for batch in range(turn.max_batch, 0, -1):
+        run_ms, duty_ms = turn.latency_ms[batch], 1000.0 * batch / turn.rate_rps
+        late = run_ms + duty_ms > turn.slo_ms * (1 + _ROUNDING)
+        if not late and run_ms <= duty_ms * (1 + _ROUNDING):
+            return DutyCycle(duty_ms, (batch,), run_ms)
+    if not turn.max_batch:
         return None
+    run_ms = turn.latency_ms[1]
+    duty_ms = turn.slo_ms - run_ms
+    fits = duty_ms >= run_ms and turn.rate_rps * duty_ms <= 1000.0 * (1 + _ROUNDING)
+    return DutyCycle(duty_ms, (1,), run_ms) if fits else None
 
 
-def _residual(load: Turn) -> _Node | None:
-    """A residual load in a cycle of its own; ``None`` if it has none within its SLO."""
-    for batch in range(load.max_batch, 0, -1):
-        gather_ms = 1000.0 * batch / load.rate_rps
-        run_ms = load.latency_ms[batch]
-        if batch == 1:
-            gather_ms = min(gather_ms, load.slo_ms - run_ms)
-        if gather_ms + run_ms <= load.slo_ms and run_ms <= gather_ms:
-            return _Node((load,), gather_ms, run_ms)
-    return None
-
-
-def _merged(loads: Sequence[_Node], board: Board, share_pct: int) -> list[_Node]:
-    """Nodes after every load, largest occupancy first, joined the one that becomes fullest."""
-    nodes: list[_Node] = []
-    for load in sorted(loads, key=lambda n: (-n.occupancy, n.turns[0].model)):
-        joined = [(_joined(node, load), index) for index, node in enumerate(nodes)]
-        fitting = [
-            (node, index)
-            for node, index in joined
-            if node is not None and _remembered(node, board, share_pct)
-        ]
-        if fitting:
-            node, index = max(fitting, key=lambda pair: (pair[0].occupancy, -pair[1]))
-            nodes[index] = node
-        else:
-            nodes.append(load)
-    return nodes
-
-
-def _joined(node: _Node, load: _Node) -> _Node | None:
-    """Both in the shorter of their cycles; ``None`` if the executions do not fit it."""
-    duty_ms = min(node.duty_ms, load.duty_ms)
-    turns = (*node.turns, *load.turns)
-    busy_ms = sum(one.latency_ms[one.batch(duty_ms)] for one in turns)
-    return _Node(turns, duty_ms, busy_ms) if busy_ms <= duty_ms else None
-
-
-def _remembered(node: _Node, board: Board, share_pct: int) -> bool:
-    """True if some accelerator, empty, has the memory for these models."""
-    models = [one.model for one in node.turns]
-    return any(board.remembers(Bin(gpu, share_pct), models, alone=True) for gpu in board.gpus)
+def _merged(glet: Glet, turns: Sequence[Turn]) -> DutyCycle | None:
+    """The shorter of the two cycles, if it takes all turns in time."""
+    own = _alone(turns[-1])
+    if own is None or glet.cycle is None:
+        return None
+    duty_ms = min(own.duty_ms, glet.cycle.duty_ms)
+    batches = tuple(turn.batch(duty_ms) for turn in turns)
+    if any(b > turn.max_batch for b, turn in zip(batches, turns, strict=True)):
+        return None
+    runs_ms = [turn.latency_ms[b] for b, turn in zip(batches, turns, strict=True)]
+    busy_ms, last_ms = sum(runs_ms), duty_ms * (1 + _ROUNDING)
+    late = any(
+        duty_ms + ms > t.slo_ms * (1 + _ROUNDING) for ms, t in zip(runs_ms, turns, strict=True)
+    )
+    return None if late or busy_ms > last_ms else DutyCycle(duty_ms, batches, busy_ms)

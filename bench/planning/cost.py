@@ -1,0 +1,106 @@
+"""What planning costs: time by models and accelerators, for rows of the catalog.
+
+python -m bench.planning.cost --packers gpulet,nexus,bestfit --models 10,30,100 --repeat 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from interlace.core.hardware import Gpu
+from interlace.core.kinds import KINDS, fleet
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Point, Profile
+from interlace.policy.catalog import CATALOG, system
+
+_BATCHES = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One planner on one question: best and median time of some repetitions."""
+
+    packer: str
+    models: int
+    gpus: int
+    best_ms: float
+    median_ms: float
+    used: int
+    unserved: int
+
+
+def profile(name: str, random: np.random.Generator, gpu: Gpu) -> Profile:
+    """A model with a knee: L(b, p) = fixed + row * b * max(1, width(b) / p)."""
+    fixed_ms, row_ms = random.uniform(1.0, 6.0), random.uniform(0.1, 1.5)
+    width = random.uniform(15.0, 60.0)
+    points = {}
+    for share in [s for s in gpu.shares_pct if s % 10 == 0] or gpu.shares_pct:
+        for batch in _BATCHES:
+            slow = max(1.0, width * (1.0 + 0.04 * batch) / share)
+            ms = fixed_ms + row_ms * batch * slow
+            points[batch, share] = Point(ms, ms, ms, 100)
+    return Profile(name, "bench", gpu.kind, 200_000_000, 50_000_000, points)
+
+
+def question(
+    models: int, gpus: int, gpu: Gpu, seed: int
+) -> tuple[list[Demand], dict[str, Profile]]:
+    """Random models whose rates fill about two thirds of the accelerators."""
+    random = np.random.default_rng(seed)
+    profiles = {f"m{i}": profile(f"m{i}", random, gpu) for i in range(models)}
+    parts = random.dirichlet(np.ones(models)) * gpus * 0.65
+    demand = []
+    for (name, one), part in zip(profiles.items(), parts, strict=True):
+        run_ms = one.points[32, 100].p95_ms
+        demand.append(Demand(name, float(part * 32_000.0 / run_ms), 2.0 * run_ms))
+    return demand, profiles
+
+
+def measure(packer: str, models: int, gpus: int, repeat: int, seed: int = 0) -> Cost:
+    """Time of one row's packer."""
+    gpu = KINDS["a100"]
+    demand, profiles = question(models, gpus, gpu, seed)
+    there, plan, took = fleet(gpu, gpus), Plan(), []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        plan = system(packer).packer(demand, there, profiles, Plan())
+        took.append((time.perf_counter() - start) * 1000.0)
+    used = len({partition.gpu for partition in plan.partitions})
+    median = float(np.median(took))
+    return Cost(packer, models, gpus, min(took), median, used, len(plan.unserved_rps))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table; with ``--out`` write it as JSON too."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--packers", default="gpulet", help=f"of {', '.join(CATALOG)}")
+    parser.add_argument("--models", default="10,30,100")
+    parser.add_argument("--gpus", type=int, default=0, help="default: 0.64 a model")
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args(arguments)
+    costs = []
+    for packer in given.packers.split(","):
+        for models in map(int, given.models.split(",")):
+            gpus = given.gpus or max(1, round(0.64 * models))
+            costs.append(measure(packer, models, gpus, given.repeat))
+            one = costs[-1]
+            print(
+                f"{packer:>10} {models:>6} models {gpus:>5} GPUs: best {one.best_ms:9.1f} ms, "
+                f"median {one.median_ms:9.1f} ms, {one.used} used, {one.unserved} short"
+            )
+    if given.out:
+        given.out.mkdir(parents=True, exist_ok=True)
+        text = json.dumps([asdict(one) for one in costs], indent=1)
+        (given.out / "planning-cost.json").write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Every way to cut some accelerators and to fill the parts, tried until one serves all rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement, product
+from typing import NamedTuple
+
+from interlace.core.hardware import Gpu
+from interlace.core.plan import Demand
+from interlace.perf.layouts import Layout, layouts, shares
+from interlace.perf.memory import holds
+from interlace.perf.relaxation import Bin, Relaxation, relaxed
+from interlace.perf.tables import Tables
+from interlace.policy.cuts import Cut, Glet
+from interlace.policy.fillings import Filling, Fillings
+
+_ROUNDING = 1e-9
+#: Partitions beyond which only the greedy filling is made.
+_DEEPEST = 100
+
+
+class Group(NamedTuple):
+    """Accelerators of the same geometry and memory, and the layouts that are tried on them."""
+
+    gpus: tuple[Gpu, ...]
+    layouts: tuple[Layout, ...]
+
+
+def groups(gpus: Sequence[Gpu], demand: Sequence[Demand], tables: Tables) -> tuple[Group, ...]:
+    """Accelerators by kind; layouts of the shares at which the models were measured."""
+    kinds: dict[tuple[object, ...], list[Gpu]] = {}
+    for gpu in gpus:
+        kinds.setdefault((gpu.shares_pct, gpu.layouts, gpu.memory_bytes, gpu.walls), []).append(gpu)
+    surfaces = [tables.surface(one.model) for one in demand]
+    return tuple(
+        Group(tuple(alike), layouts(alike[0], shares(alike[0], surfaces)))
+        for alike in kinds.values()
+    )
+
+
+@dataclass(slots=True)
+class Best:
+    """What was found: cut accelerators, and the rates that stay unserved, model by model."""
+
+    cuts: list[Cut] = field(default_factory=list)
+    left_rps: tuple[float, ...] = ()
+    complete: bool = False
+
+
+class Exhaustive:
+    """Depth-first over layouts, and for each over what its partitions are filled with.
+
+    Filled with: models whose whole remaining rate fits, and one more at the highest rate that
+    fits beside them. By taking partitions in every order this reaches every plan in which the
+    models that are split over partitions form no ring (as basic solutions of linear programs do:
+    there is then always a partition with one split model only). A partial plan is given up when
+    the prices of the linear relaxation say that what is left cannot hold the rest. ``steps`` bounds
+    the cycles looked at; ``exhausted`` is false if it ended the search.
+    """
+
+    def __init__(self, demand: Sequence[Demand], tables: Tables, steps: int) -> None:
+        self._demand = demand
+        self._tables = tables
+        self._rates = tuple(one.rate_rps for one in demand)
+        self._fillings = Fillings(demand, tables, steps)
+        self._steps = steps
+        self.exhausted = True
+
+    def search(self, parts: Sequence[Group], last: bool) -> Best:
+        """A plan for all of these accelerators that serves every rate, else the best met.
+
+        Unless they are the ``last`` to be tried, nothing is made for rates that cannot be served.
+        """
+        relaxation = relaxed(self._demand, [(len(g.gpus), g.layouts) for g in parts], self._tables)
+        best = Best(left_rps=self._rates)
+        possible = relaxation.factor >= 1.0 - _ROUNDING
+        if not (possible or last):
+            return best
+        self._fillings.left = self._steps
+        dive = _Dive(self._fillings, relaxation)
+        for cut in _cuts(parts):
+            placed = self._placed(dive.run(_bins(cut), self._rates), cut)
+            if placed.complete or _value(placed, relaxation) < _value(best, relaxation):
+                best = placed
+            if best.complete:
+                break
+            self._fillings.left -= 1
+            if self._fillings.spent or dive.cut_short:
+                self.exhausted = self.exhausted and not possible
+                break
+        return best
+
+    def _placed(
+        self, made: Sequence[tuple[Bin, Filling]], cut: Sequence[tuple[int, tuple[Gpu, Layout]]]
+    ) -> Best:
+        """Fillings on accelerators that have the share and the memory; what finds none is left."""
+        homes = [(group, Cut(gpu), list(layout)) for group, (gpu, layout) in cut]
+        left = list(self._rates)
+        for (group, share), filling in made:
+            models = [self._demand[i].model for i, _ in filling]
+            for there, home, free in homes:
+                if there != group or share not in free:
+                    continue
+                glet = Glet(share)
+                others = [(g.share_pct, g.models) for g in home.glets]
+                if not holds(home.gpu, [*others, (share, models)], self._tables.profiles):
+                    continue
+                glet.turns = [self._tables.turn(self._demand[i], r, share) for i, r in filling]
+                home.add(glet)
+                free.remove(share)
+                for i, rate in filling:
+                    left[i] = max(0.0, left[i] - rate)
+                break
+        left = [
+            rest if rest > rate * _ROUNDING else 0.0
+            for rest, rate in zip(left, self._rates, strict=True)
+        ]
+        return Best([home for _, home, _ in homes], tuple(left), not any(left))
+
+
+def _value(best: Best, relaxation: Relaxation) -> float:
+    return sum(p * left for p, left in zip(relaxation.prices, best.left_rps, strict=True))
+
+
+def _bins(cut: Sequence[tuple[int, tuple[Gpu, Layout]]]) -> tuple[Bin, ...]:
+    """All partitions of the layouts, the largest first."""
+    every = ((group, share) for group, (_, layout) in cut for share in layout)
+    return tuple(sorted(every, key=lambda one: (-one[1], one[0])))
+
+
+def _cuts(parts: Sequence[Group]) -> Iterator[list[tuple[int, tuple[Gpu, Layout]]]]:
+    """Every choice of a layout for every accelerator, alike ones in one order only."""
+    choices = [combinations_with_replacement(g.layouts, len(g.gpus)) for g in parts]
+    for chosen in product(*choices):
+        yield [
+            (index, (gpu, layout))
+            for index, (group, picked) in enumerate(zip(parts, chosen, strict=True))
+            for gpu, layout in zip(group.gpus, picked, strict=True)
+        ]
+
+
+class _Dive:
+    """One set of bins at a time: fillings for them that serve all, else the best of them."""
+
+    def __init__(self, fillings: Fillings, relaxation: Relaxation) -> None:
+        self._fillings = fillings
+        self._relaxation = relaxation
+        self._best: list[tuple[Bin, Filling]] = []
+        self._best_left = float("inf")
+        self.cut_short = False
+        self._seen: set[tuple[tuple[Bin, ...], tuple[float, ...]]] = set()
+
+    def run(self, bins: tuple[Bin, ...], needs: tuple[float, ...]) -> list[tuple[Bin, Filling]]:
+        """Fillings of the bins: of all needs if that can be done."""
+        self._best, self._best_left = self._greedy(bins, needs)
+        self._seen.clear()
+        self.cut_short = len(bins) > _DEEPEST
+        if self._best_left >= 0 and not self.cut_short:
+            self._down(bins, needs, [])
+        return self._best
+
+    def _greedy(
+        self, bins: tuple[Bin, ...], needs: tuple[float, ...]
+    ) -> tuple[list[tuple[Bin, Filling]], float]:
+        """The most valuable filling of each bin in turn, and what is then left."""
+        made = []
+        for one in bins:
+            fillings = self._fillings.of(one[1], needs, self._relaxation.prices)
+            if fillings:
+                made.append((one, fillings[0]))
+                needs = _after(needs, fillings[0])
+        return made, self._left(needs)
+
+    def _left(self, needs: tuple[float, ...]) -> float:
+        """What needs are worth, below zero if there are none."""
+        return self._relaxation.worth(needs) if any(needs) else -1.0
+
+    def _down(
+        self, bins: tuple[Bin, ...], needs: tuple[float, ...], made: list[tuple[Bin, Filling]]
+    ) -> bool:
+        left = self._left(needs)
+        if left < self._best_left:
+            self._best, self._best_left = list(made), left
+        if not any(needs):
+            return True
+        key = (bins, tuple(round(need, 6) for need in needs))
+        if key in self._seen or self._fillings.spent:
+            return False
+        self._seen.add(key)
+        if left > self._relaxation.room(bins) * (1 + _ROUNDING):
+            return False
+        for index, one in enumerate(bins):
+            if index and bins[index - 1] == one:
+                continue
+            rest = bins[:index] + bins[index + 1 :]
+            for filling in self._fillings.of(one[1], needs, self._relaxation.prices):
+                if self._down(rest, _after(needs, filling), [*made, (one, filling)]):
+                    return True
+        return False
+
+
+def _after(needs: tuple[float, ...], filling: Filling) -> tuple[float, ...]:
+    left = list(needs)
+    for index, rate in filling:
+        rest = left[index] - rate
+        left[index] = rest if rest > left[index] * _ROUNDING else 0.0
+    return tuple(left)

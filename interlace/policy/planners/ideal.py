@@ -1,0 +1,57 @@
+"""Exhaustive search for small fleets: what a scheduler could do with these profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profiles
+from interlace.perf.tables import Tables
+from interlace.policy.checked import checked
+from interlace.policy.cuts import partitions
+from interlace.policy.exhaustive import Best, Exhaustive, groups
+
+
+@dataclass(frozen=True, slots=True)
+class Ideal:
+    """The fewest accelerators that serve every rate in duty cycles (gpulet section 3.2 and 5.2).
+
+    gpulet's own ideal tries every layout with its greedy placement; this one tries every filling
+    of the partitions too (``policy.exhaustive`` says which). Interference is left out. After
+    ``steps`` duty cycles it stops with the best it met, and says so in its notes and reasons.
+    """
+
+    steps: int = 20_000
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        tables = Tables(profiles)
+        asked = checked(demand, fleet, tables)
+        if not asked.wanted:
+            return asked.plan((), {}, {})
+        search = Exhaustive(asked.wanted, tables, self.steps)
+        best, most = Best(), len(fleet.gpus)
+        for count in range(1, most + 1):
+            best = search.search(groups(fleet.gpus[:count], asked.wanted, tables), count == most)
+            if best.complete:
+                break
+        plan = asked.plan(partitions(best.cuts), *_left(asked.wanted, best, search.exhausted))
+        return replace(plan, notes=(self._said(search.exhausted),))
+
+    def _said(self, exhausted: bool) -> str:
+        if exhausted:
+            return "exhaustive search: every way was tried"
+        return f"exhaustive search: stopped at its limit of {self.steps} duty cycles"
+
+
+def _left(
+    demand: Sequence[Demand], best: Best, exhausted: bool
+) -> tuple[dict[str, float], dict[str, str]]:
+    left = {d.model: rate for d, rate in zip(demand, best.left_rps, strict=True) if rate > 0}
+    why = "no way to cut and fill the accelerators serves it beside the others"
+    if not exhausted:
+        why = "no way was found before the search reached its limit"
+    return left, dict.fromkeys(left, why)
