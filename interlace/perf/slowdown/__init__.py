@@ -1,0 +1,1 @@
+"""Slowdown of batches side by side: learned from observations, with its errors."""

@@ -1,0 +1,47 @@
+"""The linear model of gpulet: slowdown from the L2 and DRAM that both sides use (section 4.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.perf.interference import Runner
+from interlace.perf.slowdown.observation import Observation, Solos
+
+Coefficients = tuple[float, float, float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """factor = c1 l2 + c2 l2' + c3 dram + c4 dram' + c5, primes for the neighbours' sum."""
+
+    coefficients: Coefficients
+    solos: Solos
+
+    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
+        if not neighbours:
+            return 1.0
+        terms = _terms(runner, neighbours, self.solos)
+        return max(1.0, sum(c * t for c, t in zip(self.coefficients, terms, strict=True)))
+
+
+def fit_linear(seen: Sequence[Observation], solos: Solos) -> Linear:
+    """The coefficients of least squares over what was seen.
+
+    Raises:
+        ValueError: fewer observations than coefficients.
+    """
+    if len(seen) < 5:
+        raise ValueError(f"5 coefficients cannot be fitted to {len(seen)} observations: see more")
+    terms = np.array([_terms(one.runner, one.neighbours, solos) for one in seen])
+    found, *_ = np.linalg.lstsq(terms, np.array([one.slowdown for one in seen]), rcond=None)
+    c1, c2, c3, c4, c5 = (float(c) for c in found)
+    return Linear((c1, c2, c3, c4, c5), solos)
+
+
+def _terms(runner: Runner, neighbours: Sequence[Runner], solos: Solos) -> Coefficients:
+    own, others = solos(runner), [solos(one) for one in neighbours]
+    l2, dram = sum(o.l2 for o in others), sum(o.dram for o in others)
+    return own.l2, l2, own.dram, dram, 1.0

@@ -1,0 +1,139 @@
+"""Slowdown learned from observations, beside the constant and the linear model; its errors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlace.core.profile import Point, Profile
+from interlace.perf.interference import ConstantFactor, Interference, Runner
+from interlace.perf.slowdown.learned import fit_learned
+from interlace.perf.slowdown.linear import Linear, fit_linear
+from interlace.perf.slowdown.observation import (
+    FromProfiles,
+    Observation,
+    fit_constant,
+    from_profiles,
+)
+from interlace.perf.slowdown.report import (
+    known_pairs,
+    report,
+    held_out,
+    unseen_models,
+    unseen_pairs,
+)
+
+MODELS = {"a": 1.0, "b": 2.0, "c": 5.0, "d": 12.0}
+SHARES = (20, 50, 80)
+BATCHES = (1, 4, 16)
+
+
+def _solos() -> FromProfiles:
+    profiles = {}
+    for model, row_ms in MODELS.items():
+        keys = list(itertools.product(BATCHES, SHARES))
+        times = {(b, s): row_ms * (1 + b / 4) * 100 / s for b, s in keys}
+        points = {key: Point(ms, ms, ms, 9) for key, ms in times.items()}
+        pressure = {(b, s): (0.05 * b * s / 100 / row_ms, 0.02 * row_ms * s / 100) for b, s in keys}
+        profiles[model] = Profile(model, "d", "k", 1, 1, points, pressure=pressure)
+    return from_profiles(profiles)
+
+
+SOLOS = _solos()
+TRUTH = Linear((0.1, 0.5, -0.1, 0.8, 1.02), SOLOS)
+
+
+def _seen(truth: Interference) -> list[Observation]:
+    found = []
+    for one, two in itertools.permutations(MODELS, 2):
+        for batch, other, share in itertools.product(BATCHES, BATCHES, SHARES):
+            runner, beside = Runner(one, batch, share), (Runner(two, other, 100 - share),)
+            found.append(Observation(runner, beside, truth(runner, beside)))
+    return found
+
+
+def test_the_linear_model_finds_its_own_coefficients() -> None:
+    fitted = fit_linear(_seen(TRUTH), SOLOS)
+    assert fitted.coefficients == pytest.approx(TRUTH.coefficients, abs=1e-6)
+
+
+def test_pressure_comes_from_the_profile() -> None:
+    assert SOLOS(Runner("b", 4, 50)).l2 == pytest.approx(0.05)
+    assert SOLOS(Runner("b", 5, 60)).dram == pytest.approx(0.02)  # nearest batch, share below
+    bare = from_profiles({"m": Profile("m", "d", "k", 1, 1, {(1, 50): Point(2.0, 2.0, 2.0, 9)})})
+    assert bare(Runner("m", 1, 50)) == (2.0, 0.0, 0.0)
+
+
+def test_alone_nobody_is_slowed() -> None:
+    seen = _seen(TRUTH)
+    for model in (TRUTH, fit_learned(seen, SOLOS), fit_constant(seen)):
+        assert model(Runner("a", 4, 50), ()) == 1.0
+
+
+def _lengths(runner: Runner, neighbours: Sequence[Runner]) -> float:
+    own = SOLOS(runner).alone_ms
+    return 1.0 + sum(0.2 * min(1.0, SOLOS(n).alone_ms / own) for n in neighbours)
+
+
+def test_ours_carries_over_to_unseen_pairs_where_lengths_matter() -> None:
+    seen = _seen(_lengths)
+    ours = report(*held_out(seen, unseen_pairs(seen), lambda some: fit_learned(some, SOLOS)))
+    flat = report(*held_out(seen, unseen_pairs(seen), fit_constant))
+    assert ours.r2 > 0.9 > flat.r2
+    assert ours.p90 < 0.3 * flat.p90
+
+
+def test_without_anything_to_learn_ours_is_the_constant() -> None:
+    # A slowdown that nothing in the profiles tells: each pair has one of its own.
+    def odd(runner: Runner, neighbours: Sequence[Runner]) -> float:
+        return 1.0 + 0.05 * (hash_of(runner.model) ^ hash_of(neighbours[0].model))
+
+    def hash_of(name: str) -> int:
+        return {"a": 0, "b": 1, "c": 2, "d": 3}[name]
+
+    seen = _seen(odd)
+    ours = report(*held_out(seen, unseen_pairs(seen), lambda some: fit_learned(some, SOLOS)))
+    flat = report(*held_out(seen, unseen_pairs(seen), fit_constant))
+    assert ours.mape <= flat.mape * 1.15
+    known = report(*held_out(seen, known_pairs(seen), lambda some: fit_learned(some, SOLOS)))
+    assert known.p90 < 0.02
+
+
+def test_neighbours_add_up() -> None:
+    learned = fit_learned(_seen(_lengths), SOLOS)
+    runner = Runner("a", 4, 20)
+    one, two = Runner("b", 4, 20), Runner("c", 4, 50)
+    both = learned(runner, (one, two)) - 1.0
+    assert both == pytest.approx(learned(runner, (one,)) + learned(runner, (two,)) - 2.0)
+
+
+@given(st.lists(st.floats(1.0, 3.0), min_size=2, max_size=30), st.floats(1.0, 3.0))
+def test_errors_are_what_they_are_called(truth: list[float], guess: float) -> None:
+    errors = report([guess] * len(truth), truth)
+    assert 0.0 <= errors.p50 <= errors.p90 <= errors.p95
+    assert errors.r2 <= 1e-9
+    assert report(truth, truth)[:4] == (0.0, 0.0, 0.0, 0.0)
+
+
+def test_folds_leave_out_what_they_say() -> None:
+    seen = _seen(TRUTH)
+    assert sorted(i for _, out in known_pairs(seen) for i in out) == list(range(len(seen)))
+    for learned, out in unseen_pairs(seen):
+        assert not {seen[i].models for i in learned} & {seen[i].models for i in out}
+    for learned, out in unseen_models(seen):
+        held = frozenset.intersection(*(seen[i].models for i in out))
+        assert held and not any(held & seen[i].models for i in learned)
+
+
+def test_nothing_seen_is_said() -> None:
+    assert fit_constant([]) == ConstantFactor(1.0)
+    with pytest.raises(ValueError, match="measure some pairs"):
+        fit_learned([], SOLOS)
+    with pytest.raises(ValueError, match="5 coefficients"):
+        fit_linear([], SOLOS)
+    with pytest.raises(ValueError, match="see some first"):
+        report([], [])
