@@ -20,9 +20,9 @@ from interlace.perf.slowdown.observation import (
     from_profiles,
 )
 from interlace.perf.slowdown.report import (
+    held_out,
     known_pairs,
     report,
-    held_out,
     unseen_models,
     unseen_pairs,
 )

@@ -27,7 +27,7 @@ _WIDTH: Final = 4
 _COMMON, _NOISE = 4.0, 0.01
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Base:
     """Excess = ``level`` + ``weights`` * features, for each neighbour: holds for any models."""
 
@@ -42,7 +42,7 @@ class Base:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PairMap:
     """What one pair of models showed beyond the base: kernel ridge over batches and share."""
 
@@ -54,13 +54,14 @@ class PairMap:
         return float(_kernel(place[None, :], self.places)[0] @ self.weights)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Learned:
     """1 + the excesses of all neighbours: the base for strangers, base and map for known pairs.
 
-    The base knows what any profile has: how long the two batches are (a batch is slowed more the
-    shorter it is beside its neighbour, down to equal length), the ratios of the L2 and of the DRAM
-    that they use, and how evenly the accelerator is cut.
+    The base knows what any profile has: how long the two batches are (one is slowed less the longer
+    it is beside its neighbour; below equal length that makes no difference), the ratios of the L2
+    and of the DRAM that they use, and how evenly the accelerator is cut. These features were chosen
+    on 750 pairs of four models on a V100, the weights never on what they are tested on.
     """
 
     base: Base
