@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from interlace.cli.failure import CommandError
 from interlace.cli.planning.answer import Answer
-from interlace.core.plan import Partition
+from interlace.core.plan import Partition, Slot
 from interlace.perf.latency import surface
 
 if TYPE_CHECKING:
@@ -123,24 +123,31 @@ def _draw_tile(
         height = min(slot.rate_rps / slot.batch * run_ms / 1000.0, 1.0 - bottom)
         box = Rectangle((left, bottom), part.share_pct, height, facecolor=colours[slot.model])
         axis.add_patch(box)
-        if height > 0.09 and part.share_pct >= 12:
-            text = f"{slot.model}\nb{slot.batch} {slot.rate_rps:.0f}/s"
-            if height < 0.2 or part.share_pct < 20:
-                text = slot.model
-            angle = 90 if part.share_pct < 20 and height > 0.35 else 0
-            axis.text(
-                left + part.share_pct / 2,
-                bottom + height / 2,
-                text,
-                ha="center",
-                va="center",
-                fontsize=6.5,
-                rotation=angle,
-                clip_on=True,
-            )
+        _label(axis, slot, (left + part.share_pct / 2, bottom + height / 2), part, height)
         bottom += height
     axis.add_patch(
         Rectangle((left, 0), part.share_pct, 1, fill=False, edgecolor="black", linewidth=1.2)
+    )
+
+
+def _label(
+    axis: Axes, slot: Slot, centre: tuple[float, float], part: Partition, height: float
+) -> None:
+    """Name, batch and rate where there is room; upright in narrow tiles; nothing in slivers."""
+    upright = part.share_pct < 20
+    if (upright and (height < 0.35 or part.share_pct < 6)) or height < 0.07:
+        return
+    text = f"{slot.model} b{slot.batch} {slot.rate_rps:.0f}/s"
+    if not upright:
+        text = slot.model if height < 0.15 else text.replace(" ", "\n", 1)
+    axis.text(
+        *centre,
+        text,
+        ha="center",
+        va="center",
+        fontsize=6.5,
+        rotation=90 if upright else 0,
+        clip_on=True,
     )
 
 

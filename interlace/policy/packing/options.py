@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,9 @@ from interlace.perf.latency import Surface
 from interlace.perf.queueing import Floats, Rule
 
 Ints = npt.NDArray[np.int64]
+
+#: Neighbours that each batch is tried beside.
+_RIVALS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ def options(
     interference: Interference,
 ) -> Options:
     """The choices at one share, each as slow as the worst neighbour makes it."""
+    rivals = _rivals(demand, 100 - share_pct, interference)
     widest = max((len(batches(d.max_batch)) for d in demand), default=1)
     rows = np.ones((len(demand), widest))
     latency_ms = np.full((len(demand), widest), np.inf)
@@ -100,7 +105,7 @@ def options(
             continue
         measured = latency.at_share(share_pct)[-1][0]
         for choice, batch in enumerate(batches(min(one.max_batch, measured))):
-            slow = _slowdown(one.model, batch, share_pct, demand, interference)
+            slow = _slowdown(Runner(one.model, batch, share_pct), rivals, interference)
             ms = latency.latency_ms(batch, share_pct) * slow
             if ms > one.slo_ms:
                 break
@@ -118,16 +123,17 @@ def batches(max_batch: int) -> list[int]:
     return sorted(found)
 
 
-def _slowdown(
-    model: str,
-    batch: int,
-    share_pct: int,
-    demand: Sequence[Demand],
-    interference: Interference,
-) -> float:
-    """The most that any one other model in the rest of the accelerator slows this batch."""
-    if share_pct >= 100:
-        return 1.0
-    runner = Runner(model, batch, share_pct)
-    rest = 100 - share_pct
-    return max(interference(runner, [Runner(d.model, d.max_batch, rest)]) for d in demand)
+def _rivals(demand: Sequence[Demand], rest_pct: int, interference: Interference) -> list[Runner]:
+    """The neighbours that slow a probe the most: nobody's worst neighbour is far from them."""
+    if rest_pct <= 0 or not demand:
+        return []
+    probe = Runner(demand[0].model, 1, 100 - rest_pct)
+    others = [Runner(one.model, one.max_batch, rest_pct) for one in demand]
+    if len(others) > _RIVALS:
+        others.sort(key=lambda other: (-interference(probe, [other]), other.model))
+    return others[:_RIVALS]
+
+
+def _slowdown(runner: Runner, rivals: Sequence[Runner], interference: Interference) -> float:
+    """The most that any one neighbour in the rest of the accelerator slows this batch."""
+    return max((interference(runner, [rival]) for rival in rivals), default=1.0)

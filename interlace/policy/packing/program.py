@@ -16,6 +16,8 @@ from interlace.policy.packing.pattern import Pattern
 
 #: An unserved request/s costs this many times the accelerator time it would take.
 _UNSERVED: Final = 50.0
+#: What an accelerator costs where all of them do not suffice.
+_SPARE: Final = 0.01
 #: What keeping a partition as it is may save: less than any accelerator.
 _KEEP: Final = 1e-3
 
@@ -114,7 +116,9 @@ class Master:
     def _program(self, whole: bool, short: bool) -> Program:
         """``whole`` numbers or the relaxation; with unserved rates (``short``) or without."""
         columns = [*self.patterns, *self.kept]
-        costs = [1.0] * len(self.layouts) + [0.0] * len(self.patterns)
+        # Where something must be left unserved anyway, accelerators are not what to save.
+        each = _SPARE if whole and short else 1.0
+        costs = [each] * len(self.layouts) + [0.0] * len(self.patterns)
         costs += (_UNSERVED * self.worth).tolist() + [-_KEEP] * len(self.kept)
         upper = [float(self.limit)] * (len(self.layouts) + len(self.patterns))
         upper[len(self.layouts) :] = [float(100 * self.limit)] * len(self.patterns)

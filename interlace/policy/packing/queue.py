@@ -33,7 +33,6 @@ class QueueShop:
     work_ms: Floats
     slack_ms: Floats
     turns: int
-    patience: float
 
     def best(self, price: Floats, left_rps: Floats, count: int = 1) -> list[Pattern]:
         """For each length of batch, a fractional knapsack of the partition's time."""
@@ -64,10 +63,10 @@ class QueueShop:
             return None
         rates = np.array(rates_rps, float)
         busy = rates * work_ms / 1000.0
-        patience_ms = slack_ms * self.patience
         total = max(float(busy.sum()), _NOTHING)
-        bump_ms = float((busy * work_ms * self.market.cv[models] ** 2).sum()) / total
-        haste = float(impatience(patience_ms, self.market.attainment[models]).max())
+        bumps_ms = work_ms * self.market.cv[models] ** 2 / self.market.replicas[models]
+        bump_ms = float((busy * bumps_ms).sum()) / total
+        haste = float(impatience(slack_ms, self.market.attainment[models]).max())
         part = min(1.0, busy_limit(bump_ms, haste) / total)
         return Pattern(self.options.share_pct, tuple(turns), tuple((rates * part).tolist()))
 
@@ -80,7 +79,7 @@ class QueueShop:
         """The models in this order, each with all that is wanted or that there is time for."""
         work_ms = self.work_ms[models, length].tolist()
         wanted = (left_rps[models] * work_ms / 1000.0).tolist()
-        bumps = (self.market.cv[models] ** 2 * work_ms).tolist()
+        bumps = (self.market.cv[models] ** 2 * work_ms / self.market.replicas[models]).tolist()
         haste = impatience(self.slack_ms[models, length], self.market.attainment[models]).tolist()
         load = _Load()
         turns = []
@@ -136,13 +135,12 @@ class Deadlines:
 
     A request waits at most for the longest batch of the partition (shared between the ``replicas``
     that its model has), for more urgent work, and for its own batch. What is left of its SLO is
-    slack: in ``gather`` of it a batch fills, in the rest the work that others brought is done
+    slack: in ``gather`` of it a batch may fill, in all of it the work before it must be done
     (Kingman's). ``turns`` bounds the models of one partition.
     """
 
     turns: int = 8
     gather: float = 0.5
-    patience: float = 1.0
 
     def __call__(self, options: Options, market: Market) -> QueueShop:
         longest_ms = _lengths(options)
@@ -161,9 +159,8 @@ class Deadlines:
             longest_ms,
             choice,
             work_ms[models, choice, lengths],
-            (slack_ms * self.patience)[models, choice, lengths],
+            slack_ms[models, choice, lengths],
             self.turns,
-            self.patience,
         )
 
 

@@ -17,6 +17,7 @@ from interlace.policy.packing.program import Choice, Master, Relaxed
 #: Requests per second below which a rate counts as served: rounding.
 NOTHING_RPS: Final = 1e-6
 _TOLERANCE: Final = 1e-6
+_PROGRESS: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +134,15 @@ def _dive(master: Master, shops: Mapping[int, Shop], relaxed: Relaxed, effort: E
     that fit what the others leave over.
     """
     left = master.rate_rps.copy()
-    while (left > NOTHING_RPS).any():
+    before = float("inf")
+    # What is left shrinks with every pattern, or the accelerators are used up.
+    while (left > NOTHING_RPS).any() and (work := float((left * master.worth).sum())) < before:
+        before = work * (1 - _PROGRESS)
         order = np.argsort(-relaxed.amounts, kind="stable")
         fresh = relaxed.amounts - [master.fixed[p] for p in master.patterns]
         taken = {int(i): int(fresh[i]) for i in order if fresh[i] >= 1.0 - _TOLERANCE}
+        if not taken and fresh.max(initial=0.0) <= _TOLERANCE:
+            break
         taken = taken or {int(fresh.argmax()): 1}
         for index, count in taken.items():
             master.fixed[master.patterns[index]] += count

@@ -15,13 +15,13 @@ from interlace.perf.interference import ConstantFactor, Interference
 from interlace.perf.latency import surface
 from interlace.perf.layouts import layouts, shares
 from interlace.perf.queueing import Floats
-from interlace.policy.packing.clusters import search_apart
+from interlace.policy.packing.firstfit import search_large
 from interlace.policy.packing.homes import Home, Question, partitions, place
 from interlace.policy.packing.options import market, options
 from interlace.policy.packing.pattern import Discipline, Pattern, Shop
 from interlace.policy.packing.queue import Deadlines
 from interlace.policy.packing.screening import screened
-from interlace.policy.packing.search import Effort, Found, search
+from interlace.policy.packing.search import Effort, Found, search, worths
 
 #: Served to within this part of the rate is served.
 _ROUNDING = 1e-6
@@ -37,13 +37,14 @@ class Patterns:
     in several partitions is taken to have its requests pooled: the second run counts a further
     replica as ``pooling`` of one, and its plan is kept only if it holds with the replicas it has.
 
-    Above ``apart`` models the program is solved for groups of them, joined by the layouts.
+    Above ``apart`` models patterns are made by first fit, and only the layouts are a program.
     """
 
     discipline: Discipline = field(default_factory=Deadlines)
     interference: Interference = field(default_factory=ConstantFactor)
     pooling: float = 0.5
-    apart: int = 40
+    apart: int = 60
+    turns: int = 8
     effort: Effort = field(default_factory=Effort)
 
     def __call__(
@@ -62,11 +63,11 @@ class Patterns:
             )
             wanted = left
         full = {one.model: one.rate_rps for one in wanted}
-        why = "no accelerator" if not fleet.gpus else "the accelerators are full"
+        why = {one.model: _why(one, fleet, profiles) for one in wanted}
         return replace(
             made,
             unserved_rps={**made.unserved_rps, **full},
-            reasons={**made.reasons, **dict.fromkeys(full, why)},
+            reasons={**made.reasons, **why},
         )
 
     def _packed(
@@ -74,6 +75,13 @@ class Patterns:
     ) -> tuple[Plan, list[Demand]]:
         """A plan for accelerators of one kind, and the demand that it leaves."""
         program = _Program(self, demand, gpus, profiles, current)
+        if not program.servable.all():
+            able = [one for one, can in zip(demand, program.servable, strict=True) if can]
+            rest = [one for one, can in zip(demand, program.servable, strict=True) if not can]
+            if not able:
+                return Plan(), rest
+            plan, left = self._packed(able, gpus, profiles, current)
+            return plan, [*left, *rest]
         found = program.best()
         homes, lost = place(
             found.patterns, gpus, found.layouts, Question(demand, profiles, current)
@@ -112,6 +120,8 @@ class _Program:
         offered = shares(gpus[0], surfaces)
         self._layouts = layouts(gpus[0], offered)
         self._options = [options(demand, surfaces, s, policy.interference) for s in offered]
+        alone = self._shops(np.ones(len(demand)))
+        self.servable = worths(alone, len(demand)) > 0
         self._current = [p for p in current.partitions if p.gpu in {g.id for g in gpus}]
 
     def best(self) -> Found:
@@ -138,9 +148,8 @@ class _Program:
     def _found(self, replicas: Floats) -> Found:
         shops = self._shops(replicas)
         if len(self._demand) > self._policy.apart:
-            return search_apart(
-                shops, self._rates, self._layouts, self._policy.discipline, self._policy.effort
-            )
+            policy = self._policy
+            return search_large(shops, self._rates, self._layouts, policy.turns, policy.effort)
         kept = self._kept(shops)
         return search(shops, self._rates, self._layouts, self._limit, self._policy.effort, kept)
 
@@ -171,6 +180,19 @@ class _Program:
 
     def _credit(self, replicas: Floats) -> Floats:
         return 1.0 + self._policy.pooling * (replicas - 1.0)
+
+
+def _why(one: Demand, fleet: Fleet, profiles: Profiles) -> str:
+    """Why part of a rate is unserved, in words."""
+    if not fleet.gpus:
+        return "no accelerator"
+    alone_ms = surface(profiles[one.model]).latency_ms(1, 100)
+    if 2 * alone_ms > one.slo_ms:
+        return (
+            f"one row alone takes {alone_ms:.1f} ms on a whole accelerator, and it may have to wait "
+            f"as long for the row before it: raise the SLO above {2 * alone_ms:.0f} ms"
+        )
+    return "the accelerators are full"
 
 
 def _idle(pattern: Pattern) -> Pattern:
