@@ -1,0 +1,70 @@
+"""The schedulers that gpulet compares, ours, and the GPU and mixes of its evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from bench.planning.gpulet_profiles import MODELS
+from interlace.core.hardware import Gpu
+from interlace.core.plan import Demand
+from interlace.perf.interference import ConstantFactor
+from interlace.policy.base import Planner
+from interlace.policy.packing.cycle import Cycles
+from interlace.policy.planners.bestfit import bestfit
+from interlace.policy.planners.gpulet import Gpulet
+from interlace.policy.planners.nexus import Nexus
+from interlace.policy.planners.patterns import Patterns
+
+#: Section 3.2: an RTX 2080 Ti cut into (100), (20, 80), (40, 60) or (50, 50).
+GPU: Final = Gpu(
+    id="",
+    kind="2080ti",
+    units=68,
+    memory_bytes=11 * 10**9,
+    shares_pct=(20, 40, 50, 60, 80, 100),
+    layouts=((20, 80), (40, 60), (50, 50), (100,)),
+)
+
+#: Quick ones, of which every scenario is asked.
+SCHEDULERS: Final[Mapping[str, Planner]] = MappingProxyType(
+    {
+        "sbp, uncut": Nexus(),
+        "sbp, halves": Nexus(2),
+        "best-fit": bestfit,
+        "gpulet": Gpulet(),
+        # 18 % is the slowdown that nine in ten of the paper's pairs stay below (Figure 6).
+        "gpulet+int": Gpulet(ConstantFactor(1.18)),
+    }
+)
+
+#: Ours: under the same rule as the others, and as it is by default (random arrivals).
+OURS: Final[Mapping[str, Planner]] = MappingProxyType(
+    {"interlace, same rule": Patterns(discipline=Cycles()), "interlace": Patterns()}
+)
+
+#: Figure 11 and Table 5, with the SLO of every model, in equal parts. Game runs six LeNets and a
+#: ResNet side by side within 108 ms; traffic has 202 ms for two phases, half for each.
+MIXES: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
+    {
+        "game": {**{f"le{i}": 108.0 for i in range(1, 7)}, "res": 108.0},
+        "traffic": {"ssd": 101.0, "goo": 101.0, "vgg": 101.0},
+        "scen1": {m: MODELS[m][0] for m in ("mob", "be", "nas", "goo")},
+        "scen2": {m: MODELS[m][0] for m in ("den", "vgg")},
+        "scen3": {m: MODELS[m][0] for m in ("mob", "res", "vgg")},
+        "scen4": {m: MODELS[m][0] for m in ("ssd", "nas", "den")},
+        "scen5": {m: MODELS[m][0] for m in ("le", "ssd", "nas", "vgg")},
+    }
+)
+
+
+def demand(rates_rps: Sequence[float]) -> list[Demand]:
+    """One rate for each of the nine models; those of 0 are left out."""
+    pairs = zip(MODELS.items(), rates_rps, strict=True)
+    return [Demand(model, rate, slo_ms) for (model, (slo_ms, _)), rate in pairs if rate > 0]
+
+
+def mix(name: str, rate_rps: float) -> list[Demand]:
+    """A mix of the evaluation at ``rate_rps`` for each of its models."""
+    return [Demand(model, rate_rps, slo_ms) for model, slo_ms in MIXES[name].items()]
