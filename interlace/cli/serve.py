@@ -12,8 +12,9 @@ import typer
 import uvloop
 from rich.console import Console
 
-from interlace.cli.machine import default_profiles, memory_bytes, parse_cores
+from interlace.cli.machine import cpu, default_profiles, memory_bytes, parse_cores
 from interlace.cli.options import Cores, Profiles, Root, SystemName, catalog_row, read_key
+from interlace.cli.planning.planfile import followed
 from interlace.cli.progressbar import SweepBar
 from interlace.cli.screen import console
 from interlace.cli.servetable import show_serving
@@ -27,6 +28,9 @@ _Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
 _Metrics = Annotated[int, typer.Option(help="Prometheus metrics.")]
 _KeyFile = Annotated[Path | None, typer.Option(help="Ask callers for the key in this file.")]
 _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")]
+_Plan = Annotated[
+    Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
+]
 _Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
 
 
@@ -38,6 +42,7 @@ def serve(
     metrics_port: _Metrics = 8002,
     cores: Cores = None,
     system: SystemName = "interlace",
+    plan_file: _Plan = None,
     profiles: Profiles = None,
     api_key_file: _KeyFile = None,
     allow_client_shm: _Shm = False,
@@ -54,13 +59,14 @@ def serve(
       interlace serve models/
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
       interlace serve models/ --cores 0-3 --system gpulet
+      interlace serve models/ --plan plan.json
     """
-    folder = profiles or default_profiles()
+    folder, chosen = profiles or default_profiles(), parse_cores(cores)
     choices = Choices(
         root=models_dir,
-        cores=parse_cores(cores),
+        cores=chosen,
         memory_bytes=memory_bytes(),
-        system=catalog_row(system),
+        system=followed(catalog_row(system), plan_file, cpu(chosen)),
         profiles=folder,
         weights=folder.parent / "weights",
         host=host,

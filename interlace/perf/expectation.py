@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import exp, inf
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -37,10 +37,10 @@ def expect(
 ) -> Mapping[str, Expectation]:
     """Each planned model's p99 and attainment, by heavy-traffic approximation.
 
-    A request waits for the longest batch beside it (or its whole cycle, in a plan of cycles),
-    spread over the replicas of its model, then for work that is exponential with Kingman's mean
-    (1961), then for its own batch. A model in several partitions is their mixture by rate.
-    What is unserved is in time for nobody.
+    A request comes at any moment of the longest batch beside it (or of its cycle, in a plan of
+    cycles), spread over the replicas of its model; then it waits for work that is exponential with
+    Kingman's mean (1961), then for its own batch. A model in several partitions is their mixture
+    by rate. What is unserved is in time for nobody.
     """
     surfaces = {one.model: surface(profiles[one.model]) for one in demand if one.model in profiles}
     by_name = {one.model: one for one in demand}
@@ -83,21 +83,35 @@ def _place(
 def _mixture(places: Sequence[_Place], demand: Demand, unserved_rps: float) -> Expectation:
     total_rps = sum(place.rate_rps for place in places)
     weights = [place.rate_rps / total_rps if total_rps > 0 else 1 / len(places) for place in places]
-    p99_ms = max(_quantile_ms(place) for place in places)
-    within = sum(
-        weight * _within(place, demand.slo_ms)
-        for weight, place in zip(weights, places, strict=True)
-    )
-    served = total_rps / (total_rps + unserved_rps) if total_rps + unserved_rps > 0 else 1.0
-    return Expectation(p99_ms, within * served)
+
+    def within(limit_ms: float) -> float:
+        pairs = zip(weights, places, strict=True)
+        return sum(weight * _within(place, limit_ms) for weight, place in pairs)
+
+    asked_rps = total_rps + unserved_rps
+    served = total_rps / asked_rps if asked_rps > 0 else 1.0
+    return Expectation(_quantile_ms(within, places), within(demand.slo_ms) * served)
 
 
-def _quantile_ms(place: _Place) -> float:
-    return place.own_ms + place.blocked_ms + place.waiting_ms * log(1 / _TAIL)
+def _quantile_ms(within: Callable[[float], float], places: Sequence[_Place]) -> float:
+    """The latency that 99 % stay within, by bisection; infinite where a partition is overloaded."""
+    if any(place.waiting_ms == inf for place in places):
+        return inf
+    low = 0.0
+    high = max(p.own_ms + p.blocked_ms + 8 * p.waiting_ms for p in places)
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if within(middle) < 1 - _TAIL else (low, middle)
+    return high
 
 
-def _within(place: _Place, slo_ms: float) -> float:
-    slack_ms = slo_ms - place.own_ms - place.blocked_ms
-    if slack_ms < 0 or place.waiting_ms == inf:
+def _within(place: _Place, limit_ms: float) -> float:
+    """P(uniform wait for the batch that blocks + exponential wait + own batch <= limit)."""
+    left_ms = limit_ms - place.own_ms
+    if left_ms <= 0 or place.waiting_ms == inf:
         return 0.0
-    return 1.0 - exp(-slack_ms / place.waiting_ms) if place.waiting_ms > 0 else 1.0
+    blocked_ms = max(place.blocked_ms, 1e-9)
+    mean_ms = max(place.waiting_ms, 1e-9)
+    inside_ms = min(left_ms, blocked_ms)
+    tail = exp(-(left_ms - inside_ms) / mean_ms) - exp(-left_ms / mean_ms)
+    return (inside_ms - mean_ms * tail) / blocked_ms

@@ -13,7 +13,7 @@ from interlace.cli.failure import CommandError
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.policy.base import Planner
+from interlace.policy.base import Planner, System
 
 _SCHEMA: Final = 1
 
@@ -63,6 +63,17 @@ def load(path: Path, gpu: Gpu) -> tuple[Partition, ...]:
     if not gpu.legal(shares):
         raise CommandError(f"--plan {path}: {gpu.kind} cannot be cut into {shares} %")
     return tuple(replace(part, gpu=gpu.id) for part in kept.partitions)
+
+
+def followed(system: System, path: Path | None, gpu: Gpu) -> System:
+    """The system with its planner bound to a plan file, if there is one.
+
+    Raises:
+        CommandError: the file is not a plan for ``gpu``.
+    """
+    if path is None:
+        return system
+    return replace(system, planner=Pinned(load(path, gpu), system.planner))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,13 @@ from interlace.perf.interference import ConstantFactor, Interference
 from interlace.perf.latency import surface
 from interlace.perf.layouts import layouts, shares
 from interlace.perf.queueing import Floats
+from interlace.perf.tables import Tables
+from interlace.policy.checked import checked
 from interlace.policy.packing.firstfit import search_large
 from interlace.policy.packing.homes import Home, Question, partitions, place
 from interlace.policy.packing.options import market, options
 from interlace.policy.packing.pattern import Discipline, Pattern, Shop
 from interlace.policy.packing.queue import Deadlines
-from interlace.policy.packing.screening import screened
 from interlace.policy.packing.search import Effort, Found, search, worths
 
 #: Served to within this part of the rate is served.
@@ -50,8 +51,9 @@ class Patterns:
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
-        wanted, unserved, reasons = screened(demand, fleet, profiles, self.interference)
-        made = Plan((), unserved, reasons, notes=())
+        known = checked(demand, fleet, Tables(profiles), waits=0.0)
+        wanted = list(known.wanted)
+        made = known.plan((), {}, {})
         for kind in _alike(fleet):
             if not wanted:
                 break
@@ -189,8 +191,8 @@ def _why(one: Demand, fleet: Fleet, profiles: Profiles) -> str:
     alone_ms = surface(profiles[one.model]).latency_ms(1, 100)
     if 2 * alone_ms > one.slo_ms:
         return (
-            f"one row alone takes {alone_ms:.1f} ms on a whole accelerator, and it may have to wait "
-            f"as long for the row before it: raise the SLO above {2 * alone_ms:.0f} ms"
+            f"one row alone takes {alone_ms:.1f} ms on a whole accelerator, and it may have to "
+            f"wait as long for the row before it: raise the SLO above {2 * alone_ms:.0f} ms"
         )
     return "the accelerators are full"
 
