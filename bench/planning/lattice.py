@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,8 @@ from interlace.perf.tables import Tables
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
-_CHUNK: Final = 64
+#: For every model its turn at every count of pieces.
+Loads = Sequence[Sequence[Turn]]
 
 
 class Lattice:
