@@ -11,11 +11,16 @@ from interlace.policy.coldstart import copy
 from interlace.policy.dispatchers.deadline import deadline
 from interlace.policy.dispatchers.duty import duty
 from interlace.policy.eviction import least_recently_used
+from interlace.policy.planners.bestfit import bestfit
 from interlace.policy.planners.dstack import Dstack
+from interlace.policy.planners.e2bird import E2bird
 from interlace.policy.planners.gpulet import Gpulet
+from interlace.policy.planners.gslice import Gslice
+from interlace.policy.planners.ideal import Ideal
 from interlace.policy.planners.nested import Nested
+from interlace.policy.planners.nexus import Nexus
 from interlace.policy.planners.patterns import Patterns
-from interlace.policy.planners.whole import whole
+from interlace.policy.planners.whole import whole, whole_packed
 from interlace.policy.planners.widest import Widest
 from interlace.policy.scaling import fixed, grow_and_shrink
 
@@ -56,10 +61,65 @@ CATALOG: Final[dict[str, System]] = {
             eviction=least_recently_used,
         ),
         System(
+            name="nexus",
+            source="Shen et al., Nexus, SOSP 2019",
+            planner=Widest(Nexus()),
+            packer=Nexus(),
+            dispatcher=duty,
+            admission=Deadline(),
+            scaler=grow_and_shrink,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="bestfit",
+            source="gpulet section 2.4, greedy best-fit partitioning",
+            planner=Widest(bestfit),
+            packer=bestfit,
+            dispatcher=duty,
+            admission=Deadline(),
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="gslice",
+            source="Dhakal et al., GSLICE, SoCC 2020",
+            planner=Widest(Gslice()),
+            packer=Gslice(),
+            dispatcher=duty,
+            admission=everyone,
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="ideal",
+            source="gpulet section 5.2, exhaustive search",
+            planner=Widest(Ideal(steps=300)),
+            packer=Ideal(),
+            dispatcher=duty,
+            admission=Deadline(),
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="e2bird",
+            source="Cui et al., E2bird, TPDS 2021",
+            planner=Widest(E2bird()),
+            packer=E2bird(),
+            dispatcher=duty,
+            admission=Deadline(),
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
             name="temporal",
             source="D-STACK section 6, temporal sharing",
             planner=Widest(whole),
-            packer=whole,
+            packer=whole_packed,
             dispatcher=duty,
             admission=everyone,
             scaler=fixed,

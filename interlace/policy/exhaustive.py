@@ -57,7 +57,7 @@ class Exhaustive:
     models that are split over partitions form no ring (as basic solutions of linear programs do:
     there is then always a partition with one split model only). A partial plan is given up when
     the prices of the linear relaxation say that what is left cannot hold the rest. ``steps`` bounds
-    the cycles looked at; ``exhausted`` is false if it ended the search.
+    the cycles and partial plans looked at; ``exhausted`` is false if it ended the search.
     """
 
     def __init__(self, demand: Sequence[Demand], tables: Tables, steps: int) -> None:
@@ -180,6 +180,7 @@ class _Dive:
     def _down(
         self, bins: tuple[Bin, ...], needs: tuple[float, ...], made: list[tuple[Bin, Filling]]
     ) -> bool:
+        self._fillings.left -= 1
         left = self._left(needs)
         if left < self._best_left:
             self._best, self._best_left = list(made), left
@@ -192,6 +193,8 @@ class _Dive:
         if left > self._relaxation.room(bins) * (1 + _ROUNDING):
             return False
         for index, one in enumerate(bins):
+            if self._fillings.spent:
+                break
             if index and bins[index - 1] == one:
                 continue
             rest = bins[:index] + bins[index + 1 :]

@@ -20,7 +20,8 @@ class Ideal:
 
     gpulet's own ideal tries every layout with its greedy placement; this one tries every filling
     of the partitions too (``policy.exhaustive`` says which). Interference is left out. After
-    ``steps`` duty cycles it stops with the best it met, and says so in its notes and reasons.
+    ``steps`` duty cycles and partial plans it stops with the best it met, and says so in its notes
+    and reasons.
     """
 
     steps: int = 20_000
@@ -44,7 +45,7 @@ class Ideal:
     def _said(self, exhausted: bool) -> str:
         if exhausted:
             return "exhaustive search: every way was tried"
-        return f"exhaustive search: stopped at its limit of {self.steps} duty cycles"
+        return f"exhaustive search: stopped at its limit of {self.steps} steps"
 
 
 def _left(
