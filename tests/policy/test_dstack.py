@@ -61,7 +61,7 @@ def test_an_slo_below_twice_the_latency_is_explained() -> None:
     tight = [Demand("resnet50", 5.0, 20.0, 16)]
     plan = Dstack()(tight, Fleet((V100,)), PROFILES, Plan())
     assert plan.unserved_rps == {"resnet50": 5.0}
-    assert "half the SLO" in plan.reasons["resnet50"]
+    assert "raise the SLO" in plan.reasons["resnet50"]
 
 
 def test_mig_layouts_and_walls_are_kept() -> None:

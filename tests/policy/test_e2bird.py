@@ -1,0 +1,56 @@
+"""The plan of E2bird: whole accelerators, engines of their own, turns where there are too few."""
+
+from __future__ import annotations
+
+import pytest
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Point, Profile
+from interlace.policy.planners.e2bird import E2bird
+
+
+def _profile(model: str, row_ms: float) -> Profile:
+    times = {b: row_ms * (2 + b) for b in (1, 2, 4, 8, 16, 32)}
+    points = {(b, 100): Point(ms, ms, ms, 9) for b, ms in times.items()}
+    return Profile(model, "d", "titan-rtx", 1 << 20, 1 << 20, points)
+
+
+PROFILES = {"small": _profile("small", 0.5), "large": _profile("large", 2.0)}
+
+
+def _fleet(count: int) -> Fleet:
+    return Fleet(tuple(Gpu(f"g{i}", "titan-rtx", 72, 1 << 30, (50, 100)) for i in range(count)))
+
+
+def _hosts(plan: Plan, model: str) -> list[str]:
+    return [p.gpu for p in plan.partitions for slot in p.slots if slot.model == model]
+
+
+def test_every_partition_is_a_whole_accelerator() -> None:
+    demand = [Demand("small", 500.0, 100.0), Demand("large", 100.0, 200.0)]
+    plan = E2bird()(demand, _fleet(3), PROFILES, Plan())
+    assert [p.share_pct for p in plan.partitions] == [100, 100]
+    assert not set(_hosts(plan, "small")) & set(_hosts(plan, "large"))
+    assert not plan.unserved_rps
+
+
+def test_with_one_accelerator_models_take_turns() -> None:
+    demand = [Demand("small", 200.0, 100.0), Demand("large", 50.0, 200.0)]
+    plan = E2bird()(demand, _fleet(1), PROFILES, Plan())
+    assert {slot.model for slot in plan.partitions[0].slots} == {"small", "large"}
+    assert not plan.unserved_rps
+
+
+def test_a_busy_model_has_several_engines_and_the_rest_is_said() -> None:
+    demand = [Demand("large", 5_000.0, 200.0)]
+    plan = E2bird()(demand, _fleet(3), PROFILES, Plan())
+    served = sum(slot.rate_rps for p in plan.partitions for slot in p.slots)
+    assert len(_hosts(plan, "large")) == 3
+    assert served + plan.unserved_rps["large"] == pytest.approx(5_000.0)
+    assert plan.reasons["large"]
+
+
+def test_notes_name_the_workers_of_n_ebird() -> None:
+    plan = E2bird()([Demand("small", 10.0, 34.0, 32)], _fleet(1), PROFILES, Plan())
+    assert plan.notes == ("small: workers of 1, 1, 2, 4, 8, 16 rows",)
