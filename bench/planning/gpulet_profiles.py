@@ -57,14 +57,21 @@ def profiles(shares_pct: tuple[int, ...] = SHARES_PCT) -> dict[str, Profile]:
 
 def main() -> None:
     """Print them as a table that `interlace plan` reads."""
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpu-kind", default="2080ti", help="what the rows are said to be of")
+    parser.add_argument("--faster", type=float, default=1.0, help="divide every latency by this")
+    asked = parser.parse_args()
     print("# Shaped after gpulet (USENIX ATC 2022), Table 4 and Figure 3; not measured.")
+    if asked.faster != 1.0:
+        print(f"# For {asked.gpu_kind} every latency is divided by {asked.faster:g}: made up.")
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(["model", "share_pct", "batch", "latency_ms", "weights_mb", "activation_mb"])
+    out.writerow(
+        [*["gpu_kind", "model", "share_pct", "batch", "latency_ms", "weights_mb", "activation_mb"]]
+    )
     for name, profile in profiles(tuple(range(10, 101, 10))).items():
         for (batch, share), point in profile.points.items():
-            row = [name, share, batch, f"{point.median_ms:.3f}", MODELS[name][1], 400]
-            out.writerow(row)
+            latency = f"{point.median_ms / asked.faster:.3f}"
+            out.writerow([asked.gpu_kind, name, share, batch, latency, MODELS[name][1], 400])
 
 
 if __name__ == "__main__":

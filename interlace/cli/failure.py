@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class CommandError(Exception):
     """A command cannot go on: what is wrong, and what to do about it."""
+
+
+class InputError(CommandError):
+    """What was given cannot be used: an option, a file. The command ends with 2 instead of 1."""

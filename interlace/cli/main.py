@@ -10,7 +10,7 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from interlace import __version__
-from interlace.cli.failure import CommandError
+from interlace.cli.failure import CommandError, InputError
 from interlace.core.errors import RepositoryError, ServeError
 
 
@@ -89,7 +89,7 @@ def main() -> None:
         build(sys.argv[1:])()
     except (CommandError, RepositoryError, ServeError, OSError) as error:
         typer.echo(f"error: {_words(error)}", err=True)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from interlace.cli.failure import CommandError
+from interlace.cli.failure import CommandError, InputError
 from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG
 from interlace.policy.catalog import system as row
@@ -27,24 +28,24 @@ def positive(values: Mapping[str, float | None]) -> None:
     """Every value given is above zero.
 
     Raises:
-        CommandError: one is not; it is named.
+        InputError: one is not; it is named.
     """
     for name, value in values.items():
-        if value is not None and not value > 0:
-            raise CommandError(f"{name} is {value:g}; expected a number above 0")
+        if value is not None and not 0 < value < inf:
+            raise InputError(f"{name} is {value:g}; expected a number above 0")
 
 
 def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     """``NAME=VALUE`` texts as a dict.
 
     Raises:
-        CommandError: one has no name or no ``=``.
+        InputError: one has no name or no ``=``.
     """
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise CommandError(f"{option} {text}: expected NAME=VALUE")
+            raise InputError(f"{option} {text}: expected NAME=VALUE")
         found[name] = value
     return found
 
@@ -53,14 +54,14 @@ def numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
     """``NAME=NUMBER`` texts as a dict of numbers above 0.
 
     Raises:
-        CommandError: one is not of that form.
+        InputError: one is not of that form.
     """
     found: dict[str, float] = {}
     for name, value in pairs(option, texts).items():
         try:
             found[name] = float(value)
         except ValueError:
-            raise CommandError(f"{option} {name}={value}: '{value}' is not a number") from None
+            raise InputError(f"{option} {name}={value}: '{value}' is not a number") from None
     positive({f"{option} {name}": value for name, value in found.items()})
     return found
 
@@ -84,9 +85,9 @@ def catalog_row(name: str) -> System:
     """The catalog's row of that name.
 
     Raises:
-        CommandError: there is none; what there is.
+        InputError: there is none; what there is.
     """
     try:
         return row(name)
     except KeyError as error:
-        raise CommandError(str(error.args[0])) from None
+        raise InputError(str(error.args[0])) from None

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from interlace.cli.failure import CommandError
+from interlace.cli.failure import CommandError, InputError
 from interlace.cli.folders import drafts, find
 from interlace.cli.machine import cpu, default_profiles, parse_cores
 from interlace.cli.options import (
@@ -20,7 +20,6 @@ from interlace.cli.options import (
     SystemName,
     catalog_row,
     numbers,
-    positive,
 )
 from interlace.cli.planning.command import Overrides, Wishes, plan_scenario
 from interlace.cli.planning.planfile import save as save_plan
@@ -58,7 +57,8 @@ def plan(
     system: SystemName = "interlace",
     gpu: Annotated[str | None, typer.Option(help=f"Scenario: plan for {', '.join(KINDS)}.")] = None,
     price: Annotated[
-        float | None, typer.Option(help="Scenario: cost of one accelerator an hour.")
+        list[str] | None,
+        typer.Option(metavar="KIND=USD", help="Scenario: cost of one such GPU an hour."),
     ] = None,
     explain: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Scenario: why that model got this.")
@@ -101,26 +101,23 @@ def plan(
       interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
       interlace plan models/ --rate cnn_small=500 --system gpulet --json
     """
-    row, rates, slos = (
-        catalog_row(system),
-        numbers("--rate", rate or []),
-        numbers("--slo", slo or []),
-    )
-    positive({"--price": price})
+    row = catalog_row(system)
+    rates, slos = numbers("--rate", rate or []), numbers("--slo", slo or [])
+    prices = numbers("--price", price or [])
     wishes = Wishes(
         explain or (), draw or (), what_if or (), compare=compare, as_json=as_json, save=save
     )
     if target.suffix == ".toml":
-        plan_scenario(target, row, Overrides(gpu, rates, slos, price), wishes)
+        plan_scenario(target, row, Overrides(gpu, rates, slos, prices), wishes)
         return
-    _only_for_scenarios(gpu, price, wishes)
+    _only_for_scenarios(gpu, prices, wishes)
     _plan_machine(target, row, cores, profiles, rates, slos, wishes)
 
 
-def _only_for_scenarios(gpu: str | None, price: float | None, wishes: Wishes) -> None:
+def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: Wishes) -> None:
     asked = {
         "--gpu": gpu,
-        "--price": price,
+        "--price": prices,
         "--explain": wishes.explain,
         "--draw": wishes.draw,
         "--what-if": wishes.what_if,
@@ -128,7 +125,7 @@ def _only_for_scenarios(gpu: str | None, price: float | None, wishes: Wishes) ->
     }
     for option, value in asked.items():
         if value:
-            raise CommandError(f"{option} is for scenarios (a .toml file), not for a model folder")
+            raise InputError(f"{option} is for scenarios (a .toml file), not for a model folder")
 
 
 def _plan_machine(

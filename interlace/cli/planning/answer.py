@@ -11,6 +11,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.plan import Plan
 from interlace.perf.bounds import LowerBound, lower_bound
 from interlace.perf.expectation import Expectation, expect
+from interlace.perf.memory import needed_bytes
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest, short
 
@@ -31,6 +32,23 @@ class Answer:
     def gpus(self) -> int:
         """Accelerators in use."""
         return len({partition.gpu for partition in self.plan.partitions})
+
+    @property
+    def memory_bytes(self) -> dict[str, int]:
+        """Held on each GPU in use: weights and activations; behind walls, weights in each."""
+        walls = {share for share, _ in self.scenario.gpu.walls}
+        held: dict[str, int] = {}
+        shared: dict[str, list[str]] = {}
+        for part in self.plan.partitions:
+            models = [slot.model for slot in part.slots]
+            if part.share_pct in walls:
+                bytes_here = needed_bytes(models, self.scenario.profiles)
+                held[part.gpu] = held.get(part.gpu, 0) + bytes_here
+            else:
+                shared.setdefault(part.gpu, []).extend(models)
+        for gpu, models in shared.items():
+            held[gpu] = held.get(gpu, 0) + needed_bytes(models, self.scenario.profiles)
+        return held
 
     @property
     def gap(self) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from interlace.cli.failure import CommandError
+from interlace.cli.failure import InputError
 from interlace.cli.planning.answer import Answer
 from interlace.core.plan import Partition, Slot
 from interlace.perf.latency import surface
@@ -29,7 +29,7 @@ def draw(found: Answer, path: Path) -> None:
     """Write the picture to ``path``, SVG or PNG by its suffix.
 
     Raises:
-        CommandError: another suffix.
+        InputError: another suffix.
         OSError: the file cannot be written.
     """
     from matplotlib.figure import Figure
@@ -58,10 +58,10 @@ def check_suffix(path: Path) -> None:
     """Refuse what is neither SVG nor PNG.
 
     Raises:
-        CommandError: another suffix.
+        InputError: another suffix.
     """
     if path.suffix not in (".svg", ".png"):
-        raise CommandError(f"--draw {path}: expected a name that ends in .svg or .png")
+        raise InputError(f"--draw {path}: expected a name that ends in .svg or .png")
 
 
 def _title(found: Answer) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlace.cli.failure import CommandError
+from interlace.cli.failure import InputError
 from interlace.cli.planning.answer import Answer
 from interlace.core.plan import Demand
 from interlace.perf.bounds.rates import highest_rps
@@ -13,12 +13,12 @@ def explain(found: Answer, model: str) -> list[str]:
     """What each share could do for the model, where it was put, and what limits it.
 
     Raises:
-        CommandError: the scenario has no such model.
+        InputError: the scenario has no such model.
     """
     asked = next((one for one in found.scenario.demand if one.model == model), None)
     if asked is None:
         known = ", ".join(one.model for one in found.scenario.demand)
-        raise CommandError(f"--explain {model}: the scenario has {known}")
+        raise InputError(f"--explain {model}: the scenario has {known}")
     said = [f"{model}: {asked.rate_rps:g} requests/s within {asked.slo_ms:g} ms"]
     if model in found.scenario.profiles:
         latency = surface(found.scenario.profiles[model])
@@ -33,7 +33,7 @@ def _shares(found: Answer, asked: Demand, latency: Surface) -> list[str]:
         largest = latency.largest_batch(
             asked.slo_ms, share, min(asked.max_batch, latency.at_share(share)[-1][0])
         )
-        rate = highest_rps(latency, asked, share)
+        rate = highest_rps(found.scenario.profiles[asked.model], asked, share)
         each = rate / found.scenario.gpu.fraction(share)
         best = max(best, (each, share))
         said.append(

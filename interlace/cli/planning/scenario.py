@@ -5,19 +5,18 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from interlace.cli.failure import CommandError
+from interlace.cli.failure import InputError
+from interlace.cli.planning.fields import known, near, number, whole
+from interlace.cli.planning.gpukind import gpu_kind
 from interlace.core.hardware import Gpu
-from interlace.core.kinds import KINDS
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
-from interlace.measure.profilecsv import ProfileTableError, read_profiles
+from interlace.measure.profilecsv import ProfileTable, ProfileTableError, read_profiles
 
 _KEYS: Final = ("gpu", "gpus", "price_per_hour", "profiles", "models")
-_KIND_KEYS: Final = ("kind", "units", "memory_gb", "shares_pct")
 _MODEL_KEYS: Final = ("rate_rps", "slo_ms", "max_batch", "attainment", "cv")
 
 
@@ -30,17 +29,18 @@ class Scenario:
     limit: int
     profiles: Mapping[str, Profile]
     price_per_hour: float | None = None
+    notes: tuple[str, ...] = ()  #: what is assumed of the figures
 
     def asked(self, rates: Mapping[str, float], slos: Mapping[str, float]) -> Scenario:
         """The scenario with other rates and SLOs.
 
         Raises:
-            CommandError: a model is not in it.
+            InputError: a model is not in it.
         """
         names = {one.model for one in self.demand}
         for name in (*rates, *slos):
             if name not in names:
-                raise CommandError(f"the scenario has no model '{name}'{_near(name, names)}")
+                raise InputError(f"the scenario has no model '{name}'{near(name, names)}")
         demand = tuple(
             replace(
                 one,
@@ -52,121 +52,100 @@ class Scenario:
         return replace(self, demand=demand)
 
 
-def read_scenario(path: Path, gpu: str | None = None) -> Scenario:
+def read_scenario(
+    path: Path, gpu: str | None = None, prices: Mapping[str, float] | None = None
+) -> Scenario:
     """The scenario in ``path``; ``gpu`` names another kind than the file's.
 
+    ``prices`` are costs of one accelerator an hour by kind, beside and before the file's.
+
     Raises:
-        CommandError: the file is not a scenario; the key and what is expected there.
+        InputError: the file is not a scenario; the key and what is expected there.
     """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise CommandError(f"{path}: {error.strerror}") from None
+        raise InputError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path}: not TOML: {error}") from None
-    _known(path, "", table, _KEYS)
-    kind = kind_of(path, gpu if gpu is not None else table.get("gpu"))
-    price = table.get("price_per_hour")
+        raise InputError(f"{path}: not TOML: {error}") from None
+    known(path, "", table, _KEYS)
+    kind = gpu_kind(path, gpu if gpu is not None else table.get("gpu"))
+    own_kind = gpu_kind(path, table.get("gpu")).kind if "gpu" in table else kind.kind
+    price = {**_prices(path, table.get("price_per_hour"), own_kind), **(prices or {})}
+    profiles, unnamed = _profiles(path, table.get("profiles"), kind.kind)
     return Scenario(
         _demand(path, table.get("models")),
         kind,
-        int(_number(path, "gpus", table.get("gpus", 64), least=1)),
-        _profiles(path, table.get("profiles"), kind.kind),
-        None if price is None else _number(path, "price_per_hour", price),
+        whole(path, "gpus", table.get("gpus", 64)),
+        profiles,
+        price.get(kind.kind),
+        tuple(_assumed(name, kind.kind) for name in unnamed if kind.kind != own_kind),
     )
 
 
-def kind_of(path: Path, wanted: object) -> Gpu:
-    """A kind of accelerator by name, or described by a table.
+def _assumed(table: str, kind: str) -> str:
+    return f"{table} names no gpu_kind: its latencies are taken for those of {kind}"
 
-    Raises:
-        CommandError: there is no such kind, or the table says too little.
-    """
-    if isinstance(wanted, str):
-        if wanted not in KINDS:
-            raise CommandError(
-                f"no kind of GPU '{wanted}'{_near(wanted, KINDS)}; known: {', '.join(KINDS)}"
-            )
-        return KINDS[wanted]
-    if not isinstance(wanted, dict):
-        raise CommandError(f"{path}: gpu is missing; expected one of {', '.join(KINDS)}")
-    _known(path, "gpu.", wanted, _KIND_KEYS)
-    given = wanted.get("shares_pct")
-    shares = list(given) if isinstance(given, list) else []
-    if 100 not in shares or not all(share in range(1, 101) for share in shares):
-        raise CommandError(
-            f"{path}: gpu.shares_pct: expected percentages from 1 to 100, 100 among them"
-        )
-    return Gpu(
-        "",
-        str(wanted.get("kind", "custom")),
-        int(_number(path, "gpu.units", wanted.get("units", 100), least=1)),
-        int(_number(path, "gpu.memory_gb", wanted.get("memory_gb", 16)) * 1e9),
-        tuple(sorted(set(shares))),
-    )
+
+def _prices(path: Path, price: object, own_kind: str) -> dict[str, float]:
+    """Cost an hour by kind, from a number for the scenario's own kind or from a table."""
+    if price is None:
+        return {}
+    if not isinstance(price, dict):
+        return {own_kind: number(path, "price_per_hour", price)}
+    return {kind: number(path, f"price_per_hour.{kind}", usd) for kind, usd in price.items()}
 
 
 def _demand(path: Path, models: object) -> tuple[Demand, ...]:
     if not isinstance(models, dict) or not models:
-        raise CommandError(f"{path}: no models; expected tables such as [models.resnet50]")
-    found = []
-    for name, asked in models.items():
-        where = f"models.{name}"
-        if not isinstance(asked, dict):
-            raise CommandError(f"{path}: {where}: expected a table with rate_rps and slo_ms")
-        _known(path, f"{where}.", asked, _MODEL_KEYS)
-        for key in ("rate_rps", "slo_ms"):
-            if key not in asked:
-                raise CommandError(f"{path}: {where}.{key} is missing")
-        attainment = _number(path, f"{where}.attainment", asked.get("attainment", 0.99))
-        if not 0.5 <= attainment < 1:
-            raise CommandError(
-                f"{path}: {where}.attainment is {attainment:g}; expected 0.5 to 0.9999"
-            )
-        found.append(
-            Demand(
-                name,
-                _number(path, f"{where}.rate_rps", asked["rate_rps"]),
-                _number(path, f"{where}.slo_ms", asked["slo_ms"], least=1e-3),
-                int(_number(path, f"{where}.max_batch", asked.get("max_batch", 32), least=1)),
-                attainment=attainment,
-                cv=_number(path, f"{where}.cv", asked.get("cv", 1.0), least=1e-3),
-            )
-        )
-    return tuple(found)
+        raise InputError(f"{path}: no models; expected tables such as [models.resnet50]")
+    return tuple(_one(path, name, asked) for name, asked in models.items())
 
 
-def _profiles(path: Path, files: object, kind: str) -> dict[str, Profile]:
+def _one(path: Path, name: str, asked: object) -> Demand:
+    where = f"models.{name}"
+    if not isinstance(asked, dict):
+        raise InputError(f"{path}: {where}: expected a table with rate_rps and slo_ms")
+    known(path, f"{where}.", asked, _MODEL_KEYS)
+    for key in ("rate_rps", "slo_ms"):
+        if key not in asked:
+            raise InputError(f"{path}: {where}.{key} is missing")
+    return Demand(
+        name,
+        number(path, f"{where}.rate_rps", asked["rate_rps"]),
+        number(path, f"{where}.slo_ms", asked["slo_ms"], least=1e-3),
+        whole(path, f"{where}.max_batch", asked.get("max_batch", 32)),
+        attainment=number(path, f"{where}.attainment", asked.get("attainment", 0.99), 0.5, 0.9999),
+        cv=number(path, f"{where}.cv", asked.get("cv", 1.0), 0.01, 100.0),
+    )
+
+
+def _profiles(path: Path, files: object, kind: str) -> tuple[dict[str, Profile], list[str]]:
+    """Profiles on ``kind``, and the files that do not say which kind theirs are of."""
     if not isinstance(files, list) or not files or not all(isinstance(f, str) for f in files):
-        raise CommandError(f'{path}: profiles: expected file names such as ["profiles.csv"]')
+        raise InputError(f'{path}: profiles: expected file names such as ["profiles.csv"]')
     found: dict[str, Profile] = {}
+    unnamed: list[str] = []
+    kinds: set[str] = set()
     for name in files:
-        table = path.parent / name.format(gpu=kind)
-        try:
-            found |= read_profiles(table, kind)
-        except OSError as error:
-            raise CommandError(f"{path}: profiles: {table}: {error.strerror}") from None
-        except ProfileTableError as error:
-            raise CommandError(str(error)) from None
-    return found
+        table = _table(path, path.parent / name, kind)
+        for model in table.profiles.keys() & found.keys():
+            raise InputError(f"{path}: profiles: {name}: {model} on {kind} is in another file too")
+        found |= table.profiles
+        kinds |= table.kinds
+        if not table.kinds:
+            unnamed.append(name)
+    if not found:
+        raise InputError(
+            f"{path}: profiles: no row is of {kind}; the rows are of {', '.join(sorted(kinds))}"
+        )
+    return found, unnamed
 
 
-def _number(path: Path, key: str, value: Any, least: float = 0.0) -> float:
-    legal = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not legal or not least <= value < 1e15:
-        raise CommandError(f"{path}: {key} is {value!r}; expected a number of {least:g} or more")
-    return float(value)
-
-
-def _known(path: Path, prefix: str, table: Mapping[str, object], keys: tuple[str, ...]) -> None:
-    for key in table:
-        if key not in keys:
-            raise CommandError(
-                f"{path}: unknown key {prefix}{key}{_near(key, keys)}; known: {', '.join(keys)}"
-            )
-
-
-def _near(name: str, known: object) -> str:
-    names = list(known) if isinstance(known, (list, tuple, set, Mapping)) else []
-    near = get_close_matches(name, names, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def _table(path: Path, table: Path, kind: str) -> ProfileTable:
+    try:
+        return read_profiles(table, kind)
+    except OSError as error:
+        raise InputError(f"{path}: profiles: {table}: {error.strerror}") from None
+    except ProfileTableError as error:
+        raise InputError(str(error)) from None

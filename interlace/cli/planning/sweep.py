@@ -9,7 +9,7 @@ from typing import Final
 
 from rich.console import Console
 
-from interlace.cli.failure import CommandError
+from interlace.cli.failure import InputError
 from interlace.cli.planning.answer import Answer, answer
 from interlace.cli.planning.draw import check_suffix
 from interlace.cli.planning.scenario import Scenario
@@ -17,9 +17,11 @@ from interlace.cli.screen import table
 from interlace.core.plan import Demand
 from interlace.policy.base import System
 
+_MOST_SAID: Final = 8
 _FORMS: Final = "rates=0.5,1,2 or slos=1,2 or gpu=h100,a100 or model=NAME:RPS:MS"
 
-Reader = Callable[[str], Scenario]
+#: The scenario again, for another kind of GPU.
+Reader = Callable[[str | None], Scenario]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +38,13 @@ def variants(asked: Sequence[str], base: Scenario, other_gpu: Reader) -> list[Va
     ``other_gpu`` reads the scenario again for another kind of GPU.
 
     Raises:
-        CommandError: not of that form, or a model that has no profile.
+        InputError: not of that form, or a model that has no profile.
     """
     found = [Variant("as asked", base)]
     for text in asked:
         kind, equals, values = text.partition("=")
         if not equals or not values:
-            raise CommandError(f"--what-if {text}: expected {_FORMS}")
+            raise InputError(f"--what-if {text}: expected {_FORMS}")
         found += [_variant(text, kind, value, base, other_gpu) for value in values.split(",")]
     return found
 
@@ -58,14 +60,12 @@ def _variant(text: str, kind: str, value: str, base: Scenario, other_gpu: Reader
             demand = tuple(replace(d, slo_ms=d.slo_ms * factor) for d in base.demand)
             return Variant(f"SLOs x {value}", replace(base, demand=demand))
         case "gpu":
-            other = other_gpu(value)
-            kept = replace(other, demand=base.demand, price_per_hour=base.price_per_hour)
-            return Variant(f"on {value}", kept)
+            return Variant(f"on {value}", other_gpu(value))
         case "model":
             added = _model(text, value, base)
             return Variant(f"with {value}", replace(base, demand=(*base.demand, added)))
         case _:
-            raise CommandError(f"--what-if {text}: expected {_FORMS}")
+            raise InputError(f"--what-if {text}: expected {_FORMS}")
 
 
 def _factor(text: str, value: str) -> float:
@@ -74,7 +74,7 @@ def _factor(text: str, value: str) -> float:
     except ValueError:
         factor = -1.0
     if not 0 < factor < 1e6:
-        raise CommandError(f"--what-if {text}: '{value}' is not a factor above 0")
+        raise InputError(f"--what-if {text}: '{value}' is not a factor above 0")
     return factor
 
 
@@ -83,9 +83,9 @@ def _model(text: str, value: str, base: Scenario) -> Demand:
     name, _, figures = value.partition(":")
     rate, _, slo = figures.partition(":")
     if name not in base.profiles:
-        raise CommandError(f"--what-if {text}: there is no profile of '{name}'")
+        raise InputError(f"--what-if {text}: there is no profile of '{name}'")
     if any(one.model == name for one in base.demand):
-        raise CommandError(
+        raise InputError(
             f"--what-if {text}: '{name}' is in the scenario; use --rate for more of it"
         )
     return Demand(name, _factor(text, rate), _factor(text, slo))
@@ -101,11 +101,24 @@ def solved(
 
 
 def show_sweep(out: Console, found: Sequence[tuple[Variant, Answer]]) -> None:
-    """One line for each variant."""
+    """One line for each variant, and what is not served in them and why."""
     made = table(("what if", "GPU"), ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s"))
     for variant, one in found:
         made.add_row(variant.name, one.scenario.gpu.kind, *figures(one))
     out.print(made)
+    said = [f"{variant.name}: {line}" for variant, one in found for line in _unserved(one)]
+    for line in said[:_MOST_SAID]:
+        out.print(line, soft_wrap=True)
+    if said[_MOST_SAID:]:
+        out.print(f"and {len(said) - _MOST_SAID} more; --json has all")
+
+
+def _unserved(one: Answer) -> list[str]:
+    lost = one.plan.unserved_rps.items()
+    return [
+        *one.scenario.notes,
+        *(f"{rps:.4g}/s of {name} not served: {one.plan.reasons.get(name)}" for name, rps in lost),
+    ]
 
 
 def figures(one: Answer) -> tuple[str, ...]:
@@ -125,7 +138,7 @@ def draw_sweep(found: Sequence[tuple[Variant, Answer]], path: Path) -> None:
     """GPUs of each variant beside their lower bound, and what they cost.
 
     Raises:
-        CommandError: the suffix is neither .svg nor .png.
+        InputError: the suffix is neither .svg nor .png.
         OSError: the file cannot be written.
     """
     from matplotlib.figure import Figure

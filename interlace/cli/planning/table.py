@@ -10,7 +10,6 @@ from interlace.cli.planning.answer import Answer
 from interlace.cli.screen import table
 from interlace.core.plan import Partition
 from interlace.perf.latency import surface
-from interlace.perf.memory import needed_bytes
 
 
 def show(out: Console, found: Answer) -> None:
@@ -33,6 +32,7 @@ def sentences(found: Answer) -> list[str]:
     said.append(f"{found.gpus} {kind} ({found.system}, planned in {found.planning_s:.2f} s){cost}")
     said.append(f"no scheduler needs fewer than {bound.gpus}: {_bounds(found)}; gap {_gap(found)}")
     said += found.plan.notes
+    said += found.scenario.notes
     return said
 
 
@@ -55,12 +55,13 @@ def _partitions(found: Answer) -> object:
     figures = ("share %", "batch", "requests/s", "batch ms", "time %", "cycle ms", "GPU MB")
     made = table(("GPU", "partition", "model"), figures)
     before = ""
+    memory_bytes = found.memory_bytes
     for part in found.plan.partitions:
         first_on_gpu = part.gpu != before
         before = part.gpu
         for index, row in enumerate(_rows(found, part)):
             first = index == 0
-            memory = f"{_used_mb(found, part.gpu):.0f}" if first and first_on_gpu else ""
+            memory = f"{memory_bytes[part.gpu] / 1e6:.0f}" if first and first_on_gpu else ""
             made.add_row(
                 part.gpu if first and first_on_gpu else "",
                 part.id if first else "",
@@ -82,11 +83,6 @@ def _rows(found: Answer, part: Partition) -> list[tuple[str, ...]]:
             (slot.model, str(slot.batch), f"{slot.rate_rps:.1f}", f"{run_ms:.1f}", f"{busy:.0f}")
         )
     return rows
-
-
-def _used_mb(found: Answer, gpu: str) -> float:
-    here = [s.model for p in found.plan.partitions if p.gpu == gpu for s in p.slots]
-    return needed_bytes(here, found.scenario.profiles) / 1e6
 
 
 def _models(found: Answer) -> object:

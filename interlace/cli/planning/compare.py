@@ -1,0 +1,47 @@
+"""Every system of the catalog on one scenario, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+
+from interlace.cli.planning.answer import Answer, answer
+from interlace.cli.planning.scenario import Scenario
+from interlace.cli.planning.sweep import figures
+from interlace.cli.screen import table
+from interlace.policy.catalog import CATALOG
+
+
+def compared(scenario: Scenario, say: Callable[[str], None]) -> list[Answer]:
+    """One answer a row: those that serve everything first, then fewest GPUs, then attainment."""
+    found = list(_answers(scenario, say))
+    return sorted(found, key=lambda one: (not one.served, one.gpus, -_worst(one), one.system))
+
+
+def show_compared(out: Console, found: Sequence[Answer]) -> None:
+    """One line a row."""
+    made = table(
+        ("system", "source"),
+        ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s", "in SLO %"),
+    )
+    for one in found:
+        source = CATALOG[one.system].source
+        made.add_row(one.system, source, *figures(one), f"{100 * _worst(one):.1f}")
+    out.print(made)
+    out.print("in SLO %: expected of the model that fares worst, if nothing is refused")
+
+
+def _answers(scenario: Scenario, say: Callable[[str], None]) -> Iterator[Answer]:
+    bound = None
+    for number, system in enumerate(CATALOG.values(), 1):
+        say(f"{number} of {len(CATALOG)}: {system.name}")
+        found = answer(scenario, system, bound)
+        bound = found.bound
+        yield found
+
+
+def _worst(one: Answer) -> float:
+    """Attainment of the model that fares worst; 0 if one is not in the plan at all."""
+    asked = [d.model for d in one.scenario.demand if d.rate_rps > 0]
+    return min((one.expected[m].attainment if m in one.expected else 0.0 for m in asked), default=1)
