@@ -10,6 +10,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.perf.latency import Surface, surface
+from interlace.perf.queueing import mean_wait_ms
 
 _TAIL = 0.01  #: p99
 
@@ -35,12 +36,12 @@ class _Place:
 def expect(
     plan: Plan, demand: Sequence[Demand], gpus: Mapping[str, Gpu], profiles: Profiles
 ) -> Mapping[str, Expectation]:
-    """Each planned model's p99 and attainment, by heavy-traffic approximation.
+    """Each planned model's p99 and attainment, approximately, if nothing is refused.
 
     A request comes at any moment of the longest batch beside it (or of its cycle, in a plan of
-    cycles), spread over the replicas of its model; then it waits for work that is exponential with
-    Kingman's mean (1961), then for its own batch. A model in several partitions is their mixture
-    by rate. What is unserved is in time for nobody.
+    cycles), spread over the replicas of its model; then it waits for work that is exponential at
+    Lundberg's rate, then for its own batch. A model in several partitions is their mixture by
+    rate. What is unserved is in time for nobody.
     """
     surfaces = {one.model: surface(profiles[one.model]) for one in demand if one.model in profiles}
     by_name = {one.model: one for one in demand}
@@ -76,7 +77,7 @@ def _place(
         busy += load
         weight += load * row_ms * demand[other.model].cv ** 2
     longest_ms = partition.duty_ms or max(runs_ms.values())
-    waiting_ms = inf if busy >= 1 else weight / (2 * (1 - busy))
+    waiting_ms = mean_wait_ms(weight / max(busy, 1e-12), busy)
     return _Place(slot.rate_rps, runs_ms[slot.model], longest_ms / replicas, waiting_ms)
 
 
@@ -114,4 +115,4 @@ def _within(place: _Place, limit_ms: float) -> float:
     mean_ms = max(place.waiting_ms, 1e-9)
     inside_ms = min(left_ms, blocked_ms)
     tail = exp(-(left_ms - inside_ms) / mean_ms) - exp(-left_ms / mean_ms)
-    return (inside_ms - mean_ms * tail) / blocked_ms
+    return min(1.0, max(0.0, (inside_ms - mean_ms * tail) / blocked_ms))

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from math import isfinite
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
-from interlace.core.profile import Profiles
-from interlace.perf.latency import Surface, surface
+from interlace.core.profile import Profile, Profiles
 
 
-def highest_rps(latency: Surface, demand: Demand, share_pct: int) -> float:
-    """max b / L(b, share) over batches with L(b, share) <= SLO; 0 if there is none.
+def highest_rps(profile: Profile, demand: Demand, share_pct: int) -> float:
+    """max b / L(b, share) over batches with L(b, share) <= SLO, as measured; 0 if there is none.
 
-    Between measured batches L is a straight line, on which b / L(b) rises or falls throughout: so
-    only measured batches and the largest in time need be looked at. Beyond the largest that was
-    measured at this share nothing is known.
+    Nothing is smoothed: a bound must not be above what was seen. Between two measured batches L is
+    a straight line, on which b / L(b) rises or falls throughout, so only measured batches and
+    where a line leaves the SLO or the largest batch need be looked at. Beyond the largest measured
+    batch nothing is known.
     """
-    if share_pct < min(latency.shares_pct):
-        return 0.0
-    measured = [batch for batch, _ in latency.at_share(share_pct)]
-    most = min(demand.max_batch, measured[-1])
-    largest = latency.largest_batch(demand.slo_ms, share_pct, most)
-    known = [batch for batch in measured if batch <= largest]
-    rates = (latency.throughput_rps(batch, share_pct) for batch in {*known, largest} if batch)
-    return max(rates, default=0.0)
+    curve = sorted((b, p.p95_ms) for (b, s), p in profile.points.items() if s == share_pct)
+    legal = [b / ms for b, ms in curve if b <= demand.max_batch and ms <= demand.slo_ms]
+    for before, after in pairwise(curve):
+        legal += _edges(before, after, demand)
+    return 1000.0 * max(legal, default=0.0)
+
+
+def _edges(before: tuple[int, float], after: tuple[int, float], demand: Demand) -> list[float]:
+    """b / L(b) where the line between two points reaches the SLO or the largest batch."""
+    (low, low_ms), (high, high_ms) = before, after
+    found = []
+    if low <= demand.max_batch < high:
+        ms = low_ms + (high_ms - low_ms) * (demand.max_batch - low) / (high - low)
+        if ms <= demand.slo_ms:
+            found.append(demand.max_batch / ms)
+    if min(low_ms, high_ms) < demand.slo_ms < max(low_ms, high_ms):
+        batch = low + (high - low) * (demand.slo_ms - low_ms) / (high_ms - low_ms)
+        if batch <= demand.max_batch:
+            found.append(batch / demand.slo_ms)
+    return found
 
 
 def servable(
@@ -36,10 +49,11 @@ def servable(
     for one in demand:
         if one.model not in profiles or not _asks(one):
             continue
-        latency = surface(profiles[one.model])
-        # Between measured shares efficiency is at most that of the better neighbour.
-        shares = [s for s in gpu.shares_pct if s in latency.shares_pct] or list(gpu.shares_pct)
-        rates = {s: rate for s in shares if (rate := highest_rps(latency, one, s)) > 0}
+        profile = profiles[one.model]
+        measured = {share for _, share in profile.points}
+        # A share between two measured ones runs as the smaller does, and takes more.
+        shares = [share for share in gpu.shares_pct if share in measured]
+        rates = {s: rate for s in shares if (rate := highest_rps(profile, one, s)) > 0}
         if rates:
             found.append((one, rates))
     return found

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from interlace.perf.queueing import Floats, Rule, worst_case
+from interlace.perf.queueing import Floats
 from interlace.policy.packing.options import Market, Options
 from interlace.policy.packing.pattern import Pattern
 
@@ -22,11 +22,10 @@ _NOTHING: Final = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class CycleShop:
-    """One share's options under a rule, with capacities over a grid of cycle lengths."""
+    """One share's options, with capacities over a grid of cycle lengths."""
 
     options: Options
     market: Market
-    rule: Rule
     duty_ms: Floats
     capacity_rps: Floats
     contenders: int
@@ -52,7 +51,7 @@ class CycleShop:
         which = tuple(np.array(chosen).T)
         latency_ms = self.options.latency_ms[which]
         duty = np.array([latency_ms.sum()])
-        rates = self.options.capacity_rps(self.market, self.rule, duty)[which][:, 0]
+        rates = self.options.capacity_rps(self.market, duty)[which][:, 0]
         turns = tuple((m, int(self.options.rows[m, c])) for m, c in chosen)
         return Pattern(
             self.options.share_pct, turns, tuple(rates.tolist()), float(latency_ms.sum())
@@ -113,13 +112,12 @@ class CycleShop:
 class Cycles:
     """Models take turns in a cycle, each with room for what arrives in one (Nexus, gpulet)."""
 
-    rule: Rule = worst_case
     contenders: int = 12  #: models that are looked at for one partition
 
     def __call__(self, options: Options, market: Market) -> CycleShop:
         duty_ms = _cycles(options, market)
-        capacity_rps = options.capacity_rps(market, self.rule, duty_ms)
-        return CycleShop(options, market, self.rule, duty_ms, capacity_rps, self.contenders)
+        capacity_rps = options.capacity_rps(market, duty_ms)
+        return CycleShop(options, market, duty_ms, capacity_rps, self.contenders)
 
 
 def _cycles(options: Options, market: Market) -> Floats:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from interlace.core.plan import Demand
 from interlace.perf.interference import Interference, Runner
 from interlace.perf.latency import Surface
-from interlace.perf.queueing import Floats, Rule
+from interlace.perf.queueing import Floats
 
 Ints = npt.NDArray[np.int64]
 
@@ -72,21 +72,17 @@ class Options:
         """The same for some of the models."""
         return Options(self.share_pct, self.rows[models], self.latency_ms[models])
 
-    def capacity_rps(self, market: Market, rule: Rule, duty_ms: Floats) -> Floats:
-        """Rate that each choice serves in cycles of ``duty_ms``: models x choices x cycles."""
-        left_ms = market.slo_ms[:, None] - self.latency_ms
-        pooled = np.maximum(left_ms, 0.0) * market.replicas[:, None]
-        starts = pooled[:, :, None] / duty_ms
-        shape = (len(self.rows), 1, 1)
-        use = rule(
-            self.rows[:, :, None],
-            starts,
-            market.attainment.reshape(shape),
-            market.cv.reshape(shape),
-        )
+    def capacity_rps(self, market: Market, duty_ms: Floats) -> Floats:
+        """Rate that each choice serves in cycles of ``duty_ms``: models x choices x cycles.
+
+        Nexus' rule, for arrivals as even as their rate: full batches if what comes in one cycle is
+        in time after the next, duty + L(b) <= SLO (gpulet section 2.2).
+        """
+        left_ms = (market.slo_ms[:, None] - self.latency_ms) * market.replicas[:, None]
+        own_ms = self.latency_ms[:, :, None]
         # A batch cannot take longer than the cycle it is in.
-        fits = self.latency_ms[:, :, None] <= duty_ms * (1 + 1e-9)
-        return np.where(fits, use, 0.0) * self.rows[:, :, None] * 1000.0 / duty_ms
+        legal = (own_ms <= duty_ms * (1 + 1e-9)) & (left_ms[:, :, None] >= duty_ms * (1 - 1e-9))
+        return np.where(legal, self.rows[:, :, None] * 1000.0 / duty_ms, 0.0)
 
 
 def options(

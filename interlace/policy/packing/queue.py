@@ -136,7 +136,7 @@ class Deadlines:
     A request waits at most for the longest batch of the partition (shared between the ``replicas``
     that its model has), for more urgent work, and for its own batch. What is left of its SLO is
     slack: in ``gather`` of it a batch may fill, in all of it the work before it must be done
-    (Kingman's). ``turns`` bounds the models of one partition.
+    (Lundberg's bound). ``turns`` bounds the models of one partition.
     """
 
     turns: int = 8

@@ -1,0 +1,84 @@
+"""A published system's A100 profiles, scenarios and deployments (ParvaGPU, SC 2024), as ours."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from interlace.core.plan import Demand
+from interlace.core.profile import Point, Profile
+
+#: Shares of MIG instances by compute slices.
+SHARE_PCT: Final = {1: 14, 2: 28, 3: 42, 4: 57, 7: 100}
+#: Assumed: the data has no memory figures, and none of these models comes near a slice's 10 GB.
+_WEIGHTS_BYTES: Final = 200 * 10**6
+_ACTIVATION_BYTES: Final = 500 * 10**6
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A scenario with what is known of its models, and the GPUs of the published deployment."""
+
+    name: str
+    demand: tuple[Demand, ...]
+    profiles: Mapping[str, Profile]
+    gpus: int
+
+
+def scenarios(folder: Path) -> list[Published]:
+    """S1 to S3 from the folder of the public data."""
+    rows: dict[str, list[dict[str, str]]] = {}
+    with (folder / "scenarios.csv").open() as file:
+        for row in csv.DictReader(file):
+            rows.setdefault(row["scenario"], []).append(row)
+    return [_published(folder, name, asked) for name, asked in rows.items()]
+
+
+def read_profile(folder: Path, model: str) -> Profile:
+    """A model's profile.
+
+    A row is a batch in each of n processes that share a MIG instance; its throughput is that of
+    one process. So n batches are n * batch rows that end within the latency: one point of ours.
+    A larger number of rows that ends sooner bounds a smaller one (it can be padded). The printed
+    latency is cut to whole milliseconds; batch over throughput is the finer figure.
+    """
+    best: dict[tuple[int, int], float] = {}
+    with (folder / "profiles" / f"{model}.csv").open() as file:
+        for row in csv.DictReader(file):
+            each, batch = float(row["Throughput"]), int(row["Batch size"])
+            if each <= 0:
+                continue
+            key = (batch * int(row["Workload Number"]), SHARE_PCT[int(row["Mig instance"])])
+            ms = max(float(row["Latency"]) * 1000.0, batch * 1000.0 / each)
+            best[key] = min(ms, best.get(key, ms))
+    points = {key: Point(ms, ms, ms, 1) for key, ms in _padded(best).items()}
+    return Profile(model, "published", "a100-mig", _WEIGHTS_BYTES, _ACTIVATION_BYTES, points)
+
+
+def _padded(best: Mapping[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    found: dict[tuple[int, int], float] = {}
+    for share in {share for _, share in best}:
+        low = float("inf")
+        for batch in sorted((b for b, s in best if s == share), reverse=True):
+            low = min(low, best[batch, share])
+            found[batch, share] = low
+    return found
+
+
+def _published(folder: Path, name: str, asked: list[dict[str, str]]) -> Published:
+    profiles = {row["model"]: read_profile(folder, row["model"]) for row in asked}
+    demand = tuple(
+        Demand(
+            row["model"],
+            float(row["rate_rps"]),
+            float(row["slo_ms"]),
+            max(batch for batch, _ in profiles[row["model"]].points),
+        )
+        for row in asked
+    )
+    with (folder / f"deployment-{name}.csv").open() as file:
+        gpus = {row["Num GPU"] for row in csv.DictReader(file)}
+    return Published(name, demand, profiles, len(gpus))
