@@ -1,0 +1,100 @@
+"""Knees and best batches of the V100 measurements published with GSLICE, drawn.
+
+``--data`` is the csv: model, batch, gpu_pct, latency_ms_median, ..., p95_ms, p99_ms, n.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from interlace.core.profile import Point, Profile
+from interlace.perf.instances import multi_model
+from interlace.perf.knee import knee_pct
+from interlace.perf.latency import Surface, surface
+from interlace.perf.sizing import Sizing
+
+SLO_MS = 50.0  # section 5.1 of D-STACK
+BATCHES = (1, 4, 16)
+_COLOURS = ("#0072b2", "#d55e00", "#009e73")
+
+
+def read(path: Path) -> dict[str, Profile]:
+    """One profile for each model in the file."""
+    points: dict[str, dict[tuple[int, int], Point]] = {}
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            key = int(row["batch"]), int(float(row["gpu_pct"]))
+            times = (float(row[k]) for k in ("latency_ms_median", "p95_ms", "p99_ms"))
+            points.setdefault(row["model"], {})[key] = Point(*times, int(row["n"]))
+    return {m: Profile(m, "gslice", "v100", 0, 0, p) for m, p in sorted(points.items())}
+
+
+def rows(profiles: Mapping[str, Profile]) -> list[dict[str, object]]:
+    """For each model: knees by batch, the best size and instances within the SLO."""
+    table = []
+    for model, profile in profiles.items():
+        known = surface(profile, "median_ms")
+        most = max(batch for batch, _ in profile.points)
+        size = Sizing(over_provision_pct=5)(known, SLO_MS, known.shares_pct, most)
+        many = multi_model(known, known.shares_pct, SLO_MS / 2, most)
+        table.append(
+            {
+                "model": model,
+                **{f"knee_b{batch}_pct": knee_pct(known, batch) for batch in BATCHES},
+                "best_batch": size.batch if size else 0,
+                "best_share_pct": size.share_pct if size else 0,
+                "best_ms": round(size.latency_ms, 2) if size else None,
+                "instances": f"{many.count} x {many.share_pct} %" if many else "none",
+                "rows_per_s": round(many.rate_rps) if many else 0,
+            }
+        )
+    return table
+
+
+def draw(profiles: Mapping[str, Profile], path: Path) -> None:
+    """Latency over the share, one panel for each model, knees marked."""
+    from matplotlib.figure import Figure
+
+    columns = 4
+    height = -(-len(profiles) // columns)
+    figure = Figure(figsize=(3 * columns, 2.6 * height), layout="constrained")
+    panels = figure.subplots(height, columns, squeeze=False).ravel()
+    for panel, (model, profile) in zip(panels, profiles.items(), strict=False):
+        known = surface(profile, "median_ms")
+        for batch, colour in zip(BATCHES, _COLOURS, strict=True):
+            shares, values = _curve(known, batch)
+            panel.plot(shares, values, color=colour, label=f"batch {batch}")
+            knee = knee_pct(known, batch)
+            panel.plot([knee], [known.latency_ms(batch, knee)], "o", color=colour)
+        panel.set(title=model, yscale="log", xlabel="share, %", ylabel="median, ms")
+    panels[0].legend(frameon=False)
+    for panel in panels[len(profiles) :]:
+        panel.set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def _curve(known: Surface, batch: int) -> tuple[Sequence[int], list[float]]:
+    return known.shares_pct, [known.latency_ms(batch, share) for share in known.shares_pct]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, help="latency.csv")
+    parser.add_argument("--out", type=Path, help="folder for v100.json and v100.svg")
+    asked = parser.parse_args()
+    profiles = read(asked.data)
+    table = rows(profiles)
+    for row in table:
+        print("  ".join(f"{name} {value}" for name, value in row.items()))
+    if asked.out:
+        draw(profiles, asked.out / "v100.svg")
+        (asked.out / "v100.json").write_text(json.dumps(table, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

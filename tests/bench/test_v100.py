@@ -1,0 +1,54 @@
+"""Knees and sizes from the V100 measurements, where they are at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.planning.dnn_model import READ, knee_of, latencies
+from bench.planning.dnn_model import rows as figure_4
+from bench.planning.v100 import draw, read, rows
+from interlace.perf.knee import knee_pct
+from interlace.perf.latency import surface
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "v100" / "latency.csv"
+
+measured = pytest.mark.skipif(not DATA.exists(), reason=f"no measurements at {DATA}")
+
+
+@measured
+def test_measured_points_are_within_two_percent_of_the_surface() -> None:
+    # Raised only by noise: a smaller batch or a larger share that looked slower.
+    for profile in read(DATA).values():
+        known = surface(profile, "median_ms")
+        raised = [
+            known.latency_ms(batch, share) / point.median_ms - 1.0
+            for (batch, share), point in profile.points.items()
+        ]
+        assert min(raised) >= 0.0
+        assert sorted(raised)[int(0.9 * len(raised))] < 0.02
+
+
+@measured
+def test_knees_grow_with_the_batch_as_figure_4d_says() -> None:
+    for model, profile in read(DATA).items():
+        known = surface(profile, "median_ms")
+        knees = [knee_pct(known, batch) for batch in (1, 16)]
+        assert knees[0] <= knees[1], model
+
+
+@measured
+def test_the_table_has_every_model_and_is_drawn(tmp_path: Path) -> None:
+    profiles = read(DATA)
+    assert {str(row["model"]) for row in rows(profiles)} == set(profiles)
+    draw(profiles, tmp_path / "v100.svg")
+    assert (tmp_path / "v100.svg").stat().st_size > 10_000
+
+
+def test_figure_4_of_the_equations() -> None:
+    table = figure_4(100)
+    assert [row["printed"] for row in table] == [10, 20, 30]
+    assert [row["floored"] for row in table] == [9, 20, 24]
+    assert [row["paper"] for row in table] == list(READ.values()) == [9, 24, 31]
+    assert all(knee_of(latencies(first)) == first // 2 for first in READ)
