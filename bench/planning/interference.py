@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from interlace.core.profile import Point, Profile
 from interlace.perf.interference import ConstantFactor, Runner
@@ -80,6 +81,31 @@ def missed(seen: Sequence[Observation], solos: FromProfiles) -> dict[str, dict[s
     }
 
 
+def explained(seen: Sequence[Observation]) -> dict[str, float]:
+    """R2 of the best predictor that knows no more than names, fitted to what it is tested on.
+
+    The gap between who runs beside whom and who runs, who is beside it, is what no sum of a
+    model's sensitivity and its neighbour's aggressiveness can carry over to an unseen pair.
+    """
+    truth = np.array([one.slowdown for one in seen])
+    runners = [one.runner.model for one in seen]
+    others = [one.neighbours[0].model for one in seen]
+    both = [f"{one} beside {other}" for one, other in zip(runners, others, strict=True)]
+    asked = {"runner": [runners], "runner + neighbour": [runners, others], "pair": [both]}
+    return {name: _explained(truth, known) for name, known in asked.items()}
+
+
+def _explained(truth: npt.NDArray[np.float64], known: Sequence[Sequence[str]]) -> float:
+    columns = [
+        [float(value == level) for value in values]
+        for values in known
+        for level in sorted(set(values))
+    ]
+    design = np.array(columns).T
+    fitted, *_ = np.linalg.lstsq(design, truth, rcond=None)
+    return 1.0 - float(((design @ fitted - truth) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
+
+
 def draw(results: Mapping[str, Mapping[str, Missed]], path: Path) -> None:
     """The distribution of relative errors, one panel for each split."""
     from matplotlib.figure import Figure
@@ -135,6 +161,8 @@ def main() -> None:
         for name, row in rows.items():
             figures = " ".join(f"{100 * row[k]:6.2f}" for k in ("p50", "p90", "p95", "mape"))
             print(f"  {name:12} {figures} {row['r2']:7.3f}")
+    print("R2 within reach of names alone, fitted and tested on everything:")
+    print("  " + ", ".join(f"{name} {r2:.3f}" for name, r2 in explained(seen).items()))
     if asked.out:
         draw(results, asked.out / "interference.svg")
         (asked.out / "interference.json").write_text(json.dumps(table, indent=1) + "\n")

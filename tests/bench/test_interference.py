@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.planning.interference import draw, missed, read
+from bench.planning.interference import draw, explained, missed, read
 from interlace.perf.interference import Runner
 
 MODELS = {"short": 1.0, "long": 4.0, "wide": 9.0}
@@ -47,3 +47,11 @@ def test_every_predictor_is_tried_on_every_split_and_drawn(tmp_path: Path) -> No
     assert all(len(p) == len(t) == 24 for p, t in results["unseen pairs"].values())
     draw(results, tmp_path / "out" / "interference.svg")
     assert (tmp_path / "out" / "interference.svg").read_text().startswith("<?xml")
+
+
+def test_names_explain_what_was_made_of_names(tmp_path: Path) -> None:
+    _written(tmp_path)
+    seen, _ = read(tmp_path)
+    known = explained(seen)
+    assert known["pair"] == pytest.approx(1.0)  # the first named is slowed 1.1, the other 1.2
+    assert known["runner"] <= known["runner + neighbour"] <= known["pair"] + 1e-9
