@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from interlace.core.profile import Point, Profile
+from interlace.perf.curves import Curve, interpolated, last_slope, monotone
 
 #: What a larger batch must gain in throughput to be worth its latency.
 _WORTH: Final = 1.05
 
 Quantile = Literal["median_ms", "p95_ms", "p99_ms"]
-Curve = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Surface:
         curves = [self.curves[share] for share in shares]
         slopes: list[float] = []
         for curve in reversed(curves):  # a smaller share is nowhere faster, beyond the last either
-            slopes.append(max(_last_slope(curve), slopes[-1] if slopes else 0.0))
+            slopes.append(max(last_slope(curve), slopes[-1] if slopes else 0.0))
         object.__setattr__(self, "_shares", shares)
         object.__setattr__(self, "_batches", tuple(tuple(b for b, _ in c) for c in curves))
         object.__setattr__(self, "_latencies", tuple(tuple(ms for _, ms in c) for c in curves))
@@ -63,7 +63,7 @@ class Surface:
             ValueError: the share is smaller than any that was measured.
         """
         row = self._row(share_pct)
-        return _interpolated(batch, self._batches[row], self._latencies[row], self._slopes[row])
+        return interpolated(batch, self._batches[row], self._latencies[row], self._slopes[row])
 
     def table(self, share_pct: int, max_batch: int) -> tuple[float, ...]:
         """L(0) to L(max_batch) at that share, in ms, with L(0) = 0.
@@ -73,7 +73,7 @@ class Surface:
         """
         row = self._row(share_pct)
         known = self._batches[row], self._latencies[row], self._slopes[row]
-        return (0.0, *(_interpolated(batch, *known) for batch in range(1, max_batch + 1)))
+        return (0.0, *(interpolated(batch, *known) for batch in range(1, max_batch + 1)))
 
     def largest_batch(self, limit_ms: float, share_pct: int, max_batch: int) -> int:
         """Largest batch up to ``max_batch`` with L(b, share) <= ``limit_ms``; 0 if there is none.
@@ -129,7 +129,7 @@ def surface(profile: Profile, quantile: Quantile = "p95_ms") -> Surface:
     by_share: dict[int, list[tuple[int, float]]] = {}
     for (batch, share_pct), point in sorted(profile.points.items()):
         by_share.setdefault(share_pct, []).append((batch, _quantile(point, quantile)))
-    return Surface(_monotone(by_share))
+    return Surface(monotone(by_share))
 
 
 def _quantile(point: Point, quantile: Quantile) -> float:
@@ -140,68 +140,3 @@ def _quantile(point: Point, quantile: Quantile) -> float:
             return point.p95_ms
         case "p99_ms":
             return point.p99_ms
-
-
-def _monotone(by_share: Mapping[int, list[tuple[int, float]]]) -> dict[int, Curve]:
-    """Curves of all shares: first each rises with the batch, then none is below a larger share."""
-    curves: dict[int, Curve] = {}
-    smaller: Curve = ()
-    for share in sorted(by_share):
-        smaller = curves[share] = _extended(_rising(by_share[share]), smaller)
-    larger: Curve = ()
-    for share in sorted(by_share, reverse=True):
-        larger = curves[share] = _above(curves[share], larger)
-    return curves
-
-
-def _rising(points: list[tuple[int, float]]) -> Curve:
-    high, curve = 0.0, []
-    for batch, latency_ms in points:
-        high = max(high, latency_ms)
-        curve.append((batch, high))
-    return tuple(curve)
-
-
-def _extended(curve: Curve, smaller: Curve) -> Curve:
-    """The curve with batches that only a smaller share was measured at: no slower than there."""
-    last, last_ms = curve[-1]
-    beyond = [(batch, ms) for batch, ms in smaller if batch > last]
-    more = [(batch, max(last_ms, min(ms, _at(curve, batch)))) for batch, ms in beyond]
-    return (*curve, *more)
-
-
-def _above(curve: Curve, floor: Curve) -> Curve:
-    """The curve where it is above ``floor``, and ``floor`` elsewhere."""
-    if not floor:
-        return curve
-    batches = sorted({batch for batch, _ in curve} | {batch for batch, _ in floor})
-    both = [(batch, _at(curve, batch), _at(floor, batch)) for batch in batches]
-    if all(own_ms >= floor_ms for _, own_ms, floor_ms in both):
-        return curve
-    return tuple((batch, max(own_ms, floor_ms)) for batch, own_ms, floor_ms in both)
-
-
-def _at(curve: Curve, batch: int) -> float:
-    batches, latencies = tuple(b for b, _ in curve), tuple(ms for _, ms in curve)
-    return _interpolated(batch, batches, latencies, _last_slope(curve))
-
-
-def _interpolated(
-    batch: int, batches: tuple[int, ...], latencies: tuple[float, ...], slope: float
-) -> float:
-    index = bisect_left(batches, batch)
-    if index == len(batches):
-        return latencies[-1] + slope * (batch - batches[-1])
-    if index == 0 or batches[index] == batch:
-        return latencies[index]
-    low, low_ms = batches[index - 1], latencies[index - 1]
-    return low_ms + (latencies[index] - low_ms) * (batch - low) / (batches[index] - low)
-
-
-def _last_slope(curve: Curve) -> float:
-    """What a row beyond the largest batch costs: as in the last step, and no less than there."""
-    last, last_ms = curve[-1]
-    if len(curve) == 1:
-        return last_ms / last
-    before, before_ms = curve[-2]
-    return max((last_ms - before_ms) / (last - before), last_ms / last)
