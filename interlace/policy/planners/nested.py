@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.perf.latency import Surface, surface
-from interlace.perf.memory import needed_bytes
+from interlace.perf.latency import Surface
+from interlace.perf.memory import holds
+from interlace.perf.tables import Tables
+from interlace.policy.checked import checked
 
 #: Accelerator time that a model of unknown rate is taken to want.
 _UNKNOWN_SHARE = 0.02
@@ -64,10 +66,24 @@ class Nested:
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
-        surfaces = {one.model: surface(profiles[one.model]) for one in demand}
+        tables = Tables(profiles)
+        # A rate of zero is an unknown one here, not nothing.
+        rated = [replace(one, rate_rps=1.0) if one.rate_rps == 0 else one for one in demand]
+        asked = checked(rated, fleet, tables, waits=0.0)
+        sound = {one.model for one in asked.wanted}
+        plan = self._widest([one for one in demand if one.model in sound], fleet, tables)
+        refused = {d.model: max(0.0, d.rate_rps) for d in demand if d.model in asked.reasons}
+        return replace(
+            plan,
+            unserved_rps={**refused, **plan.unserved_rps},
+            reasons={**asked.reasons, **plan.reasons},
+        )
+
+    def _widest(self, demand: Sequence[Demand], fleet: Fleet, tables: Tables) -> Plan:
+        surfaces = {one.model: tables.surface(one.model) for one in demand}
         best: _Layout | None = None
         for share_pct in sorted({s for gpu in fleet.gpus for s in gpu.shares_pct}):
-            layout = self._layout(share_pct, demand, fleet, profiles, surfaces)
+            layout = self._layout(share_pct, demand, fleet, tables.profiles, surfaces)
             if layout is not None and (best is None or _rank(layout) > _rank(best)):
                 best = layout
         if best is None:
@@ -87,8 +103,12 @@ class Nested:
         """The layout of equal partitions of that share; ``None`` if it serves nobody."""
         able = [gpu for gpu in fleet.gpus if share_pct in gpu.shares_pct]
         # By round, not by accelerator: the first partitions, with the long models, spread out.
-        rounds = range(100 // share_pct)
-        homes = tuple((gpu.id, share_pct) for _ in rounds for gpu in able)
+        homes = tuple(
+            (gpu.id, share_pct)
+            for count in range(1, 100 // share_pct + 1)
+            for gpu in able
+            if gpu.legal([share_pct] * count)
+        )
         loads = [
             load
             for one in demand
@@ -200,14 +220,15 @@ def _remembered(
 ) -> tuple[_Load, ...]:
     """The loads that memory holds; a model gives up partitions before it is left out."""
     kept: list[_Load] = []
-    held: dict[str, list[str]] = {gpu.id: [] for gpu in fleet.gpus}
+    held: list[tuple[str, int, list[str]]] = [(gpu, share, []) for gpu, share in homes]
     for load in loads:
         model = load.demand.model
         fits = 0
-        for gpu, _ in homes[: depth[model]]:
-            if needed_bytes([*held[gpu], model], profiles) > fleet.gpu(gpu).memory_bytes:
+        for gpu, _, models in held[: depth[model]]:
+            models.append(model)
+            if not holds(fleet.gpu(gpu), [h[1:] for h in held if h[0] == gpu], profiles):
+                models.pop()
                 break
-            held[gpu].append(model)
             fits += 1
         depth[model] = fits
         if fits:
