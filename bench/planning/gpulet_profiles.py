@@ -65,9 +65,8 @@ def main() -> None:
     if asked.faster != 1.0:
         print(f"# For {asked.gpu_kind} every latency is divided by {asked.faster:g}: made up.")
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(
-        [*["gpu_kind", "model", "share_pct", "batch", "latency_ms", "weights_mb", "activation_mb"]]
-    )
+    columns = "gpu_kind model share_pct batch latency_ms weights_mb activation_mb"
+    out.writerow(columns.split())
     for name, profile in profiles(tuple(range(10, 101, 10))).items():
         for (batch, share), point in profile.points.items():
             latency = f"{point.median_ms / asked.faster:.3f}"

@@ -27,7 +27,7 @@ from interlace.cli.plantable import Line, lines, show
 from interlace.cli.screen import console
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.kinds import KINDS
-from interlace.core.plan import Demand, Plan
+from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profile
 from interlace.measure.store import ProfileStore
 from interlace.policy.base import System
@@ -158,14 +158,13 @@ def _plan_machine(
 
 
 def _public(made: Plan, names: Mapping[str, str]) -> Plan:
-    """The plan with the names that people use."""
-    return replace(
-        made,
-        partitions=tuple(
-            replace(p, slots=tuple(replace(s, model=names[s.model]) for s in p.slots))
-            for p in made.partitions
-        ),
-    )
+    """The plan with the names that people use; versions of a model have one place together."""
+
+    def renamed(part: Partition) -> Partition:
+        slots = {names[slot.model]: replace(slot, model=names[slot.model]) for slot in part.slots}
+        return replace(part, slots=tuple(slots.values()))
+
+    return replace(made, partitions=tuple(map(renamed, made.partitions)))
 
 
 def _known(root: Path, store: ProfileStore, gpu: Gpu) -> list[Known]:

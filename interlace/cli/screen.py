@@ -14,9 +14,9 @@ _FILE_WIDTH = 140
 def console(stderr: bool = False) -> Console:
     """The terminal at its own width; anything else wide enough for every table.
 
-    Square brackets are text, not markup: shapes and paths are full of them.
+    Square brackets and colons are text, not markup: shapes, paths and rates are full of them.
     """
-    found = Console(stderr=stderr, highlight=False, markup=False)
+    found = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not found.is_terminal:
         found.width = _FILE_WIDTH
     return found

@@ -8,9 +8,10 @@ from time import perf_counter
 
 from interlace.cli.planning.scenario import Scenario
 from interlace.core.hardware import Fleet
-from interlace.core.plan import Plan
+from interlace.core.plan import Partition, Plan, Slot
 from interlace.perf.bounds import LowerBound, lower_bound
 from interlace.perf.expectation import Expectation, expect
+from interlace.perf.latency import surface
 from interlace.perf.memory import needed_bytes
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest, short
@@ -49,6 +50,12 @@ class Answer:
         for gpu, models in shared.items():
             held[gpu] = held.get(gpu, 0) + needed_bytes(models, self.scenario.profiles)
         return held
+
+    def busy(self, part: Partition, slot: Slot) -> float:
+        """The part of the partition's time that the slot's planned rate takes in full batches."""
+        latency = surface(self.scenario.profiles[slot.model])
+        run_ms = latency.latency_ms(slot.batch, part.share_pct)
+        return slot.rate_rps / slot.batch * run_ms / 1000.0
 
     @property
     def gap(self) -> float:

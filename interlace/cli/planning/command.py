@@ -75,12 +75,17 @@ def _check(wishes: Wishes) -> None:
     """Refuse what cannot be drawn, and wishes that only one plan can fulfil."""
     for picture in wishes.draw:
         check_suffix(picture)
-    for many, asked in (("--what-if", bool(wishes.what_if)), ("--compare", wishes.compare)):
-        one = {"--explain": wishes.explain, "--save": wishes.save}
-        one |= {"--draw": wishes.draw} if many == "--compare" else {"--compare": wishes.compare}
-        for option, value in one.items():
-            if asked and value:
-                raise InputError(f"{many} makes many plans: {option} is not for it")
+    one_plan = {"--explain": bool(wishes.explain), "--save": wishes.save is not None}
+    if wishes.what_if:
+        _refuse("--what-if", {**one_plan, "--compare": wishes.compare})
+    if wishes.compare:
+        _refuse("--compare", {**one_plan, "--draw": bool(wishes.draw)})
+
+
+def _refuse(many: str, options: Mapping[str, bool]) -> None:
+    for option, wished in options.items():
+        if wished:
+            raise InputError(f"{many} makes many plans: {option} does not go with it")
 
 
 def _one(scenario: Scenario, system: System, wishes: Wishes) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from interlace.cli.failure import InputError
 from interlace.cli.planning.answer import Answer
 from interlace.core.plan import Partition, Slot
-from interlace.perf.latency import surface
+from interlace.policy.fewest import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,9 +66,12 @@ def check_suffix(path: Path) -> None:
 
 def _title(found: Answer) -> str:
     cost = "" if found.cost_per_hour is None else f", {found.cost_per_hour:.2f} an hour"
+    lost = len(short(found.plan))
+    rest = f", {lost} model{'s' if lost > 1 else ''} not served in full" if lost else ""
+    gap = f", gap {found.gpus - found.bound.gpus}" if not lost else ""
     return (
-        f"{found.gpus} {found.scenario.gpu.kind} by {found.system}{cost}; "
-        f"no scheduler needs fewer than {found.bound.gpus}"
+        f"{found.gpus} x {found.scenario.gpu.kind} by {found.system}{cost}; "
+        f"no scheduler needs fewer than {found.bound.gpus}{gap}{rest}"
     )
 
 
@@ -89,7 +92,7 @@ def _blocks(found: Answer) -> list[_Block]:
 def _draw_block(
     axis: Axes, block: _Block, found: Answer, colours: Mapping[str, tuple[float, float, float]]
 ) -> None:
-    """Shares fill the width, time the height; white is time left over, hatched is not used."""
+    """Shares fill the width, time the height; white is left for bursts, hatched no partition."""
     from matplotlib.patches import Rectangle
 
     left = 0.0
@@ -119,8 +122,7 @@ def _draw_tile(
 
     bottom = 0.0
     for slot in part.slots:
-        run_ms = surface(found.scenario.profiles[slot.model]).latency_ms(slot.batch, part.share_pct)
-        height = min(slot.rate_rps / slot.batch * run_ms / 1000.0, 1.0 - bottom)
+        height = min(found.busy(part, slot), 1.0 - bottom)
         box = Rectangle((left, bottom), part.share_pct, height, facecolor=colours[slot.model])
         axis.add_patch(box)
         _label(axis, slot, (left + part.share_pct / 2, bottom + height / 2), part, height)

@@ -2,79 +2,169 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from interlace.cli.failure import InputError
 from interlace.cli.planning.answer import Answer
-from interlace.core.plan import Demand
-from interlace.perf.bounds.rates import highest_rps
+from interlace.cli.planning.fields import near
+from interlace.cli.planning.table import milliseconds
+from interlace.core.plan import Demand, Partition, Slot
+from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface, surface
 
 
 def explain(found: Answer, model: str) -> list[str]:
-    """What each share could do for the model, where it was put, and what limits it.
+    """What each share could do for the model, where it was put, what limits it, and what else.
 
     Raises:
         InputError: the scenario has no such model.
     """
     asked = next((one for one in found.scenario.demand if one.model == model), None)
     if asked is None:
-        known = ", ".join(one.model for one in found.scenario.demand)
-        raise InputError(f"--explain {model}: the scenario has {known}")
-    said = [f"{model}: {asked.rate_rps:g} requests/s within {asked.slo_ms:g} ms"]
+        known = [one.model for one in found.scenario.demand]
+        raise InputError(
+            f"--explain {model}: the scenario has no such model{near(model, known)}; "
+            f"it has {', '.join(known)}"
+        )
+    said = [
+        f"{model}: {asked.rate_rps:g} requests/s within {asked.slo_ms:g} ms, "
+        f"{100 * asked.attainment:g} % of them in time"
+    ]
     if model in found.scenario.profiles:
         latency = surface(found.scenario.profiles[model])
         said += _shares(found, asked, latency)
         said += _places(found, asked, latency)
-    return [*said, *_limits(found, asked)]
+        said += _limits(found, asked)
+        said += _alternatives(found, asked, latency)
+    return [*said, *_unserved(found, asked)]
 
 
-def _shares(found: Answer, asked: Demand, latency: Surface) -> list[str]:
-    said, best = [], (0.0, 0)
-    for share in (s for s in found.scenario.gpu.shares_pct if s in latency.shares_pct):
-        largest = latency.largest_batch(
-            asked.slo_ms, share, min(asked.max_batch, latency.at_share(share)[-1][0])
-        )
-        rate = highest_rps(found.scenario.profiles[asked.model], asked, share)
-        each = rate / found.scenario.gpu.fraction(share)
-        best = max(best, (each, share))
-        said.append(
-            f"  at {share:3d} %: largest batch within the SLO {largest}, at most {rate:.0f} "
-            f"requests/s, which is {each:.0f} for each whole GPU"
-            if largest
-            else f"  at {share:3d} %: not one row within the SLO"
-        )
-    if best[1]:
-        said.append(f"  most work for the hardware: {best[1]} %")
-    return said
+def _usable(found: Answer, latency: Surface) -> list[int]:
+    """Legal shares that differ: of those that take the same measured curve, the smallest."""
+    curves: dict[int, int] = {}
+    for share in found.scenario.gpu.shares_pct:
+        if share >= latency.shares_pct[0]:
+            measured = max(s for s in latency.shares_pct if s <= share)
+            curves.setdefault(measured, share)
+    return list(curves.values())
 
 
-def _places(found: Answer, asked: Demand, latency: Surface) -> list[str]:
-    said = []
-    for part in found.plan.partitions:
-        for slot in (s for s in part.slots if s.model == asked.model):
-            others = [s.model for s in part.slots if s.model != asked.model]
-            beside = f", beside {', '.join(others)}" if others else ", alone"
-            run_ms = latency.latency_ms(slot.batch, part.share_pct)
-            said.append(
-                f"  in {part.id}: {slot.rate_rps:.1f} requests/s at {part.share_pct} % in batches "
-                f"of up to {slot.batch} ({run_ms:.1f} ms){beside}"
+def _most_rps(latency: Surface, asked: Demand, share_pct: int) -> float:
+    """Rows per second of the best batch within the SLO, back to back; 0 if there is none."""
+    largest = latency.largest_batch(asked.slo_ms, share_pct, asked.max_batch)
+    rates = (latency.throughput_rps(batch, share_pct) for batch in range(1, largest + 1))
+    return max(rates, default=0.0)
+
+
+def _shares(found: Answer, asked: Demand, latency: Surface) -> Iterator[str]:
+    usable = _usable(found, latency)
+    gpu = found.scenario.gpu
+    whole = {s: _most_rps(latency, asked, s) / gpu.fraction(s) for s in usable}
+    for share in usable:
+        largest = latency.largest_batch(asked.slo_ms, share, asked.max_batch)
+        if not largest:
+            yield (
+                f"  at {share:3d} %: not one row within the SLO "
+                f"(it takes {latency.latency_ms(1, share):.1f} ms)"
             )
-    return said
+            continue
+        yield (
+            f"  at {share:3d} %: batches up to {largest} run within the SLO, at most "
+            f"{whole[share] * gpu.fraction(share):.0f}/s; on a GPU full of such shares "
+            f"{whole[share]:.0f}/s"
+        )
+    best = max(usable, key=lambda share: whole[share])
+    if whole[best] > 0:
+        batch = latency.best_batch(asked.slo_ms, best, asked.max_batch)
+        knees = ", ".join(
+            f"{knee_pct(latency, size, usable)} % for batches of {size}"
+            for size in sorted({1, batch})
+        )
+        yield f"  most work for the hardware at {best} %; knee: {knees}"
 
 
-def _limits(found: Answer, asked: Demand) -> list[str]:
-    said = []
+def _places(found: Answer, asked: Demand, latency: Surface) -> Iterator[str]:
+    for part, slot in _slots(found, asked.model):
+        others = [s.model for s in part.slots if s.model != asked.model]
+        beside = f", beside {', '.join(others)}" if others else ", alone"
+        run_ms = latency.latency_ms(slot.batch, part.share_pct)
+        yield (
+            f"  in {part.id}: {slot.rate_rps:.1f} requests/s at {part.share_pct} % in batches "
+            f"of up to {slot.batch} ({run_ms:.1f} ms){beside}"
+        )
+    placed = list(_slots(found, asked.model))
+    if placed:
+        part, slot = max(placed, key=lambda one: one[1].rate_rps)
+        yield f"  why batches of {slot.batch}: {_why_batch(asked, slot, part, latency)}"
+        yield f"  why here: {_why_here(found, part)}"
+
+
+def _slots(found: Answer, model: str) -> Iterator[tuple[Partition, Slot]]:
+    for part in found.plan.partitions:
+        for slot in part.slots:
+            if slot.model == model:
+                yield part, slot
+
+
+def _why_batch(asked: Demand, slot: Slot, part: Partition, latency: Surface) -> str:
+    largest = latency.largest_batch(asked.slo_ms, part.share_pct, asked.max_batch)
+    run_ms = latency.latency_ms(slot.batch, part.share_pct)
+    if slot.batch >= asked.max_batch:
+        return "max_batch allows no larger one"
+    if slot.batch >= largest:
+        more_ms = latency.latency_ms(slot.batch + 1, part.share_pct)
+        return f"one row more takes {more_ms:.1f} ms, beyond the SLO"
+    arrive_ms = 1000.0 * slot.batch / slot.rate_rps if slot.rate_rps > 0 else 0.0
+    return (
+        f"up to {largest} would run within the SLO, but {asked.slo_ms - run_ms:.1f} ms of it are "
+        f"kept for waiting; {slot.batch} arrive in {arrive_ms:.1f} ms here"
+    )
+
+
+def _why_here(found: Answer, part: Partition) -> str:
+    gpu = found.scenario.gpu
+    shares = [p.share_pct for p in found.plan.partitions if p.gpu == part.gpu]
+    busy = sum(found.busy(part, slot) for slot in part.slots)
+    return (
+        f"of {part.gpu} {sum(shares)} % in {len(shares)} partitions are given out and "
+        f"{found.memory_bytes[part.gpu] / 1e9:.1f} of {gpu.memory_bytes / 1e9:.0f} GB held; "
+        f"{part.id} is busy {100 * busy:.0f} % of the time, the rest is for uneven arrivals"
+    )
+
+
+def _limits(found: Answer, asked: Demand) -> Iterator[str]:
     expected = found.expected.get(asked.model)
     if expected is not None:
-        said.append(
-            f"  expected: p99 {expected.p99_ms:.1f} ms, {100 * expected.attainment:.2f} % in time"
-        )
+        p99 = milliseconds(expected.p99_ms, asked.slo_ms)
+        yield f"  expected: p99 {p99}, {100 * expected.attainment:.2f} % in time"
     price = found.bound.best.price.get(asked.model)
     if price:
-        said.append(
-            f"  {100 * price:.3f} GPUs for every 100 requests/s more, whoever schedules "
+        yield (
+            f"  price: {100 * price:.3f} GPUs for every 100 requests/s more, whoever schedules "
             f"({1 / price:.0f} requests/s fill one)"
         )
+
+
+def _alternatives(found: Answer, asked: Demand, latency: Surface) -> Iterator[str]:
+    """What one GPU could do of this model alone under other SLOs."""
+    here = _per_gpu(found, asked, latency, asked.slo_ms)
+    for factor in (0.5, 2.0):
+        there = _per_gpu(found, asked, latency, factor * asked.slo_ms)
+        if abs(there - here) > 0.01 * here:
+            yield (
+                f"  with an SLO of {factor * asked.slo_ms:g} ms: a GPU could do at most "
+                f"{there:.0f}/s of it instead of {here:.0f}/s"
+            )
+
+
+def _per_gpu(found: Answer, asked: Demand, latency: Surface, slo_ms: float) -> float:
+    other = Demand(asked.model, asked.rate_rps, slo_ms, asked.max_batch)
+    gpu = found.scenario.gpu
+    shares = _usable(found, latency)
+    return max((_most_rps(latency, other, s) / gpu.fraction(s) for s in shares), default=0.0)
+
+
+def _unserved(found: Answer, asked: Demand) -> Iterator[str]:
     left = found.plan.unserved_rps.get(asked.model)
     if left is not None:
-        said.append(f"  not served: {left:.4g} requests/s: {found.plan.reasons.get(asked.model)}")
-    return said
+        yield f"  not served: {left:.4g} requests/s: {found.plan.reasons.get(asked.model)}"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from interlace.cli.failure import CommandError
-from interlace.core.hardware import Fleet, Gpu
-from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.profile import Profiles
-from interlace.policy.base import Planner, System
+from interlace.cli.failure import InputError
+from interlace.cli.planning.pinned import Pinned
+from interlace.core.hardware import Gpu
+from interlace.core.plan import Partition, Plan
+from interlace.policy.base import System
 
 _SCHEMA: Final = 1
 
@@ -39,29 +40,27 @@ def save(path: Path, system: str, gpu: Gpu, plan: Plan) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
 
 
-def load(path: Path, gpu: Gpu) -> tuple[Partition, ...]:
+def load(path: Path, gpu: Gpu, system: str) -> tuple[Partition, ...]:
     """The partitions of a plan file, moved to ``gpu``.
 
     Raises:
-        CommandError: not a plan file, or one for other hardware; what differs.
+        InputError: not a plan file, or one for another system or other hardware; what differs.
     """
-    try:
-        kept = msgspec.json.decode(path.read_bytes(), type=PlanFile)
-    except OSError as error:
-        raise CommandError(f"--plan {path}: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
-        raise CommandError(f"--plan {path}: not a plan file: {error}") from None
-    if kept.schema != _SCHEMA:
-        raise CommandError(f"--plan {path}: schema {kept.schema}; this version reads {_SCHEMA}")
+    kept = _read(path)
+    if kept.system != system:
+        raise InputError(
+            f"--plan {path}: {kept.system} made it and {system} would serve it: "
+            f"serve with --system {kept.system}, or plan with --system {system}"
+        )
     if kept.gpu_kind != gpu.kind:
-        raise CommandError(
+        raise InputError(
             f"--plan {path}: it is for {kept.gpu_kind} and this is {gpu.kind}: plan again here"
         )
-    if len(kept.gpus) > 1:
-        raise CommandError(f"--plan {path}: it needs {len(kept.gpus)} accelerators, there is one")
+    if len({part.gpu for part in kept.partitions}) > 1:
+        raise InputError(f"--plan {path}: it needs {len(kept.gpus)} accelerators, there is one")
     shares = [part.share_pct for part in kept.partitions]
     if not gpu.legal(shares):
-        raise CommandError(f"--plan {path}: {gpu.kind} cannot be cut into {shares} %")
+        raise InputError(f"--plan {path}: {gpu.kind} cannot be cut into {shares} %")
     return tuple(replace(part, gpu=gpu.id) for part in kept.partitions)
 
 
@@ -69,45 +68,35 @@ def followed(system: System, path: Path | None, gpu: Gpu) -> System:
     """The system with its planner bound to a plan file, if there is one.
 
     Raises:
-        CommandError: the file is not a plan for ``gpu``.
+        InputError: the file is not a plan by this system for ``gpu``.
     """
     if path is None:
         return system
-    return replace(system, planner=Pinned(load(path, gpu), system.planner))
+    return replace(system, planner=Pinned(load(path, gpu, system.name), system.planner))
 
 
-@dataclass(frozen=True, slots=True)
-class Pinned:
-    """A planner that follows a plan file as long as what it says is deployed.
-
-    Models are found by their public name, which a deployment key begins with. Slots of models that
-    are not deployed are left out. Models that the file does not know are added to the partition
-    where fewest others run, if one row meets their SLO there: a file is followed, not improved.
-    Without a deployed model of the file, ``otherwise`` plans.
-    """
-
-    partitions: tuple[Partition, ...]
-    otherwise: Planner
-
-    def __call__(
-        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
-    ) -> Plan:
-        keys = {public_name(one.model): one.model for one in demand}
-        kept = tuple(replace(part, slots=_named(part.slots, keys)) for part in self.partitions)
-        if not any(part.slots for part in kept):
-            return self.otherwise(demand, fleet, profiles, current)
-        homes = {slot.model for part in kept for slot in part.slots}
-        for one in (one for one in demand if one.model not in homes):
-            least = min(kept, key=lambda part: (len(part.slots), -part.share_pct))
-            added = replace(least, slots=(*least.slots, Slot(one.model, 1, one.rate_rps)))
-            kept = tuple(added if part is least else part for part in kept)
-        return Plan(kept)
+def _read(path: Path) -> PlanFile:
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=PlanFile)
+    except OSError as error:
+        raise InputError(f"--plan {path}: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise InputError(f"--plan {path}: not a plan file: {error}") from None
+    if kept.schema != _SCHEMA:
+        raise InputError(f"--plan {path}: schema {kept.schema}; this version reads {_SCHEMA}")
+    if not any(part.slots for part in kept.partitions):
+        raise InputError(f"--plan {path}: no model has a place in it")
+    _check(path, kept.partitions)
+    return kept
 
 
-def public_name(key: str) -> str:
-    """The name people use of a deployment key such as ``resnet50/1#3``."""
-    return key.partition("#")[0].rpartition("/")[0] or key
-
-
-def _named(slots: Sequence[Slot], keys: Mapping[str, str]) -> tuple[Slot, ...]:
-    return tuple(replace(slot, model=keys[slot.model]) for slot in slots if slot.model in keys)
+def _check(path: Path, partitions: Sequence[Partition]) -> None:
+    """Figures that a person may have edited are still possible."""
+    for part in partitions:
+        models = [slot.model for slot in part.slots]
+        legal = all(s.batch >= 1 and isfinite(s.rate_rps) and s.rate_rps >= 0 for s in part.slots)
+        if not legal or len(set(models)) < len(models) or not part.duty_ms >= 0:
+            raise InputError(
+                f"--plan {path}: partition {part.id}: expected every model once, batches from 1, "
+                "rates and duty_ms from 0"
+            )

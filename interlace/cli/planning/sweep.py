@@ -12,6 +12,7 @@ from rich.console import Console
 from interlace.cli.failure import InputError
 from interlace.cli.planning.answer import Answer, answer
 from interlace.cli.planning.draw import check_suffix
+from interlace.cli.planning.fields import near
 from interlace.cli.planning.scenario import Scenario
 from interlace.cli.screen import table
 from interlace.core.plan import Demand
@@ -62,8 +63,7 @@ def _variant(text: str, kind: str, value: str, base: Scenario, other_gpu: Reader
         case "gpu":
             return Variant(f"on {value}", other_gpu(value))
         case "model":
-            added = _model(text, value, base)
-            return Variant(f"with {value}", replace(base, demand=(*base.demand, added)))
+            return Variant(f"{value} more", _with_model(text, value, base))
         case _:
             raise InputError(f"--what-if {text}: expected {_FORMS}")
 
@@ -74,21 +74,25 @@ def _factor(text: str, value: str) -> float:
     except ValueError:
         factor = -1.0
     if not 0 < factor < 1e6:
-        raise InputError(f"--what-if {text}: '{value}' is not a factor above 0")
+        raise InputError(f"--what-if {text}: '{value}' is not a number above 0")
     return factor
 
 
-def _model(text: str, value: str, base: Scenario) -> Demand:
-    """One model more, profiled already; a name such as ``resnet50`` may be asked for again."""
+def _with_model(text: str, value: str, base: Scenario) -> Scenario:
+    """One model more; of one that is there already, a second tenant with an SLO of its own."""
     name, _, figures = value.partition(":")
     rate, _, slo = figures.partition(":")
     if name not in base.profiles:
-        raise InputError(f"--what-if {text}: there is no profile of '{name}'")
-    if any(one.model == name for one in base.demand):
         raise InputError(
-            f"--what-if {text}: '{name}' is in the scenario; use --rate for more of it"
+            f"--what-if {text}: there is no profile of '{name}'{near(name, base.profiles)}"
         )
-    return Demand(name, _factor(text, rate), _factor(text, slo))
+    taken = {one.model for one in base.demand}
+    tenant = name
+    while tenant in taken:
+        tenant += "+"
+    added = Demand(tenant, _factor(text, rate), _factor(text, slo))
+    profiles = {**base.profiles, tenant: base.profiles[name]}
+    return replace(base, demand=(*base.demand, added), profiles=profiles)
 
 
 def solved(
@@ -160,5 +164,6 @@ def draw_sweep(found: Sequence[tuple[Variant, Answer]], path: Path) -> None:
     axis.set_xticks(places, names, rotation=30, ha="right", fontsize=8)
     axis.set_ylim(0, max([*gpus, 1]) * 1.3)
     axis.set_ylabel("GPUs")
+    axis.set_title(f"GPUs needed by {found[0][1].system}", fontsize=10, loc="right")
     axis.legend(fontsize=7, loc="upper left")
     figure.savefig(path, dpi=150)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Final
 
 from rich.console import Console
 
@@ -10,6 +11,9 @@ from interlace.cli.planning.answer import Answer
 from interlace.cli.screen import table
 from interlace.core.plan import Partition
 from interlace.perf.latency import surface
+
+#: Beyond this many SLOs a p99 is not told in figures.
+_FAR: Final = 10
 
 
 def show(out: Console, found: Answer) -> None:
@@ -78,7 +82,7 @@ def _rows(found: Answer, part: Partition) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for slot in part.slots:
         run_ms = surface(found.scenario.profiles[slot.model]).latency_ms(slot.batch, part.share_pct)
-        busy = slot.rate_rps / slot.batch * run_ms / 10.0
+        busy = 100 * found.busy(part, slot)
         rows.append(
             (slot.model, str(slot.batch), f"{slot.rate_rps:.1f}", f"{run_ms:.1f}", f"{busy:.0f}")
         )
@@ -86,7 +90,7 @@ def _rows(found: Answer, part: Partition) -> list[tuple[str, ...]]:
 
 
 def _models(found: Answer) -> object:
-    figures = ("requests/s", "SLO ms", "p99 ms", "in SLO %", "GPUs for 100 more/s")
+    figures = ("requests/s", "SLO ms", "p99", "in SLO %", "GPUs for 100 more/s")
     made = table(("model",), figures)
     prices = found.bound.best.price
     for one in found.scenario.demand:
@@ -96,8 +100,15 @@ def _models(found: Answer) -> object:
             one.model,
             f"{one.rate_rps:.1f}",
             f"{one.slo_ms:g}",
-            "-" if p99_ms == inf else f"{p99_ms:.1f}",
+            milliseconds(p99_ms, one.slo_ms),
             "-" if expected is None else f"{100 * expected.attainment:.1f}",
             f"{100 * prices[one.model]:.3f}" if one.model in prices else "-",
         )
     return made
+
+
+def milliseconds(p99_ms: float, slo_ms: float) -> str:
+    """A p99 for people; of queues without end, that it is far beyond the SLO says enough."""
+    if p99_ms == inf:
+        return "-"
+    return f"{p99_ms:.1f} ms" if p99_ms <= _FAR * slo_ms else f"> {_FAR} x SLO"
