@@ -1,0 +1,171 @@
+"""`interlace plan SCENARIO.toml`: plan, bound, reasons, and clear words for the rest."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from interlace.cli import main as entry
+from interlace.policy.catalog import CATALOG
+from tests.cli.planning import SCENARIO, Question
+
+NINE = Path(__file__).parents[2] / "examples" / "planning" / "nine.toml"
+
+
+@pytest.fixture
+def question(tmp_path: Path) -> Question:
+    return Question(tmp_path)
+
+
+def test_plan_serves_all_above_its_bound(question: Question) -> None:
+    said = question.plan("--json").json
+    assert said["unserved_rps"] == {}
+    assert 1 <= said["lower_bound"]["gpus"] <= said["gpus"] <= 8
+    assert said["gap"] == said["gpus"] / said["lower_bound"]["gpus"]
+    assert said["cost_per_hour"] == said["gpus"] * 0.5
+    for asked in said["models"].values():
+        assert asked["attainment"] >= 0.99
+        assert asked["p99_ms"] <= asked["slo_ms"]
+        assert asked["price_gpus_per_rps"] > 0
+
+
+def test_rates_planned_for_are_the_rates_asked(question: Question) -> None:
+    slots = [slot for p in question.plan("--json").json["partitions"] for slot in p["slots"]]
+    for model, rate in (("small", 100.0), ("large", 50.0)):
+        planned = sum(slot["rate_rps"] for slot in slots if slot["model"] == model)
+        assert planned == pytest.approx(rate, rel=1e-3)
+
+
+def test_table_says_the_same(question: Question) -> None:
+    said = question.plan("--json").json
+    text = question.plan().out
+    assert f"{said['gpus']} 2080ti (interlace" in text
+    assert f"no scheduler needs fewer than {said['lower_bound']['gpus']}" in text
+    assert f"{said['cost_per_hour']:.2f} an hour" in text
+
+
+def test_options_stand_above_the_file(question: Question) -> None:
+    more = question.plan("--json", "--rate", "small=900", "--slo", "large=400").json
+    assert more["models"]["small"]["rate_rps"] == 900
+    assert more["models"]["large"]["slo_ms"] == 400
+    assert more["gpus"] > question.plan("--json").json["gpus"]
+    priced = question.plan("--json", "--price", "2080ti=3").json
+    assert priced["cost_per_hour"] == 3 * priced["gpus"]
+
+
+def test_impossible_slo_is_unserved_with_its_reason(question: Question) -> None:
+    said = question.plan("--json", "--slo", "large=5").json
+    assert said["unserved_rps"] == {"large": 50.0}
+    assert "SLO" in said["reasons"]["large"]
+    assert said["gap"] is None
+    assert "not served: 50 requests/s of large" in question.plan("--slo", "large=5").out
+
+
+def test_limit_of_gpus_is_kept(tmp_path: Path) -> None:
+    said = Question(tmp_path, SCENARIO.replace("gpus = 8", "gpus = 1")).plan(
+        "--json", "--rate", "large=2000"
+    )
+    assert said.json["gpus"] <= 1
+    assert said.json["unserved_rps"]["large"] > 0
+    assert said.json["reasons"]["large"]
+
+
+def test_explanation_has_every_figure(question: Question) -> None:
+    text = question.plan("--explain", "large").out
+    for words in ("at  20 %:", "at 100 %:", "run within the SLO", "in batches of up to"):
+        assert words in text
+    assert "expected: p99" in text
+    assert "GPUs for every 100 requests/s more" in text
+
+
+def test_model_without_profile_is_unserved_with_its_reason(tmp_path: Path) -> None:
+    text = f"{SCENARIO}[models.stranger]\nrate_rps = 5\nslo_ms = 50\n"
+    said = Question(tmp_path, text).plan("--json").json
+    assert said["unserved_rps"] == {"stranger": 5.0}
+    assert "profile" in said["reasons"]["stranger"]
+
+
+@pytest.mark.parametrize("system", [row.name for row in CATALOG.values()])
+def test_every_row_answers(question: Question, system: str) -> None:
+    said = question.plan("--json", "--system", system).json
+    assert said["system"] == system
+    for model, asked in said["models"].items():
+        slots = [s for p in said["partitions"] for s in p["slots"] if s["model"] == model]
+        lost = said["unserved_rps"].get(model, 0.0)
+        planned = sum(slot["rate_rps"] for slot in slots)
+        assert planned + lost >= asked["rate_rps"] * (1 - 1e-3)
+        assert not lost or said["reasons"][model]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--rate", "small=nan"), "--rate small is nan"),
+        (("--rate", "small=-1"), "--rate small is -1"),
+        (("--rate", "small=inf"), "--rate small is inf"),
+        (("--rate", "small=x"), "'x' is not a number"),
+        (("--rate", "smal=4"), "did you mean small?"),
+        (("--slo", "small=0"), "--slo small is 0"),
+        (("--gpu", "h101"), "did you mean h100?"),
+        (("--price", "x=2"), "--price x"),
+        (("--system", "none"), "unknown system 'none'"),
+        (("--explain", "none"), "small, large"),
+        (("--draw", "plan.pdf"), ".svg or .png"),
+        (("--what-if", "rates=0"), "not a number above 0"),
+        (("--what-if", "speed=2"), "expected rates=0.5,1,2"),
+        (("--what-if", "model=none:1:2"), "no profile of 'none'"),
+        (("--what-if", "rates=2", "--save", "x.json"), "--save does not go with it"),
+        (("--compare", "--explain", "small"), "--explain does not go with it"),
+    ],
+)
+def test_options_refused(question: Question, arguments: tuple[str, ...], words: str) -> None:
+    assert words in question.refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('gpu = "2080ti"', "", "gpu is missing"),
+        ('gpu = "2080ti"', 'gpu = "x"', "no kind of GPU 'x'"),
+        ("gpus = 8", "gpus = 0", "gpus is 0; expected a whole number from 1"),
+        ("gpus = 8", "gpu_count = 8", "unknown key gpu_count"),
+        ('["p.csv"]', '["q.csv"]', "No such file"),
+        ("rate_rps = 50\n", "", "models.large.rate_rps is missing"),
+        ("rate_rps = 50", "rate_rps = -50", "models.large.rate_rps is -50"),
+        ("rate_rps = 50", "rate_rps = nan", "models.large.rate_rps is nan"),
+        ("slo_ms = 200", "slo_ms = inf", "models.large.slo_ms is inf"),
+        ("slo_ms = 200", "slo_ms = '2'", "models.large.slo_ms is '2'"),
+        ("slo_ms = 200", "slo_ms = 200\nattainment = 1.0", "models.large.attainment is 1.0"),
+        ("slo_ms = 200", "slo_ms = 200\nmax_batch = 1.5", "models.large.max_batch is 1.5"),
+        ("slo_ms = 200", "slo_ms = 200\nslo = 2", "unknown key models.large.slo"),
+        ("[models.small]", "[models.small", "not TOML"),
+    ],
+)
+def test_scenarios_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert old in SCENARIO
+    assert words in Question(tmp_path, SCENARIO.replace(old, new)).refused()
+
+
+def test_own_kind_of_gpu(tmp_path: Path) -> None:
+    table = 'gpu = { kind = "mine", memory_gb = 4, shares_pct = [50, 100] }'
+    said = Question(tmp_path, SCENARIO.replace('gpu = "2080ti"', table)).plan("--json").json
+    assert said["gpu"] == "mine"
+    assert {part["share_pct"] for part in said["partitions"]} <= {50, 100}
+
+
+def test_refusal_ends_with_2(question: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["interlace", "plan", str(question.path), "--rate", "x=nan"])
+    with pytest.raises(SystemExit) as caught:
+        entry.main()
+    assert caught.value.code == 2
+
+
+def test_example_is_served_with_every_promise_kept(tmp_path: Path) -> None:
+    question = Question(tmp_path)
+    question.path = NINE
+    said = question.plan("--json").json
+    assert said["unserved_rps"] == {}
+    assert len(said["models"]) == 9
+    assert min(asked["attainment"] for asked in said["models"].values()) >= 0.99
