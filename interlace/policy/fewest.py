@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.kinds import fleet
@@ -10,7 +12,9 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.policy.base import Planner
 
-_NOTHING_RPS = 1e-3
+_NOTHING_RPS: Final = 1e-3
+#: A part of a rate that asks only whether the model can be served at all.
+_TRICKLE: Final = 1e-3
 
 
 def fewest(
@@ -24,17 +28,26 @@ def fewest(
 ) -> tuple[Plan, Fleet]:
     """The plan on the smallest fleet of accelerators like ``gpu`` that leaves nothing unserved.
 
-    gpulet's Algorithm 2 for any packer: from ``start`` accelerators up to ``limit``. What no fleet
-    serves is not waited for: models that a large fleet leaves out are left out of the count too.
-    If the limit does not suffice, the plan on all of it.
+    gpulet's Algorithm 2 for any packer: from ``start`` accelerators up to ``limit``. A packer that
+    leaves some of them empty says so itself, hence the limit is tried first. Models of which one
+    accelerator alone serves not even a thousandth are not waited for. If the limit does not
+    suffice, the plan on all of it.
     """
     before = current or Plan()
     most = packer(demand, fleet(gpu, limit), profiles, before)
-    hopeless = short(most)
+    missing = short(most)
+    if missing:
+        hopeless = {
+            one.model
+            for one in demand
+            if one.model in missing and _hopeless(packer, one, gpu, profiles)
+        }
+        if missing - hopeless:
+            return most, fleet(gpu, limit)
     used = {partition.gpu for partition in most.partitions}
     for count in range(max(1, start), len(used)):
         plan = packer(demand, fleet(gpu, count), profiles, before)
-        if short(plan) <= hopeless:
+        if short(plan) <= missing:
             return plan, fleet(gpu, count)
     kept = tuple(one for one in fleet(gpu, limit).gpus if one.id in used)
     return most, Fleet(kept)
@@ -43,3 +56,8 @@ def fewest(
 def short(plan: Plan) -> set[str]:
     """Models that are not served all that they ask for."""
     return {model for model, rps in plan.unserved_rps.items() if not rps <= _NOTHING_RPS}
+
+
+def _hopeless(packer: Planner, one: Demand, gpu: Gpu, profiles: Profiles) -> bool:
+    trickle = replace(one, rate_rps=one.rate_rps * _TRICKLE)
+    return bool(packer([trickle], fleet(gpu, 1), profiles, Plan()).unserved_rps)

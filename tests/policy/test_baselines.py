@@ -1,0 +1,123 @@
+"""Nexus, best-fit, GSLICE, whole accelerators, and how few accelerators do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profile
+from interlace.perf.tables import Tables
+from interlace.policy.fewest import fewest
+from interlace.policy.planners.bestfit import bestfit
+from interlace.policy.planners.gslice import Gslice
+from interlace.policy.planners.ideal import Ideal
+from interlace.policy.planners.nexus import Nexus
+from interlace.policy.planners.whole import whole, whole_packed
+from tests.policy.test_gpulet import SHARES, gpus, profile
+
+KIND = Gpu("", "k", 100, 10_000, SHARES)
+
+
+def _saturated(one: Profile, slo_ms: float, share_pct: int) -> float:
+    return Tables({one.model: one}).saturated_rps(Demand(one.model, 1.0, slo_ms), share_pct)
+
+
+def test_nexus_saturates_bins_and_merges_what_is_left() -> None:
+    a, b = profile("a", 1.0, 100.0), profile("b", 1.0, 100.0)
+    most_rps = _saturated(a, 100.0, 100)
+    demand = [Demand("a", 2.25 * most_rps, 100.0), Demand("b", 0.25 * most_rps, 100.0)]
+    plan = Nexus()(demand, gpus(4), {"a": a, "b": b}, Plan())
+    assert [[s.model for s in p.slots] for p in plan.partitions] == [["a"], ["a"], ["a", "b"]]
+    assert [s.rate_rps for s in plan.partitions[0].slots] == pytest.approx([most_rps])
+    last = plan.partitions[-1]
+    # The shorter of both cycles, and batches of what arrives in it.
+    for slot in last.slots:
+        assert slot.batch - 1 < slot.rate_rps * last.duty_ms / 1000.0 <= slot.batch + 1e-6
+
+
+def test_nexus_over_halves_has_two_bins_an_accelerator() -> None:
+    a = profile("a", 1.0, 50.0)
+    demand = [Demand("a", 2.0 * _saturated(a, 100.0, 50), 100.0)]
+    plan = Nexus(2)(demand, gpus(4), {"a": a}, Plan())
+    assert [(p.gpu, p.share_pct) for p in plan.partitions] == [("g0", 50), ("g0", 50)]
+    uncut = Nexus()(demand, gpus(4), {"a": a}, Plan())
+    assert {p.gpu for p in uncut.partitions} == {"g0", "g1"}
+
+
+def test_nexus_serves_a_trickle_one_row_at_a_time() -> None:
+    plan = Nexus()([Demand("a", 0.01, 50.0)], gpus(1), {"a": profile("a", 1.0, 50.0)}, Plan())
+    (only,) = plan.partitions
+    assert only.slots[0].batch == 1 and only.duty_ms == pytest.approx(50.0 - 2.0)
+
+
+def test_best_fit_takes_the_smallest_share_where_it_leaves_least() -> None:
+    a = profile("a", 1.0, 100.0)
+    rates = [_saturated(a, 100.0, share) * 0.99 for share in (60, 40, 20)]
+    profiles = {f"m{i}": replace(a, model=f"m{i}") for i in range(3)}
+    demand = [Demand(f"m{i}", rate, 100.0) for i, rate in enumerate(rates)]
+    plan = bestfit(demand, gpus(3), profiles, Plan())
+    shares = {p.slots[0].model: (p.gpu, p.share_pct) for p in plan.partitions}
+    # By rate * SLO: 20, 40 beside it, then 60 finds only 40 left there and opens another.
+    assert shares == {"m2": ("g0", 20), "m1": ("g0", 40), "m0": ("g1", 60)}
+    assert all(len(p.slots) == 1 for p in plan.partitions)
+
+
+def test_gslice_starts_at_the_knee_and_gives_away_what_is_left() -> None:
+    a = profile("a", 1.0, 40.0)
+    profiles = {"a": a, "b": replace(a, model="b")}
+    demand = [Demand("a", 10.0, 100.0), Demand("b", 10.0, 100.0)]
+    plan = Gslice()(demand, gpus(1), profiles, Plan())
+    assert sorted(p.share_pct for p in plan.partitions) == [50, 50]
+
+
+def test_gslice_follows_the_p99_that_was_seen() -> None:
+    profiles = {"a": profile("a", 1.0, 40.0), "b": profile("b", 1.0, 40.0)}
+    held = Plan(
+        tuple(
+            Partition(f"g0:{i}", "g0", 40, (Slot(model, 1, 10.0),), 50.0)
+            for i, model in enumerate("ab")
+        )
+    )
+
+    def shares(seen_a_ms: float, seen_b_ms: float) -> dict[str, int]:
+        demand = [
+            Demand("a", 10.0, 100.0, seen_p99_ms=seen_a_ms),
+            Demand("b", 10.0, 100.0, seen_p99_ms=seen_b_ms),
+        ]
+        plan = Gslice()(demand, gpus(1), profiles, held)
+        return {p.slots[0].model: p.share_pct for p in plan.partitions}
+
+    late = shares(150.0, 50.0)  # 40 % x 1.5 = 60 %; 40 % x 0.5 = 20 %
+    assert late["a"] >= 60 and late["b"] < late["a"]
+    assert shares(95.0, 95.0) == {"a": 50, "b": 50}  # near enough: kept, then the rest given out
+
+
+def test_whole_accelerators_are_as_few_as_do() -> None:
+    a = profile("a", 1.0, 100.0)
+    demand = [Demand("a", 2.5 * _saturated(a, 100.0, 100), 100.0)]
+    assert len(whole(demand, gpus(8), {"a": a}, Plan()).partitions) == 8
+    few = whole_packed(demand, gpus(8), {"a": a}, Plan())
+    assert [p.gpu for p in few.partitions] == ["g0", "g1", "g2"] and not few.unserved_rps
+    short = whole(demand, gpus(2), {"a": a}, Plan())
+    assert short.unserved_rps["a"] == pytest.approx(demand[0].rate_rps * 0.2, rel=1e-3)
+
+
+@pytest.mark.parametrize("packer", [Nexus(), bestfit, whole_packed, Ideal()])
+def test_the_fewest_accelerators_serve_all_and_one_less_does_not(packer: object) -> None:
+    a = profile("a", 1.0, 100.0)
+    demand = [Demand("a", 3.5 * _saturated(a, 100.0, 100), 100.0), Demand("hopeless", 1.0, 1.0)]
+    profiles = {"a": a, "hopeless": replace(a, model="hopeless")}
+    plan, fleet = fewest(packer, demand, KIND, 10, profiles)  # type: ignore[arg-type]
+    assert len(fleet.gpus) == 4 and set(plan.unserved_rps) == {"hopeless"}
+    less = packer(demand, Fleet(fleet.gpus[:3]), profiles, Plan())  # type: ignore[operator]
+    assert less.unserved_rps["a"] > 0
+
+
+def test_where_the_limit_is_too_small_the_plan_says_what_is_left() -> None:
+    a = profile("a", 1.0, 100.0)
+    demand = [Demand("a", 3.5 * _saturated(a, 100.0, 100), 100.0)]
+    plan, fleet = fewest(Nexus(), demand, KIND, 2, {"a": a})
+    assert len(fleet.gpus) == 2 and plan.unserved_rps["a"] > 0 and plan.reasons["a"]
