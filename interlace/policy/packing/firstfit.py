@@ -19,6 +19,9 @@ from interlace.policy.packing.search import Effort, Found, worths
 #: Open partitions that a remainder is tried in, newest first.
 _OPEN: Final = 80
 _NOTHING: Final = 1e-9
+#: As ``queue.Deadlines`` has them.
+_GATHER: Final = 0.4
+_BUSIEST: Final = 0.97
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Need:
     @property
     def limit(self) -> float:
         """How busy it may keep a partition that it has alone."""
-        return busy_limit(self.bump_ms, self.haste(self.own_ms))
+        return min(_BUSIEST, busy_limit(self.bump_ms, self.haste(self.own_ms)))
 
 
 @dataclass(slots=True)
@@ -64,7 +67,7 @@ class Bin:
         everyone = [*self.needs, need]
         haste = max(one.haste(longest_ms) for one in everyone)
         bump_ms = sum(one.busy * one.bump_ms for one in everyone) / busy
-        return haste < float("inf") and busy <= busy_limit(bump_ms, haste)
+        return haste < float("inf") and busy <= min(_BUSIEST, busy_limit(bump_ms, haste))
 
     def add(self, need: Need) -> None:
         self.needs.append(need)
@@ -136,7 +139,7 @@ def _needs(shop: Shop, share_pct: int, rate_rps: Floats) -> list[Need]:
     options, crowd = shop.options, shop.market
     own_ms = options.latency_ms
     slack_ms = crowd.slo_ms[:, None] - own_ms - own_ms / crowd.replicas[:, None]
-    gathered = 1.0 + crowd.rate_rps[:, None] * slack_ms / 2000.0
+    gathered = 1.0 + crowd.rate_rps[:, None] * _GATHER * slack_ms / 1000.0
     usable = (slack_ms > 0) & (options.rows <= gathered)
     work_ms = np.where(usable, own_ms / options.rows, np.inf)
     choice = work_ms.argmin(axis=1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -12,6 +13,9 @@ from interlace.core.profile import Profiles
 from interlace.perf.layouts import Layout
 from interlace.perf.memory import needed_bytes
 from interlace.policy.packing.pattern import Pattern
+
+#: Part of a model's rate that is not worth a turn.
+_CRUMB: Final = 0.01
 
 
 @dataclass(slots=True)
@@ -108,6 +112,22 @@ def _partition(
     slots = tuple(Slot(demand[m].model, batch, rate * part[m]) for (m, batch), rate in turns)
     name = names.take(gpu, pattern.share_pct, [slot.model for slot in slots])
     return Partition(name, gpu, pattern.share_pct, slots, pattern.duty_ms)
+
+
+def without_crumbs(patterns: Counter[Pattern], rate_rps: Sequence[float]) -> Counter[Pattern]:
+    """The patterns without turns for less than a hundredth of a model's rate.
+
+    A model that is in a partition for almost nothing still draws its queue there.
+    """
+    kept: Counter[Pattern] = Counter()
+    for pattern, count in patterns.items():
+        pairs = zip(pattern.turns, pattern.rates_rps, strict=True)
+        large = [(t, rate) for t, rate in pairs if rate >= _CRUMB * rate_rps[t[0]]]
+        if large:
+            turns = tuple(turn for turn, _ in large)
+            rates = tuple(rate for _, rate in large)
+            kept[replace(pattern, turns=turns, rates_rps=rates)] += count
+    return kept
 
 
 class _Names:

@@ -33,6 +33,7 @@ class QueueShop:
     work_ms: Floats
     slack_ms: Floats
     turns: int
+    busiest: float
 
     def best(self, price: Floats, left_rps: Floats, count: int = 1) -> list[Pattern]:
         """For each length of batch, a fractional knapsack of the partition's time."""
@@ -67,7 +68,7 @@ class QueueShop:
         bumps_ms = work_ms * self.market.cv[models] ** 2 / self.market.replicas[models]
         bump_ms = float((busy * bumps_ms).sum()) / total
         haste = float(impatience(slack_ms, self.market.attainment[models]).max())
-        part = min(1.0, busy_limit(bump_ms, haste) / total)
+        part = min(1.0, min(self.busiest, busy_limit(bump_ms, haste)) / total)
         return Pattern(self.options.share_pct, tuple(turns), tuple((rates * part).tolist()))
 
     def worth(self) -> Floats:
@@ -81,7 +82,7 @@ class QueueShop:
         wanted = (left_rps[models] * work_ms / 1000.0).tolist()
         bumps = (self.market.cv[models] ** 2 * work_ms / self.market.replicas[models]).tolist()
         haste = impatience(self.slack_ms[models, length], self.market.attainment[models]).tolist()
-        load = _Load()
+        load = _Load(self.busiest)
         turns = []
         for index, model in enumerate(models.tolist()):
             busy = load.room(wanted[index], bumps[index], haste[index])
@@ -101,6 +102,7 @@ class QueueShop:
 class _Load:
     """How busy a partition is, by what mix of work, for whom who is how impatient."""
 
+    busiest: float
     busy: float = 0.0
     bump_ms: float = 0.0  #: work of an arrival times cv^2, weighted by busy
     haste: float = 0.0
@@ -126,7 +128,7 @@ class _Load:
     def _holds(self, more: float, bump_ms: float, haste: float) -> bool:
         busy = self.busy + more
         mean_ms = (self.bump_ms + more * bump_ms) / max(busy, _NOTHING)
-        return busy <= busy_limit(mean_ms, max(self.haste, haste))
+        return busy <= min(self.busiest, busy_limit(mean_ms, max(self.haste, haste)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +138,13 @@ class Deadlines:
     A request waits at most for the longest batch of the partition (shared between the ``replicas``
     that its model has), for more urgent work, and for its own batch. What is left of its SLO is
     slack: in ``gather`` of it a batch may fill, in all of it the work before it must be done
-    (Lundberg's bound). ``turns`` bounds the models of one partition.
+    (Lundberg's bound). A partition is busy for at most ``busiest`` of the time, since batches that
+    start at once are not full. ``turns`` bounds the models of one partition.
     """
 
     turns: int = 8
-    gather: float = 0.5
+    gather: float = 0.4
+    busiest: float = 0.97
 
     def __call__(self, options: Options, market: Market) -> QueueShop:
         longest_ms = _lengths(options)
@@ -161,6 +165,7 @@ class Deadlines:
             work_ms[models, choice, lengths],
             slack_ms[models, choice, lengths],
             self.turns,
+            self.busiest,
         )
 
 

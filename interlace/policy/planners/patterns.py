@@ -18,7 +18,7 @@ from interlace.perf.queueing import Floats
 from interlace.perf.tables import Tables
 from interlace.policy.checked import checked
 from interlace.policy.packing.firstfit import search_large
-from interlace.policy.packing.homes import Home, Question, partitions, place
+from interlace.policy.packing.homes import Home, Question, partitions, place, without_crumbs
 from interlace.policy.packing.options import market, options
 from interlace.policy.packing.pattern import Discipline, Pattern, Shop
 from interlace.policy.packing.queue import Deadlines
@@ -26,6 +26,8 @@ from interlace.policy.packing.search import Effort, Found, search, worths
 
 #: Served to within this part of the rate is served.
 _ROUNDING = 1e-6
+#: Crumbs that were dropped are taken on by the model's other partitions.
+_CRUMBS = 0.03
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +87,12 @@ class Patterns:
             plan, left = self._packed(able, gpus, profiles, current)
             return plan, [*left, *rest]
         found = program.best()
-        homes, lost = place(
-            found.patterns, gpus, found.layouts, Question(demand, profiles, current)
-        )
+        chosen = without_crumbs(found.patterns, [one.rate_rps for one in demand])
+        homes, lost = place(chosen, gpus, found.layouts, Question(demand, profiles, current))
         capacity = _capacity([p for home in homes for p in home.patterns], len(demand))
         asked = np.array([one.rate_rps for one in demand])
         served = np.minimum(capacity, asked)
-        served = np.where(served >= asked * (1 - _ROUNDING), asked, served)
+        served = np.where(served >= asked * (1 - _CRUMBS), asked, served)
         plan = Plan(
             partitions(homes, demand, served.tolist(), current), notes=_said(found, homes, lost)
         )
