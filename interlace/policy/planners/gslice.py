@@ -103,6 +103,8 @@ def _placed(
                 cut.add(glet)
                 homes.append((one, cut, glet, one.rate_rps / count))
                 break
+        else:  # nobody has room: nor will anybody for the next part
+            break
     return homes
 
 
