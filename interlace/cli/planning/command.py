@@ -90,7 +90,7 @@ def _refuse(many: str, options: Mapping[str, bool]) -> None:
 
 def _one(scenario: Scenario, system: System, wishes: Wishes) -> None:
     found = answer(scenario, system)
-    words = [line for model in wishes.explain for line in explain(found, model)]
+    words = [line for model in wishes.explain for line in explain(found, model, system)]
     if wishes.as_json:
         typer.echo(as_json({**report(found), "explained": words} if words else report(found)))
     else:

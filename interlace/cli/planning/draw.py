@@ -13,6 +13,7 @@ from interlace.policy.fewest import short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _MOST_BLOCKS: Final = 32
 _COLUMNS: Final = 4
@@ -51,7 +52,19 @@ def draw(found: Answer, path: Path) -> None:
     )
     figure.suptitle(f"{_title(found)}{more}", fontsize=11)
     _legend(figure, found, colours)
-    figure.savefig(path, dpi=150)
+    write(figure, path)
+
+
+def write(figure: Figure, path: Path) -> None:
+    """Keep a figure; the same figure is the same file, and text in SVG stays text.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "interlace"}):
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def check_suffix(path: Path) -> None:
@@ -137,11 +150,13 @@ def _label(
 ) -> None:
     """Name, batch and rate where there is room; upright in narrow tiles; nothing in slivers."""
     upright = part.share_pct < 20
-    if (upright and (height < 0.35 or part.share_pct < 6)) or height < 0.07:
+    if part.share_pct < 6 or height < (0.02 * len(slot.model) + 0.06 if upright else 0.07):
         return
     text = f"{slot.model} b{slot.batch} {slot.rate_rps:.0f}/s"
-    if not upright:
-        text = slot.model if height < 0.15 else text.replace(" ", "\n", 1)
+    if height < (0.35 if upright else 0.15):
+        text = slot.model
+    elif not upright:
+        text = text.replace(" ", "\n", 1)
     axis.text(
         *centre,
         text,
@@ -154,12 +169,10 @@ def _label(
 
 
 def _legend(
-    figure: object, found: Answer, colours: Mapping[str, tuple[float, float, float]]
+    figure: Figure, found: Answer, colours: Mapping[str, tuple[float, float, float]]
 ) -> None:
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    assert isinstance(figure, Figure)
     handles = [
         Patch(
             facecolor=colours[one.model], label=f"{one.model} {one.rate_rps:g}/s, {one.slo_ms:g} ms"

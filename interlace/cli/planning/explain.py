@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
 from interlace.cli.failure import InputError
-from interlace.cli.planning.answer import Answer
+from interlace.cli.planning.answer import Answer, answer
 from interlace.cli.planning.fields import near
 from interlace.cli.planning.table import milliseconds
 from interlace.core.plan import Demand, Partition, Slot
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface, surface
+from interlace.policy.base import System
+
+_MOST_PLACES: Final = 12
+#: Plans that took longer are not made again for the sake of an explanation.
+_PATIENCE_S: Final = 10.0
 
 
-def explain(found: Answer, model: str) -> list[str]:
+def explain(found: Answer, model: str, system: System) -> list[str]:
     """What each share could do for the model, where it was put, what limits it, and what else.
+
+    ``system`` is the one that answered: it is asked again for what would be otherwise.
 
     Raises:
         InputError: the scenario has no such model.
@@ -35,7 +44,7 @@ def explain(found: Answer, model: str) -> list[str]:
         said += _shares(found, asked, latency)
         said += _places(found, asked, latency)
         said += _limits(found, asked)
-        said += _alternatives(found, asked, latency)
+        said += _alternatives(found, asked, system)
     return [*said, *_unserved(found, asked)]
 
 
@@ -84,7 +93,8 @@ def _shares(found: Answer, asked: Demand, latency: Surface) -> Iterator[str]:
 
 
 def _places(found: Answer, asked: Demand, latency: Surface) -> Iterator[str]:
-    for part, slot in _slots(found, asked.model):
+    placed = list(_slots(found, asked.model))
+    for part, slot in placed[:_MOST_PLACES]:
         others = [s.model for s in part.slots if s.model != asked.model]
         beside = f", beside {', '.join(others)}" if others else ", alone"
         run_ms = latency.latency_ms(slot.batch, part.share_pct)
@@ -92,7 +102,8 @@ def _places(found: Answer, asked: Demand, latency: Surface) -> Iterator[str]:
             f"  in {part.id}: {slot.rate_rps:.1f} requests/s at {part.share_pct} % in batches "
             f"of up to {slot.batch} ({run_ms:.1f} ms){beside}"
         )
-    placed = list(_slots(found, asked.model))
+    if placed[_MOST_PLACES:]:
+        yield f"  and in {len(placed) - _MOST_PLACES} partitions more"
     if placed:
         part, slot = max(placed, key=lambda one: one[1].rate_rps)
         yield f"  why batches of {slot.batch}: {_why_batch(asked, slot, part, latency)}"
@@ -145,23 +156,19 @@ def _limits(found: Answer, asked: Demand) -> Iterator[str]:
         )
 
 
-def _alternatives(found: Answer, asked: Demand, latency: Surface) -> Iterator[str]:
-    """What one GPU could do of this model alone under other SLOs."""
-    here = _per_gpu(found, asked, latency, asked.slo_ms)
-    for factor in (0.5, 2.0):
-        there = _per_gpu(found, asked, latency, factor * asked.slo_ms)
-        if abs(there - here) > 0.01 * here:
-            yield (
-                f"  with an SLO of {factor * asked.slo_ms:g} ms: a GPU could do at most "
-                f"{there:.0f}/s of it instead of {here:.0f}/s"
-            )
-
-
-def _per_gpu(found: Answer, asked: Demand, latency: Surface, slo_ms: float) -> float:
-    other = Demand(asked.model, asked.rate_rps, slo_ms, asked.max_batch)
-    gpu = found.scenario.gpu
-    shares = _usable(found, latency)
-    return max((_most_rps(latency, other, s) / gpu.fraction(s) for s in shares), default=0.0)
+def _alternatives(found: Answer, asked: Demand, system: System) -> Iterator[str]:
+    """What the same planner needs without the model, and if it had twice the time."""
+    if found.planning_s > _PATIENCE_S:
+        return
+    others = tuple(one for one in found.scenario.demand if one is not asked)
+    slower = replace(asked, slo_ms=2.0 * asked.slo_ms)
+    for words, demand in (
+        ("without it", others),
+        (f"within {slower.slo_ms:g} ms", (*others, slower)),
+    ):
+        other = answer(replace(found.scenario, demand=demand), system)
+        rest = "" if other.served else ", not all served"
+        yield f"  {words}: {other.gpus} GPUs instead of {found.gpus}{rest}"
 
 
 def _unserved(found: Answer, asked: Demand) -> Iterator[str]:

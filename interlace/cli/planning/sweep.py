@@ -11,7 +11,7 @@ from rich.console import Console
 
 from interlace.cli.failure import InputError
 from interlace.cli.planning.answer import Answer, answer
-from interlace.cli.planning.draw import check_suffix
+from interlace.cli.planning.draw import check_suffix, write
 from interlace.cli.planning.fields import near
 from interlace.cli.planning.scenario import Scenario
 from interlace.cli.screen import table
@@ -166,4 +166,4 @@ def draw_sweep(found: Sequence[tuple[Variant, Answer]], path: Path) -> None:
     axis.set_ylabel("GPUs")
     axis.set_title(f"GPUs needed by {found[0][1].system}", fontsize=10, loc="right")
     axis.legend(fontsize=7, loc="upper left")
-    figure.savefig(path, dpi=150)
+    write(figure, path)
