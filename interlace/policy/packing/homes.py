@@ -14,8 +14,10 @@ from interlace.perf.layouts import Layout
 from interlace.perf.memory import needed_bytes
 from interlace.policy.packing.pattern import Pattern
 
-#: Part of a model's rate that is not worth a turn.
-_CRUMB: Final = 0.01
+#: Part of a model's rate that its other partitions can take on.
+_CRUMBS: Final = 0.02
+#: Accelerators that a partition is tried on: those that are there already, newest first.
+_TRIED: Final = 48
 
 
 @dataclass(slots=True)
@@ -25,9 +27,16 @@ class Home:
     gpu: Gpu
     patterns: list[Pattern] = field(default_factory=list)
     layout: Counter[int] | None = None
+    used_pct: int = 0
+
+    def put(self, pattern: Pattern) -> None:
+        self.patterns.append(pattern)
+        self.used_pct += pattern.share_pct
 
     def takes(self, share_pct: int) -> bool:
         """True if one more partition of that share may stand here."""
+        if self.used_pct + share_pct > 100:
+            return False
         if self.layout is None:
             return self.gpu.legal([*(p.share_pct for p in self.patterns), share_pct])
         return sum(p.share_pct == share_pct for p in self.patterns) < self.layout[share_pct]
@@ -67,21 +76,27 @@ def _filled(
 ) -> tuple[list[Home], list[Pattern]]:
     everything = sorted(chosen.elements(), key=lambda p: (-p.share_pct, p.turns))
     lost = []
-    for pattern in _kept(everything, homes, question):
-        fitting = [h for h in homes if _fits(h, pattern, question)]
-        if fitting:
-            best = max(
-                fitting,
-                key=lambda h: (
-                    bool(h.patterns),
-                    _shared(h, pattern),
-                    sum(p.share_pct for p in h.patterns),
-                ),
-            )
-            best.patterns.append(pattern)
-        else:
+    rest = _kept(everything, homes, question)
+    begun = [home for home in homes if home.patterns]
+    empty = [home for home in reversed(homes) if not home.patterns]
+    for pattern in rest:
+        home = _best([h for h in begun if h.used_pct + pattern.share_pct <= 100], pattern, question)
+        if home is None:
+            home = next((h for h in reversed(empty) if _fits(h, pattern, question)), None)
+            if home is not None:
+                empty.remove(home)
+                begun.append(home)
+        if home is None:
             lost.append(pattern)
+        else:
+            home.put(pattern)
     return homes, lost
+
+
+def _best(begun: Sequence[Home], pattern: Pattern, question: Question) -> Home | None:
+    """Where its weights are already, then the fullest."""
+    fitting = [h for h in begun[-_TRIED:] if _fits(h, pattern, question)]
+    return max(fitting, key=lambda h: (_shared(h, pattern), h.used_pct), default=None)
 
 
 def partitions(
@@ -115,18 +130,31 @@ def _partition(
 
 
 def without_crumbs(patterns: Counter[Pattern], rate_rps: Sequence[float]) -> Counter[Pattern]:
-    """The patterns without turns for less than a hundredth of a model's rate.
+    """The patterns without the smallest turns of each model, up to a fiftieth of its rate.
 
     A model that is in a partition for almost nothing still draws its queue there.
     """
+    spare = [_CRUMBS * rate for rate in rate_rps]
+    dropped: set[tuple[Pattern, int]] = set()
+    turns = [
+        (rate * count, pattern, index, model)
+        for pattern, count in patterns.items()
+        for index, ((model, _), rate) in enumerate(
+            zip(pattern.turns, pattern.rates_rps, strict=True)
+        )
+        if rate < _CRUMBS / 2 * rate_rps[model]
+    ]
+    for rate, pattern, index, model in sorted(turns, key=lambda turn: (turn[0], turn[2], turn[3])):
+        if rate <= spare[model]:
+            spare[model] -= rate
+            dropped.add((pattern, index))
     kept: Counter[Pattern] = Counter()
     for pattern, count in patterns.items():
-        pairs = zip(pattern.turns, pattern.rates_rps, strict=True)
-        large = [(t, rate) for t, rate in pairs if rate >= _CRUMB * rate_rps[t[0]]]
+        large = [i for i in range(len(pattern.turns)) if (pattern, i) not in dropped]
         if large:
-            turns = tuple(turn for turn, _ in large)
-            rates = tuple(rate for _, rate in large)
-            kept[replace(pattern, turns=turns, rates_rps=rates)] += count
+            less = tuple(pattern.turns[i] for i in large)
+            rates = tuple(pattern.rates_rps[i] for i in large)
+            kept[replace(pattern, turns=less, rates_rps=rates)] += count
     return kept
 
 
@@ -172,7 +200,7 @@ def _kept(patterns: Sequence[Pattern], homes: Sequence[Home], question: Question
             rest.append(pattern)
         else:
             free.remove(before)
-            by_id[before.gpu].patterns.append(pattern)
+            by_id[before.gpu].put(pattern)
     return rest
 
 
