@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations_with_replacement, product
 from typing import NamedTuple
@@ -19,6 +19,12 @@ from interlace.policy.fillings import Filling, Fillings
 _ROUNDING = 1e-9
 #: Partitions beyond which only the greedy filling is made.
 _DEEPEST = 100
+
+
+#: Which filling goes into which partition.
+Made = Sequence[tuple[Bin, Filling]]
+#: A layout for every accelerator, with the number of its group.
+Cuts = Sequence[tuple[int, tuple[Gpu, Layout]]]
 
 
 class Group(NamedTuple):
@@ -55,9 +61,12 @@ class Exhaustive:
     Filled with: models whose whole remaining rate fits, and one more at the highest rate that
     fits beside them. By taking partitions in every order this reaches every plan in which the
     models that are split over partitions form no ring (as basic solutions of linear programs do:
-    there is then always a partition with one split model only). A partial plan is given up when
-    the prices of the linear relaxation say that what is left cannot hold the rest. ``steps`` bounds
-    the cycles and partial plans looked at; ``exhausted`` is false if it ended the search.
+    there is then always a partition with one split model only); a ring, two models split over the
+    same two partitions, gains a little at times where batches are few rows, and is not looked for.
+    Where partitions share memory, only the fullest fillings are tried for want of it. A partial
+    plan is given up when the prices of the linear relaxation say that what is left cannot hold the
+    rest. ``steps`` bounds the cycles and partial plans looked at; ``exhausted`` is false if it
+    ended the search.
     """
 
     def __init__(self, demand: Sequence[Demand], tables: Tables, steps: int) -> None:
@@ -79,9 +88,13 @@ class Exhaustive:
         if not (possible or last):
             return best
         self._fillings.left = self._steps
-        dive = _Dive(self._fillings, relaxation)
+        dive = _Dive(self._fillings, relaxation, [group.gpus[0] for group in parts])
         for cut in _cuts(parts):
-            placed = self._placed(dive.run(_bins(cut), self._rates), cut)
+
+            def placeable(made: Made, cut: Cuts = cut) -> bool:
+                return self._placed(made, cut).complete
+
+            placed = self._placed(dive.run(_bins(cut), self._rates, placeable), cut)
             if placed.complete or _value(placed, relaxation) < _value(best, relaxation):
                 best = placed
             if best.complete:
@@ -92,9 +105,7 @@ class Exhaustive:
                 break
         return best
 
-    def _placed(
-        self, made: Sequence[tuple[Bin, Filling]], cut: Sequence[tuple[int, tuple[Gpu, Layout]]]
-    ) -> Best:
+    def _placed(self, made: Made, cut: Cuts) -> Best:
         """Fillings on accelerators that have the share and the memory; what finds none is left."""
         homes = [(group, Cut(gpu), list(layout)) for group, (gpu, layout) in cut]
         left = list(self._rates)
@@ -124,13 +135,13 @@ def _value(best: Best, relaxation: Relaxation) -> float:
     return sum(p * left for p, left in zip(relaxation.prices, best.left_rps, strict=True))
 
 
-def _bins(cut: Sequence[tuple[int, tuple[Gpu, Layout]]]) -> tuple[Bin, ...]:
+def _bins(cut: Cuts) -> tuple[Bin, ...]:
     """All partitions of the layouts, the largest first."""
     every = ((group, share) for group, (_, layout) in cut for share in layout)
     return tuple(sorted(every, key=lambda one: (-one[1], one[0])))
 
 
-def _cuts(parts: Sequence[Group]) -> Iterator[list[tuple[int, tuple[Gpu, Layout]]]]:
+def _cuts(parts: Sequence[Group]) -> Iterator[Cuts]:
     """Every choice of a layout for every accelerator, alike ones in one order only."""
     choices = [combinations_with_replacement(g.layouts, len(g.gpus)) for g in parts]
     for chosen in product(*choices):
@@ -144,34 +155,46 @@ def _cuts(parts: Sequence[Group]) -> Iterator[list[tuple[int, tuple[Gpu, Layout]
 class _Dive:
     """One set of bins at a time: fillings for them that serve all, else the best of them."""
 
-    def __init__(self, fillings: Fillings, relaxation: Relaxation) -> None:
+    def __init__(self, fillings: Fillings, relaxation: Relaxation, gpus: Sequence[Gpu]) -> None:
+        self._gpus = gpus
         self._fillings = fillings
         self._relaxation = relaxation
-        self._best: list[tuple[Bin, Filling]] = []
+        self._placeable: Callable[[Made], bool] = bool
+        self._best: Made = []
         self._best_left = float("inf")
         self.cut_short = False
         self._seen: set[tuple[tuple[Bin, ...], tuple[float, ...]]] = set()
 
-    def run(self, bins: tuple[Bin, ...], needs: tuple[float, ...]) -> list[tuple[Bin, Filling]]:
-        """Fillings of the bins: of all needs if that can be done."""
+    def run(
+        self,
+        bins: tuple[Bin, ...],
+        needs: tuple[float, ...],
+        placeable: Callable[[Made], bool],
+    ) -> Made:
+        """Fillings of the bins: of all needs if that can be done and placed."""
+        self._placeable = placeable
         self._best, self._best_left = self._greedy(bins, needs)
+        if self._best_left < 0 and not placeable(self._best):
+            self._best_left = float("inf")
         self._seen.clear()
         self.cut_short = len(bins) > _DEEPEST
         if self._best_left >= 0 and not self.cut_short:
             self._down(bins, needs, [])
         return self._best
 
-    def _greedy(
-        self, bins: tuple[Bin, ...], needs: tuple[float, ...]
-    ) -> tuple[list[tuple[Bin, Filling]], float]:
+    def _greedy(self, bins: tuple[Bin, ...], needs: tuple[float, ...]) -> tuple[Made, float]:
         """The most valuable filling of each bin in turn, and what is then left."""
-        made = []
+        made: list[tuple[Bin, Filling]] = []
         for one in bins:
-            fillings = self._fillings.of(one[1], needs, self._relaxation.prices)
+            fillings = self._of(one, needs)
             if fillings:
                 made.append((one, fillings[0]))
                 needs = _after(needs, fillings[0])
         return made, self._left(needs)
+
+    def _of(self, one: Bin, needs: tuple[float, ...]) -> list[Filling]:
+        gpu, share_pct = self._gpus[one[0]], one[1]
+        return self._fillings.of(gpu, share_pct, needs, self._relaxation.prices)
 
     def _left(self, needs: tuple[float, ...]) -> float:
         """What needs are worth, below zero if there are none."""
@@ -182,11 +205,12 @@ class _Dive:
     ) -> bool:
         self._fillings.left -= 1
         left = self._left(needs)
-        if left < self._best_left:
+        done = not any(needs)
+        if left < self._best_left and (not done or self._placeable(made)):
             self._best, self._best_left = list(made), left
-        if not any(needs):
-            return True
-        key = (bins, tuple(round(need, 6) for need in needs))
+        if done:
+            return self._best_left < 0
+        key = (bins, needs)
         if key in self._seen or self._fillings.spent:
             return False
         self._seen.add(key)
@@ -198,7 +222,7 @@ class _Dive:
             if index and bins[index - 1] == one:
                 continue
             rest = bins[:index] + bins[index + 1 :]
-            for filling in self._fillings.of(one[1], needs, self._relaxation.prices):
+            for filling in self._of(one, needs):
                 if self._down(rest, _after(needs, filling), [*made, (one, filling)]):
                     return True
         return False

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.perf.duty import Turn, room_rps, shortest
+from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
 
 _ROUNDING = 1e-9
@@ -29,7 +31,9 @@ class Fillings:
         """True if no more cycles should be looked at than it takes to end in good order."""
         return self.left <= 0
 
-    def of(self, share_pct: int, needs: Sequence[float], prices: Sequence[float]) -> list[Filling]:
+    def of(
+        self, gpu: Gpu, share_pct: int, needs: Sequence[float], prices: Sequence[float]
+    ) -> list[Filling]:
         """Fillings that no other one contains, the most valuable first."""
         active = [
             i
@@ -38,13 +42,13 @@ class Fillings:
         ]
         found = [
             filling
-            for whole in self._wholes(share_pct, needs, active)
-            for filling in self._topped(share_pct, needs, active, whole)
+            for whole in self._wholes(gpu, share_pct, needs, active)
+            for filling in self._topped(gpu, share_pct, needs, whole, active)
         ]
         return sorted(found, key=lambda f: (-sum(prices[i] * rate for i, rate in f), f))
 
     def _wholes(
-        self, share_pct: int, needs: Sequence[float], active: Sequence[int]
+        self, gpu: Gpu, share_pct: int, needs: Sequence[float], active: Sequence[int]
     ) -> Iterator[Filling]:
         """Sets of models whose whole needs fit one cycle: one of them once the steps are used."""
         stack: list[tuple[int, Filling]] = [(0, ())]
@@ -56,22 +60,28 @@ class Fillings:
                     return
                 continue
             more = (*chosen, (active[depth], needs[active[depth]]))
-            fits = self._fit(share_pct, more)
+            fits = self._held(gpu, share_pct, more) and self._fit(share_pct, more)
             if not (fits and self.spent):
                 stack.append((depth + 1, chosen))
             if fits:
                 stack.append((depth + 1, more))
 
     def _topped(
-        self, share_pct: int, needs: Sequence[float], active: Sequence[int], whole: Filling
+        self,
+        gpu: Gpu,
+        share_pct: int,
+        needs: Sequence[float],
+        whole: Filling,
+        active: Sequence[int],
     ) -> Iterator[Filling]:
         """The set with each further model in part; alone where nothing can be added."""
         inside = {i for i, _ in whole}
         lone = True
-        for index in active:
-            if index in inside:
+        for index in (i for i in active if i not in inside):
+            more = tuple(sorted((*whole, (index, needs[index]))))
+            if not self._held(gpu, share_pct, more):
                 continue
-            if self._fit(share_pct, tuple(sorted((*whole, (index, needs[index]))))):
+            if self._fit(share_pct, more):
                 lone = False
                 continue
             room = min(self._room(share_pct, whole, index), needs[index])
@@ -80,6 +90,11 @@ class Fillings:
                 yield (*whole, (index, room))
         if lone and whole:
             yield whole
+
+    def _held(self, gpu: Gpu, share_pct: int, chosen: Filling) -> bool:
+        """True if the accelerator has the memory for these models if it holds nothing else."""
+        models = [self._demand[i].model for i, _ in chosen]
+        return holds(gpu, [(share_pct, models)], self._tables.profiles)
 
     def _fit(self, share_pct: int, chosen: Filling) -> bool:
         key = (share_pct, chosen)

@@ -44,7 +44,7 @@ class Ideal:
 
     def _said(self, exhausted: bool) -> str:
         if exhausted:
-            return "exhaustive search: every way was tried"
+            return "exhaustive search: every way to split models, but in rings, was tried"
         return f"exhaustive search: stopped at its limit of {self.steps} steps"
 
 
