@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _MOST_BLOCKS: Final = 32
 _COLUMNS: Final = 4
+_LETTERS_ACROSS: Final = 0.52  #: letters of a label in one percent of a block's width
+_LETTERS_UP: Final = 38  #: letters in its height
 
 
 class _Block(NamedTuple):
@@ -148,15 +150,11 @@ def _draw_tile(
 def _label(
     axis: Axes, slot: Slot, centre: tuple[float, float], part: Partition, height: float
 ) -> None:
-    """Name, batch and rate where there is room; upright in narrow tiles; nothing in slivers."""
-    upright = part.share_pct < 20
-    if part.share_pct < 6 or height < (0.02 * len(slot.model) + 0.06 if upright else 0.07):
+    """As much of name, batch and rate as there is room for; nothing in slivers."""
+    fitting = _fitting(slot, part.share_pct * _LETTERS_ACROSS, height * _LETTERS_UP)
+    if fitting is None:
         return
-    text = f"{slot.model} b{slot.batch} {slot.rate_rps:.0f}/s"
-    if height < (0.35 if upright else 0.15):
-        text = slot.model
-    elif not upright:
-        text = text.replace(" ", "\n", 1)
+    text, upright = fitting
     axis.text(
         *centre,
         text,
@@ -166,6 +164,24 @@ def _label(
         rotation=90 if upright else 0,
         clip_on=True,
     )
+
+
+def _fitting(slot: Slot, across: float, up: float) -> tuple[str, bool] | None:
+    """The fullest text that fits a box measured in letters, and if it must stand upright."""
+    full = f"{slot.model} b{slot.batch} {slot.rate_rps:.0f}/s"
+    two_lines = full.replace(" ", "\n", 1)
+    for text, upright in (
+        (two_lines, False),
+        (full, True),
+        (slot.model, False),
+        (slot.model, True),
+    ):
+        lines = text.split("\n")
+        size = (max(map(len, lines)), 2 * len(lines))  # a line is two letters high
+        wide, high = reversed(size) if upright else size
+        if wide <= across and high <= up:
+            return text, upright
+    return None
 
 
 def _legend(
