@@ -32,6 +32,8 @@ def _rising(points: list[tuple[int, float]]) -> Curve:
 def _extended(curve: Curve, smaller: Curve) -> Curve:
     """The curve with batches that only a smaller share was measured at: no slower than there."""
     last, last_ms = curve[-1]
+    if not smaller or smaller[-1][0] <= last:
+        return curve
     beyond = [(batch, ms) for batch, ms in smaller if batch > last]
     more = [(batch, max(last_ms, min(ms, _at(curve, batch)))) for batch, ms in beyond]
     return (*curve, *more)
@@ -39,13 +41,23 @@ def _extended(curve: Curve, smaller: Curve) -> Curve:
 
 def _above(curve: Curve, floor: Curve) -> Curve:
     """The curve where it is above ``floor``, and ``floor`` elsewhere."""
-    if not floor:
+    if not floor or _everywhere(curve, floor):
         return curve
     batches = sorted({batch for batch, _ in curve} | {batch for batch, _ in floor})
     both = [(batch, _at(curve, batch), _at(floor, batch)) for batch in batches]
     if all(own_ms >= floor_ms for _, own_ms, floor_ms in both):
         return curve
     return tuple((batch, max(own_ms, floor_ms)) for batch, own_ms, floor_ms in both)
+
+
+def _everywhere(curve: Curve, floor: Curve) -> bool:
+    """True if both have the same batches, as most have, and ``floor`` is above at none."""
+    if len(curve) != len(floor):
+        return False
+    return all(
+        batch == other and ms >= floor_ms
+        for (batch, ms), (other, floor_ms) in zip(curve, floor, strict=True)
+    )
 
 
 def _at(curve: Curve, batch: int) -> float:
