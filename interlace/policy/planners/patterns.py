@@ -40,13 +40,15 @@ class Patterns:
     in several partitions is taken to have its requests pooled: the second run counts a further
     replica as ``pooling`` of one, and its plan is kept only if it holds with the replicas it has.
 
-    Above ``apart`` models patterns are made by first fit, and only the layouts are a program.
+    Above ``apart`` models patterns are made by first fit, and only the layouts are a program;
+    above ``once`` there is no second run.
     """
 
     discipline: Discipline = field(default_factory=Deadlines)
     interference: Interference = field(default_factory=ConstantFactor)
     pooling: float = 0.5
     apart: int = 60
+    once: int = 2_000
     turns: int = 8
     effort: Effort = field(default_factory=Effort)
 
@@ -131,7 +133,8 @@ class _Program:
         """The better of the plans without and with pooled replicas."""
         first = self._found(np.ones(len(self._demand)))
         replicas = self._replicas(first)
-        if self._policy.pooling <= 0 or (replicas <= 1).all():
+        large = len(self._demand) > self._policy.once
+        if large or self._policy.pooling <= 0 or (replicas <= 1).all():
             return first
         second = self._honest(self._found(self._credit(replicas)))
         return min(first, second, key=lambda f: (float(f.unserved_rps.sum()), f.accelerators))
