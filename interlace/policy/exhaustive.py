@@ -19,6 +19,8 @@ from interlace.policy.fillings import Filling, Fillings
 _ROUNDING = 1e-9
 #: Partitions beyond which only the greedy filling is made.
 _DEEPEST = 100
+#: Cuts that the steps left are divided among, the most promising first.
+_AT_ONCE = 6
 
 
 #: Which filling goes into which partition.
@@ -65,8 +67,8 @@ class Exhaustive:
     same two partitions, gains a little at times where batches are few rows, and is not looked for.
     Where partitions share memory, only the fullest fillings are tried for want of it. A partial
     plan is given up when the prices of the linear relaxation say that what is left cannot hold the
-    rest. ``steps`` bounds the cycles and partial plans looked at; ``exhausted`` is false if it
-    ended the search.
+    rest. ``steps`` bounds the cycles, fillings and partial plans looked at; ``exhausted`` is false
+    if it ended the search.
     """
 
     def __init__(self, demand: Sequence[Demand], tables: Tables, steps: int) -> None:
@@ -87,23 +89,39 @@ class Exhaustive:
         possible = relaxation.factor >= 1.0 - _ROUNDING
         if not (possible or last):
             return best
-        self._fillings.left = self._steps
         dive = _Dive(self._fillings, relaxation, [group.gpus[0] for group in parts])
-        for cut in _cuts(parts):
+        ranked, finished = self._ranked(parts, dive)
+        for index, (_, start, cut) in enumerate(ranked):
+            # Steps that a cut does not need are left to the next ones.
+            budget = self._fillings.left // min(len(ranked) - index, _AT_ONCE)
+            spare, self._fillings.left = self._fillings.left - budget, budget
 
             def placeable(made: Made, cut: Cuts = cut) -> bool:
                 return self._placed(made, cut).complete
 
-            placed = self._placed(dive.run(_bins(cut), self._rates, placeable), cut)
+            placed = self._placed(dive.run(_bins(cut), self._rates, start, placeable), cut)
+            finished = finished and not self._fillings.spent and not dive.cut_short
+            self._fillings.left = spare + max(0, self._fillings.left)
             if placed.complete or _value(placed, relaxation) < _value(best, relaxation):
                 best = placed
             if best.complete:
                 break
-            self._fillings.left -= 1
-            if self._fillings.spent or dive.cut_short:
-                self.exhausted = self.exhausted and not possible
-                break
+        self.exhausted = self.exhausted and (finished or best.complete or not possible)
         return best
+
+    def _ranked(
+        self, parts: Sequence[Group], dive: _Dive
+    ) -> tuple[list[tuple[float, Made, Cuts]], bool]:
+        """Cuts with a greedy filling each, the best first; whether there was time for all."""
+        self._fillings.left = self._steps
+        ranked: list[tuple[float, Made, Cuts]] = []
+        for cut in _cuts(parts):
+            if ranked and self._fillings.left <= self._steps // 2:
+                return sorted(ranked, key=lambda one: one[0]), False
+            self._fillings.left -= 1
+            made, left = dive.greedy(_bins(cut), self._rates)
+            ranked.append((left, made, cut))
+        return sorted(ranked, key=lambda one: one[0]), True
 
     def _placed(self, made: Made, cut: Cuts) -> Best:
         """Fillings on accelerators that have the share and the memory; what finds none is left."""
@@ -169,12 +187,13 @@ class _Dive:
         self,
         bins: tuple[Bin, ...],
         needs: tuple[float, ...],
+        start: Made,
         placeable: Callable[[Made], bool],
     ) -> Made:
-        """Fillings of the bins: of all needs if that can be done and placed."""
+        """``start`` or better fillings: of all needs if that can be done and placed."""
         self._placeable = placeable
-        self._best, self._best_left = self._greedy(bins, needs)
-        if self._best_left < 0 and not placeable(self._best):
+        self._best, self._best_left = start, self._left(_rest(needs, start))
+        if self._best_left < 0 and not placeable(start):
             self._best_left = float("inf")
         self._seen.clear()
         self.cut_short = len(bins) > _DEEPEST
@@ -182,7 +201,7 @@ class _Dive:
             self._down(bins, needs, [])
         return self._best
 
-    def _greedy(self, bins: tuple[Bin, ...], needs: tuple[float, ...]) -> tuple[Made, float]:
+    def greedy(self, bins: tuple[Bin, ...], needs: tuple[float, ...]) -> tuple[Made, float]:
         """The most valuable filling of each bin in turn, and what is then left."""
         made: list[tuple[Bin, Filling]] = []
         for one in bins:
@@ -226,6 +245,12 @@ class _Dive:
                 if self._down(rest, _after(needs, filling), [*made, (one, filling)]):
                     return True
         return False
+
+
+def _rest(needs: tuple[float, ...], made: Made) -> tuple[float, ...]:
+    for _, filling in made:
+        needs = _after(needs, filling)
+    return needs
 
 
 def _after(needs: tuple[float, ...], filling: Filling) -> tuple[float, ...]:

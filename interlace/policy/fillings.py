@@ -17,7 +17,7 @@ Filling = tuple[tuple[int, float], ...]
 
 
 class Fillings:
-    """Duty cycles looked at, each once; ``left`` is how many may still be."""
+    """Duty cycles looked at, each once; ``left`` is how many steps may still be taken."""
 
     def __init__(self, demand: Sequence[Demand], tables: Tables, steps: int) -> None:
         self._demand = demand
@@ -45,6 +45,7 @@ class Fillings:
             for whole in self._wholes(gpu, share_pct, needs, active)
             for filling in self._topped(gpu, share_pct, needs, whole, active)
         ]
+        self.left -= 1 + len(found) // 8
         return sorted(found, key=lambda f: (-sum(prices[i] * rate for i, rate in f), f))
 
     def _wholes(

@@ -71,10 +71,8 @@ class _Search:
     def place(self, one: Demand) -> float:
         """Allocate glets for a model until its rate is met or nothing fits; the rate left over."""
         left_rps = one.rate_rps
-        while left_rps > one.rate_rps * _ROUNDING:  # line 4
-            efficient = self._tables.efficient_pct(one, self._shares)  # line 6
-            if efficient is None:
-                break
+        efficient = self._tables.efficient_pct(one, self._shares)  # line 6
+        while efficient is not None and left_rps > one.rate_rps * _ROUNDING:  # line 4
             required = self._tables.required_pct(one, left_rps, self._shares)  # line 7
             ideal_pct = efficient if required is None else min(efficient, required)  # line 8
             placed_rps = self._merge(one, left_rps)
