@@ -36,6 +36,33 @@ Target = Annotated[
     Path, typer.Argument(metavar="SCENARIO.toml|MODELS_DIR", help="What is to be planned for.")
 ]
 
+_Rate = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=RPS", help="Expected requests per second.")
+]
+_Slo = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=MS", help="Another SLO than the file's.")
+]
+_Kind = Annotated[str | None, typer.Option(help=f"Scenario: plan for {', '.join(KINDS)}.")]
+_Price = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KIND=USD", help="Scenario: cost of one such GPU an hour."),
+]
+_Explain = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="Scenario: why that model got this.")
+]
+_Draw = Annotated[
+    list[Path] | None, typer.Option(help="Scenario: a picture, .svg or .png; may be repeated.")
+]
+_WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KIND=VALUES",
+        help="Scenario: rates=0.5,2 or slos=1,2 or gpu=h100,t4 or model=NAME:RPS:MS.",
+    ),
+]
+_Compare = Annotated[bool, typer.Option("--compare", help="Scenario: every system side by side.")]
+_Save = Annotated[Path | None, typer.Option(help="Keep the plan in a file, for serve --plan.")]
+
 
 @dataclass(frozen=True, slots=True)
 class Known:
@@ -48,37 +75,16 @@ class Known:
 
 def plan(
     target: Target,
-    rate: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=RPS", help="Expected requests per second.")
-    ] = None,
-    slo: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=MS", help="Another SLO than the file's.")
-    ] = None,
+    rate: _Rate = None,
+    slo: _Slo = None,
     system: SystemName = "interlace",
-    gpu: Annotated[str | None, typer.Option(help=f"Scenario: plan for {', '.join(KINDS)}.")] = None,
-    price: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KIND=USD", help="Scenario: cost of one such GPU an hour."),
-    ] = None,
-    explain: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Scenario: why that model got this.")
-    ] = None,
-    draw: Annotated[
-        list[Path] | None, typer.Option(help="Scenario: a picture, .svg or .png; may be repeated.")
-    ] = None,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KIND=VALUES",
-            help="Scenario: rates=0.5,2 or slos=1,2 or gpu=h100,t4 or model=NAME:RPS:MS.",
-        ),
-    ] = None,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Scenario: every system side by side.")
-    ] = False,
-    save: Annotated[
-        Path | None, typer.Option(help="Keep the plan in a file, for serve --plan.")
-    ] = None,
+    gpu: _Kind = None,
+    price: _Price = None,
+    explain: _Explain = None,
+    draw: _Draw = None,
+    what_if: _WhatIf = None,
+    compare: _Compare = False,
+    save: _Save = None,
     cores: Cores = None,
     profiles: Profiles = None,
     as_json: Json = False,
