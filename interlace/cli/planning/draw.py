@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _MOST_BLOCKS: Final = 32
 _COLUMNS: Final = 4
+_LEAST_WIDTH: Final = 7.5  #: inches; a title and a legend beside it
 _LETTERS_ACROSS: Final = 0.52  #: letters of a label in one percent of a block's width
 _LETTERS_UP: Final = 38  #: letters in its height
 
@@ -42,7 +43,8 @@ def draw(found: Answer, path: Path) -> None:
     shown = blocks[:_MOST_BLOCKS]
     columns = min(_COLUMNS, max(1, len(shown)))
     rows = max(1, -(-len(shown) // columns))
-    figure = Figure(figsize=(3.6 * columns + 1.8, 2.6 * rows + 1.1), layout="constrained")
+    width = max(3.6 * columns + 1.8, _LEAST_WIDTH)
+    figure = Figure(figsize=(width, 2.6 * rows + 1.1), layout="constrained")
     colours = _colours([one.model for one in found.scenario.demand])
     axes = figure.subplots(rows, columns, squeeze=False)
     for axis, block in zip(axes.flat, shown, strict=False):
@@ -52,7 +54,8 @@ def draw(found: Answer, path: Path) -> None:
     more = (
         f", {len(blocks) - len(shown)} more kinds of GPU not drawn" if blocks[len(shown) :] else ""
     )
-    figure.suptitle(f"{_title(found)}{more}", fontsize=11)
+    between = "; " if columns > 2 else "\n"
+    figure.suptitle(between.join(_title(found)) + more, fontsize=11 if columns > 2 else 9)
     _legend(figure, found, colours)
     write(figure, path)
 
@@ -79,14 +82,15 @@ def check_suffix(path: Path) -> None:
         raise InputError(f"--draw {path}: expected a name that ends in .svg or .png")
 
 
-def _title(found: Answer) -> str:
+def _title(found: Answer) -> tuple[str, str]:
+    """What is used, and what would be used at least."""
     cost = "" if found.cost_per_hour is None else f", {found.cost_per_hour:.2f} an hour"
     lost = len(short(found.plan))
     rest = f", {lost} model{'s' if lost > 1 else ''} not served in full" if lost else ""
     gap = f", gap {found.gpus - found.bound.gpus}" if not lost else ""
     return (
-        f"{found.gpus} x {found.scenario.gpu.kind} by {found.system}{cost}; "
-        f"no scheduler needs fewer than {found.bound.gpus}{gap}{rest}"
+        f"{found.gpus} x {found.scenario.gpu.kind} by {found.system}{cost}",
+        f"no scheduler needs fewer than {found.bound.gpus}{gap}{rest}",
     )
 
 
