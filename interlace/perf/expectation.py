@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf
 
+import numpy as np
+
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.perf.latency import Surface, surface
-from interlace.perf.queueing import mean_wait_ms
+from interlace.perf.queueing import mean_wait_ms, pooled
 
 _TAIL = 0.01  #: p99
 
@@ -45,14 +47,12 @@ def expect(
     """
     surfaces = {one.model: surface(profiles[one.model]) for one in demand if one.model in profiles}
     by_name = {one.model: one for one in demand}
-    replicas: dict[str, int] = {}
-    for slot in (s for p in plan.partitions for s in p.slots):
-        replicas[slot.model] = replicas.get(slot.model, 0) + 1
+    credit = _credits(plan)
     places: dict[str, list[_Place]] = {}
     for partition in plan.partitions:
         if partition.gpu in gpus:
             for slot in partition.slots:
-                place = _place(slot, partition, surfaces, by_name, replicas[slot.model])
+                place = _place(slot, partition, surfaces, by_name, credit)
                 places.setdefault(slot.model, []).append(place)
     return {
         model: _mixture(found, by_name[model], plan.unserved_rps.get(model, 0.0))
@@ -60,12 +60,25 @@ def expect(
     }
 
 
+def _credits(plan: Plan) -> dict[str, float]:
+    """How many equal partitions each model's queue is as good as."""
+    rates: dict[str, list[float]] = {}
+    for slot in (s for p in plan.partitions for s in p.slots):
+        rates.setdefault(slot.model, []).append(slot.rate_rps)
+    found = {}
+    for model, each in rates.items():
+        squares = sum(rate**2 for rate in each)
+        equal = sum(each) ** 2 / squares if squares > 0 else float(len(each))
+        found[model] = float(pooled(np.array([equal]))[0])
+    return found
+
+
 def _place(
     slot: Slot,
     partition: Partition,
     surfaces: Mapping[str, Surface],
     demand: Mapping[str, Demand],
-    replicas: int,
+    credit: Mapping[str, float],
 ) -> _Place:
     runs_ms = {
         s.model: surfaces[s.model].latency_ms(s.batch, partition.share_pct) for s in partition.slots
@@ -75,10 +88,10 @@ def _place(
         row_ms = runs_ms[other.model] / other.batch
         load = other.rate_rps * row_ms / 1000.0
         busy += load
-        weight += load * row_ms * demand[other.model].cv ** 2
+        weight += load * row_ms * demand[other.model].cv ** 2 / credit[other.model]
     longest_ms = partition.duty_ms or max(runs_ms.values())
     waiting_ms = mean_wait_ms(weight / max(busy, 1e-12), busy)
-    return _Place(slot.rate_rps, runs_ms[slot.model], longest_ms / replicas, waiting_ms)
+    return _Place(slot.rate_rps, runs_ms[slot.model], longest_ms / credit[slot.model], waiting_ms)
 
 
 def _mixture(places: Sequence[_Place], demand: Demand, unserved_rps: float) -> Expectation:

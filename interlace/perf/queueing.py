@@ -11,7 +11,14 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 _FLOOR: Final = 1e-9
+#: What a further partition of the same model counts for, beside the first.
+POOLING: Final = 0.5
 _HALVINGS: Final = 50
+
+
+def pooled(replicas: Floats, pooling: float = POOLING) -> Floats:
+    """How many partitions of equal rate a model's one queue is as good as."""
+    return 1.0 + pooling * (replicas - 1.0)
 
 
 def impatience(slack_ms: Floats, attainment: Floats) -> Floats:

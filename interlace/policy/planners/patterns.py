@@ -14,7 +14,7 @@ from interlace.core.profile import Profiles
 from interlace.perf.interference import ConstantFactor, Interference
 from interlace.perf.latency import surface
 from interlace.perf.layouts import layouts, shares
-from interlace.perf.queueing import Floats
+from interlace.perf.queueing import POOLING, Floats, pooled
 from interlace.perf.tables import Tables
 from interlace.policy.checked import checked
 from interlace.policy.packing.firstfit import search_large
@@ -28,6 +28,7 @@ from interlace.policy.packing.search import Effort, Found, search, worths
 _ROUNDING = 1e-6
 #: Crumbs that were dropped are taken on by the model's other partitions.
 _CRUMBS = 0.03
+_TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Patterns:
 
     discipline: Discipline = field(default_factory=Deadlines)
     interference: Interference = field(default_factory=ConstantFactor)
-    pooling: float = 0.5
+    pooling: float = POOLING
     apart: int = 60
     once: int = 2_000
     turns: int = 8
@@ -178,14 +179,16 @@ class _Program:
         return kept
 
     def _replicas(self, found: Found) -> Floats:
-        count = np.zeros(len(self._demand))
+        """Partitions of each model, those with little of its rate counting for little."""
+        total, squares = np.zeros(len(self._demand)), np.zeros(len(self._demand))
         for pattern, times in found.patterns.items():
-            for model, _ in pattern.turns:
-                count[model] += times
-        return np.maximum(count, 1.0)
+            for (model, _), rate in zip(pattern.turns, pattern.rates_rps, strict=True):
+                total[model] += times * rate
+                squares[model] += times * rate**2
+        return np.maximum(total**2 / np.maximum(squares, _TINY), 1.0)
 
     def _credit(self, replicas: Floats) -> Floats:
-        return 1.0 + self._policy.pooling * (replicas - 1.0)
+        return pooled(replicas, self._policy.pooling)
 
 
 def _why(one: Demand, fleet: Fleet, profiles: Profiles) -> str:
