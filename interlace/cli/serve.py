@@ -12,9 +12,10 @@ import typer
 import uvloop
 from rich.console import Console
 
+from interlace.cli.folders import find
 from interlace.cli.machine import cpu, default_profiles, memory_bytes, parse_cores
 from interlace.cli.options import Cores, Profiles, Root, SystemName, catalog_row, read_key
-from interlace.cli.planning.planfile import followed
+from interlace.cli.planning.planfile import followed, unknown_models
 from interlace.cli.progressbar import SweepBar
 from interlace.cli.screen import console
 from interlace.cli.servetable import show_serving
@@ -74,6 +75,9 @@ def serve(
         api_key=read_key(api_key_file),
         allow_client_shm=allow_client_shm,
     )
+    if plan_file is not None:
+        for name in unknown_models(choices.system, {one.name for one in find(models_dir, ())}):
+            typer.echo(f"--plan {plan_file}: {models_dir} has no model '{name}'", err=True)
     uvloop.run(_serve(choices, http_port, metrics_port, exit_timeout_s))
 
 

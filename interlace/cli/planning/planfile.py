@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -73,6 +73,17 @@ def followed(system: System, path: Path | None, gpu: Gpu) -> System:
     if path is None:
         return system
     return replace(system, planner=Pinned(load(path, gpu, system.name), system.planner))
+
+
+def unknown_models(system: System, names: Collection[str]) -> list[str]:
+    """Models of the plan that ``system`` follows which are not among ``names``: places left empty.
+
+    None if it follows no plan.
+    """
+    if not isinstance(system.planner, Pinned):
+        return []
+    planned = {slot.model for part in system.planner.partitions for slot in part.slots}
+    return sorted(planned - set(names))
 
 
 def _read(path: Path) -> PlanFile:
