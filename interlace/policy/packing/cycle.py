@@ -15,7 +15,8 @@ from interlace.policy.packing.pattern import Pattern
 
 Ints = npt.NDArray[np.int64]
 
-_CYCLES: Final = 32
+_CYCLES: Final = 24
+_EXACT: Final = 72
 _GRAINS: Final = 120
 _NOTHING: Final = 1e-12
 
@@ -121,11 +122,18 @@ class Cycles:
 
 
 def _cycles(options: Options, market: Market) -> Floats:
-    """Lengths from the shortest single turn to the longest that any model can wait."""
+    """Lengths from the shortest single turn to the longest that any model can wait.
+
+    Beside an even scale, those at which some batch just fills a cycle alone or is just in time:
+    there a pattern begins or ceases to be legal.
+    """
     known = np.isfinite(options.latency_ms)
     if not known.any():
         return np.ones(1)
     patience = (market.slo_ms[:, None] - options.latency_ms) * market.replicas[:, None]
     shortest_ms = float(options.latency_ms[known].min())
-    longest_ms = float(patience[known].max())
-    return np.geomspace(shortest_ms, max(longest_ms, shortest_ms * 1.001), _CYCLES)
+    longest_ms = max(float(patience[known].max()), shortest_ms * 1.001)
+    exact = np.concatenate((options.latency_ms[known], patience[known]))
+    exact = np.unique(exact[(exact >= shortest_ms) & (exact <= longest_ms)].round(9))
+    exact = exact[:: max(1, len(exact) // _EXACT)]
+    return np.unique(np.concatenate((np.geomspace(shortest_ms, longest_ms, _CYCLES), exact)))
