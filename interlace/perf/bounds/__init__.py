@@ -1,8 +1,11 @@
 """What no scheduler can do better than with these profiles, and the price of one more request.
 
 Every request that ends in time is in a batch with L(b, p) <= SLO, and only ``attainment`` of each
-rate must. Valid for any scheduler as long as running side by side never speeds a model up; models
-must be resident to be served. Rates that no share serves within the SLO are left out.
+rate must. Valid for any scheduler that cuts accelerators into their legal shares, as long as
+running side by side never speeds a model up, a larger share is never slower, rows beyond the
+largest measured batch gain nothing, and batches take the measured quantile that plans count on.
+Models must be resident to be served. Models that no share serves within the SLO are left out, and
+named.
 """
 
 from interlace.perf.bounds.area import area

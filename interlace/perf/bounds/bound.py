@@ -17,11 +17,15 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:
-    """Three bounds: each holds, so the largest does."""
+    """Three bounds: each holds, so the largest does.
+
+    ``excluded`` are models that no share serves in time: they are in none of the bounds.
+    """
 
     area: Bound
     configuration: Bound
     memory: Bound
+    excluded: tuple[str, ...] = ()
 
     @property
     def best(self) -> Bound:

@@ -7,16 +7,26 @@ from collections.abc import Sequence
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles
-from interlace.perf.bounds.area import area
+from interlace.perf.bounds.area import area_of
 from interlace.perf.bounds.bound import LowerBound
-from interlace.perf.bounds.configuration import configuration
-from interlace.perf.bounds.memory import memory
+from interlace.perf.bounds.configuration import configuration_of
+from interlace.perf.bounds.memory import memory_of
+from interlace.perf.bounds.rates import highest_rates
+from interlace.perf.latency import Quantile
 
 
-def lower_bound(demand: Sequence[Demand], gpu: Gpu, profiles: Profiles) -> LowerBound:
-    """The area, configuration and memory bounds for accelerators like ``gpu``."""
+def lower_bound(
+    demand: Sequence[Demand], gpu: Gpu, profiles: Profiles, quantile: Quantile = "p95_ms"
+) -> LowerBound:
+    """The area, configuration and memory bounds for accelerators like ``gpu``.
+
+    ``quantile`` is the latency that plans count on; with ``median_ms`` the bound holds for
+    whoever counts on batches that take no longer than that.
+    """
+    rates = highest_rates(demand, gpu, profiles, quantile)
     return LowerBound(
-        area(demand, gpu, profiles),
-        configuration(demand, gpu, profiles),
-        memory(demand, gpu, profiles),
+        area_of(rates, gpu),
+        configuration_of(rates, gpu),
+        memory_of(rates, gpu, profiles),
+        rates.excluded,
     )
