@@ -116,6 +116,8 @@ def plan(
     if target.suffix == ".toml":
         plan_scenario(target, row, Overrides(gpu, rates, slos, prices), wishes)
         return
+    if target.is_file():
+        raise InputError(f"{target}: expected a scenario (.toml) or a folder of models")
     _only_for_scenarios(gpu, prices, wishes)
     _plan_machine(target, row, cores, profiles, rates, slos, wishes)
 

@@ -61,3 +61,19 @@ def test_columns_are_the_readers(column: str, tmp_path: Path) -> None:
     scenario.write_text(fenced("", "[models.detector]"))
     words = ["plan", str(scenario), "--system", "bestfit"]
     assert CliRunner().invoke(build(words), words).exit_code == 0
+
+
+def test_a_file_that_is_no_scenario_is_told(tmp_path: Path) -> None:
+    words = ["plan", str(ROOT / "examples" / "planning" / "nine.csv")]
+    found = CliRunner().invoke(build(words), words)
+    assert "expected a scenario (.toml) or a folder of models" in str(found.exception)
+
+
+def test_second_tenants_and_what_the_bound_leaves_out_are_told() -> None:
+    words = ["plan", str(ROOT / "examples" / "planning" / "nine.toml"), "--system", "bestfit"]
+    more = [*words, "--what-if", "model=le:100:4"]
+    assert "le:100:4 more" in CliRunner().invoke(build(more), more).stdout
+    late = [*words, "--slo", "vgg=1"]
+    said = CliRunner().invoke(build(late), late).stdout
+    assert "the bound leaves out what no share serves in time: vgg" in said
+    assert "not served: 200 requests/s of vgg" in said

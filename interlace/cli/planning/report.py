@@ -25,6 +25,7 @@ def report(found: Answer) -> dict[str, object]:
             "area": bound.area.accelerators,
             "configuration": bound.configuration.accelerators,
             "memory": bound.memory.accelerators,
+            "excluded": bound.excluded,
         },
         "gap": found.gap if found.served else None,
         "cost_per_hour": found.cost_per_hour,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
@@ -14,6 +15,7 @@ from interlace.perf.latency import surface
 
 #: Beyond this many SLOs a p99 is not told in figures.
 _FAR: Final = 10
+_MOST_NAMES: Final = 8
 
 
 def show(out: Console, found: Answer) -> None:
@@ -35,9 +37,16 @@ def sentences(found: Answer) -> list[str]:
     cost = "" if found.cost_per_hour is None else f", {found.cost_per_hour:.2f} an hour"
     said.append(f"{found.gpus} {kind} ({found.system}, planned in {found.planning_s:.2f} s){cost}")
     said.append(f"no scheduler needs fewer than {bound.gpus}: {_bounds(found)}; gap {_gap(found)}")
+    if bound.excluded:
+        said.append(f"the bound leaves out what no share serves in time: {_some(bound.excluded)}")
     said += found.plan.notes
     said += found.scenario.notes
     return said
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def _bounds(found: Answer) -> str:
