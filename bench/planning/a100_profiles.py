@@ -43,7 +43,8 @@ def read_profile(folder: Path, model: str) -> Profile:
     A row is a batch in each of n processes that share a MIG instance; its throughput is that of
     one process. So n batches are n * batch rows that end within the latency: one point of ours.
     A larger number of rows that ends sooner bounds a smaller one (it can be padded). The printed
-    latency is cut to whole milliseconds; batch over throughput is the finer figure.
+    latency is batch over throughput rounded to whole milliseconds, in every row: the quotient is
+    taken. Rows without throughput did not run.
     """
     best: dict[tuple[int, int], float] = {}
     with (folder / "profiles" / f"{model}.csv").open() as file:
@@ -52,7 +53,7 @@ def read_profile(folder: Path, model: str) -> Profile:
             if each <= 0:
                 continue
             key = (batch * int(row["Workload Number"]), SHARE_PCT[int(row["Mig instance"])])
-            ms = max(float(row["Latency"]) * 1000.0, batch * 1000.0 / each)
+            ms = batch * 1000.0 / each
             best[key] = min(ms, best.get(key, ms))
     points = {key: Point(ms, ms, ms, 1) for key, ms in _padded(best).items()}
     return Profile(model, "published", "a100-mig", _WEIGHTS_BYTES, _ACTIVATION_BYTES, points)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
-from interlace.core.profile import Profiles
+from interlace.core.profile import Profile, Profiles
 from interlace.perf.latency import Quantile
 
 Floats = npt.NDArray[np.float64]
@@ -75,14 +75,34 @@ def _asks(one: Demand) -> bool:
 
 def _measured(known: Sequence[Demand], profiles: Profiles, quantile: Quantile) -> _Measured:
     flat = [
-        (index, share, batch, getattr(point, quantile))
+        (index, share, batch, ms)
         for index, one in enumerate(known)
-        for (batch, share), point in profiles[one.model].points.items()
+        for (batch, share), ms in _filled(profiles[one.model], quantile)
     ]
     model, share, batch, ms = (np.array(column) for column in zip(*flat, strict=True))
     order = np.lexsort((batch, share, model))
     costs = np.maximum(ms[order].astype(float), 1e-9)
     return _Measured(model[order], share[order], batch[order].astype(float), costs)
+
+
+def _filled(profile: Profile, quantile: Quantile) -> list[tuple[tuple[int, int], float]]:
+    """What was measured, and at each share the larger batches that only smaller shares ran.
+
+    A larger share takes no longer for them than the smaller one, but no less than for its own.
+    """
+    points = [(key, float(getattr(point, quantile))) for key, point in profile.points.items()]
+    last: dict[int, tuple[int, float]] = {}
+    for (batch, share), ms in points:
+        last[share] = max(last.get(share, (0, 0.0)), (batch, ms))
+    if len({batch for batch, _ in last.values()}) == 1:
+        return points
+    beyond: dict[tuple[int, int], float] = {}
+    for (batch, share), ms in points:
+        for larger, (own, own_ms) in last.items():
+            if larger > share and batch > own:
+                key = batch, larger
+                beyond[key] = max(own_ms, min(ms, beyond.get(key, ms)))
+    return [*points, *beyond.items()]
 
 
 def _best(points: _Measured, known: Sequence[Demand]) -> Floats:
