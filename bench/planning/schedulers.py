@@ -13,7 +13,9 @@ from interlace.perf.interference import ConstantFactor
 from interlace.policy.base import Planner
 from interlace.policy.packing.cycle import Cycles
 from interlace.policy.planners.bestfit import bestfit
+from interlace.policy.planners.either import Either
 from interlace.policy.planners.gpulet import Gpulet
+from interlace.policy.planners.ideal import Ideal
 from interlace.policy.planners.nexus import Nexus
 from interlace.policy.planners.patterns import Patterns
 
@@ -41,7 +43,10 @@ SCHEDULERS: Final[Mapping[str, Planner]] = MappingProxyType(
 
 #: Ours: under the same rule as the others, and as it is by default (random arrivals).
 OURS: Final[Mapping[str, Planner]] = MappingProxyType(
-    {"interlace, same rule": Patterns(discipline=Cycles()), "interlace": Patterns()}
+    {
+        "interlace, same rule": Either((Patterns(discipline=Cycles(), pooling=0.0), Ideal())),
+        "interlace": Patterns(),
+    }
 )
 
 #: Figure 11 and Table 5, with the SLO of every model, in equal parts. Game runs six LeNets and a

@@ -115,7 +115,8 @@ def test_neighbours_add_up() -> None:
 def test_errors_are_what_they_are_called(truth: list[float], guess: float) -> None:
     errors = report([guess] * len(truth), truth)
     assert 0.0 <= errors.p50 <= errors.p90 <= errors.p95
-    assert errors.r2 <= 1e-9
+    # One guess for all explains nothing, unless there is nothing to explain.
+    assert errors.r2 <= 1e-9 or len(set(truth)) == 1
     assert report(truth, truth)[:4] == (0.0, 0.0, 0.0, 0.0)
 
 
