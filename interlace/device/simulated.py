@@ -86,9 +86,11 @@ class SimulatedDevice:
 
     def kill(self, partition: str, detail: str = "killed") -> None:
         """Inject the death of a partition: what it holds fails, then it is lost."""
-        for work, done in self._pending.pop(partition, []):
-            done(Finished(work, failure=Failure(detail, fatal=True)))
+        held = self._pending.pop(partition, [])
+        # First gone, then told of: work that is sent in answer must find no partition.
         self._forget_partition(partition)
+        for work, done in held:
+            done(Finished(work, failure=Failure(detail, fatal=True)))
         self._lost(Lost(self.gpu.id, partition, detail))
 
     def close(self) -> None:

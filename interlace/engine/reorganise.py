@@ -77,7 +77,7 @@ def _build(lives: Lives, wanted: Mapping[str, Partition]) -> Iterator[Work]:
         live = lives.get(partition.id)
         if live is None:
             yield Carve(partition.gpu, partition.id, partition.share_pct)
-        elif live.life is Life.READY:
+        elif live.accepting:  # nothing is sent to one whose process died
             for slot in partition.slots:
                 if slot.model not in live.stays:
                     yield Load(partition.gpu, partition.id, slot.model)
@@ -91,7 +91,7 @@ def _retire(leaving: list[Live]) -> Iterator[Work]:
 
 def _unload(lives: Lives, wanted: Mapping[str, Partition]) -> Iterator[Work]:
     for live in lives.values():
-        if live.id not in wanted or live.life is not Life.READY:
+        if live.id not in wanted or not live.accepting:
             continue
         models = {slot.model for slot in wanted[live.id].slots}
         for model, stay in live.stays.items():
