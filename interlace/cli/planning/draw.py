@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_BLOCKS: Final = 32
+_MOST_NAMES: Final = 40
 _COLUMNS: Final = 4
 _LEAST_WIDTH: Final = 7.5  #: inches; a title and a legend beside it
 _LETTERS_ACROSS: Final = 0.52  #: letters of a label in one percent of a block's width
@@ -95,7 +96,7 @@ def _title(found: Answer) -> tuple[str, str]:
 
 
 def _blocks(found: Answer) -> list[_Block]:
-    """GPUs in the plan's order, those that are cut and filled alike together."""
+    """GPUs in the plan's order, or beyond 32 of them those alike together, the most first."""
     by_gpu: dict[str, list[Partition]] = {}
     for part in found.plan.partitions:
         by_gpu.setdefault(part.gpu, []).append(part)
@@ -105,7 +106,8 @@ def _blocks(found: Answer) -> list[_Block]:
     for gpu, parts in by_gpu.items():
         key = tuple((p.share_pct, tuple((s.model, s.batch) for s in p.slots)) for p in parts)
         alike.setdefault(key, []).append(gpu)
-    return [_Block(tuple(gpus), tuple(by_gpu[gpus[0]])) for gpus in alike.values()]
+    often = sorted(alike.values(), key=len, reverse=True)
+    return [_Block(tuple(gpus), tuple(by_gpu[gpus[0]])) for gpus in often]
 
 
 def _draw_block(
@@ -199,7 +201,10 @@ def _legend(
         )
         for one in found.scenario.demand
         if one.rate_rps > 0
-    ][:40]
+    ]
+    if handles[_MOST_NAMES:]:
+        left = Patch(visible=False, label=f"and {len(handles) - _MOST_NAMES} more")
+        handles = [*handles[:_MOST_NAMES], left]
     figure.legend(handles=handles, loc="outside right upper", fontsize=7, title="model, rate, SLO")
     figure.supxlabel("share of the GPU in %; height is time in use", fontsize=8)
 
