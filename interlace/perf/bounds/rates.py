@@ -88,21 +88,25 @@ def _measured(known: Sequence[Demand], profiles: Profiles, quantile: Quantile) -
 def _filled(profile: Profile, quantile: Quantile) -> list[tuple[tuple[int, int], float]]:
     """What was measured, and at each share the larger batches that only smaller shares ran.
 
-    A larger share takes no longer for them than the smaller one, but no less than for its own.
+    A larger share takes no longer for them than the smaller one, nor longer a row than for its own
+    largest batch, but no less than for that: no more than surfaces take (``curves.monotone``).
     """
     points = [(key, float(getattr(point, quantile))) for key, point in profile.points.items()]
-    last: dict[int, tuple[int, float]] = {}
-    for (batch, share), ms in points:
-        last[share] = max(last.get(share, (0, 0.0)), (batch, ms))
-    if len({batch for batch, _ in last.values()}) == 1:
+    largest: dict[int, int] = {}
+    for (batch, share), _ in points:
+        largest[share] = max(largest.get(share, 0), batch)
+    if len(set(largest.values())) == 1:
         return points
-    beyond: dict[tuple[int, int], float] = {}
-    for (batch, share), ms in points:
-        for larger, (own, own_ms) in last.items():
-            if larger > share and batch > own:
-                key = batch, larger
-                beyond[key] = max(own_ms, min(ms, beyond.get(key, ms)))
-    return [*points, *beyond.items()]
+    filled: list[tuple[tuple[int, int], float]] = []
+    smaller: list[tuple[int, float]] = []
+    for share in sorted(largest):
+        own = sorted((batch, ms) for (batch, s), ms in points if s == share)
+        last, last_ms = own[-1]
+        smaller = own + [
+            (b, max(last_ms, min(ms, last_ms * b / last))) for b, ms in smaller if b > last
+        ]
+        filled += [((batch, share), ms) for batch, ms in smaller]
+    return filled
 
 
 def _best(points: _Measured, known: Sequence[Demand]) -> Floats:
