@@ -18,6 +18,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.kinds import KINDS, fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Point, Profile
+from interlace.perf.bounds import lower_bound
 from interlace.policy.catalog import CATALOG, system
 
 _BATCHES = (1, 2, 4, 8, 16, 32)
@@ -34,6 +35,7 @@ class Cost:
     median_ms: float
     used: int
     unserved: int
+    bound: float
 
 
 def profile(name: str, random: np.random.Generator, gpu: Gpu) -> Profile:
@@ -52,7 +54,10 @@ def profile(name: str, random: np.random.Generator, gpu: Gpu) -> Profile:
 def question(
     models: int, gpus: int, gpu: Gpu, seed: int
 ) -> tuple[list[Demand], dict[str, Profile]]:
-    """Random models whose rates fill about two thirds of the accelerators."""
+    """Random models whose rates fill about two thirds of the accelerators.
+
+    SLOs are twice the latency of 32 rows on the whole of one.
+    """
     random = np.random.default_rng(seed)
     profiles = {f"m{i}": profile(f"m{i}", random, gpu) for i in range(models)}
     parts = random.dirichlet(np.ones(models)) * gpus * 0.65
@@ -74,7 +79,26 @@ def measure(packer: str, models: int, gpus: int, repeat: int, seed: int = 0) -> 
         took.append((time.perf_counter() - start) * 1000.0)
     used = len({partition.gpu for partition in plan.partitions})
     median = float(np.median(took))
-    return Cost(packer, models, gpus, min(took), median, used, len(plan.unserved_rps))
+    bound = lower_bound(demand, gpu, profiles).best.accelerators
+    return Cost(packer, models, gpus, min(took), median, used, len(plan.unserved_rps), bound)
+
+
+def draw(costs: Sequence[Cost], path: Path) -> None:
+    """Median time over the number of models, a line for each planner."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
+    axis = figure.subplots()
+    for packer in dict.fromkeys(cost.packer for cost in costs):
+        mine = [cost for cost in costs if cost.packer == packer]
+        axis.plot([c.models for c in mine], [c.median_ms for c in mine], "o-", label=packer)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("models (0.64 accelerators for each)")
+    axis.set_ylabel("planning time, ms")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    figure.savefig(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -94,12 +118,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             one = costs[-1]
             print(
                 f"{packer:>10} {models:>6} models {gpus:>5} GPUs: best {one.best_ms:9.1f} ms, "
-                f"median {one.median_ms:9.1f} ms, {one.used} used, {one.unserved} short"
+                f"median {one.median_ms:9.1f} ms, {one.used} used, bound {one.bound:.1f}, "
+                f"{one.unserved} short",
+                flush=True,
             )
     if given.out:
         given.out.mkdir(parents=True, exist_ok=True)
         text = json.dumps([asdict(one) for one in costs], indent=1)
         (given.out / "planning-cost.json").write_text(text + "\n")
+        draw(costs, given.out / "planning-cost.svg")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ def fewest(
 ) -> tuple[Plan, Fleet]:
     """The plan on the smallest fleet of accelerators like ``gpu`` that leaves nothing unserved.
 
-    gpulet's Algorithm 2 for any packer: from ``start`` accelerators up to ``limit``. A packer that
+    gpulet's Algorithm 2 for any packer, from ``start`` accelerators up to ``limit``, by bisection:
+    what serves a demand with some accelerators is taken to serve it with more. A packer that
     leaves some of them empty says so itself, hence the limit is tried first. Models of which one
     accelerator alone serves not even a thousandth are not waited for. If the limit does not
     suffice, the plan on all of it.
@@ -45,12 +46,16 @@ def fewest(
         if missing - hopeless:
             return most, fleet(gpu, limit)
     used = {partition.gpu for partition in most.partitions}
-    for count in range(max(1, start), len(used)):
+    best = most, Fleet(tuple(one for one in fleet(gpu, limit).gpus if one.id in used))
+    low, high = min(max(1, start), len(used)), len(used)
+    while low < high:
+        count = (low + high) // 2
         plan = packer(demand, fleet(gpu, count), profiles, before)
         if short(plan) <= missing:
-            return plan, fleet(gpu, count)
-    kept = tuple(one for one in fleet(gpu, limit).gpus if one.id in used)
-    return most, Fleet(kept)
+            best, high = (plan, fleet(gpu, count)), count
+        else:
+            low = count + 1
+    return best
 
 
 def short(plan: Plan) -> set[str]:
