@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -45,7 +46,9 @@ def _mig_layouts() -> tuple[tuple[int, ...], ...]:
             found.add(shares_pct)
 
     fill(frozenset(), ())
-    return tuple(sorted(found))
+    counted = {one: Counter(one) for one in found}
+    inside = {one for one in found for other in found - {one} if counted[one] <= counted[other]}
+    return tuple(sorted(found - inside))
 
 
 def _green(units: int, block: int = 8) -> tuple[int, ...]:
@@ -57,18 +60,17 @@ def _mps(kind: str, units: int, memory_bytes: int) -> Gpu:
     return Gpu("", kind, units, memory_bytes, _MPS_PCT, _MPS)
 
 
-#: Templates, without an id. SMs and memory are the makers' data sheets; the papers measured on
-#: V100 and T4 (D-STACK), P100 and A100 (D-STACK section 3), Titan RTX (E2bird), 2080 Ti (gpulet).
+#: Templates, without an id, by name. ``fraction`` gives the true part of the GPU that a share is.
 KINDS: Final[Mapping[str, Gpu]] = MappingProxyType(
     {
         gpu.kind: gpu
         for gpu in (
-            _mps("p100", 56, 16 * _GB),
-            _mps("v100", 80, 16 * _GB),
-            _mps("t4", 40, 16 * _GB),
-            _mps("titan-rtx", 72, 24 * _GB),
-            _mps("2080ti", 68, 11 * _GB),
-            _mps("a100", 108, 80 * _GB),
+            _mps("p100", 56, 16 * _GB),  # D-STACK Figure 3; units, bytes: NVIDIA's data sheet
+            _mps("v100", 80, 16 * _GB),  # D-STACK section 3, testbed
+            _mps("t4", 40, 16 * _GB),  # D-STACK section 7.1
+            _mps("titan-rtx", 72, 24 * _GB),  # E2bird Table 5; bytes: NVIDIA's data sheet
+            _mps("2080ti", 68, 11 * _GB),  # gpulet Table 3; units, bytes: NVIDIA's data sheet
+            _mps("a100", 108, 80 * _GB),  # NVIDIA's data sheet
             Gpu(
                 id="",
                 kind="a100-mig",
@@ -78,6 +80,7 @@ KINDS: Final[Mapping[str, Gpu]] = MappingProxyType(
                 layouts=_mig_layouts(),
                 walls=tuple((_slices_pct(s), size) for s, size in _MIG_MEMORY.items()),
             ),
+            # SXM, as NVIDIA's data sheets have them; 128 of the 132 SMs can be parted.
             Gpu("", "h100", 132, 80 * _GB, _green(132), frozenset(Trait)),
             Gpu("", "h200", 132, 141 * _GB, _green(132), frozenset(Trait)),
         )
