@@ -1,0 +1,127 @@
+"""The configuration program: what it promises, what it keeps, where it stops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.planning.gpulet_profiles import MODELS, profiles
+from interlace.core.hardware import Gpu
+from interlace.core.kinds import KINDS, fleet
+from interlace.core.plan import Demand, Plan
+from interlace.perf.bounds import lower_bound
+from interlace.perf.expectation import expect
+from interlace.policy.packing.cycle import Cycles
+from interlace.policy.planners.patterns import Patterns
+
+SHARES = (20, 40, 50, 60, 80, 100)
+GPU = Gpu("", "2080ti", 68, 11 * 10**9, SHARES)
+PROFILES = profiles(SHARES)
+
+
+def _demand(**rates: float) -> list[Demand]:
+    return [Demand(name, rate, MODELS[name][0]) for name, rate in rates.items()]
+
+
+def _used(plan: Plan) -> int:
+    return len({part.gpu for part in plan.partitions})
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(MODELS)), st.floats(5.0, 600.0), min_size=1))
+def test_every_model_is_expected_to_keep_its_promise(rates: dict[str, float]) -> None:
+    demand = _demand(**rates)
+    there = fleet(GPU, 24)
+    plan = Patterns()(demand, there, PROFILES, Plan())
+    assert not plan.unserved_rps
+    assert _used(plan) >= lower_bound(demand, GPU, PROFILES).gpus
+    found = expect(plan, demand, {gpu.id: gpu for gpu in there.gpus}, PROFILES)
+    assert all(found[one.model].attainment >= 0.98 for one in demand)
+    for part in plan.partitions:
+        assert len(part.slots) == len({slot.model for slot in part.slots})
+        assert len(part.slots) <= 8
+
+
+def test_burstier_arrivals_cost_more() -> None:
+    calm = _demand(res=900.0, be=2000.0, goo=1500.0)
+    wild = [replace(one, cv=4.0) for one in calm]
+    there = fleet(GPU, 40)
+    plans = [Patterns()(demand, there, PROFILES, Plan()) for demand in (calm, wild)]
+    assert not any(plan.unserved_rps for plan in plans)
+    assert _used(plans[0]) < _used(plans[1])
+
+
+def test_a_plan_changes_little_when_little_changed() -> None:
+    before = _demand(res=300.0, vgg=200.0, be=600.0, mob=400.0, den=90.0)
+    there = fleet(GPU, 12)
+    old = Patterns()(before, there, PROFILES, Plan())
+    more = [replace(one, rate_rps=one.rate_rps * 1.01) for one in before]
+    kept = Patterns()(more, there, PROFILES, old)
+    fresh = Patterns()(more, there, PROFILES, Plan())
+    assert _used(kept) <= _used(fresh), "staying close costs no accelerator"
+    homes = {
+        (p.id, p.gpu, p.share_pct, frozenset(s.model for s in p.slots)) for p in old.partitions
+    }
+    same = sum(
+        (p.id, p.gpu, p.share_pct, frozenset(s.model for s in p.slots)) in homes
+        for p in kept.partitions
+    )
+    assert same >= 0.6 * len(kept.partitions)
+
+
+def test_a_limit_serves_what_it_can_and_says_what_not() -> None:
+    demand = _demand(res=2000.0, vgg=1500.0)
+    plan = Patterns()(demand, fleet(GPU, 2), PROFILES, Plan())
+    assert _used(plan) == 2
+    for one in demand:
+        served = sum(s.rate_rps for p in plan.partitions for s in p.slots if s.model == one.model)
+        left = plan.unserved_rps.get(one.model, 0.0)
+        assert served + left == pytest.approx(one.rate_rps, rel=1e-6)
+    assert sum(plan.unserved_rps.values()) > 0
+    assert all(plan.reasons[model] for model in plan.unserved_rps)
+
+
+def test_walls_keep_models_apart() -> None:
+    """Weights of 12 GB fit no 10 GB slice: a MIG plan gives that model a larger one."""
+    mig = KINDS["a100-mig"]
+    shares = mig.shares_pct
+    known = {
+        name: replace(profiles(shares)[name], weights_bytes=size)
+        for name, size in (("res", 12 * 10**9), ("mob", 10**8))
+    }
+    plan = Patterns()(_demand(res=50.0, mob=100.0), fleet(mig, 4), known, Plan())
+    assert not plan.unserved_rps
+    walls = dict(mig.walls)
+    for part in plan.partitions:
+        need = sum(
+            known[s.model].weights_bytes + known[s.model].activation_bytes for s in part.slots
+        )
+        assert need <= walls[part.share_pct]
+
+
+def test_turns_in_cycles_are_legal_cycles() -> None:
+    demand = _demand(goo=200.0, le=400.0, res=200.0, vgg=100.0, nas=200.0)
+    plan = Patterns(discipline=Cycles(), pooling=0.0)(demand, fleet(GPU, 6), PROFILES, Plan())
+    assert not plan.unserved_rps
+    slo_ms = {one.model: one.slo_ms for one in demand}
+    for part in plan.partitions:
+        for slot in part.slots:
+            run_ms = PROFILES[slot.model].points.get((slot.batch, part.share_pct))
+            assert run_ms is None or part.duty_ms + run_ms.p95_ms <= slo_ms[slot.model] * (1 + 1e-6)
+            assert slot.rate_rps <= slot.batch * 1000.0 / part.duty_ms * (1 + 1e-6)
+
+
+def test_many_models_are_packed_by_first_fit_like_few() -> None:
+    names = {f"{name}{i}": name for i in range(8) for name in MODELS}
+    known = {alias: PROFILES[name] for alias, name in names.items()}
+    demand = [Demand(alias, 20.0, MODELS[name][0]) for alias, name in names.items()]
+    there = fleet(GPU, 40)
+    large = Patterns(apart=10)(demand, there, known, Plan())
+    assert not large.unserved_rps
+    for gpu in there.gpus:
+        assert gpu.legal([p.share_pct for p in large.partitions if p.gpu == gpu.id])
+    bound = lower_bound(demand, GPU, known)
+    assert bound.gpus <= _used(large) <= 3 * bound.gpus
