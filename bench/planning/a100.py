@@ -93,9 +93,10 @@ def main() -> None:
             least, median = worst(one, plan, fleet, asked.seeds, asked.seconds)
             rate = sum(d.rate_rps for d in one.demand)
             left = f" unserved: {', '.join(sorted(short(plan)))}" if short(plan) else ""
+            floor = f"{bound.best.accelerators:6.2f} -> {bound.gpus:2d}"
             print(
-                f"{one.name:4} {rate:7.0f} {system:10} {gpus:4d} {one.gpus or '':>5} "
-                f"{bound.best.accelerators:6.2f} -> {bound.gpus:2d} {least:.4f} ({median:.4f}){left}",
+                f"{one.name:4} {rate:7.0f} {system:10} {gpus:4d} {one.gpus or '':>5} {floor} "
+                f"{least:.4f} ({median:.4f}){left}",
                 flush=True,
             )
             rows.append(
