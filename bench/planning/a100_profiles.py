@@ -1,14 +1,14 @@
-"""A published system's A100 profiles, scenarios and deployments (ParvaGPU, SC 2024), as ours."""
+"""Profiles, scenarios and deployments of a published system (ParvaGPU, SC 2024), read as ours."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from interlace.core.plan import Demand
+from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Point, Profile
 
 #: Shares of MIG instances by compute slices.
@@ -20,12 +20,17 @@ _ACTIVATION_BYTES: Final = 500 * 10**6
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A scenario with what is known of its models, and the GPUs of the published deployment."""
+    """A scenario, what is known of its models, and the published deployment if there is one."""
 
     name: str
     demand: tuple[Demand, ...]
     profiles: Mapping[str, Profile]
-    gpus: int
+    plan: Plan | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the published deployment, 0 if there is none."""
+        return len({part.gpu for part in self.plan.partitions}) if self.plan else 0
 
 
 def scenarios(folder: Path) -> list[Published]:
@@ -80,6 +85,32 @@ def _published(folder: Path, name: str, asked: list[dict[str, str]]) -> Publishe
         )
         for row in asked
     )
-    with (folder / f"deployment-{name}.csv").open() as file:
-        gpus = {row["Num GPU"] for row in csv.DictReader(file)}
-    return Published(name, demand, profiles, len(gpus))
+    plan = _deployment(folder / f"deployment-{name}.csv", demand, profiles)
+    return Published(name, demand, profiles, plan)
+
+
+def _deployment(path: Path, demand: Sequence[Demand], profiles: Mapping[str, Profile]) -> Plan:
+    """The published plan: one model in each instance, rates spread by what each could serve."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    rates = {one.model: one.rate_rps for one in demand}
+    could: dict[str, float] = {}
+    made = []
+    for row in rows:
+        share, batch = SHARE_PCT[int(row["Instance size"])], int(row["Batch size"])
+        rows_in_flight = batch * int(row["Num proc"])
+        ms = profiles[row["Model"]].points[rows_in_flight, share].p95_ms
+        able_rps = 1000.0 * rows_in_flight / ms
+        could[row["Model"]] = could.get(row["Model"], 0.0) + able_rps
+        made.append((row, share, rows_in_flight, ms, able_rps))
+    parts = tuple(
+        Partition(
+            f"gpu{row['Num GPU']}:{row['Placement']}",
+            f"gpu{row['Num GPU']}",
+            share,
+            (Slot(row["Model"], batch, rates[row["Model"]] * able / could[row["Model"]]),),
+            ms,
+        )
+        for row, share, batch, ms, able in made
+    )
+    return Plan(parts)
