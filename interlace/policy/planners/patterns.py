@@ -29,6 +29,8 @@ _ROUNDING = 1e-6
 #: Crumbs that were dropped are taken on by the model's other partitions.
 _CRUMBS = 0.03
 _TINY = 1e-300
+#: Replicas that a plan of few accelerators may count on.
+_FEW = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ class Patterns:
     A pattern is a share and a cycle of turns in it; a layout is a legal cut of one accelerator.
     The program picks how many of each so that layouts have a partition for every pattern and
     patterns serve every rate (Gilmore and Gomory's cutting stock, with shares for widths). A model
-    in several partitions is taken to have its requests pooled: the second run counts a further
-    replica as ``pooling`` of one, and its plan is kept only if it holds with the replicas it has.
+    in several partitions is taken to have its requests pooled: further runs count another replica
+    as ``pooling`` of one, and their plans are kept only if they hold with the replicas they have.
 
     Above ``apart`` models patterns are made by first fit, and only the layouts are a program;
     above ``once`` there is no second run.
@@ -131,14 +133,19 @@ class _Program:
         self._current = [p for p in current.partitions if p.gpu in {g.id for g in gpus}]
 
     def best(self) -> Found:
-        """The better of the plans without and with pooled replicas."""
+        """The best of the plans without and with pooled replicas.
+
+        How many replicas there will be is not known before: of several guesses those count whose
+        plans hold with the replicas that they turn out to have.
+        """
         first = self._found(np.ones(len(self._demand)))
         replicas = self._replicas(first)
         large = len(self._demand) > self._policy.once
         if large or self._policy.pooling <= 0 or (replicas <= 1).all():
             return first
-        second = self._honest(self._found(self._credit(replicas)))
-        return min(first, second, key=lambda f: (float(f.unserved_rps.sum()), f.accelerators))
+        guesses = [replicas, np.sqrt(replicas), np.minimum(replicas, _FEW)]
+        others = [self._honest(self._found(self._credit(guess))) for guess in guesses]
+        return min([first, *others], key=lambda f: (float(f.unserved_rps.sum()), f.accelerators))
 
     def _honest(self, found: Found) -> Found:
         """The patterns with what they serve given the replicas that they make."""
