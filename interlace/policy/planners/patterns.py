@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 
 import numpy as np
 
@@ -129,7 +130,8 @@ class _Program:
         self._layouts = layouts(gpus[0], offered)
         self._options = [options(demand, surfaces, s, policy.interference) for s in offered]
         alone = self._shops(np.ones(len(demand)))
-        self.servable = worths(alone, len(demand)) > 0
+        self._worth = worths(alone, len(demand))  #: whatever the queues
+        self.servable = self._worth > 0
         self._current = [p for p in current.partitions if p.gpu in {g.id for g in gpus}]
 
     def best(self) -> Found:
@@ -141,7 +143,9 @@ class _Program:
         first = self._found(np.ones(len(self._demand)))
         replicas = self._replicas(first)
         large = len(self._demand) > self._policy.once
-        if large or self._policy.pooling <= 0 or (replicas <= 1).all():
+        least = ceil(float((self._worth * self._rates).sum()) - _ROUNDING)
+        proven = first.accelerators <= least and not first.unserved_rps.any()
+        if large or proven or self._policy.pooling <= 0 or (replicas <= 1).all():
             return first
         guesses = [replicas, np.sqrt(replicas), np.minimum(replicas, _FEW)]
         others = [self._honest(self._found(self._credit(guess))) for guess in guesses]
