@@ -36,7 +36,8 @@ class Solution:
     """What was found: ``bound`` is what no solution can be below, ``duals`` one for each row.
 
     ``feasible`` is false if there is no solution or none was found within the limits; the values
-    are then zeros. ``optimal`` is true if nothing better exists.
+    are then zeros. ``optimal`` is true if nothing better exists, or nothing by more than the gap
+    that was asked for. ``duals`` of integer programs are zeros.
     """
 
     feasible: bool
@@ -52,17 +53,20 @@ def solve(
     time_limit_s: float = 10.0,
     nodes: int | None = None,
     start: Sequence[float] | None = None,
+    gap: float = 1e-4,
 ) -> Solution:
-    """The optimum, or the best found within the limits; on one thread, so always the same one.
+    """The optimum, or the best found within the limits; on one thread with a fixed seed.
 
-    ``nodes`` limits branch and bound and, unlike time, alike on every machine. ``start`` is a
-    solution to begin from.
+    The same program has the same answer unless ``time_limit_s`` cuts the search short; ``nodes``
+    limits branch and bound alike on every machine. ``start`` is a solution of an integer program
+    to begin from, ignored if it is none. The search ends within a part ``gap`` of the optimum.
     """
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
     highs.setOptionValue("random_seed", 0)
     highs.setOptionValue("time_limit", time_limit_s)
+    highs.setOptionValue("mip_rel_gap", gap)
     if nodes is not None:
         highs.setOptionValue("mip_max_nodes", nodes)
     highs.passModel(_model(program))
