@@ -29,6 +29,7 @@ class Drawn(Protocol):
 
 def draw(lines: Sequence[Drawn], path: Path) -> None:
     """A group of bars for each scenario; hollow where 99 % of some model is not reached."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(line.scenario for line in lines))
@@ -50,4 +51,5 @@ def draw(lines: Sequence[Drawn], path: Path) -> None:
     axes.set_title("Hollow: not 99 % of every model in time, or not all served", fontsize="medium")
     axes.legend(frameon=False, ncols=2)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "interlace"}):  # the same figures are the same file
+        figure.savefig(path, metadata={"Date": None})
