@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
+
+from interlace.core.profile import Point, Profile
 
 
 class Runner(NamedTuple):
@@ -29,3 +31,26 @@ class ConstantFactor:
 
     def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
         return self.factor if neighbours else 1.0
+
+
+def slowed(profile: Profile, factor: float) -> Profile:
+    """The profile beside busy neighbours: every latency below the whole accelerator ``factor`` up.
+
+    The constant factor once more, for planners that know of no interference.
+    """
+    if factor == 1.0:
+        return profile
+    points = {
+        (batch, share): point if share >= 100 else _times(point, factor)
+        for (batch, share), point in profile.points.items()
+    }
+    return replace(profile, points=points)
+
+
+def _times(point: Point, factor: float) -> Point:
+    return replace(
+        point,
+        median_ms=point.median_ms * factor,
+        p95_ms=point.p95_ms * factor,
+        p99_ms=point.p99_ms * factor,
+    )

@@ -169,3 +169,12 @@ def test_example_is_served_with_every_promise_kept(tmp_path: Path) -> None:
     assert said["unserved_rps"] == {}
     assert len(said["models"]) == 9
     assert min(asked["attainment"] for asked in said["models"].values()) >= 0.99
+
+
+def test_busy_neighbours_cost_gpus_and_leave_the_bound(tmp_path: Path) -> None:
+    calm = Question(tmp_path).plan("--json").json
+    crowded = Question(tmp_path, f"slowdown = 3.0\n{SCENARIO}").plan("--json").json
+    assert crowded["lower_bound"] == calm["lower_bound"]
+    slowest = [max(m["p99_ms"] or 1e9 for m in one["models"].values()) for one in (calm, crowded)]
+    assert crowded["gpus"] > calm["gpus"] or slowest[1] > slowest[0]
+    assert "slowdown is 0.5" in Question(tmp_path, f"slowdown = 0.5\n{SCENARIO}").refused()

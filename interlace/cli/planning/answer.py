@@ -77,7 +77,7 @@ class Answer:
 def answer(scenario: Scenario, system: System, bound: LowerBound | None = None) -> Answer:
     """Plan the scenario with as few accelerators as this system needs."""
     demand, profiles = scenario.demand, scenario.profiles
-    known = bound or lower_bound(demand, scenario.gpu, profiles)
+    known = bound or lower_bound(demand, scenario.gpu, scenario.alone or profiles)
     began = perf_counter()
     plan, fleet = fewest(
         system.packer, demand, scenario.gpu, scenario.limit, profiles, start=known.gpus

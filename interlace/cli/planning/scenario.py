@@ -15,14 +15,18 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.measure.profilecsv import ProfileTable, ProfileTableError, read_profiles
+from interlace.perf.interference import slowed
 
-_KEYS: Final = ("gpu", "gpus", "price_per_hour", "profiles", "models")
+_KEYS: Final = ("gpu", "gpus", "price_per_hour", "slowdown", "profiles", "models")
 _MODEL_KEYS: Final = ("rate_rps", "slo_ms", "max_batch", "attainment", "cv")
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is asked, of which accelerators, with what is known of the models."""
+    """What is asked, of which accelerators, with what is known of the models.
+
+    ``profiles`` hold beside busy neighbours, which is what plans are made for.
+    """
 
     demand: tuple[Demand, ...]
     gpu: Gpu
@@ -30,6 +34,7 @@ class Scenario:
     profiles: Mapping[str, Profile]
     price_per_hour: float | None = None
     notes: tuple[str, ...] = ()  #: what is assumed of the figures
+    alone: Mapping[str, Profile] | None = None  #: latencies without neighbours, where they differ
 
     def asked(self, rates: Mapping[str, float], slos: Mapping[str, float]) -> Scenario:
         """The scenario with other rates and SLOs.
@@ -73,13 +78,15 @@ def read_scenario(
     own_kind = gpu_kind(path, table.get("gpu")).kind if "gpu" in table else kind.kind
     price = {**_prices(path, table.get("price_per_hour"), own_kind), **(prices or {})}
     profiles, unnamed = _profiles(path, table.get("profiles"), kind.kind)
+    slowdown = number(path, "slowdown", table.get("slowdown", 1.0), least=1.0)
     return Scenario(
         _demand(path, table.get("models")),
         kind,
         whole(path, "gpus", table.get("gpus", 64)),
-        profiles,
+        {name: slowed(one, slowdown) for name, one in profiles.items()},
         price.get(kind.kind),
         tuple(_assumed(name, kind.kind) for name in unnamed if kind.kind != own_kind),
+        profiles,
     )
 
 

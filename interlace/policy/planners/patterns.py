@@ -51,7 +51,7 @@ class Patterns:
     discipline: Discipline = field(default_factory=Deadlines)
     interference: Interference = field(default_factory=ConstantFactor)
     pooling: float = POOLING
-    apart: int = 60
+    apart: int = 24
     once: int = 2_000
     turns: int = 8
     effort: Effort = field(default_factory=Effort)
