@@ -175,6 +175,6 @@ def test_busy_neighbours_cost_gpus_and_leave_the_bound(tmp_path: Path) -> None:
     calm = Question(tmp_path).plan("--json").json
     crowded = Question(tmp_path, f"slowdown = 3.0\n{SCENARIO}").plan("--json").json
     assert crowded["lower_bound"] == calm["lower_bound"]
-    slowest = [max(m["p99_ms"] or 1e9 for m in one["models"].values()) for one in (calm, crowded)]
-    assert crowded["gpus"] > calm["gpus"] or slowest[1] > slowest[0]
+    assert crowded["gpus"] >= calm["gpus"]
+    assert crowded["partitions"] != calm["partitions"]
     assert "slowdown is 0.5" in Question(tmp_path, f"slowdown = 0.5\n{SCENARIO}").refused()
