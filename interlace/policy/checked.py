@@ -49,8 +49,9 @@ def checked(demand: Sequence[Demand], fleet: Fleet, tables: Tables, waits: float
     wanted: list[Demand] = []
     unserved: dict[str, float] = {}
     reasons: dict[str, str] = {}
+    most_bytes = _most_bytes(fleet)
     for one in demand:
-        reason = _figures(one) or _profile(one, tables.profiles) or _room(one, fleet, tables)
+        reason = _figures(one) or _profile(one, tables.profiles) or _room(one, most_bytes, tables)
         reason = reason or ("" if one.rate_rps == 0 else _time(one, tables, waits))
         if reason:
             unserved[one.model] = one.rate_rps if one.rate_rps > 0 else 0.0
@@ -92,15 +93,21 @@ def _sound(profile: Profile) -> bool:
     )
 
 
-def _room(one: Demand, fleet: Fleet, tables: Tables) -> str:
-    if not fleet.gpus:
+def _room(one: Demand, most_bytes: int | None, tables: Tables) -> str:
+    if most_bytes is None:
         return "there is no accelerator"
     profile = tables.profiles[one.model]
     needed = profile.weights_bytes + profile.activation_bytes
-    room = max(max((size for _, size in gpu.walls), default=gpu.memory_bytes) for gpu in fleet.gpus)
-    if needed > room:
-        return f"it needs {needed / 1e6:.0f} MB and an accelerator has {room / 1e6:.0f} MB"
+    if needed > most_bytes:
+        return f"it needs {needed / 1e6:.0f} MB and an accelerator has {most_bytes / 1e6:.0f} MB"
     return ""
+
+
+def _most_bytes(fleet: Fleet) -> int | None:
+    """The most memory that a partition of any accelerator has; ``None`` without accelerators."""
+    kinds = {(gpu.memory_bytes, gpu.walls) for gpu in fleet.gpus}
+    rooms = (max((size for _, size in walls), default=whole) for whole, walls in kinds)
+    return max(rooms, default=None)
 
 
 def _time(one: Demand, tables: Tables, waits: float) -> str:
