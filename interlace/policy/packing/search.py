@@ -22,13 +22,17 @@ _PROGRESS: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to search: pricing rounds, columns a round and share, branch-and-bound nodes."""
+    """How long to search: pricing rounds, columns a round and share, branch-and-bound nodes.
+
+    Nodes are what ends a search, so that it ends alike everywhere; the time limit is for the case
+    that a single node takes for ever.
+    """
 
     rounds: int = 30
     columns: int = 4
     dive_rounds: int = 3
-    nodes: int = 2_000
-    time_limit_s: float = 1.0
+    nodes: int = 200
+    time_limit_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
