@@ -63,7 +63,10 @@ def test_the_linear_model_finds_its_own_coefficients() -> None:
 
 def test_pressure_comes_from_the_profile() -> None:
     assert SOLOS(Runner("b", 4, 50)).l2 == pytest.approx(0.05)
-    assert SOLOS(Runner("b", 5, 60)).dram == pytest.approx(0.02)  # nearest batch, share below
+    # l2 is 0.05 b s / 100 / row_ms: on lines between measured batches, and between shares.
+    assert SOLOS(Runner("b", 5, 50)).l2 == pytest.approx(0.0625)
+    assert SOLOS(Runner("b", 4, 65)).l2 == pytest.approx(0.065)
+    assert SOLOS(Runner("b", 99, 99)).l2 == pytest.approx(0.05 * 16 * 0.8 / 2)  # as at the last
     bare = from_profiles({"m": Profile("m", "d", "k", 1, 1, {(1, 50): Point(2.0, 2.0, 2.0, 9)})})
     assert bare(Runner("m", 1, 50)) == (2.0, 0.0, 0.0)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from interlace.core.profile import Profiles
 from interlace.perf.interference import ConstantFactor, Interference, Runner
 from interlace.perf.latency import Quantile, Surface, surface
+
+#: L2 and DRAM that are used, each 0..1.
+Pressure = tuple[float, float]
 
 
 class Observation(NamedTuple):
@@ -49,12 +52,12 @@ class Fitter(Protocol):
 class FromProfiles:
     """Latency and pressure as profiles have them.
 
-    Pressure is that of the nearest measured batch at the largest measured share that is no larger;
-    nothing where none was measured.
+    Pressure lies on lines between measured batches and shares, and stays what it was beyond them;
+    it is 0 where none was measured.
     """
 
     surfaces: Mapping[str, Surface]
-    pressures: Mapping[str, Mapping[int, Mapping[int, tuple[float, float]]]]
+    pressures: Mapping[str, Mapping[int, Mapping[int, Pressure]]]
 
     def __call__(self, runner: Runner) -> Solo:
         """What is known of the runner alone.
@@ -65,17 +68,35 @@ class FromProfiles:
         """
         alone_ms = self.surfaces[runner.model].latency_ms(runner.batch, runner.share_pct)
         by_share = self.pressures[runner.model]
-        shares = sorted(by_share)
-        if not shares:
+        if not by_share:
             return Solo(alone_ms, 0.0, 0.0)
-        by_batch = by_share[shares[max(0, bisect_right(shares, runner.share_pct) - 1)]]
-        nearest = min(by_batch, key=lambda batch: (abs(batch - runner.batch), batch))
-        return Solo(alone_ms, *by_batch[nearest])
+        low, high, part = _around(by_share, runner.share_pct)
+        below, above = _at(by_share[low], runner.batch), _at(by_share[high], runner.batch)
+        return Solo(alone_ms, *_mixed(below, above, part))
+
+
+def _at(by_batch: Mapping[int, Pressure], batch: int) -> Pressure:
+    low, high, part = _around(by_batch, batch)
+    return _mixed(by_batch[low], by_batch[high], part)
+
+
+def _around(known: Iterable[int], at: int) -> tuple[int, int, float]:
+    """The known values next to ``at``, and which part of the way it is from the lower one."""
+    values = sorted(known)
+    above = min(bisect_left(values, at), len(values) - 1)
+    if above == 0 or values[above] <= at:
+        return values[above], values[above], 0.0
+    low, high = values[above - 1], values[above]
+    return low, high, (at - low) / (high - low)
+
+
+def _mixed(low: Pressure, high: Pressure, part: float) -> Pressure:
+    return low[0] + (high[0] - low[0]) * part, low[1] + (high[1] - low[1]) * part
 
 
 def from_profiles(profiles: Profiles, quantile: Quantile = "median_ms") -> FromProfiles:
     """What profiles say of every runner."""
-    pressures: dict[str, dict[int, dict[int, tuple[float, float]]]] = {}
+    pressures: dict[str, dict[int, dict[int, Pressure]]] = {}
     for model, profile in profiles.items():
         known = pressures.setdefault(model, {})
         for (batch, share), both in profile.pressure.items():

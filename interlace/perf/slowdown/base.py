@@ -1,0 +1,91 @@
+"""The part of a slowdown that any two profiles tell: ridge over lengths, pressures and shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from interlace.perf.interference import Runner
+from interlace.perf.slowdown.observation import Observation, Solos
+
+Floats = npt.NDArray[np.float64]
+
+#: Penalties that are tried; the last leaves a constant.
+_PENALTIES: Final = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 1e9)
+#: Added to pressures before their ratio: what was not measured has a ratio of one.
+_LITTLE: Final = 0.01
+_WIDTH: Final = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Base:
+    """Excess = ``level`` + ``weights`` * features, for each neighbour: holds for any models."""
+
+    level: float
+    weights: Floats
+    centre: Floats
+    scale: Floats
+
+    def excess(self, features: Floats) -> Floats:
+        """Slowdown beyond 1 by one neighbour; ``features`` has one row for each."""
+        found: Floats = self.level + (features - self.centre) / self.scale @ self.weights
+        return found
+
+
+class Rows:
+    """Observations as arrays: features of each neighbour, and whose row they belong to."""
+
+    def __init__(self, seen: Sequence[Observation], solos: Solos) -> None:
+        beside = [(i, one.runner, n) for i, one in enumerate(seen) for n in one.neighbours]
+        self.owner = np.array([i for i, _, _ in beside], int)
+        self.features = np.array([features(r, n, solos) for _, r, n in beside]).reshape(-1, _WIDTH)
+        self.excess = np.array([one.slowdown - 1.0 for one in seen])
+        self.groups = [one.models for one in seen]
+
+    def fit(self, kept: npt.NDArray[np.bool_], penalty: float) -> Base:
+        """Ridge on the kept observations; the level is not penalised."""
+        mine = kept[self.owner]
+        chosen = self.features[mine]
+        if not len(chosen):
+            return Base(0.0, np.zeros(_WIDTH), np.zeros(_WIDTH), np.ones(_WIDTH))
+        centre, scale = chosen.mean(axis=0), chosen.std(axis=0) + 1e-9
+        design = np.zeros((len(self.excess), 1 + _WIDTH))
+        columns = np.column_stack([np.ones(len(chosen)), (chosen - centre) / scale])
+        np.add.at(design, self.owner[mine], columns)
+        weight = np.diag([0.0, *[penalty] * _WIDTH]) * kept.sum()
+        found = np.linalg.solve(design.T @ design + weight, design.T @ (self.excess * kept))
+        return Base(float(found[0]), found[1:], centre, scale)
+
+    def predicted(self, base: Base) -> Floats:
+        """The base's excess for every observation."""
+        total = np.zeros(len(self.excess))
+        np.add.at(total, self.owner, base.excess(self.features))
+        return total
+
+    def best_penalty(self) -> float:
+        """The penalty of least squared error on groups of models that were left out."""
+        groups = sorted(set(self.groups), key=sorted)
+        if len(groups) < 2:
+            return _PENALTIES[-1]
+        errors = dict.fromkeys(_PENALTIES, 0.0)
+        for group in groups:
+            out = np.array([one == group for one in self.groups])
+            for penalty in _PENALTIES:
+                missed = self.predicted(self.fit(~out, penalty))[out] - self.excess[out]
+                errors[penalty] += float((missed**2).sum())
+        return min(_PENALTIES, key=lambda penalty: (errors[penalty], -penalty))
+
+
+def features(runner: Runner, neighbour: Runner, solos: Solos) -> tuple[float, ...]:
+    """How short the runner is beside the neighbour, how hungry, and how even their shares are."""
+    own, other = solos(runner), solos(neighbour)
+    shorter = min(1.0, other.alone_ms / own.alone_ms)
+    l2 = log((own.l2 + _LITTLE) / (other.l2 + _LITTLE))
+    dram = log((own.dram + _LITTLE) / (other.dram + _LITTLE))
+    part = runner.share_pct / (runner.share_pct + neighbour.share_pct)
+    return shorter, l2, dram, (part - 0.5) ** 2
