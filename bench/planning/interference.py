@@ -1,32 +1,26 @@
-"""Predictors of interference on the measured V100 pairs of icloud-ecnu/igniter.
+"""Predictors of interference on public measured pairs of batches.
 
-``--data`` is a clone or a git directory of that repository; nothing of it is kept.
+``--data`` names clones or git directories of icloud-ecnu/igniter (V100, 750 pairs both ways), on
+which our features were chosen, and of 0909wlgur/Gpulet (3,675 observations), on which they were
+not; nothing of them is kept.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from interlace.core.profile import Point, Profile
-from interlace.perf.interference import ConstantFactor, Runner
+from bench.planning.pairs import read
+from interlace.perf.interference import ConstantFactor
 from interlace.perf.slowdown.learned import fit_learned
 from interlace.perf.slowdown.linear import fit_linear
-from interlace.perf.slowdown.observation import (
-    Fitter,
-    FromProfiles,
-    Observation,
-    fit_constant,
-    from_profiles,
-)
+from interlace.perf.slowdown.observation import Fitter, FromProfiles, Observation, fit_constant
 from interlace.perf.slowdown.report import (
     held_out,
     known_pairs,
@@ -35,7 +29,6 @@ from interlace.perf.slowdown.report import (
     unseen_pairs,
 )
 
-_PATH = "i-Gniter/Profile/tools/gpulet.config"
 _SPLITS = {
     "known pairs": known_pairs,
     "unseen pairs": unseen_pairs,
@@ -44,23 +37,8 @@ _SPLITS = {
 _COLOURS = {"none": "#999999", "constant": "#e69f00", "linear": "#0072b2", "ours": "#009e73"}
 
 Missed = tuple[list[float], list[float]]
-
-
-def read(data: Path) -> tuple[list[Observation], FromProfiles]:
-    """The 750 pairs as 1,500 observations, and what each batch does alone."""
-    merged: dict[str, Any] = {}
-    for line in _text(data).splitlines():
-        for key, value in (json.loads(line) if line.strip() else {}).items():
-            merged.setdefault(key, {}).update(value)
-    pairs = merged.pop("interference")["latency"]
-    solos = from_profiles({model: _profile(model, kinds) for model, kinds in merged.items()})
-    seen = []
-    for first, second, batch, batch_2, share, ms, ms_2 in pairs:
-        one, two = Runner(first, batch, share), Runner(second, batch_2, 100 - share)
-        for runner, other, beside_ms in ((one, two, ms), (two, one, ms_2)):
-            alone_ms = merged[runner.model]["latency"][str(runner.batch)][str(runner.share_pct)]
-            seen.append(Observation(runner, (other,), beside_ms / alone_ms))
-    return seen, solos
+#: Predicted and true slowdowns by split and predictor.
+Results = Mapping[str, Mapping[str, Missed]]
 
 
 def fitters(solos: FromProfiles) -> dict[str, Fitter]:
@@ -79,6 +57,30 @@ def missed(seen: Sequence[Observation], solos: FromProfiles) -> dict[str, dict[s
         split: {name: held_out(seen, folds(seen), fit) for name, fit in fitters(solos).items()}
         for split, folds in _SPLITS.items()
     }
+
+
+def wins(seen: Sequence[Observation], results: Results) -> dict[str, tuple[int, int]]:
+    """On how many of the left-out pairs, and of all, each has a lower mean error than a constant.
+
+    Pairs of models are what varies between machines, not the hundreds of observations of each.
+    """
+    split = results["unseen pairs"]
+    ends = np.cumsum([len(out) for _, out in unseen_pairs(seen)])[:-1]
+    means = {
+        name: [float(part.mean()) for part in np.split(_errors(both), ends)]
+        for name, both in split.items()
+    }
+    flat = means["constant"]
+    return {
+        name: (sum(own < other for own, other in zip(mine, flat, strict=True)), len(flat))
+        for name, mine in means.items()
+    }
+
+
+def _errors(both: Missed) -> npt.NDArray[np.float64]:
+    predicted, truth = (np.array(side) for side in both)
+    found: npt.NDArray[np.float64] = np.abs(predicted / truth - 1.0)
+    return found
 
 
 def explained(seen: Sequence[Observation]) -> dict[str, float]:
@@ -106,65 +108,64 @@ def _explained(truth: npt.NDArray[np.float64], known: Sequence[Sequence[str]]) -
     return 1.0 - float(((design @ fitted - truth) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
 
 
-def draw(results: Mapping[str, Mapping[str, Missed]], path: Path) -> None:
-    """The distribution of relative errors, one panel for each split."""
+def draw(by_set: Mapping[str, Results], path: Path) -> None:
+    """The distribution of relative errors: a row for each set, a panel for each split."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3.4), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(results), sharey=True))
-    for panel, (split, by_name) in zip(panels, results.items(), strict=True):
-        for name, (predicted, truth) in by_name.items():
-            errors = np.sort(np.abs(np.array(predicted) / np.array(truth) - 1.0)) * 100
-            parts = np.arange(1, len(errors) + 1) / len(errors) * 100
-            panel.plot(errors, parts, color=_COLOURS[name], label=name)
-        panel.axhline(90, color="#cccccc", lw=0.8, zorder=0)
-        panel.set(title=split, xlabel="error of latency, %", xlim=(0, 20), ylim=(0, 100))
-    panels[0].set_ylabel("observations, %")
-    panels[-1].legend(frameon=False, loc="lower right")
+    figure = Figure(figsize=(10, 0.4 + 3.0 * len(by_set)), layout="constrained")
+    panels = figure.subplots(len(by_set), len(_SPLITS), sharey=True, squeeze=False)
+    for row, (name_of_set, results) in zip(panels, by_set.items(), strict=True):
+        end_pct = 100 * float(np.quantile(_errors(results["known pairs"]["none"]), 0.99))
+        for panel, (split, by_name) in zip(row, results.items(), strict=True):
+            for name, both in by_name.items():
+                errors = np.sort(_errors(both)) * 100
+                parts = np.arange(1, len(errors) + 1) / len(errors) * 100
+                panel.plot(errors, parts, color=_COLOURS[name], label=name)
+            panel.axhline(90, color="#cccccc", lw=0.8, zorder=0)
+            panel.set(title=f"{name_of_set}: {split}", xlim=(0, end_pct), ylim=(0, 100))
+            panel.set_xlabel("error of latency, %")
+        row[0].set_ylabel("observations, %")
+    panels[0][-1].legend(frameon=False, loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
 
-def _text(data: Path) -> str:
-    if (data / _PATH).exists():
-        return (data / _PATH).read_text()
-    command = ["git", "-C", str(data), "show", f"HEAD:{_PATH}"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-
-def _profile(model: str, kinds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Profile:
-    latency, l2, dram = kinds["latency"], kinds["l2cache"], kinds["dram"]
-    points, pressure = {}, {}
-    for batch, by_share in latency.items():
-        for share, ms in by_share.items():
-            key = int(batch), int(share)
-            points[key] = Point(ms, ms, ms, 1)
-            if share in l2.get(batch, {}):
-                pressure[key] = (l2[batch][share] / 100, dram[batch][share] / 100)
-    return Profile(model, "igniter", "v100", 0, 0, points, pressure=pressure)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="clone of icloud-ecnu/igniter")
-    parser.add_argument("--out", type=Path, help="folder for interference.json and .svg")
-    asked = parser.parse_args()
-    seen, solos = read(asked.data)
-    results = missed(seen, solos)
-    table = {
+def _table(results: Results) -> dict[str, dict[str, dict[str, float]]]:
+    return {
         split: {name: report(*both)._asdict() for name, both in by_name.items()}
         for split, by_name in results.items()
     }
-    print(f"{len(seen)} observations; errors of latency in %, R2 of the slowdown")
-    for split, rows in table.items():
+
+
+def _print(name_of_set: str, seen: Sequence[Observation], results: Results) -> None:
+    print(f"{name_of_set}: {len(seen)} observations; errors of latency in %, R2 of the slowdown")
+    for split, rows in _table(results).items():
         print(f"{split:14} {'p50':>6} {'p90':>6} {'p95':>6} {'mape':>6} {'R2':>7}")
         for name, row in rows.items():
             figures = " ".join(f"{100 * row[k]:6.2f}" for k in ("p50", "p90", "p95", "mape"))
             print(f"  {name:12} {figures} {row['r2']:7.3f}")
+    won = wins(seen, results)
+    print("unseen pairs with a lower mean error than the constant's:")
+    print(
+        "  " + ", ".join(f"{name} {won[name][0]} of {won[name][1]}" for name in ("linear", "ours"))
+    )
     print("R2 within reach of names alone, fitted and tested on everything:")
     print("  " + ", ".join(f"{name} {r2:.3f}" for name, r2 in explained(seen).items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, required=True, nargs="+", help="clones of the sets")
+    parser.add_argument("--out", type=Path, help="folder for interference.json and .svg")
+    asked = parser.parse_args()
+    by_set: dict[str, Results] = {}
+    for folder in asked.data:
+        measured = read(folder)
+        results = by_set[measured.name] = missed(measured.seen, measured.solos)
+        _print(measured.name, measured.seen, results)
     if asked.out:
-        draw(results, asked.out / "interference.svg")
+        draw(by_set, asked.out / "interference.svg")
+        table = {name: _table(results) for name, results in by_set.items()}
         (asked.out / "interference.json").write_text(json.dumps(table, indent=1) + "\n")
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.planning.interference import draw, explained, missed, read
+from bench.planning.interference import draw, explained, missed, wins
+from bench.planning.pairs import read
 from interlace.perf.interference import Runner
 
 MODELS = {"short": 1.0, "long": 4.0, "wide": 9.0}
@@ -32,7 +33,7 @@ def _written(folder: Path) -> None:
 
 def test_pairs_are_read_as_two_observations_each(tmp_path: Path) -> None:
     _written(tmp_path)
-    seen, solos = read(tmp_path)
+    _, seen, solos = read(tmp_path)
     assert len(seen) == 24
     assert seen[0].runner == Runner("short", 2, 40)
     assert seen[0].neighbours == (Runner("long", 2, 60),)
@@ -42,16 +43,41 @@ def test_pairs_are_read_as_two_observations_each(tmp_path: Path) -> None:
 
 def test_every_predictor_is_tried_on_every_split_and_drawn(tmp_path: Path) -> None:
     _written(tmp_path)
-    results = missed(*read(tmp_path))
+    _, seen, solos = read(tmp_path)
+    results = missed(seen, solos)
     assert set(results) == {"known pairs", "unseen pairs", "unseen models"}
     assert all(len(p) == len(t) == 24 for p, t in results["unseen pairs"].values())
-    draw(results, tmp_path / "out" / "interference.svg")
+    assert wins(seen, results)["constant"] == (0, 3)
+    draw({"igniter": results}, tmp_path / "out" / "interference.svg")
     assert (tmp_path / "out" / "interference.svg").read_text().startswith("<?xml")
 
 
 def test_names_explain_what_was_made_of_names(tmp_path: Path) -> None:
     _written(tmp_path)
-    seen, _ = read(tmp_path)
+    seen = read(tmp_path).seen
     known = explained(seen)
     assert known["pair"] == pytest.approx(1.0)  # the first named is slowed 1.1, the other 1.2
     assert known["runner"] <= known["runner + neighbour"] <= known["pair"] + 1e-9
+
+
+def test_the_other_set_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for name, lines in {
+        "inference": [
+            "a,1,20,throughput,250,latency,0.004,1",
+            "a,1,80,throughput,500,latency,0.002,1",
+        ],
+        "mem_util": ["a,1,20,mem_util,7.0,l2_util,9.0,0", "a,1,80,mem_util,14.0,l2_util,18.0,0"],
+        "interference": ["a,1,20,a,1,throughput,200,latency,0.005,1"],
+    }.items():
+        (tmp_path / "data" / f"{name}.csv").write_text("\n".join(lines))
+    name, seen, solos = read(tmp_path)
+    assert name == "gpulet" and len(seen) == 1
+    assert seen[0].runner == Runner("a", 1, 20) and seen[0].neighbours == (Runner("a", 1, 80),)
+    assert seen[0].slowdown == pytest.approx(1.25)
+    assert solos(Runner("a", 1, 80)) == pytest.approx((2.0, 0.18, 0.14))
+
+
+def test_another_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has neither"):
+        read(tmp_path)
