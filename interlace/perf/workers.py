@@ -10,6 +10,8 @@ from interlace.perf.latency import Surface
 
 #: Loads that are searched offline (section 7.3.2).
 TOTALS: Final = (4, 8, 16, 32)
+#: The published search (profile.sh) tries nothing with more workers of one row than that.
+MOST_SINGLES: Final = 28
 #: Batch sizes 2^0 to 2^5 of equation 6.
 SIZES: Final = 6
 
@@ -72,12 +74,22 @@ def search(measure: Measure, totals: Iterable[int] = TOTALS, sizes: int = SIZES)
 
     Of equals the one with fewer workers is taken. The engine keeps a worker of one and one of two
     rows for the lowest loads.
+
+    Raises:
+        ValueError: a load or the number of sizes is below 1.
     """
     best = {
-        total: min(configurations(total, sizes), key=lambda one: (measure(one), sum(one), one))
+        total: min(_tried(total, sizes), key=lambda one: (measure(one), sum(one), one))
         for total in totals
     }
     return Guideline(best, engine(best.values(), sizes))
+
+
+def _tried(total: int, sizes: int) -> list[Configuration]:
+    if total < 1 or sizes < 1:
+        raise ValueError(f"{sizes} sizes for a load of {total} rows; expected at least 1 of each")
+    every = list(configurations(total, sizes))
+    return [one for one in every if one[0] <= MOST_SINGLES] or every
 
 
 def engine(best: Iterable[Sequence[int]], sizes: int = SIZES) -> Configuration:

@@ -57,6 +57,20 @@ def test_equation_6_has_every_case_once() -> None:
     assert all(rows(one) == 32 for one in found)
 
 
+def test_the_search_leaves_out_what_the_published_one_does() -> None:
+    tried: list[Configuration] = []
+
+    def measure(one: Configuration) -> float:
+        tried.append(one)
+        return float(sum(one))
+
+    search(measure, totals=(32,))
+    assert set(configurations(32)) - set(tried) == {(30, 1, 0, 0, 0, 0), (32, 0, 0, 0, 0, 0)}
+    assert search(measure, totals=(32,), sizes=1).engine == (32,)  # there is nothing else
+    with pytest.raises(ValueError, match="a load of 0 rows"):
+        search(measure, totals=(0,))
+
+
 @given(st.integers(0, 40), st.integers(1, 6))
 def test_configurations_add_up(total: int, sizes: int) -> None:
     assert all(rows(one) == total and len(one) == sizes for one in configurations(total, sizes))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.profile import Point, Profile
@@ -104,6 +105,44 @@ def test_without_anything_to_learn_ours_is_the_constant() -> None:
     assert ours.mape <= flat.mape * 1.15
     known = report(*held_out(seen, known_pairs(seen), lambda some: fit_learned(some, SOLOS)))
     assert known.p90 < 0.02
+
+
+def _sensitive(runner: Runner, neighbours: Sequence[Runner]) -> float:
+    """A slowdown of the runner's own, whoever is beside it."""
+    own = {"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.2}[runner.model]
+    return 1.0 + own / runner.batch * len(neighbours)
+
+
+def test_what_a_model_showed_carries_over_to_unseen_pairs() -> None:
+    seen = _seen(_sensitive)
+    assert fit_learned(seen, SOLOS).runners
+    ours = report(*held_out(seen, unseen_pairs(seen), lambda some: fit_learned(some, SOLOS)))
+    flat = report(*held_out(seen, unseen_pairs(seen), fit_constant))
+    assert ours.r2 > 0.9 and flat.r2 < 0.1
+    assert ours.p90 < 0.5 * flat.p90
+
+
+def test_a_model_without_a_slowdown_of_its_own_has_no_map() -> None:
+    # Only the pair matters, and the excesses of each runner are the same sum over its neighbours.
+    def crossed(runner: Runner, neighbours: Sequence[Runner]) -> float:
+        apart = "abcd".index(runner.model) ^ "abcd".index(neighbours[0].model)
+        return 1.0 + 0.1 * apart
+
+    assert not fit_learned(_seen(crossed), SOLOS).runners
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(0.8, 5.0), min_size=6, max_size=6), st.integers(1, 64))
+def test_another_neighbour_never_helps(slowdowns: list[float], batch: int) -> None:
+    pairs = list(itertools.permutations(MODELS, 2))[:6]
+    seen = [
+        Observation(Runner(one, 4, 20), (Runner(two, 4, 80),), slowdown)
+        for (one, two), slowdown in zip(pairs, slowdowns, strict=True)
+    ]
+    learned, runner = fit_learned(seen, SOLOS), Runner("a", batch, 20)
+    one, two = Runner("b", 4, 20), Runner("d", batch, 50)
+    alone, both = learned(runner, (one,)), learned(runner, (one, two))
+    assert 1.0 <= alone <= both < inf
 
 
 def test_neighbours_add_up() -> None:

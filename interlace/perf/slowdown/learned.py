@@ -22,7 +22,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learned:
-    """1 + the excesses of all neighbours, at least 1; each the sum of three parts.
+    """1 + the excesses of all neighbours, of which none is below 0; each is the sum of three parts.
 
     ``base``, for strangers too: how long the two batches are (one is slowed less the longer it is
     beside its neighbour; below equal length that makes no difference), the ratios of the L2 and of
@@ -39,7 +39,7 @@ class Learned:
     solos: Solos
 
     def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
-        return max(1.0, 1.0 + sum(self._excess(runner, one) for one in neighbours))
+        return 1.0 + sum(max(0.0, self._excess(runner, one)) for one in neighbours)
 
     def _excess(self, runner: Runner, one: Runner) -> float:
         total = float(self.base.excess(np.array([features(runner, one, self.solos)]))[0])

@@ -15,7 +15,10 @@ Coefficients = tuple[float, float, float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """factor = c1 l2 + c2 l2' + c3 dram + c4 dram' + c5, primes for the neighbours' sum."""
+    """factor = c1 l2 + c2 l2' + c3 dram + c4 dram' + c5, at least 1; primes for the neighbour's.
+
+    The paper has one neighbour; of several, which use the same caches and memory, it is the sum.
+    """
 
     coefficients: Coefficients
     solos: Solos
