@@ -28,9 +28,11 @@ class Learned:
     beside its neighbour; below equal length that makes no difference), the ratios of the L2 and of
     the DRAM that they use, and how evenly the accelerator is cut. ``runners``: how the model that
     is slowed departs from it beside anyone, which carries over to unseen pairs; empty unless that
-    helped on pairs left out of training. ``pairs``: how a known pair departs from both. The base's
-    features were chosen on 750 pairs of four models on a V100; no weight, penalty or map comes
-    from what it is tested on.
+    helped on pairs left out of training. ``pairs``: how a known pair departs from both.
+
+    No weight, penalty or map comes from what it is tested on, but the base's features were chosen
+    on 750 pairs of four models on a V100. Chosen anew without the pairs to be predicted, features
+    like these are no better there than one constant (``bench.planning.features``).
     """
 
     base: Base
