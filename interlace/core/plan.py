@@ -55,4 +55,6 @@ class Plan:
     reasons: Mapping[str, str] = field(default_factory=dict)
     session_ms: float | None = None
     headroom: float | None = None  #: largest factor on every rate that still fits
+    #: shares of one accelerator may add up to more than 100; the dispatcher keeps what runs below
+    overlapping: bool = False
     notes: tuple[str, ...] = ()  #: what the planner says of its own answer: gap, limits, moves

@@ -85,6 +85,10 @@ class Live:
     def free_at_ms(self) -> float:
         return self.batch.expected_end_ms if self.batch else float("-inf")
 
+    @property
+    def rows_running(self) -> int:
+        return self.batch.run.batch.rows if self.batch else 0
+
     def last_start_ms(self, model: str) -> float:
         return self.starts_ms.get(model, float("-inf"))
 

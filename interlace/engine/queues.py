@@ -54,6 +54,10 @@ class Queue:
             self.rows -= request.rows
         return request
 
+    def deadline_ms(self, index: int) -> float:
+        """The deadline at that place of the order of service; infinite past the end."""
+        return self._claims[index][1] if index < len(self._claims) else float("inf")
+
     def rows_before(self, request: Request) -> int:
         """Rows served before ``request``: exact when every request has as many rows."""
         count = len(self._claims)
@@ -91,6 +95,13 @@ class Queue:
         for request in late:
             self.remove(request.id)
         return late
+
+    def pop(self, count: int) -> list[Request]:
+        """Remove and return the first ``count`` requests, whatever their shape."""
+        first = [self._requests[c[2]] for c in self._claims[:count]]
+        for request in first:
+            self.remove(request.id)
+        return first
 
     def clear(self) -> list[Request]:
         """Remove and return everything, in order."""

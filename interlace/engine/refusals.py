@@ -71,5 +71,15 @@ def expired(request: Request, run_ms: float, now_ms: float) -> ServeError:
     )
 
 
+def given_up(request: Request, now_ms: float) -> ServeError:
+    """Accepted, but the requests behind it can only be served in time without it."""
+    slo_ms = request.deadline_ms - request.arrived_ms
+    return ServeError(
+        Reason.DEADLINE,
+        f"Request timeout expired: {_name(request)} waited {now_ms - request.arrived_ms:.1f} ms "
+        f"of its {slo_ms:.1f} ms and was given up so that those behind it are in time",
+    )
+
+
 def _name(request: Request) -> str:
     return f"model '{request.model.split('/', 1)[0]}'"

@@ -13,7 +13,7 @@ from interlace.engine.partitions import Life, Live, Running
 from interlace.engine.rates import Rates
 from interlace.engine.state import State, Tenant
 from interlace.engine.view import GpuView
-from interlace.policy.base import Launch, System
+from interlace.policy.base import Drop, Launch, System
 
 #: A deadline is looked at just after it: at the very moment it is not missed yet.
 _AFTER_MS: Final = 0.1
@@ -27,7 +27,7 @@ class Serving:
         self._system = system
         self._rates = rates
         self._views: Mapping[str, GpuView] = {
-            gpu.id: GpuView(state, gpu) for gpu in state.fleet.gpus
+            gpu.id: GpuView(state, rates, gpu) for gpu in state.fleet.gpus
         }
 
     def arrive(self, request: Request, now_ms: float) -> list[Command]:
@@ -93,6 +93,8 @@ class Serving:
         for gpu in gpus:
             commands += self._expire_hopeless(gpu, now_ms)
             decision = self._system.dispatcher(self._views[gpu], now_ms)
+            for drop in decision.drops:
+                commands += self._drop(drop, now_ms)
             commands += [self._launch(launch, now_ms) for launch in decision.launches]
             if decision.wake_ms is not None:
                 commands.append(WakeAt(decision.wake_ms))
@@ -117,6 +119,17 @@ class Serving:
         self._state.retried.difference_update(request.id for request in queued)
         return [Answer(Reply(request, Outcome.FAILED, error=error)) for request in queued]
 
+    def _drop(self, drop: Drop, now_ms: float) -> list[Command]:
+        """Answer requests that the dispatcher gave up for the sake of those behind them."""
+        tenant = self._state.tenants[drop.model]
+        commands: list[Command] = []
+        for request in tenant.queue.pop(drop.requests):
+            self._state.retried.discard(request.id)
+            tenant.caution.missed(request.arrived_ms, now_ms)
+            error = refusals.given_up(request, now_ms)
+            commands.append(Answer(Reply(request, Outcome.EXPIRED, error=error)))
+        return commands
+
     def _launch(self, launch: Launch, now_ms: float) -> Command:
         tenant = self._state.tenants[launch.model]
         live = self._state.lives[launch.partition]
@@ -134,6 +147,7 @@ class Serving:
         run_ms = tenant.belief.latency_ms(rows, live.share_pct, head.shape)
         live.batch = Running(run, now_ms, now_ms + run_ms)
         live.starts_ms[launch.model] = now_ms
+        self._state.began(live.gpu, launch.model, now_ms)
         return run
 
     def _learn(self, batch: Batch, live: Live, seen_ms: float, now_ms: float) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Final
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -13,6 +16,9 @@ from interlace.engine.partitions import Life, Live
 from interlace.engine.queues import Queue
 from interlace.engine.reorganise import settled
 from interlace.policy.base import Tally
+
+#: Starts kept per model and accelerator.
+_STARTS: Final = 256
 
 
 @dataclass(slots=True)
@@ -40,6 +46,7 @@ class State:
     lives: dict[str, Live] = field(default_factory=dict)
     target: Plan = field(default_factory=Plan)
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
+    starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
     retried: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
     batches: int = 0
@@ -54,6 +61,17 @@ class State:
         tallies = self.tallies.setdefault(gpu, {})
         before = tallies.get(model, Tally())
         tallies[model] = Tally(started_ms, before.busy_ms + busy_ms)
+
+    def began(self, gpu: str, model: str, now_ms: float) -> None:
+        """Enter the start of a batch."""
+        self.starts_ms.setdefault((gpu, model), deque(maxlen=_STARTS)).append(now_ms)
+
+    def runs_since(self, gpu: str, model: str, since_ms: float) -> int:
+        """Batches of the model that began there at or after ``since_ms``, up to the last 256."""
+        starts = self.starts_ms.get((gpu, model))
+        if starts is None:
+            return 0
+        return sum(1 for _ in takewhile(lambda at_ms: at_ms >= since_ms, reversed(starts)))
 
     def wants(self, model: str) -> bool:
         """True if the target has a slot for the model."""
@@ -83,6 +101,7 @@ class State:
             {m: r for m, r in self.target.reasons.items() if m != model},
             self.target.session_ms,
             self.target.headroom,
+            self.target.overlapping,
         )
 
 

@@ -8,6 +8,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.engine.partitions import Live
 from interlace.engine.queues import Queue
+from interlace.engine.rates import Rates
 from interlace.engine.state import State
 from interlace.policy.base import Tally
 
@@ -15,10 +16,11 @@ from interlace.policy.base import Tally
 class GpuView:
     """A live window on the engine's state; policies read it and keep nothing of it."""
 
-    __slots__ = ("_state", "gpu")
+    __slots__ = ("_rates", "_state", "gpu")
 
-    def __init__(self, state: State, gpu: Gpu) -> None:
+    def __init__(self, state: State, rates: Rates, gpu: Gpu) -> None:
         self._state = state
+        self._rates = rates
         self.gpu: Gpu = gpu
 
     @property
@@ -43,6 +45,17 @@ class GpuView:
 
     def caution_ms(self, model: str) -> float:
         return self._state.tenants[model].caution.margin_ms
+
+    @property
+    def session_ms(self) -> float | None:
+        return self._state.target.session_ms
+
+    def rate_rps(self, model: str) -> float:
+        seen_rps = self._rates.rate_rps(model)
+        return seen_rps or self._state.tenants[model].demand.rate_rps
+
+    def runs_since(self, model: str, since_ms: float) -> int:
+        return self._state.runs_since(self.gpu.id, model, since_ms)
 
     def best_batch(self, model: str, share_pct: int) -> int:
         return self._state.tenants[model].belief.best_batch(share_pct)

@@ -43,6 +43,11 @@ class PartitionView(Protocol):
         """The model whose batch runs now."""
         ...
 
+    @property
+    def rows_running(self) -> int:
+        """Rows of the running batch; 0 if nothing runs."""
+        ...
+
     def last_start_ms(self, model: str) -> float:
         """When the model's last batch here began; minus infinity if none did."""
         ...
@@ -63,6 +68,10 @@ class QueueView(Protocol):
     @property
     def tail_deadline_ms(self) -> float:
         """The latest deadline queued; infinite if nothing is."""
+        ...
+
+    def deadline_ms(self, index: int) -> float:
+        """The deadline of the request at that place, 0 for the head; infinite past the end."""
         ...
 
     def rows_before(self, request: Request) -> int:
@@ -100,6 +109,19 @@ class View(Protocol):
         """How long before its deadline a request of this model should be predicted to end."""
         ...
 
+    @property
+    def session_ms(self) -> float | None:
+        """The period of the plan's schedule, where it has one (D-STACK section 6.1)."""
+        ...
+
+    def rate_rps(self, model: str) -> float:
+        """Rows per second that arrive, smoothed; what was planned before anything was seen."""
+        ...
+
+    def runs_since(self, model: str, since_ms: float) -> int:
+        """Batches of the model that began on this accelerator at or after ``since_ms``."""
+        ...
+
     def best_batch(self, model: str, share_pct: int) -> int:
         """The batch of highest throughput at that share within half the model's SLO, at least 1."""
         ...
@@ -115,11 +137,20 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """Give up a model's ``requests`` most urgent requests, so that those behind them make it."""
+
+    model: str
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
 class Dispatch:
-    """What starts now, and when to ask again if nothing else happens."""
+    """What starts now, what is given up before, and when to ask again if nothing else happens."""
 
     launches: tuple[Launch, ...] = ()
     wake_ms: float | None = None
+    drops: tuple[Drop, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,3 +223,5 @@ class System:
     scaler: Scaler
     cold_start: ColdStart
     eviction: Eviction
+    #: inputs are staged into a pool on the device when they arrive (E2bird section 5)
+    staged: bool = False

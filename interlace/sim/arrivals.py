@@ -1,0 +1,52 @@
+"""When requests arrive: the one form that every workload ends in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.float64]
+
+
+class Workload(Protocol):
+    """One model's arrivals: times in ms, ascending, in [0, ``seconds`` * 1000)."""
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrivals:
+    """Requests in order of arrival: request ``i`` comes at ``times_ms[i]`` for model ``which[i]``.
+
+    ``which`` are indices into ``models``. Times are ms from the start of the measured run.
+    """
+
+    models: tuple[str, ...]
+    times_ms: Times
+    which: NDArray[np.int32]
+    seconds: float
+
+    def __len__(self) -> int:
+        return len(self.times_ms)
+
+    def of(self, model: str) -> Times:
+        """One model's times."""
+        times: Times = self.times_ms[self.which == self.models.index(model)]
+        return times
+
+
+def mixed(workloads: Mapping[str, Workload], seconds: float, seed: int) -> Arrivals:
+    """Every model's arrivals in one sequence; the same for equal workloads, seconds and seed.
+
+    Each model draws from a stream of its own, so one model's workload never moves another's.
+    """
+    streams = np.random.default_rng(seed).spawn(len(workloads))
+    each = [one(seconds, random) for one, random in zip(workloads.values(), streams, strict=True)]
+    times_ms = np.concatenate([np.empty(0), *each])
+    which = np.repeat(np.arange(len(each), dtype=np.int32), [len(times) for times in each])
+    order = np.argsort(times_ms, kind="stable")
+    return Arrivals(tuple(workloads), times_ms[order], which[order], seconds)

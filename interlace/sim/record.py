@@ -1,0 +1,167 @@
+"""What happened in a run, as columns: requests, executions, partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from interlace.core.messages import (
+    Answer,
+    Arrived,
+    Carve,
+    Command,
+    Event,
+    Finished,
+    Lost,
+    Release,
+    Run,
+)
+from interlace.core.request import Outcome
+
+
+class Served(NamedTuple):
+    """One request from arrival to answer. Times in ms on the run's clock.
+
+    ``started_ms`` and ``partition`` are those of the batch that answered it; NaN and "" if none.
+    """
+
+    model: str
+    arrived_ms: float
+    deadline_ms: float
+    answered_ms: float
+    started_ms: float
+    outcome: Outcome
+    rows: int
+    batch_rows: int
+    partition: str
+
+
+class Execution(NamedTuple):
+    """One batch on one partition."""
+
+    gpu: str
+    partition: str
+    share_pct: int
+    model: str
+    rows: int
+    started_ms: float
+    ended_ms: float
+    failed: bool
+
+
+class Span(NamedTuple):
+    """The life of a partition, from its carving to its release (infinite while it stands)."""
+
+    gpu: str
+    partition: str
+    share_pct: int
+    carved_ms: float
+    released_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A whole run. ``from_ms`` to ``until_ms`` is when the trace arrived: what is measured."""
+
+    from_ms: float
+    until_ms: float
+    gpus: tuple[str, ...]
+    served: Sequence[Served]
+    executions: Sequence[Execution]
+    spans: Sequence[Span]
+
+
+@dataclass(slots=True)
+class Recorder:
+    """An observer of a runtime, live or simulated, that keeps what happened.
+
+    Bounded by ``limit`` requests; older ones are kept, newer ones counted in ``left_out``.
+    """
+
+    limit: int = 50_000_000
+    served: list[Served] = field(default_factory=list)
+    executions: list[Execution] = field(default_factory=list)
+    spans: dict[str, Span] = field(default_factory=dict)
+    left_out: int = 0
+    _running: dict[str, tuple[Run, float]] = field(default_factory=dict)
+
+    def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
+        ended: tuple[Run, float] | None = None
+        if isinstance(event, Arrived) and not commands:
+            return  # queued: most events
+        if isinstance(event, Finished):
+            ended = self._finished(event, now_ms)
+        elif isinstance(event, Lost):
+            self._end(event.partition, now_ms)
+        for command in commands:
+            match command:
+                case Answer():
+                    self._answered(command, ended, now_ms)
+                case Run(partition=partition):
+                    self._running[partition] = (command, now_ms)
+                case Carve(gpu=gpu, partition=partition, share_pct=share_pct):
+                    self.spans[partition] = Span(gpu, partition, share_pct, now_ms, float("inf"))
+                case _:
+                    pass
+
+    def record(self, from_ms: float, until_ms: float, gpus: Sequence[str]) -> Record:
+        """What was kept, for requests that arrived between the two times."""
+        served = [one for one in self.served if from_ms <= one.arrived_ms < until_ms]
+        spans = tuple(self.spans.values())
+        return Record(from_ms, until_ms, tuple(gpus), served, self.executions, spans)
+
+    def _finished(self, event: Finished, now_ms: float) -> tuple[Run, float] | None:
+        work = event.work
+        if isinstance(work, Release):
+            self._end(work.partition, now_ms)
+        if not isinstance(work, Run):
+            return None
+        began = self._running.pop(work.partition, None)
+        if began is None:
+            return None
+        span = self.spans.get(work.partition)
+        share_pct = span.share_pct if span else 100
+        batch = work.batch
+        self.executions.append(
+            Execution(
+                work.gpu,
+                work.partition,
+                share_pct,
+                batch.model,
+                batch.rows,
+                began[1],
+                now_ms,
+                event.failure is not None,
+            )
+        )
+        return began
+
+    def _answered(self, answer: Answer, ended: tuple[Run, float] | None, now_ms: float) -> None:
+        if len(self.served) >= self.limit:
+            self.left_out += 1
+            return
+        reply = answer.reply
+        request = reply.request
+        started_ms, rows, partition = float("nan"), 0, ""
+        if ended is not None and reply.batch == ended[0].batch.id:
+            run, started_ms = ended
+            rows, partition = run.batch.rows, run.partition
+        self.served.append(
+            Served(
+                request.model,
+                request.arrived_ms,
+                request.deadline_ms,
+                now_ms,
+                started_ms,
+                reply.outcome,
+                request.rows,
+                rows,
+                partition,
+            )
+        )
+
+    def _end(self, partition: str, now_ms: float) -> None:
+        span = self.spans.get(partition)
+        if span is not None and span.released_ms == float("inf"):
+            self.spans[partition] = span._replace(released_ms=now_ms)

@@ -1,0 +1,112 @@
+"""A scenario played in virtual time by the engine that serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from interlace.core.hardware import Fleet
+from interlace.core.messages import Deployed, Deployment
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profile, Profiles
+from interlace.core.request import Reply, Request
+from interlace.engine.engine import Engine
+from interlace.policy.base import System
+from interlace.runtime.clock import SimClock
+from interlace.runtime.observe import Observer
+from interlace.runtime.runtime import Runtime
+from interlace.runtime.solver import InlineSolver
+from interlace.sim.arrivals import Arrivals
+from interlace.sim.record import Record, Recorder
+from interlace.sim.scenario import Scenario
+
+#: Told now and then how far a run has come: the part of it, from 0 to 1.
+OnProgress = Callable[[float], None]
+
+_PARTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A planner that has made up its mind."""
+
+    plan: Plan
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        return self.plan
+
+
+def simulate(
+    scenario: Scenario,
+    observers: Sequence[Observer] = (),
+    on_progress: OnProgress = lambda part: None,
+) -> Record:
+    """Play a scenario to its end, every request answered; equal scenarios give equal records."""
+    clock, recorder = SimClock(), Recorder()
+    runtime = _runtime(scenario, clock, [recorder, *observers])
+    deployments = [
+        Deployment(one, scenario.belief[one.model], scenario.queue_limit) for one in scenario.demand
+    ]
+    runtime.deliver(Deployed(tuple(deployments)))
+    clock.run(scenario.warm_ms)
+    _Source(runtime, scenario.arrivals, scenario.demand).start()
+    length_ms = scenario.arrivals.seconds * 1000.0
+    for part in range(1, _PARTS + 1):
+        clock.run(scenario.warm_ms + length_ms * part / _PARTS)
+        on_progress(part / _PARTS)
+    longest_ms = max((one.slo_ms for one in scenario.demand), default=0.0)
+    while runtime.unanswered:
+        clock.run(clock.now_ms() + longest_ms + 1.0)
+    gpus = [gpu.id for gpu in scenario.fleet.gpus]
+    return recorder.record(scenario.warm_ms, scenario.warm_ms + length_ms, gpus)
+
+
+class _Source:
+    """Sends a trace's requests, each when its time comes."""
+
+    def __init__(self, runtime: Runtime, arrivals: Arrivals, demand: Sequence[Demand]) -> None:
+        self._runtime = runtime
+        self._start_ms = runtime.clock.now_ms()
+        self._times_ms: list[float] = arrivals.times_ms.tolist()
+        self._which: list[int] = arrivals.which.tolist()
+        self._models = arrivals.models
+        slos: Mapping[str, float] = {one.model: one.slo_ms for one in demand}
+        self._slos_ms = [slos[model] for model in arrivals.models]
+        self._next = 0
+
+    def start(self) -> None:
+        if self._times_ms:
+            self._runtime.clock.call_at(self._start_ms + self._times_ms[0], self._send)
+
+    def _send(self) -> None:
+        index = self._next
+        which = self._which[index]
+        now_ms = self._runtime.clock.now_ms()
+        model, deadline_ms = self._models[which], now_ms + self._slos_ms[which]
+        # The next is asked for first: at equal times a source keeps its place before wakes.
+        self._next = index + 1
+        if self._next < len(self._times_ms):
+            self._runtime.clock.call_at(self._start_ms + self._times_ms[self._next], self._send)
+        request = Request(self._runtime.next_id(), model, now_ms, deadline_ms)
+        self._runtime.submit(request, self._answered)
+
+    def _answered(self, reply: Reply) -> None:
+        self._runtime.delivered(reply)
+
+
+def _runtime(scenario: Scenario, clock: SimClock, observers: Sequence[Observer]) -> Runtime:
+    system = _pinned(scenario.system, scenario.plan)
+    truth: Mapping[str, Profile] = scenario.truth
+    devices = {gpu.id: scenario.device(gpu, clock, truth) for gpu in scenario.fleet.gpus}
+    solver = InlineSolver(system.planner, scenario.fleet, clock)
+    engine = Engine(scenario.fleet, system)
+    runtime = Runtime(engine, clock, devices, solver, observers, scenario.epoch_ms)
+    if scenario.epoch_ms < float("inf"):
+        runtime.start()
+    return runtime
+
+
+def _pinned(system: System, plan: Plan | None) -> System:
+    return system if plan is None else replace(system, planner=Pinned(plan))

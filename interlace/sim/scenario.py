@@ -1,0 +1,39 @@
+"""What is simulated: a system, its accelerators, what it believes and what is true, a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profile, Profiles
+from interlace.device.base import Device
+from interlace.device.simulated import SimulatedDevice, Timer
+from interlace.policy.base import System
+from interlace.sim.arrivals import Arrivals
+
+#: Makes the device that stands for an accelerator, from its true profiles.
+MakeDevice = Callable[[Gpu, Timer, Profiles], Device]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One run. ``belief`` is what planners and dispatchers are told, ``truth`` how devices behave.
+
+    With ``plan`` the system's planner is not asked. ``warm_ms`` pass before the trace begins, in
+    which partitions are carved and models loaded.
+    """
+
+    system: System
+    fleet: Fleet
+    demand: tuple[Demand, ...]
+    belief: Mapping[str, Profile]
+    truth: Mapping[str, Profile]
+    arrivals: Arrivals
+    plan: Plan | None = None
+    device: MakeDevice = field(default=SimulatedDevice)
+    warm_ms: float = 30_000.0
+    queue_limit: int = 65_536
+    #: ms between looks at the rates; infinite for a plan that is kept
+    epoch_ms: float = 1000.0

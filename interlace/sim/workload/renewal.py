@@ -1,0 +1,35 @@
+"""Independent gaps between arrivals: Poisson, Gamma, uniform."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.sim.arrivals import Times
+
+
+@dataclass(frozen=True, slots=True)
+class Gamma:
+    """Gaps of a gamma distribution with this rate and coefficient of variation; 1 is Poisson."""
+
+    rate_rps: float
+    cv: float = 1.0
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        if self.rate_rps <= 0:
+            return np.empty(0)
+        shape = 1.0 / self.cv**2
+        mean_ms = 1000.0 / self.rate_rps
+        expected = self.rate_rps * seconds
+        count = int(expected + 10.0 * self.cv * np.sqrt(expected) + 50.0)
+        times = np.cumsum(random.gamma(shape, mean_ms / shape, count))
+        while times[-1] < seconds * 1000.0:
+            more = np.cumsum(random.gamma(shape, mean_ms / shape, count))
+            times = np.concatenate([times, times[-1] + more])
+        return times[times < seconds * 1000.0]
+
+
+def poisson(rate_rps: float) -> Gamma:
+    """Memoryless arrivals."""
+    return Gamma(rate_rps)
