@@ -1,0 +1,107 @@
+"""A trace played on the real device by the engine that serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from bench.fidelity.stand import Stand
+from interlace.core.hardware import Fleet
+from interlace.core.messages import Deployed, Deployment, Planned, Release, Solve, Tell
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profile
+from interlace.core.request import Reply
+from interlace.engine.engine import Engine
+from interlace.policy.base import System
+from interlace.runtime.runtime import Runtime
+from interlace.runtime.solver import OnPlanned
+from interlace.sim.arrivals import Arrivals
+from interlace.sim.record import Record, Recorder
+from interlace.sim.run import Pinned
+
+_NEVER_MS = float("inf")
+
+
+async def play(
+    stand: Stand,
+    system: System,
+    plan: Plan,
+    demand: Sequence[Demand],
+    profiles: Mapping[str, Profile],
+    arrivals: Arrivals,
+) -> Record:
+    """The trace's requests sent when their time comes; what became of them, on the device's clock.
+
+    The plan is kept. HTTP has no part in it: what is compared is engine, device and dispatch.
+    """
+    recorder = Recorder()
+    run = _Live(stand, replace(system, planner=Pinned(plan)), recorder)
+    await run.deploy(demand, profiles)
+    start_ms = stand.clock.now_ms() + 50.0
+    await run.send(arrivals, {one.model: one.slo_ms for one in demand}, start_ms)
+    await run.retire()
+    gpu = stand.device.gpu.id
+    return recorder.record(start_ms, start_ms + arrivals.seconds * 1000.0, [gpu])
+
+
+class _Live:
+    """One engine on the stand's device, from deployment to the last answer."""
+
+    def __init__(self, stand: Stand, system: System, recorder: Recorder) -> None:
+        self._stand = stand
+        self._system = system
+        fleet = Fleet((stand.device.gpu,))
+        self._engine = Engine(fleet, system)
+        devices = {stand.device.gpu.id: stand.device}
+        self._runtime = Runtime(
+            self._engine, stand.clock, devices, self._solve, [recorder], epoch_ms=_NEVER_MS
+        )
+        self._runtime.on_tell = self._told
+        self._waiting: dict[str, asyncio.Future[Tell]] = {}
+        self._idle = asyncio.Event()
+
+    def _solve(self, question: Solve, done: OnPlanned) -> None:
+        plan = self._system.planner(
+            question.demand, Fleet((self._stand.device.gpu,)), question.profiles, question.current
+        )
+        self._stand.clock.call_soon(lambda: done(Planned(question.ticket, plan)))
+
+    def _told(self, tell: Tell) -> None:
+        waiting = self._waiting.pop(tell.model, None)
+        if waiting is not None:
+            waiting.set_result(tell)
+
+    async def deploy(self, demand: Sequence[Demand], profiles: Mapping[str, Profile]) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiting = {one.model: loop.create_future() for one in demand}
+        waiting = list(self._waiting.values())
+        deployments = (Deployment(one, profiles[one.model], 65_536) for one in demand)
+        self._runtime.deliver(Deployed(tuple(deployments)))
+        for tell in await asyncio.gather(*waiting):
+            if tell.status != "ready":
+                raise RuntimeError(f"{tell.model}: {tell.detail}")
+        await asyncio.sleep(0.5)
+
+    async def send(self, arrivals: Arrivals, slos_ms: Mapping[str, float], start_ms: float) -> None:
+        clock, names = self._stand.clock, arrivals.models
+        for at_ms, which in zip(
+            (arrivals.times_ms + start_ms).tolist(), arrivals.which.tolist(), strict=True
+        ):
+            wait_ms = at_ms - clock.now_ms()
+            if wait_ms > 0:
+                await asyncio.sleep(wait_ms / 1000.0)
+            opened = self._stand.opened[names[which]]
+            number = self._runtime.next_id()
+            request = opened.request(number, clock.now_ms(), slos_ms[names[which]])
+            self._runtime.submit(request, self._answered)
+        while self._runtime.unanswered:
+            await asyncio.sleep(0.01)
+
+    async def retire(self) -> None:
+        """Every partition given back, so that the next run finds the device as this one did."""
+        for live in list(self._engine.state.lives.values()):
+            await self._stand.rig.do(Release(live.gpu, live.id), timeout_s=30.0)
+
+    def _answered(self, reply: Reply) -> None:
+        self._runtime.delivered(reply)

@@ -1,0 +1,127 @@
+"""Simulated against live on this machine: `python -m bench.fidelity.run --out FOLDER`.
+
+Profiles and the slowdown of busy neighbours are measured first; then every system meets every load
+and SLO, once on the cores and once in virtual time with the same plan and the same trace. Nothing
+of the runs is used to tune the model. A load of 1 is the work that both cores do at best, each at
+its batch of highest throughput, in equal parts for each model. A repetition of the live run says
+how well a run agrees with itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bench.fidelity.gaps import figures, gap
+from bench.fidelity.live import play
+from bench.fidelity.measured import Measured, measure
+from bench.fidelity.stand import Stand
+from bench.fidelity.truth import simulated_device
+from bench.fidelity.twin import sent, twin
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profile
+from interlace.measure.sweep import Settings
+from interlace.policy.catalog import system as row
+from interlace.sim.arrivals import mixed
+from interlace.sim.workload.renewal import poisson
+
+MODELS: Final = ("cnn_small", "cnn_large", "embedder")
+_SYSTEMS: Final = ("interlace", "gpulet", "temporal", "gslice")
+_HALF_PCT: Final = 50
+#: SLO over the latency of one row on half the cores, for each model.
+_TIGHT, _LOOSE = 4.0, 12.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run: a system at a load and SLOs of that many executions."""
+
+    system: str
+    load: float
+    slo_factor: float
+
+
+def cases(systems: Sequence[str], loads: Sequence[float]) -> Iterator[Case]:
+    """Every system at every load with tight and with loose SLOs."""
+    for slo_factor in (_TIGHT, _LOOSE):
+        for load in loads:
+            for system in systems:
+                yield Case(system, load, slo_factor)
+
+
+def demand(profiles: Mapping[str, Profile], case: Case) -> tuple[Demand, ...]:
+    """Equal parts of the machine's work for each model, times the load."""
+    found = []
+    for key, profile in profiles.items():
+        half = {batch: p.median_ms for (batch, share), p in profile.points.items() if share == 50}
+        row_ms = min(ms / batch for batch, ms in half.items())
+        rate_rps = case.load * 2 * 1000.0 / row_ms / len(profiles)
+        slo_ms = case.slo_factor * half[1]
+        found.append(Demand(key, rate_rps, slo_ms, max(half)))
+    return tuple(found)
+
+
+async def compare(stand: Stand, measured: Measured, case: Case, seconds: float) -> dict[str, Any]:
+    """One case twice live and once simulated."""
+    asked = demand(measured.profiles, case)
+    fleet, system = Fleet((stand.device.gpu,)), row(case.system)
+    plan = system.planner(asked, fleet, measured.profiles, Plan())
+    arrivals = mixed({one.model: poisson(one.rate_rps) for one in asked}, seconds, seed=1)
+    lives = [await play(stand, system, plan, asked, measured.profiles, arrivals) for _ in range(2)]
+    device = simulated_device(measured)
+    twins = [
+        twin(
+            system, fleet, plan, asked, measured.profiles,
+            sent(live, arrivals.models, seconds), device,
+        )
+        for live in lives
+    ]  # fmt: skip
+    seen, again = (figures(live) for live in lives)
+    first, _ = (figures(one) for one in twins)
+    return {
+        **asdict(case),
+        "live": asdict(seen),
+        "simulated": asdict(first),
+        "gap": asdict(gap(seen, first)),
+        "live_again": asdict(gap(seen, again)),
+    }
+
+
+async def _all(out: Path, chosen: Sequence[Case], seconds: float) -> None:
+    rows: list[dict[str, Any]] = []
+    async with Stand(Path("models"), MODELS) as stand:
+        measured = await measure(stand, Settings(samples=150, budget_s=1.0))
+        print({f"{a}|{b}": round(f, 3) for (a, b), f in measured.pairs.factors.items()})
+        for number, case in enumerate(chosen, 1):
+            rows.append(await compare(stand, measured, case, seconds))
+            print(f"{number}/{len(chosen)}", json.dumps(_rounded(rows[-1])), flush=True)
+            out.mkdir(parents=True, exist_ok=True)
+            (out / "fidelity.json").write_text(json.dumps(rows, indent=1))
+
+
+def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: {k: round(v, 3) for k, v in value.items()} if isinstance(value, dict) else value
+        for key, value in row.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("build/bench/fidelity"))
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--systems", nargs="+", default=list(_SYSTEMS))
+    parser.add_argument("--loads", nargs="+", type=float, default=[0.3, 0.7, 1.0, 1.5])
+    asked = parser.parse_args()
+    chosen = list(cases(asked.systems, asked.loads))
+    asyncio.run(_all(asked.out, chosen, asked.seconds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The same trace in virtual time, at the very times at which the live run sent it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profile
+from interlace.policy.base import System
+from interlace.sim.arrivals import Arrivals
+from interlace.sim.record import Record
+from interlace.sim.run import simulate
+from interlace.sim.scenario import MakeDevice, Scenario
+
+
+def sent(record: Record, models: Sequence[str], seconds: float) -> Arrivals:
+    """The arrivals of a live run as they happened: a loop's timers are late by up to 1 ms."""
+    served = sorted(record.served, key=lambda one: one.arrived_ms)
+    times_ms = np.array([one.arrived_ms - record.from_ms for one in served])
+    index = {model: number for number, model in enumerate(models)}
+    which = np.array([index[one.model] for one in served], dtype=np.int32)
+    return Arrivals(tuple(models), times_ms, which, seconds)
+
+
+def twin(
+    system: System,
+    fleet: Fleet,
+    plan: Plan,
+    demand: Sequence[Demand],
+    profiles: Mapping[str, Profile],
+    arrivals: Arrivals,
+    device: MakeDevice,
+) -> Record:
+    """The run as the simulator sees it; beliefs and truth are both what was measured before."""
+    scenario = Scenario(
+        system,
+        fleet,
+        tuple(demand),
+        profiles,
+        profiles,
+        arrivals,
+        plan,
+        device,
+        epoch_ms=float("inf"),
+    )
+    return simulate(scenario)
