@@ -11,7 +11,6 @@ from interlace.core.messages import (
     Deployed,
     Deployment,
     Event,
-    Planned,
     Solve,
     Tell,
 )
@@ -23,6 +22,7 @@ from interlace.engine.engine import Engine
 from interlace.policy.base import System
 from interlace.policy.catalog import system as row
 from interlace.runtime.clock import SimClock
+from interlace.runtime.planning import solve
 from interlace.runtime.runtime import Runtime
 
 OVERLAP = frozenset({Trait.OVERLAPPED_REORGANISATION})
@@ -114,8 +114,7 @@ class World:
         self.runtime.delivered(reply)
 
     def _solve(self, question: Solve, done: object) -> None:
-        plan = self.system.planner(question.demand, self.fleet, question.profiles, question.current)
-        answer = Planned(question.ticket, plan)
+        answer = solve(self.system, question)
         self.clock.call_soon(lambda: done(answer))  # type: ignore[operator]
 
 

@@ -77,7 +77,7 @@ class Assembly:
         self.fleet = Fleet((self.device.gpu,))
         self.engine = Engine(self.fleet, choices.system)
         self._planner = ThreadPoolExecutor(1, "planner")
-        solver = ExecutorSolver(choices.system.planner, self.fleet, self.clock, self._planner)
+        solver = ExecutorSolver(choices.system, self.clock, self._planner)
         self.table = ModelTable()
         self.runtime = Runtime(
             self.engine,

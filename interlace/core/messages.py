@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.loading import LoadPlan
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
@@ -71,19 +72,36 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Solve:
-    """Ask for a plan for this demand; the answer comes back as ``Planned`` with ``ticket``."""
+    """Ask for a plan for this demand; the answer comes back as ``Planned`` with ``ticket``.
+
+    ``fleet`` is there now. ``largest``, where accelerators can be had and given back, is all that
+    could be: the answer then also says how few of them would do.
+    """
 
     ticket: int
     demand: tuple[Demand, ...]
     current: Plan
     profiles: Mapping[str, Profile]
+    fleet: Fleet
+    largest: Fleet | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Ask for this many accelerators of each kind."""
+    """This many accelerators of each kind are wanted in all.
+
+    More than there are: each comes as ``Joined``. Fewer: those that go are named by ``Dismiss``
+    once nothing is left on them.
+    """
 
     gpus: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """An accelerator is empty and not wanted: it may be taken away. Answered by ``Left``."""
+
+    gpu: str
 
 
 class WakeAt(NamedTuple):
@@ -101,7 +119,7 @@ class Tell:
     detail: str = ""
 
 
-Command = Work | Answer | Solve | Scale | WakeAt | Tell
+Command = Work | Answer | Solve | Scale | Dismiss | WakeAt | Tell
 
 # -------------------------------------------------------------------------------------- events
 
@@ -176,11 +194,33 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The answer to ``Solve``; ``failure`` if the planner broke."""
+    """The answer to ``Solve``; ``failure`` if the planner broke.
+
+    ``plan`` is for the fleet that is there. ``ample``, where ``largest`` was given, uses as few of
+    the accelerators that could be had as will do; it equals ``plan`` if those are there.
+    """
 
     ticket: int
     plan: Plan
     failure: str | None = None
+    ample: Plan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """An accelerator came: it is there, and holds nothing."""
+
+    gpu: Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An accelerator is gone, because it was dismissed or of itself.
+
+    Work that it still held fails after this, and is nobody's fault.
+    """
+
+    gpu: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,4 +233,16 @@ class Woke:
     """A time asked for with ``WakeAt`` came."""
 
 
-Event = Arrived | Cancelled | Deployed | Withdrawn | Finished | Lost | Planned | Ticked | Woke
+Event = (
+    Arrived
+    | Cancelled
+    | Deployed
+    | Withdrawn
+    | Finished
+    | Lost
+    | Planned
+    | Joined
+    | Left
+    | Ticked
+    | Woke
+)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from interlace.core.hardware import Fleet
+from collections.abc import Sequence
+
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
     Arrived,
     Cancelled,
@@ -10,6 +12,8 @@ from interlace.core.messages import (
     Deployed,
     Event,
     Finished,
+    Joined,
+    Left,
     Lost,
     Planned,
     Run,
@@ -21,6 +25,7 @@ from interlace.engine.moving import Moving
 from interlace.engine.partitions import Life
 from interlace.engine.placing import Placing
 from interlace.engine.rates import Rates
+from interlace.engine.scaling import Scaling
 from interlace.engine.serving import Serving
 from interlace.engine.state import State
 from interlace.policy.base import System
@@ -29,12 +34,15 @@ from interlace.policy.base import System
 class Engine:
     """Events in, commands out: no clock, no thread, no I/O; equal events give equal commands."""
 
-    def __init__(self, fleet: Fleet, system: System) -> None:
-        self.state = State(fleet)
-        self.rates = Rates()
+    def __init__(self, fleet: Fleet, system: System, reserve: Sequence[Gpu] = ()) -> None:
+        """``fleet`` is there; what is in ``reserve`` can be had, and given back like the rest."""
+        scaler = system.scaler
+        self.state = State(fleet, {gpu.id: gpu for gpu in reserve}, bool(reserve))
+        self.rates = Rates(scaler.period_ms, scaler.weight)
         self._serving = Serving(self.state, system, self.rates)
         self._moving = Moving(self.state, self._serving, self.rates)
-        self._placing = Placing(self.state, self._moving, self.rates)
+        scaling = Scaling(self.state, scaler)
+        self._placing = Placing(self.state, self._moving, self.rates, scaler, scaling)
 
     def handle(self, event: Event, now_ms: float) -> list[Command]:
         """Take in one event and return what is to be done, in order."""
@@ -60,6 +68,11 @@ class Engine:
                 return self._placing.planned(event, now_ms)
             case Lost():
                 return self._moving.lost(event, now_ms)
+            case Joined(gpu=gpu):
+                self._serving.joined(gpu)
+                return self._placing.joined(event, now_ms)
+            case Left():
+                return self._placing.left(event, now_ms)
 
     def _ran(self, finished: Finished, run: Run, now_ms: float) -> list[Command]:
         commands = self._placing.blame(run, finished.failure, now_ms)

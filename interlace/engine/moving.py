@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.hardware import Trait
 from interlace.core.messages import (
     Carve,
     Command,
@@ -18,10 +17,10 @@ from interlace.core.messages import (
 )
 from interlace.engine.partitions import Life, Live, Stay
 from interlace.engine.rates import Rates
-from interlace.engine.reorganise import settled, steps
+from interlace.engine.reorganise import First, settled, steps
+from interlace.engine.room import Room
 from interlace.engine.serving import Serving
 from interlace.engine.state import State, Tenant
-from interlace.perf.memory import needed_bytes
 
 
 class Moving:
@@ -66,25 +65,33 @@ class Moving:
 
     def settle(self, now_ms: float) -> list[Command]:
         """Begin what can be begun towards the target, and tell owners what has become true."""
+        state = self._state
         self._empty_leavers()
-        overlapped = self._overlapped()
-        self._begin_draining(overlapped)
-        self._state.rehost()
+        self._begin_draining(self._room().first())
+        state.rehost()
         commands: list[Command] = []
-        for work in list(steps(self._state.lives, self._state.target, overlapped)):
+        room = self._room()
+        # Begun one by one while they are looked for: what one load takes, the next does not have.
+        for work in steps(state.lives, state.target, room.first(), room.allows):
             self._begin(work)
             commands.append(work)
-        self._state.rehost()
+        state.rehost()
         commands += self._tell_changes()
-        return commands + self._serving.dispatch([g.id for g in self._state.fleet.gpus], now_ms)
+        return commands + self._serving.dispatch([g.id for g in state.fleet.gpus], now_ms)
 
-    def _begin_draining(self, overlapped: bool) -> None:
+    def _room(self) -> Room:
+        state = self._state
+        profiles = {name: tenant.profile for name, tenant in state.tenants.items()}
+        return Room(state.lives, state.target, state.fleet.gpus, profiles)
+
+    def _begin_draining(self, first: First) -> None:
         """Close partitions that are not wanted: after the switch, or before it if they must go."""
-        if overlapped and not settled(self._state.lives, self._state.target):
-            return
+        switched = settled(self._state.lives, self._state.target)
         wanted = {partition.id for partition in self._state.target.partitions}
         for live in self._state.lives.values():
-            if live.id not in wanted and live.life is Life.READY:
+            if live.id in wanted or live.life is not Life.READY:
+                continue
+            if switched or live.id in first.partitions:
                 live.become(Life.DRAINING)
 
     def _begin(self, work: Work) -> None:
@@ -151,24 +158,3 @@ class Moving:
         return any(
             model in live.stays or live.running == model for live in self._state.lives.values()
         )
-
-    def _overlapped(self) -> bool:
-        """True where new and old can stand side by side: the device can, and memory suffices."""
-        return all(
-            Trait.OVERLAPPED_REORGANISATION in gpu.traits
-            and self._both_bytes(gpu.id) <= gpu.memory_bytes
-            for gpu in self._state.fleet.gpus
-        )
-
-    def _both_bytes(self, gpu: str) -> int:
-        """Memory of everything that is loaded and everything that is wanted on one accelerator."""
-        target = self._state.target.partitions
-        both = {(p.id, s.model) for p in target if p.gpu == gpu for s in p.slots}
-        both |= {
-            (live.id, model)
-            for live in self._state.lives.values()
-            if live.gpu == gpu
-            for model in live.stays
-        }
-        profiles = {name: tenant.profile for name, tenant in self._state.tenants.items()}
-        return needed_bytes((m for _, m in both if m in profiles), profiles)

@@ -9,6 +9,8 @@ from interlace.core.messages import (
     Deployed,
     Deployment,
     Failure,
+    Joined,
+    Left,
     Load,
     Planned,
     Run,
@@ -16,13 +18,16 @@ from interlace.core.messages import (
     Tell,
     Work,
 )
-from interlace.core.plan import Plan
+from interlace.core.plan import Demand, Plan
 from interlace.engine.beliefs import Belief, Caution
 from interlace.engine.moving import Moving
 from interlace.engine.queues import Queue
 from interlace.engine.rates import Rates
-from interlace.engine.reorganise import relabel
+from interlace.engine.reorganise import relabel, swap
+from interlace.engine.scaling import Scaling
 from interlace.engine.state import State, Tenant
+from interlace.engine.watch import Watch
+from interlace.policy.base import Scaler
 
 #: A model that kills its worker this often within the window is set aside.
 CRASH_LIMIT = 3
@@ -32,10 +37,15 @@ CRASH_WINDOW_MS = 600_000.0
 class Placing:
     """Deployments and plans. Every ``Deployed`` model is told of once: ready, or failed."""
 
-    def __init__(self, state: State, moving: Moving, rates: Rates) -> None:
+    def __init__(
+        self, state: State, moving: Moving, rates: Rates, scaler: Scaler, scaling: Scaling
+    ) -> None:
         self._state = state
         self._moving = moving
         self._rates = rates
+        self._scaler = scaler
+        self._scaling = scaling
+        self._watch = Watch(state, rates, scaler)
         self._ticket = 0
         self._open_ticket: int | None = None
         self._stale = False
@@ -59,45 +69,52 @@ class Placing:
         if self._open_ticket is not None:
             self._stale = True
             return []
-        tenants = [t for t in self._state.tenants.values() if t.aside is None and not t.leaving]
+        fleet, largest = self._state.fleet, self._scaling.largest
+        if not fleet.gpus and (largest is None or not largest.gpus):
+            return []  # nowhere to plan for, until an accelerator comes
         self._ticket += 1
         self._open_ticket, self._stale = self._ticket, False
-        demand = tuple(
-            replace(t.demand, rate_rps=self._rates.rate_rps(t.demand.model) or t.demand.rate_rps)
-            for t in tenants
-        )
+        served = self._state.served()
+        tenants = [t for name, t in self._state.tenants.items() if name in served]
+        demand = tuple(replace(t.demand, rate_rps=self._target_rps(t.demand)) for t in tenants)
         profiles = {t.demand.model: t.profile for t in tenants}
-        return [Solve(self._ticket, demand, self._current(), profiles)]
+        self._watch.asked(demand)
+        return [Solve(self._ticket, demand, self._current(), profiles, fleet, largest)]
 
     def planned(self, planned: Planned, now_ms: float) -> list[Command]:
         """Head for a new plan."""
         if planned.ticket != self._open_ticket:
             return []
         self._open_ticket = None
-        self._rates.planned()
+        self._watch.planned(now_ms)
+        there = {gpu.id for gpu in self._state.fleet.gpus}
+        if any(p.gpu not in there for p in planned.plan.partitions):
+            return self.ask() + self._moving.settle(now_ms)  # an accelerator left meanwhile
+        commands: list[Command] = []
         if planned.failure is None:
-            plan = relabel(planned.plan, self._state.lives, self._state.partitions)
-            self._state.partitions += len(plan.partitions)
-            self._state.target = self._with_late_arrivals(plan)
-        commands = self._tell_unplaced(planned)
+            commands += self._scaling.wish(planned)
+            if self._worth_moving(planned, now_ms):
+                self._head_for(planned.plan)
+        commands += self._tell_unplaced(planned)
         if self._stale:
             commands += self.ask()
         return commands + self._moving.settle(now_ms)
 
     def tick(self, now_ms: float) -> list[Command]:
-        """Close an epoch: replan if the mix moved, repeat what failed."""
-        self._rates.tick(now_ms)
-        planned_rps: dict[str, float] = {}
-        for partition in self._state.target.partitions:
-            for slot in partition.slots:
-                planned_rps[slot.model] = planned_rps.get(slot.model, 0.0) + slot.rate_rps
-        cost_ms = {
-            name: tenant.belief.latency_ms(1, 100)
-            for name, tenant in self._state.tenants.items()
-            if tenant.aside is None
-        }
-        commands = self.ask() if self._rates.moved(cost_ms, planned_rps) else []
-        return commands + self._moving.settle(now_ms)
+        """Close an epoch: replan if that is due, repeat what failed, let go what is not needed."""
+        commands = self.ask() if self._watch.due(now_ms) else []
+        commands += self._moving.settle(now_ms)
+        return commands if self._open_ticket is not None else commands + self._scaling.dismissals()
+
+    def joined(self, joined: Joined, now_ms: float) -> list[Command]:
+        """An accelerator came: plan with it."""
+        self._scaling.joined(joined.gpu)
+        return self.ask() + self._moving.settle(now_ms)
+
+    def left(self, left: Left, now_ms: float) -> list[Command]:
+        """An accelerator went: if it was in use, plan without it."""
+        lost = self._scaling.left(left.gpu)
+        return (self.ask() if lost else []) + self._moving.settle(now_ms)
 
     def blame(self, work: Work, failure: Failure | None, now_ms: float) -> list[Command]:
         """A worker died: count it against the model that it ran or loaded.
@@ -121,10 +138,38 @@ class Placing:
         )
         return self._moving.set_aside(model, tenant, reason)
 
+    def _target_rps(self, demand: Demand) -> float:
+        seen_rps = self._rates.rate_rps(demand.model)
+        return self._scaler.target_rps(seen_rps) if seen_rps > 0.0 else demand.rate_rps
+
+    def _worth_moving(self, planned: Planned, now_ms: float) -> bool:
+        """False while accelerators are on their way, and what stands serves every model.
+
+        Moving twice within a minute costs more than it brings, unless they do not come.
+        """
+        if planned.ample is None or planned.ample == planned.plan or not self._scaling.coming:
+            self._state.short_since_ms = None
+            return True
+        if self._state.short_since_ms is None:
+            self._state.short_since_ms = now_ms
+        homeless = any(not self._state.wants(model) for model in self._state.served())
+        return homeless or now_ms - self._state.short_since_ms >= self._scaler.patience_ms > 0.0
+
+    def _head_for(self, plan: Plan) -> None:
+        state = self._state
+        plan = relabel(swap(plan, state.lives, state.fleet), state.lives, state.partitions)
+        state.partitions += len(plan.partitions)
+        state.target = self._with_late_arrivals(plan)
+
     def _tell_unplaced(self, planned: Planned) -> list[Command]:
         """Set aside what the planner finds no place for, with its reason."""
         commands: list[Command] = []
+        awaited: set[str] = set()
+        if planned.ample is not None and self._scaling.coming:
+            awaited = {slot.model for p in planned.ample.partitions for slot in p.slots}
         for name, tenant in list(self._state.tenants.items()):
+            if name in awaited:
+                continue
             asked = tenant.aside is None and not tenant.leaving and not self._stale
             if asked and not self._state.wants(name) and not tenant.hosts:
                 why = planned.failure or planned.plan.reasons.get(name, "no partition can hold it")

@@ -2,54 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from interlace.core.hardware import Fleet
 from interlace.core.messages import Carve, Load, Release, Unload, Work
 from interlace.core.plan import Partition, Plan
 from interlace.engine.partitions import Life, Live, Stay
 
 Lives = Mapping[str, Live]
+#: True if a model can be loaded into a partition now without exceeding its accelerator's memory.
+Room = Callable[[Live, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """What goes before the wanted stands: it is in the way.
+
+    ``partitions`` and ``models`` (partition, model) are to be given up now. On the accelerators in
+    ``shut`` nothing is carved until what leaves is gone.
+    """
+
+    partitions: frozenset[str] = frozenset()
+    models: frozenset[tuple[str, str]] = frozenset()
+    shut: frozenset[str] = frozenset()
 
 
 def relabel(plan: Plan, lives: Lives, serial: int) -> Plan:
     """The plan with the ids of live partitions wherever one of equal size can be kept.
 
-    Among equals the one that already holds the most of the wanted models is kept, so that a new
-    plan moves as little as it can. New ids are numbered from ``serial``.
+    The pairs that already share the most models are matched first, so that a new plan moves as
+    little as it can. New ids are numbered from ``serial``. It is the same where shares overlap:
+    of several equal partitions each keeps the worker that holds its model.
     """
-    free = {p.id: p for p in lives.values() if p.life in (Life.CARVING, Life.READY)}
+    standing = [p for p in lives.values() if p.life in (Life.CARVING, Life.READY)]
+    pairs = sorted(
+        (-_in_common(wanted, live), -len(wanted.slots), index, live.id)
+        for index, wanted in enumerate(plan.partitions)
+        for live in standing
+        if (live.gpu, live.share_pct) == (wanted.gpu, wanted.share_pct)
+    )
+    kept: dict[int, str] = {}
+    taken: set[str] = set()
+    for _, _, index, live_id in pairs:
+        if index not in kept and live_id not in taken:
+            kept[index] = live_id
+            taken.add(live_id)
     named: list[Partition] = []
-    for wanted in sorted(plan.partitions, key=lambda p: -len(p.slots)):
-        models = {slot.model for slot in wanted.slots}
-        equals = [
-            p for p in free.values() if (p.gpu, p.share_pct) == (wanted.gpu, wanted.share_pct)
-        ]
-        if equals:
-            kept = max(equals, key=lambda p: (len(models & p.stays.keys()), p.id))
-            del free[kept.id]
-            named.append(replace(wanted, id=kept.id))
-        else:
-            named.append(replace(wanted, id=f"{wanted.gpu}.p{serial}"))
+    for index, wanted in enumerate(plan.partitions):
+        if index not in kept:
+            kept[index] = f"{wanted.gpu}.p{serial}"
             serial += 1
+        named.append(replace(wanted, id=kept[index]))
     return replace(plan, partitions=tuple(sorted(named, key=lambda p: p.id)))
 
 
-def steps(lives: Lives, target: Plan, overlapped: bool) -> Iterator[Work]:
+def swap(plan: Plan, lives: Lives, fleet: Fleet) -> Plan:
+    """The plan with like accelerators exchanged, so that it resembles what stands already."""
+    standing = [p for p in lives.values() if p.life in (Life.CARVING, Life.READY)]
+    kinds = {gpu.id: replace(gpu, id="") for gpu in fleet.gpus}
+    wanted = _by_gpu(plan.partitions)
+    there = _by_gpu([live.as_plan() for live in standing])
+    pairs = sorted(
+        (-_likeness(wanted[old], there.get(new, ())), old != new, old, new)
+        for old in wanted
+        for new in kinds
+        if kinds.get(old) == kinds[new]
+    )
+    moves: dict[str, str] = {}
+    taken: set[str] = set()
+    for _, _, old, new in pairs:
+        if old not in moves and new not in taken:
+            moves[old] = new
+            taken.add(new)
+    moved = tuple(replace(p, gpu=moves.get(p.gpu, p.gpu)) for p in plan.partitions)
+    return replace(plan, partitions=moved)
+
+
+def _by_gpu(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
+    found: dict[str, list[Partition]] = {}
+    for partition in partitions:
+        found.setdefault(partition.gpu, []).append(partition)
+    return found
+
+
+def _likeness(wanted: Sequence[Partition], there: Sequence[Partition]) -> int:
+    """Shares that are alike, and more for each model that need not move."""
+    alike = Counter(p.share_pct for p in wanted) & Counter(p.share_pct for p in there)
+    held = Counter((p.share_pct, s.model) for p in there for s in p.slots)
+    asked = Counter((p.share_pct, s.model) for p in wanted for s in p.slots)
+    return alike.total() + 2 * (held & asked).total()
+
+
+def _in_common(wanted: Partition, live: Live) -> int:
+    return sum(1 for slot in wanted.slots if slot.model in live.stays)
+
+
+def steps(lives: Lives, target: Plan, first: First, room: Room) -> Iterator[Work]:
     """The work that can be begun now to come closer to ``target``; nothing once it is reached.
 
     Level-triggered: it looks only at what is, so a new target, a failure or a lost partition
-    needs no undoing. With ``overlapped`` new partitions are made and loaded beside the old ones,
-    which go only when everything wanted stands (make before break); without, the old ones go
-    first.
+    needs no undoing. New partitions are made and loaded beside the old ones, which go only when
+    everything wanted stands (make before break), except for what ``first`` says must go first.
+    ``room`` is asked before each load.
     """
     wanted = {p.id: p for p in target.partitions}
     leaving = [p for p in lives.values() if p.id not in wanted and p.life is not Life.GONE]
-    if overlapped or not leaving:
-        yield from _build(lives, wanted)
-    if settled(lives, target) or not overlapped:
-        yield from _retire(leaving)
-        yield from _unload(lives, wanted)
+    # What must go is asked to before what needs the room: within one instant order is kept.
+    yield from _retire(leaving)
+    yield from _unload(lives, wanted, first, settled(lives, target))
+    yield from _build(lives, wanted, first, room)
 
 
 def settled(lives: Lives, target: Plan) -> bool:
@@ -72,14 +135,17 @@ def reached(lives: Lives, target: Plan) -> bool:
     return all(p.stays.keys() <= wanted[p.id] for p in lives.values())
 
 
-def _build(lives: Lives, wanted: Mapping[str, Partition]) -> Iterator[Work]:
+def _build(
+    lives: Lives, wanted: Mapping[str, Partition], first: First, room: Room
+) -> Iterator[Work]:
     for partition in wanted.values():
         live = lives.get(partition.id)
         if live is None:
-            yield Carve(partition.gpu, partition.id, partition.share_pct)
+            if partition.gpu not in first.shut:
+                yield Carve(partition.gpu, partition.id, partition.share_pct)
         elif live.accepting:  # nothing is sent to one whose process died
             for slot in partition.slots:
-                if slot.model not in live.stays:
+                if slot.model not in live.stays and room(live, slot.model):
                     yield Load(partition.gpu, partition.id, slot.model)
 
 
@@ -89,13 +155,16 @@ def _retire(leaving: list[Live]) -> Iterator[Work]:
             yield Release(live.gpu, live.id)
 
 
-def _unload(lives: Lives, wanted: Mapping[str, Partition]) -> Iterator[Work]:
+def _unload(
+    lives: Lives, wanted: Mapping[str, Partition], first: First, switched: bool
+) -> Iterator[Work]:
     for live in lives.values():
         if live.id not in wanted or not live.accepting:
             continue
         models = {slot.model for slot in wanted[live.id].slots}
         for model, stay in live.stays.items():
-            if model not in models and stay is Stay.LOADED and live.running != model:
+            goes = switched or (live.id, model) in first.models
+            if goes and model not in models and stay is Stay.LOADED and live.running != model:
                 yield Unload(live.gpu, live.id, model)
 
 

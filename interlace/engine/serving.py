@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
+from interlace.core.hardware import Gpu
 from interlace.core.messages import Answer, Command, Finished, Run, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request, Timing
 from interlace.engine import refusals
@@ -26,9 +27,13 @@ class Serving:
         self._state = state
         self._system = system
         self._rates = rates
-        self._views: Mapping[str, GpuView] = {
-            gpu.id: GpuView(state, rates, gpu) for gpu in state.fleet.gpus
-        }
+        self._views: dict[str, GpuView] = {}
+        for gpu in state.fleet.gpus:
+            self.joined(gpu)
+
+    def joined(self, gpu: Gpu) -> None:
+        """There is an accelerator more to dispatch to."""
+        self._views[gpu.id] = GpuView(self._state, self._rates, gpu)
 
     def arrive(self, request: Request, now_ms: float) -> list[Command]:
         """Admit or refuse; start at once if something is idle."""
@@ -41,9 +46,9 @@ class Serving:
         if error is not None:
             return [_refused(request, error)]
         tenant.queue.push(request)
-        commands: list[Command] = []
-        if any(host.batch is None for host in tenant.hosts):
-            commands = self.dispatch({host.gpu for host in tenant.hosts}, now_ms)
+        # In the order of the hosts: a set's order is another in every process.
+        idle = dict.fromkeys(host.gpu for host in tenant.hosts if host.batch is None)
+        commands = self.dispatch(idle, now_ms) if idle else []
         if tenant.queue.head is request:
             commands.append(WakeAt(request.deadline_ms + _AFTER_MS))
         return commands

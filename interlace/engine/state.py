@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final
 
-from interlace.core.hardware import Fleet
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.engine.beliefs import Belief, Caution
@@ -41,7 +41,10 @@ class Tenant:
 class State:
     """Everything mutable, in one place; changed by the engine and its parts alone."""
 
-    fleet: Fleet
+    fleet: Fleet  #: the accelerators that are there
+    reserve: dict[str, Gpu] = field(default_factory=dict)  #: those that can be had
+    elastic: bool = False  #: accelerators can be had and given back
+    short_since_ms: float | None = None  #: since when accelerators are waited for
     tenants: dict[str, Tenant] = field(default_factory=dict)
     lives: dict[str, Live] = field(default_factory=dict)
     target: Plan = field(default_factory=Plan)
@@ -72,6 +75,10 @@ class State:
         if starts is None:
             return 0
         return sum(1 for _ in takewhile(lambda at_ms: at_ms >= since_ms, reversed(starts)))
+
+    def served(self) -> set[str]:
+        """Models that a plan is for: neither leaving nor set aside."""
+        return {m for m, t in self.tenants.items() if t.aside is None and not t.leaving}
 
     def wants(self, model: str) -> bool:
         """True if the target has a slot for the model."""

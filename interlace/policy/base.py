@@ -187,9 +187,46 @@ class Admission(Protocol):
 
 
 class Scaler(Protocol):
-    """How many accelerators of each kind?"""
+    """How many accelerators of each kind, when is that asked again, and for which rates?"""
 
-    def __call__(self, plan: Plan, fleet: Fleet) -> Mapping[str, int]: ...
+    @property
+    def period_ms(self) -> float:
+        """Rates are sampled over periods of this length, and looked at when one ends."""
+        ...
+
+    @property
+    def weight(self) -> float:
+        """The part of the newest sample in the smoothed rate."""
+        ...
+
+    @property
+    def cool_down_ms(self) -> float:
+        """The least time between two plans that rates ask for."""
+        ...
+
+    @property
+    def patience_ms(self) -> float:
+        """How long rates must have been lower before a plan for less is asked for.
+
+        Also how long a plan that needs accelerators which do not come is waited with.
+        """
+        ...
+
+    def target_rps(self, seen_rps: float) -> float:
+        """The rate to plan for, of a model whose smoothed rate is this."""
+        ...
+
+    def moved(self, seen_rps: float, planned_rps: float) -> int:
+        """1 if a model's smoothed rate asks for more than was planned, -1 for less, else 0."""
+        ...
+
+    def __call__(self, plan: Plan, fleet: Fleet) -> Mapping[str, int]:
+        """Accelerators wanted in all, by kind.
+
+        ``plan`` is on the fleet that is there, or, where more can be had, on as few of all of them
+        as will do; those are then named in ``fleet`` too.
+        """
+        ...
 
 
 class ColdStart(Protocol):
@@ -211,7 +248,8 @@ class System:
     """One row of the catalog: six answers under one name.
 
     ``planner`` cuts a fleet that is there, all of it; ``packer`` is the same system asked for as
-    few accelerators of the fleet as will do, which is what capacity planning wants to know.
+    few accelerators of the fleet as will do, which is what capacity planning wants to know, and
+    which plans where accelerators can be had and given back.
     """
 
     name: str

@@ -22,7 +22,7 @@ from interlace.policy.planners.nexus import Nexus
 from interlace.policy.planners.patterns import Patterns
 from interlace.policy.planners.whole import whole, whole_packed
 from interlace.policy.planners.widest import Widest
-from interlace.policy.scaling import fixed, grow_and_shrink
+from interlace.policy.scaling import algorithm_2, fixed, grow_and_shrink
 
 CATALOG: Final[dict[str, System]] = {
     system.name: system
@@ -45,7 +45,7 @@ CATALOG: Final[dict[str, System]] = {
             packer=Gpulet(),
             dispatcher=duty,
             admission=Deadline(),
-            scaler=grow_and_shrink,
+            scaler=algorithm_2,
             cold_start=copy,
             eviction=least_recently_used,
         ),

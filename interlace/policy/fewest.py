@@ -28,31 +28,46 @@ def fewest(
 ) -> tuple[Plan, Fleet]:
     """The plan on the smallest fleet of accelerators like ``gpu`` that leaves nothing unserved.
 
-    gpulet's Algorithm 2 for any packer, from ``start`` accelerators up to ``limit``, by bisection:
-    what serves a demand with some accelerators is taken to serve it with more. A packer that
-    leaves some of them empty says so itself, hence the limit is tried first. Models of which one
-    accelerator alone serves not even a thousandth are not waited for. If the limit does not
-    suffice, the plan on all of it.
+    ``first_of`` for ``limit`` accelerators of one kind, from ``start`` accelerators up.
     """
-    before = current or Plan()
-    most = packer(demand, fleet(gpu, limit), profiles, before)
+    return first_of(packer, demand, fleet(gpu, limit), profiles, current or Plan(), start)
+
+
+def first_of(
+    packer: Planner,
+    demand: Sequence[Demand],
+    largest: Fleet,
+    profiles: Profiles,
+    current: Plan,
+    start: int = 1,
+) -> tuple[Plan, Fleet]:
+    """The plan on as few of the first accelerators of ``largest`` as leave nothing unserved.
+
+    gpulet's Algorithm 2 for any packer, from ``start`` accelerators up, by bisection: what serves a
+    demand with some accelerators is taken to serve it with more. A packer that leaves some of them
+    empty says so itself, hence all of them are tried first. Models of which one accelerator alone
+    serves not even a thousandth are not waited for. If all do not suffice, the plan on all.
+    """
+    most = packer(demand, largest, profiles, current)
     missing = short(most)
     if missing:
+        alone = Fleet(largest.gpus[:1])
         hopeless = {
             one.model
             for one in demand
-            if one.model in missing and _hopeless(packer, one, gpu, profiles)
+            if one.model in missing and _hopeless(packer, one, alone, profiles)
         }
         if missing - hopeless:
-            return most, fleet(gpu, limit)
+            return most, largest
     used = {partition.gpu for partition in most.partitions}
-    best = most, Fleet(tuple(one for one in fleet(gpu, limit).gpus if one.id in used))
+    best = most, Fleet(tuple(one for one in largest.gpus if one.id in used))
     low, high = min(max(1, start), len(used)), len(used)
     while low < high:
         count = (low + high) // 2
-        plan = packer(demand, fleet(gpu, count), profiles, before)
+        few = Fleet(largest.gpus[:count])
+        plan = packer(demand, few, profiles, current)
         if short(plan) <= missing:
-            best, high = (plan, fleet(gpu, count)), count
+            best, high = (plan, few), count
         else:
             low = count + 1
     return best
@@ -63,6 +78,6 @@ def short(plan: Plan) -> set[str]:
     return {model for model, rps in plan.unserved_rps.items() if not rps <= _NOTHING_RPS}
 
 
-def _hopeless(packer: Planner, one: Demand, gpu: Gpu, profiles: Profiles) -> bool:
+def _hopeless(packer: Planner, one: Demand, alone: Fleet, profiles: Profiles) -> bool:
     trickle = replace(one, rate_rps=one.rate_rps * _TRICKLE)
-    return bool(packer([trickle], fleet(gpu, 1), profiles, Plan()).unserved_rps)
+    return bool(packer([trickle], alone, profiles, Plan()).unserved_rps)

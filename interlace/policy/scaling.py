@@ -1,23 +1,109 @@
-"""How many accelerators: always those there are, or as many as the plan needs."""
+"""How many accelerators, and when to ask again: as many as there are, Algorithm 2, the fewest."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Plan
 
-
-def fixed(plan: Plan, fleet: Fleet) -> Mapping[str, int]:
-    """The accelerators there are."""
-    return Counter(gpu.kind for gpu in fleet.gpus)
+_NOTHING_RPS: Final = 1e-3
 
 
-def grow_and_shrink(plan: Plan, fleet: Fleet) -> Mapping[str, int]:
-    """One more while something is unserved, fewer when one stands empty (gpulet, Algorithm 2)."""
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The accelerators there are, whatever is asked."""
+
+    period_ms: float = 1000.0
+    weight: float = 0.3
+    cool_down_ms: float = 10_000.0
+    patience_ms: float = 30_000.0
+
+    def target_rps(self, seen_rps: float) -> float:
+        return seen_rps
+
+    def moved(self, seen_rps: float, planned_rps: float) -> int:
+        return 0
+
+    def __call__(self, plan: Plan, fleet: Fleet) -> Mapping[str, int]:
+        return Counter(gpu.kind for gpu in fleet.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm2:
+    """gpulet's scaling (section 4.5, Algorithm 2), at the pace of its released code.
+
+    Every 20 s, about what a partition takes to stand (section 5.1), rates are looked at. They are
+    planned for with half as much again below 125 rows per second and a fifth above, which is also
+    what carries the service until the next look; a rate that rose by 5 % or 10 rows per second,
+    or fell by 10 %, asks for a new plan. The search for the fewest accelerators is the packer's.
+    The weight of the newest sample is not published; one half is taken.
+    """
+
+    period_ms: float = 20_000.0
+    weight: float = 0.5
+    cool_down_ms: float = 0.0
+    patience_ms: float = 0.0
+
+    def target_rps(self, seen_rps: float) -> float:
+        return seen_rps * (1.5 if seen_rps < 125.0 else 1.2)
+
+    def moved(self, seen_rps: float, planned_rps: float) -> int:
+        target_rps = self.target_rps(seen_rps)
+        if target_rps > 1.05 * planned_rps or target_rps > planned_rps + 10.0:
+            return 1
+        return -1 if target_rps < 0.9 * planned_rps else 0
+
+    def __call__(self, plan: Plan, fleet: Fleet) -> Mapping[str, int]:
+        return _used(plan, fleet)
+
+
+@dataclass(frozen=True, slots=True)
+class Fewest:
+    """Ours: grow as soon as rates leave what was planned for, shrink when they stayed lower.
+
+    Planned is a ``margin`` above what is seen. More is asked for once half of the margin is surely
+    gone, by ``sure`` standard deviations of a smoothed Poisson count; less once the target is
+    surely below ``shrink`` of the plan's, for all of ``patience_ms``. The gap between the two
+    thresholds is the hysteresis: a rate that stays where it was planned asks for nothing.
+    """
+
+    period_ms: float = 1000.0
+    weight: float = 0.3
+    cool_down_ms: float = 10_000.0
+    patience_ms: float = 30_000.0
+    margin: float = 1.15
+    shrink: float = 0.8
+    sure: float = 2.0
+
+    def target_rps(self, seen_rps: float) -> float:
+        return seen_rps * self.margin
+
+    def moved(self, seen_rps: float, planned_rps: float) -> int:
+        # The variance of a smoothed rate: weight / (2 - weight) of that of one sample.
+        window_s = self.period_ms / 1000.0 * (2.0 - self.weight) / self.weight
+        unsure_rps = self.sure * sqrt(max(planned_rps, 1.0 / window_s) / window_s)
+        if seen_rps > planned_rps * (1.0 + 1.0 / self.margin) / 2.0 + unsure_rps:
+            return 1
+        return -1 if self.target_rps(seen_rps) + unsure_rps < self.shrink * planned_rps else 0
+
+    def __call__(self, plan: Plan, fleet: Fleet) -> Mapping[str, int]:
+        return _used(plan, fleet)
+
+
+def _used(plan: Plan, fleet: Fleet) -> Mapping[str, int]:
+    """The accelerators that a plan uses, and one more while it leaves something unserved."""
     used = {partition.gpu for partition in plan.partitions}
     wanted = Counter(gpu.kind for gpu in fleet.gpus if gpu.id in used)
-    if any(rate > 0 for rate in plan.unserved_rps.values()) and fleet.gpus:
+    if any(rate > _NOTHING_RPS for rate in plan.unserved_rps.values()) and fleet.gpus:
         wanted[fleet.gpus[-1].kind] += 1
     return wanted
+
+
+fixed: Final = Fixed()
+algorithm_2: Final = Algorithm2()
+grow_and_shrink: Final = Fewest()

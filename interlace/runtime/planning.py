@@ -7,31 +7,47 @@ import subprocess
 import sys
 from typing import Final
 
-from interlace.core.hardware import Fleet
 from interlace.core.messages import Planned, Solve
 from interlace.core.plan import Plan
-from interlace.policy.base import Planner
+from interlace.policy.base import System
+from interlace.policy.fewest import first_of
 
 LIMIT_S: Final = 60.0
 _CHILD: Final = "import os; os.nice(10); from interlace.runtime.planning import main; main()"
 
 
-def solve(planner: Planner, fleet: Fleet, question: Solve) -> Planned:
-    """The planner's answer to a question; its exception, in words, if it raised."""
+def solve(system: System, question: Solve) -> Planned:
+    """The system's answer to a question; its planner's exception, in words, if it raised."""
     try:
-        plan = planner(question.demand, fleet, question.profiles, question.current)
+        return _answer(system, question)
     except Exception as error:  # a planner is a plug-in: what it raises must not stop serving
         return Planned(question.ticket, Plan(), f"the planner raised {error!r}")
-    return Planned(question.ticket, plan)
 
 
-def solve_apart(planner: Planner, fleet: Fleet, question: Solve) -> Planned:
+def _answer(system: System, question: Solve) -> Planned:
+    """On a fleet that stays, the planner cuts all of it; else the packer takes what it needs."""
+    demand, profiles, current = question.demand, question.profiles, question.current
+    if question.largest is None:
+        plan = system.planner(demand, question.fleet, profiles, current)
+        return Planned(question.ticket, plan)
+    ample, _ = first_of(system.packer, demand, question.largest, profiles, current)
+    there = {gpu.id for gpu in question.fleet.gpus}
+    if all(partition.gpu in there for partition in ample.partitions):
+        return Planned(question.ticket, ample, ample=ample)
+    if not there:
+        missing = {one.model: one.rate_rps for one in demand}
+        return Planned(question.ticket, Plan(unserved_rps=missing), ample=ample)
+    plan = system.packer(demand, question.fleet, profiles, current)
+    return Planned(question.ticket, plan, ample=ample)
+
+
+def solve_apart(system: System, question: Solve) -> Planned:
     """As ``solve``, in a process of its own; it blocks, so it is called from a thread.
 
     A search of seconds would otherwise hold the interpreter lock against every request. The
     process lives as long as the search: plans are rare, and one that waits idle holds memory.
     """
-    sent = pickle.dumps((planner, fleet, question))
+    sent = pickle.dumps((system, question))
     argv = [sys.executable, "-c", _CHILD]
     try:
         done = subprocess.run(argv, input=sent, capture_output=True, timeout=LIMIT_S, check=True)
@@ -47,5 +63,5 @@ def solve_apart(planner: Planner, fleet: Fleet, question: Solve) -> Planned:
 
 def main() -> None:
     """The planning process: a pickled question on standard input, the answer on its output."""
-    planner, fleet, question = pickle.load(sys.stdin.buffer)
-    pickle.dump(solve(planner, fleet, question), sys.stdout.buffer)
+    system, question = pickle.load(sys.stdin.buffer)
+    pickle.dump(solve(system, question), sys.stdout.buffer)

@@ -11,8 +11,11 @@ from interlace.core.messages import (
     Arrived,
     Cancelled,
     Command,
+    Dismiss,
     Event,
     Finished,
+    Joined,
+    Left,
     Scale,
     Solve,
     Tell,
@@ -24,6 +27,7 @@ from interlace.core.request import Reply, Request
 from interlace.device.base import Device
 from interlace.runtime.clock import Clock
 from interlace.runtime.observe import Observer
+from interlace.runtime.scaling import NoScaling, Scaling
 from interlace.runtime.solver import Solver
 
 OnAnswer = Callable[[Reply], None]
@@ -47,12 +51,14 @@ class Runtime:
         solver: Solver,
         observers: Sequence[Observer] = (),
         epoch_ms: float = 1000.0,
+        scaling: Scaling | None = None,
     ) -> None:
         self.clock = clock
         self.on_tell: OnTell = lambda tell: None
         self._engine = engine
-        self._devices = devices
+        self._devices = dict(devices)
         self._solver = solver
+        self._scaling = scaling or NoScaling()
         self._observers = list(observers)
         self._answers: dict[int, OnAnswer] = {}
         self._undelivered: dict[int, tuple[str, int]] = {}
@@ -89,7 +95,7 @@ class Runtime:
             self._undelivered[reply.batch] = (gpu, left - 1)
             return
         del self._undelivered[reply.batch]
-        self._devices[gpu].free(reply.batch)
+        self._free(gpu, reply.batch)
 
     def deliver(self, event: Event) -> None:
         """Give the engine one event and carry out what it asks for."""
@@ -101,6 +107,18 @@ class Runtime:
             self._expect_deliveries(event, commands)
         for command in commands:
             self._perform(command)
+
+    def join(self, device: Device) -> None:
+        """An accelerator came."""
+        self._devices[device.gpu.id] = device
+        device.on_lost(self.deliver)
+        self.deliver(Joined(device.gpu))
+
+    def leave(self, gpu: str) -> None:
+        """An accelerator is gone; what it still held then fails, and is tried elsewhere."""
+        device = self._devices.pop(gpu)
+        self.deliver(Left(gpu))
+        device.close()
 
     @property
     def unanswered(self) -> int:
@@ -117,10 +135,16 @@ class Runtime:
                 self._solver(command, self.deliver)
             case Tell():
                 self.on_tell(command)
-            case Scale():
-                pass  # one machine: nothing to ask for
+            case Scale(gpus=gpus):
+                self._scaling.scale(gpus, self)
+            case Dismiss(gpu=gpu):
+                self._scaling.dismiss(gpu, self)
             case _:
                 self._devices[command.gpu].do(command, self.deliver)
+
+    def _free(self, gpu: str, batch: int) -> None:
+        if gpu in self._devices:  # else it left, and its memory with it
+            self._devices[gpu].free(batch)
 
     def _expect_deliveries(self, event: Finished, commands: Sequence[Command]) -> None:
         # Before any answer is given: a transport may report delivery from inside its answer.
@@ -134,7 +158,7 @@ class Runtime:
         if replies:
             self._undelivered[batch.id] = (work.gpu, replies)
         else:
-            self._devices[work.gpu].free(batch.id)
+            self._free(work.gpu, batch.id)
 
     def _wake(self, at_ms: float) -> None:
         if self._wake_at_ms <= at_ms:

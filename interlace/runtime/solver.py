@@ -6,9 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Protocol
 
-from interlace.core.hardware import Fleet
 from interlace.core.messages import Planned, Solve
-from interlace.policy.base import Planner
+from interlace.policy.base import System
 from interlace.runtime.clock import Clock
 from interlace.runtime.planning import solve, solve_apart
 
@@ -22,30 +21,29 @@ class Solver(Protocol):
 
 
 class InlineSolver:
-    """Plans where it stands; for simulations, where time does not pass meanwhile."""
+    """Plans where it stands; for simulations. ``plan_ms`` of virtual time pass meanwhile."""
 
-    def __init__(self, planner: Planner, fleet: Fleet, clock: Clock) -> None:
-        self._planner = planner
-        self._fleet = fleet
+    def __init__(self, system: System, clock: Clock, plan_ms: float = 0.0) -> None:
+        self._system = system
         self._clock = clock
+        self._plan_ms = plan_ms
 
     def __call__(self, question: Solve, done: OnPlanned) -> None:
-        answer = solve(self._planner, self._fleet, question)
-        self._clock.call_soon(lambda: done(answer))
+        answer = solve(self._system, question)
+        self._clock.call_at(self._clock.now_ms() + self._plan_ms, lambda: done(answer))
 
 
 class ExecutorSolver:
     """Plans in processes, started by an executor's thread: a search never delays a request."""
 
-    def __init__(self, planner: Planner, fleet: Fleet, clock: Clock, executor: Executor) -> None:
-        self._planner = planner
-        self._fleet = fleet
+    def __init__(self, system: System, clock: Clock, executor: Executor) -> None:
+        self._system = system
         self._clock = clock
         self._executor = executor
 
     def __call__(self, question: Solve, done: OnPlanned) -> None:
         try:
-            future = self._executor.submit(solve_apart, self._planner, self._fleet, question)
+            future = self._executor.submit(solve_apart, self._system, question)
         except RuntimeError as error:  # the executor is broken or shut down
             answer = Planned(question.ticket, question.current, f"no planner runs: {error}")
             self._clock.call_soon(lambda: done(answer))

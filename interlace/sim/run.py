@@ -100,7 +100,7 @@ def _runtime(scenario: Scenario, clock: SimClock, observers: Sequence[Observer])
     system = _pinned(scenario.system, scenario.plan)
     truth: Mapping[str, Profile] = scenario.truth
     devices = {gpu.id: scenario.device(gpu, clock, truth) for gpu in scenario.fleet.gpus}
-    solver = InlineSolver(system.planner, scenario.fleet, clock)
+    solver = InlineSolver(system, clock, scenario.plan_ms)
     engine = Engine(scenario.fleet, system)
     runtime = Runtime(engine, clock, devices, solver, observers, scenario.epoch_ms)
     if scenario.epoch_ms < float("inf"):

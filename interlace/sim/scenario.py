@@ -37,3 +37,5 @@ class Scenario:
     queue_limit: int = 65_536
     #: ms between looks at the rates; infinite for a plan that is kept
     epoch_ms: float = 1000.0
+    #: virtual time that making a plan takes
+    plan_ms: float = 0.0

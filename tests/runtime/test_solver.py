@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event
 
 from interlace.core.hardware import Fleet
 from interlace.core.messages import Planned, Solve
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
+from interlace.policy.base import System
 from interlace.policy.catalog import system
 from interlace.runtime.clock import SimClock
 from interlace.runtime.solver import ExecutorSolver, InlineSolver
 from tests.builders import line_profile, machine
 
-QUESTION = Solve(7, (Demand("a", 10.0, 50.0),), Plan(), {"a": line_profile("a")})
+QUESTION = Solve(7, (Demand("a", 10.0, 50.0),), Plan(), {"a": line_profile("a")}, machine())
 
 
 class _ThreadClock(SimClock):
@@ -29,10 +31,10 @@ def broken(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: 
     raise ZeroDivisionError("planner bug")
 
 
-def _in_executor(planner: object) -> Planned:
+def _in_executor(row: System) -> Planned:
     answered, answers = Event(), []
     with ThreadPoolExecutor(1) as executor:
-        solver = ExecutorSolver(planner, machine(), _ThreadClock(), executor)  # type: ignore[arg-type]
+        solver = ExecutorSolver(row, _ThreadClock(), executor)
         solver(QUESTION, lambda answer: (answers.append(answer), answered.set()))
         assert answered.wait(30.0)
     (answer,) = answers
@@ -40,17 +42,17 @@ def _in_executor(planner: object) -> Planned:
 
 
 def test_both_solvers_give_the_planners_answer() -> None:
-    planner = system("gpulet").planner
+    row = system("gpulet")
     clock, answers = SimClock(), []
-    InlineSolver(planner, machine(), clock)(QUESTION, answers.append)
+    InlineSolver(row, clock)(QUESTION, answers.append)
     assert not answers, "the answer must come later"
     clock.run()
-    assert answers == [_in_executor(planner)]
+    assert answers == [_in_executor(row)]
     assert answers[0].ticket == 7 and answers[0].plan.partitions
 
 
 def test_a_planner_that_raises_is_an_answer_that_says_so() -> None:
-    answer = _in_executor(broken)
+    answer = _in_executor(replace(system("gpulet"), planner=broken))
     assert answer.failure is not None and "planner bug" in answer.failure
 
 
@@ -58,6 +60,6 @@ def test_an_executor_that_is_shut_down_is_an_answer_too() -> None:
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     answers: list[Planned] = []
-    solver = ExecutorSolver(system("gpulet").planner, machine(), _ThreadClock(), executor)
+    solver = ExecutorSolver(system("gpulet"), _ThreadClock(), executor)
     solver(QUESTION, answers.append)
     assert answers[0].failure is not None

@@ -1,0 +1,82 @@
+"""When a new plan is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from interlace.core.plan import Demand
+from interlace.engine.rates import Rates
+from interlace.engine.state import State
+from interlace.policy.base import Scaler
+
+
+class Watch:
+    """Rates moved, models came or went, accelerators did not come: not more often than allowed.
+
+    On a fleet that stays, only the parts of all work matter, for the plan uses all of it anyway.
+    Where accelerators can be had and given back, more is asked for soon and less with patience.
+    """
+
+    def __init__(self, state: State, rates: Rates, scaler: Scaler) -> None:
+        self._state = state
+        self._rates = rates
+        self._scaler = scaler
+        self._asked_rps: dict[str, float] = {}
+        self._since_ms = float("-inf")
+        self._lower_since_ms: float | None = None
+
+    def asked(self, demand: Sequence[Demand]) -> None:
+        """A plan for this demand is being made."""
+        self._asked_rps = {one.model: one.rate_rps for one in demand}
+        self._lower_since_ms = None
+
+    def planned(self, now_ms: float) -> None:
+        """A plan was made just now."""
+        self._since_ms = now_ms
+
+    def due(self, now_ms: float) -> bool:
+        """Close an epoch; true if a plan should be asked for."""
+        sampled = self._rates.tick(now_ms)
+        if now_ms - self._since_ms < self._scaler.cool_down_ms:
+            return False
+        if self._state.served() != self._asked_rps.keys():
+            return True
+        if not sampled:
+            return False
+        if not self._state.elastic:
+            return self._parts_moved()
+        return self._rates_moved(now_ms) or self._tired(now_ms)
+
+    def _rates_moved(self, now_ms: float) -> bool:
+        moves = [
+            self._scaler.moved(self._rates.rate_rps(model), planned_rps)
+            for model, planned_rps in self._asked_rps.items()
+            if self._rates.rate_rps(model) > 0.0
+        ]
+        if any(move > 0 for move in moves):
+            return True
+        if not any(move < 0 for move in moves):
+            self._lower_since_ms = None
+            return False
+        if self._lower_since_ms is None:
+            self._lower_since_ms = now_ms
+        return now_ms - self._lower_since_ms >= self._scaler.patience_ms
+
+    def _tired(self, now_ms: float) -> bool:
+        """True if accelerators have been waited for long enough to do without."""
+        since_ms = self._state.short_since_ms
+        return since_ms is not None and now_ms - max(since_ms, self._since_ms) >= max(
+            self._scaler.patience_ms, self._scaler.period_ms
+        )
+
+    def _parts_moved(self) -> bool:
+        planned_rps: dict[str, float] = {}
+        for partition in self._state.target.partitions:
+            for slot in partition.slots:
+                planned_rps[slot.model] = planned_rps.get(slot.model, 0.0) + slot.rate_rps
+        cost_ms = {
+            name: tenant.belief.latency_ms(1, 100)
+            for name, tenant in self._state.tenants.items()
+            if tenant.aside is None
+        }
+        return self._rates.parts_moved(cost_ms, planned_rps)
