@@ -13,6 +13,8 @@ from interlace.core.messages import (
     Command,
     Event,
     Finished,
+    Joined,
+    Left,
     Lost,
     Release,
     Run,
@@ -60,6 +62,14 @@ class Span(NamedTuple):
     released_ms: float
 
 
+class Presence(NamedTuple):
+    """An accelerator, from when it joined to when it left (infinite while it is there)."""
+
+    gpu: str
+    joined_ms: float
+    left_ms: float
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A whole run. ``from_ms`` to ``until_ms`` is when the trace arrived: what is measured."""
@@ -70,6 +80,7 @@ class Record:
     served: Sequence[Served]
     executions: Sequence[Execution]
     spans: Sequence[Span]
+    presences: Sequence[Presence] = ()
 
 
 @dataclass(slots=True)
@@ -83,6 +94,7 @@ class Recorder:
     served: list[Served] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
     spans: dict[str, Span] = field(default_factory=dict)
+    presences: list[Presence] = field(default_factory=list)
     left_out: int = 0
     _running: dict[str, tuple[Run, float]] = field(default_factory=dict)
 
@@ -94,6 +106,10 @@ class Recorder:
             ended = self._finished(event, now_ms)
         elif isinstance(event, Lost):
             self._end(event.partition, now_ms)
+        elif isinstance(event, Joined):
+            self.presences.append(Presence(event.gpu.id, now_ms, float("inf")))
+        elif isinstance(event, Left):
+            self._left(event.gpu, now_ms)
         for command in commands:
             match command:
                 case Answer():
@@ -106,10 +122,17 @@ class Recorder:
                     pass
 
     def record(self, from_ms: float, until_ms: float, gpus: Sequence[str]) -> Record:
-        """What was kept, for requests that arrived between the two times."""
+        """What was kept, for requests that arrived between the two times.
+
+        ``gpus`` were there from the start.
+        """
         served = [one for one in self.served if from_ms <= one.arrived_ms < until_ms]
         spans = tuple(self.spans.values())
-        return Record(from_ms, until_ms, tuple(gpus), served, self.executions, spans)
+        known = {one.gpu for one in self.presences}
+        stayed = [Presence(gpu, 0.0, float("inf")) for gpu in gpus if gpu not in known]
+        presences = sorted([*stayed, *self.presences], key=lambda one: one.joined_ms)
+        names = tuple(dict.fromkeys(one.gpu for one in presences))
+        return Record(from_ms, until_ms, names, served, self.executions, spans, presences)
 
     def _finished(self, event: Finished, now_ms: float) -> tuple[Run, float] | None:
         work = event.work
@@ -160,6 +183,16 @@ class Recorder:
                 partition,
             )
         )
+
+    def _left(self, gpu: str, now_ms: float) -> None:
+        for name, span in self.spans.items():
+            if span.gpu == gpu:
+                self._end(name, now_ms)
+        for index, one in enumerate(self.presences):
+            if one.gpu == gpu and one.left_ms == float("inf"):
+                self.presences[index] = one._replace(left_ms=now_ms)
+                return
+        self.presences.append(Presence(gpu, 0.0, now_ms))
 
     def _end(self, partition: str, now_ms: float) -> None:
         span = self.spans.get(partition)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from interlace.core.hardware import Fleet
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import Deployed, Deployment
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile, Profiles
 from interlace.core.request import Reply, Request
+from interlace.device.base import Device
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
@@ -17,6 +18,7 @@ from interlace.runtime.observe import Observer
 from interlace.runtime.runtime import Runtime
 from interlace.runtime.solver import InlineSolver
 from interlace.sim.arrivals import Arrivals
+from interlace.sim.provider import SimulatedProvider
 from interlace.sim.record import Record, Recorder
 from interlace.sim.scenario import Scenario
 
@@ -99,14 +101,25 @@ class _Source:
 def _runtime(scenario: Scenario, clock: SimClock, observers: Sequence[Observer]) -> Runtime:
     system = _pinned(scenario.system, scenario.plan)
     truth: Mapping[str, Profile] = scenario.truth
-    devices = {gpu.id: scenario.device(gpu, clock, truth) for gpu in scenario.fleet.gpus}
-    solver = InlineSolver(system, clock, scenario.plan_ms)
-    engine = Engine(scenario.fleet, system)
-    runtime = Runtime(engine, clock, devices, solver, observers, scenario.epoch_ms)
+
+    def device(gpu: Gpu) -> Device:
+        return scenario.device(gpu, clock, truth)
+
+    reserve = scenario.reserve
+    provider = SimulatedProvider(scenario.fleet, reserve, clock, device) if reserve else None
+    runtime = Runtime(
+        Engine(scenario.fleet, system, reserve.gpus if reserve else ()),
+        clock,
+        {gpu.id: device(gpu) for gpu in scenario.fleet.gpus},
+        InlineSolver(system, clock, scenario.plan_ms),
+        observers,
+        scenario.epoch_ms,
+        provider,
+    )
     if scenario.epoch_ms < float("inf"):
         runtime.start()
     return runtime
 
 
 def _pinned(system: System, plan: Plan | None) -> System:
-    return system if plan is None else replace(system, planner=Pinned(plan))
+    return system if plan is None else replace(system, planner=Pinned(plan), packer=Pinned(plan))

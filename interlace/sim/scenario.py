@@ -12,6 +12,7 @@ from interlace.device.base import Device
 from interlace.device.simulated import SimulatedDevice, Timer
 from interlace.policy.base import System
 from interlace.sim.arrivals import Arrivals
+from interlace.sim.provider import Reserve
 
 #: Makes the device that stands for an accelerator, from its true profiles.
 MakeDevice = Callable[[Gpu, Timer, Profiles], Device]
@@ -39,3 +40,5 @@ class Scenario:
     epoch_ms: float = 1000.0
     #: virtual time that making a plan takes
     plan_ms: float = 0.0
+    #: accelerators that can be had; none where the fleet stays as it is
+    reserve: Reserve | None = None

@@ -1,0 +1,74 @@
+"""Accelerators on order, in virtual time: each comes some time after it was asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.device.base import Device
+from interlace.runtime.clock import Clock
+from interlace.runtime.scaling import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Accelerators that can be had beyond those that are there.
+
+    Each comes ``delay_ms`` after it was asked for: minutes for a machine of a cloud, nothing for
+    one that stands idle.
+    """
+
+    gpus: tuple[Gpu, ...]
+    delay_ms: float
+
+
+class SimulatedProvider:
+    """Brings accelerators of a reserve, and takes back what is dismissed, whichever it was."""
+
+    def __init__(
+        self, fleet: Fleet, reserve: Reserve, clock: Clock, device: Callable[[Gpu], Device]
+    ) -> None:
+        self._clock = clock
+        self._device = device
+        self._delay_ms = reserve.delay_ms
+        self._there: dict[str, Gpu] = {gpu.id: gpu for gpu in fleet.gpus}
+        self._spare: list[Gpu] = list(reserve.gpus)
+        self._coming: dict[str, tuple[Gpu, float]] = {}
+
+    def scale(self, wanted: Mapping[str, int], stage: Stage) -> None:
+        """Order what is missing; cancel orders that are not needed any more, the last first."""
+        coming = [gpu for gpu, _ in self._coming.values()]
+        missing = Counter(wanted)
+        missing.subtract(gpu.kind for gpu in (*self._there.values(), *coming))
+        for gpu in list(self._spare):
+            if missing[gpu.kind] > 0:
+                missing[gpu.kind] -= 1
+                self._order(gpu, stage)
+        for gpu in reversed(coming):
+            if missing[gpu.kind] < 0:
+                missing[gpu.kind] += 1
+                del self._coming[gpu.id]
+                self._spare.insert(0, gpu)
+
+    def dismiss(self, gpu: str, stage: Stage) -> None:
+        """Take one that is empty, and have it in reserve again."""
+        self._clock.call_soon(lambda: self._take(gpu, stage))
+
+    def _order(self, gpu: Gpu, stage: Stage) -> None:
+        self._spare.remove(gpu)
+        at_ms = self._clock.now_ms() + self._delay_ms
+        self._coming[gpu.id] = (gpu, at_ms)
+        self._clock.call_at(at_ms, lambda: self._bring(gpu, at_ms, stage))
+
+    def _bring(self, gpu: Gpu, at_ms: float, stage: Stage) -> None:
+        if self._coming.get(gpu.id) != (gpu, at_ms):
+            return  # cancelled, and perhaps ordered again
+        del self._coming[gpu.id]
+        self._there[gpu.id] = gpu
+        stage.join(self._device(gpu))
+
+    def _take(self, gpu: str, stage: Stage) -> None:
+        self._spare.append(self._there.pop(gpu))
+        stage.leave(gpu)
