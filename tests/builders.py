@@ -24,6 +24,7 @@ from interlace.policy.catalog import system as row
 from interlace.runtime.clock import SimClock
 from interlace.runtime.planning import solve
 from interlace.runtime.runtime import Runtime
+from interlace.sim.provider import Reserve, SimulatedProvider
 
 OVERLAP = frozenset({Trait.OVERLAPPED_REORGANISATION})
 
@@ -62,6 +63,7 @@ class World:
         fleet: Fleet | None = None,
         system: System | None = None,
         truth: Mapping[str, Profile] | None = None,
+        reserve: Reserve | None = None,
     ) -> None:
         self.profiles = profiles
         self.fleet = fleet or machine()
@@ -70,7 +72,9 @@ class World:
         self.devices = {
             gpu.id: SimulatedDevice(gpu, self.clock, truth or profiles) for gpu in self.fleet.gpus
         }
-        self.engine = Engine(self.fleet, self.system)
+        self.reserve = reserve.gpus if reserve else ()
+        self.engine = Engine(self.fleet, self.system, self.reserve)
+        self._truth = truth or profiles
         self.replies: list[tuple[float, Reply]] = []
         self.tells: list[Tell] = []
         self.log: list[tuple[float, Event, list[Command]]] = []
@@ -80,6 +84,7 @@ class World:
             self.devices,
             self._solve,
             [lambda now, event, commands: self.log.append((now, event, list(commands)))],
+            scaling=reserve and SimulatedProvider(reserve, self.clock, self._device),
         )
         self.runtime.on_tell = self.tells.append
         self.runtime.start()
@@ -108,6 +113,10 @@ class World:
     def reply_of(self, request: Request) -> Reply:
         (reply,) = [r for _, r in self.replies if r.request.id == request.id]
         return reply
+
+    def _device(self, gpu: Gpu) -> SimulatedDevice:
+        self.devices[gpu.id] = SimulatedDevice(gpu, self.clock, self._truth)
+        return self.devices[gpu.id]
 
     def _answered(self, reply: Reply) -> None:
         self.replies.append((self.clock.now_ms(), reply))

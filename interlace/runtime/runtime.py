@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Protocol
 
+from interlace.core.hardware import Gpu
 from interlace.core.messages import (
     Answer,
     Arrived,
@@ -107,6 +108,11 @@ class Runtime:
             self._expect_deliveries(event, commands)
         for command in commands:
             self._perform(command)
+
+    @property
+    def gpus(self) -> Sequence[Gpu]:
+        """The accelerators that are there."""
+        return [device.gpu for device in self._devices.values()]
 
     def join(self, device: Device) -> None:
         """An accelerator came."""

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from interlace.core.hardware import Gpu
 from interlace.device.base import Device
 
 
 class Stage(Protocol):
     """Where accelerators come and go: the runtime, as a provider sees it."""
+
+    @property
+    def gpus(self) -> Sequence[Gpu]:
+        """Those that are there."""
+        ...
 
     def join(self, device: Device) -> None:
         """An accelerator is there."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from interlace.core.hardware import Fleet, Gpu
+from interlace.core.hardware import Gpu
 from interlace.device.base import Device
 from interlace.runtime.clock import Clock
 from interlace.runtime.scaling import Stage
@@ -27,21 +27,20 @@ class Reserve:
 class SimulatedProvider:
     """Brings accelerators of a reserve, and takes back what is dismissed, whichever it was."""
 
-    def __init__(
-        self, fleet: Fleet, reserve: Reserve, clock: Clock, device: Callable[[Gpu], Device]
-    ) -> None:
+    def __init__(self, reserve: Reserve, clock: Clock, device: Callable[[Gpu], Device]) -> None:
         self._clock = clock
         self._device = device
         self._delay_ms = reserve.delay_ms
-        self._there: dict[str, Gpu] = {gpu.id: gpu for gpu in fleet.gpus}
         self._spare: list[Gpu] = list(reserve.gpus)
         self._coming: dict[str, tuple[Gpu, float]] = {}
+        self._going: set[str] = set()
 
     def scale(self, wanted: Mapping[str, int], stage: Stage) -> None:
         """Order what is missing; cancel orders that are not needed any more, the last first."""
         coming = [gpu for gpu, _ in self._coming.values()]
         missing = Counter(wanted)
-        missing.subtract(gpu.kind for gpu in (*self._there.values(), *coming))
+        missing.subtract(gpu.kind for gpu in stage.gpus if gpu.id not in self._going)
+        missing.subtract(gpu.kind for gpu in coming)
         for gpu in list(self._spare):
             if missing[gpu.kind] > 0:
                 missing[gpu.kind] -= 1
@@ -54,6 +53,7 @@ class SimulatedProvider:
 
     def dismiss(self, gpu: str, stage: Stage) -> None:
         """Take one that is empty, and have it in reserve again."""
+        self._going.add(gpu)
         self._clock.call_soon(lambda: self._take(gpu, stage))
 
     def _order(self, gpu: Gpu, stage: Stage) -> None:
@@ -66,9 +66,11 @@ class SimulatedProvider:
         if self._coming.get(gpu.id) != (gpu, at_ms):
             return  # cancelled, and perhaps ordered again
         del self._coming[gpu.id]
-        self._there[gpu.id] = gpu
         stage.join(self._device(gpu))
 
     def _take(self, gpu: str, stage: Stage) -> None:
-        self._spare.append(self._there.pop(gpu))
-        stage.leave(gpu)
+        self._going.discard(gpu)
+        there = {one.id: one for one in stage.gpus}
+        if gpu in there:  # else it was lost meanwhile
+            self._spare.append(there[gpu])
+            stage.leave(gpu)

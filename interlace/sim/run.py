@@ -106,7 +106,7 @@ def _runtime(scenario: Scenario, clock: SimClock, observers: Sequence[Observer])
         return scenario.device(gpu, clock, truth)
 
     reserve = scenario.reserve
-    provider = SimulatedProvider(scenario.fleet, reserve, clock, device) if reserve else None
+    provider = SimulatedProvider(reserve, clock, device) if reserve else None
     runtime = Runtime(
         Engine(scenario.fleet, system, reserve.gpus if reserve else ()),
         clock,

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from interlace.core.hardware import Trait
-from interlace.core.messages import Carve, Finished, Load, Run, Ticked, Withdrawn, Woke
+from interlace.core.hardware import Fleet, Trait
+from interlace.core.messages import (
+    Carve,
+    Dismiss,
+    Finished,
+    Joined,
+    Left,
+    Load,
+    Run,
+    Ticked,
+    Withdrawn,
+    Woke,
+)
 from interlace.core.request import Outcome, Request
 from interlace.engine.engine import Engine
 from interlace.engine.partitions import Life
+from interlace.perf.memory import needed_bytes
 from interlace.policy.catalog import CATALOG, system
+from interlace.policy.scaling import Fewest
+from interlace.sim.provider import Reserve
 from tests.builders import World, line_profile, machine
 
 MODELS = ("a", "b", "c", "d")
@@ -27,10 +42,22 @@ class EngineMachine(RuleBasedStateMachine):
         name=st.sampled_from(sorted(CATALOG)),
         overlapped=st.booleans(),
         memory=st.sampled_from([10**9, 4_100]),
+        there=st.integers(1, 2),
+        spare=st.integers(0, 2),
+        delay=st.sampled_from([0.0, 50.0, 500.0]),
     )
-    def build(self, name: str, overlapped: bool, memory: int) -> None:
+    def build(
+        self, name: str, overlapped: bool, memory: int, there: int, spare: int, delay: float
+    ) -> None:
         traits = frozenset({Trait.OVERLAPPED_REORGANISATION}) if overlapped else frozenset()
-        self.world = World(TRUTH, machine(memory, traits), system(name))
+        (gpu,) = machine(memory, traits).gpus
+        gpus = [replace(gpu, id=f"g{index}") for index in range(there + spare)]
+        reserve = Reserve(tuple(gpus[there:]), delay) if spare else None
+        # At the pace of a test: what takes half a minute in service takes half a second here.
+        row = system(name)
+        if isinstance(row.scaler, Fewest):
+            row = replace(row, scaler=Fewest(cool_down_ms=200.0, patience_ms=500.0))
+        self.world = World(TRUTH, Fleet(tuple(gpus[:there])), row, reserve=reserve)
         self.sent: list[Request] = []
         self.world.deploy({"a": 40.0, "b": 80.0})
 
@@ -62,9 +89,25 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
-        known = sorted(self.world.devices["g0"]._shares)
+        devices = self.world.devices
+        known = sorted((gpu, name) for gpu in devices for name in devices[gpu]._shares)
         if known:
-            self.world.devices["g0"].kill(data.draw(st.sampled_from(known)))
+            gpu, name = data.draw(st.sampled_from(known))
+            devices[gpu].kill(name)
+
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        """An accelerator disappears, whatever it was doing."""
+        there = sorted(gpu.id for gpu in self.world.engine.state.fleet.gpus)
+        if len(there) > 1:
+            self.world.runtime.leave(data.draw(st.sampled_from(there)))
+
+    @rule(index=st.integers(0, 9))
+    def join(self, index: int) -> None:
+        """An accelerator appears that nobody asked for."""
+        gpu = replace(self.world.fleet.gpus[0], id=f"x{index}")
+        if gpu.id not in {one.id for one in self.world.engine.state.fleet.gpus}:
+            self.world.runtime.join(self.world._device(gpu))
 
     @rule()
     def wake(self) -> None:
@@ -100,6 +143,30 @@ class EngineMachine(RuleBasedStateMachine):
                     assert command.partition not in busy
 
     @invariant()
+    def memory_is_never_exceeded(self) -> None:
+        """What is loaded, being loaded and being unloaded fits, unless one plan alone does not."""
+        state = self.world.engine.state
+        for gpu in state.fleet.gpus:
+            wanted = [s.model for p in state.target.partitions if p.gpu == gpu.id for s in p.slots]
+            there = [m for live in state.lives.values() if live.gpu == gpu.id for m in live.stays]
+            if needed_bytes(wanted, TRUTH) <= gpu.memory_bytes:
+                assert needed_bytes(there, TRUTH) <= gpu.memory_bytes
+
+    @invariant()
+    def nothing_is_asked_of_an_accelerator_that_is_not_there(self) -> None:
+        there = {gpu.id for gpu in self.world.fleet.gpus}
+        for _, event, commands in self.world.log:
+            if isinstance(event, Joined):
+                there.add(event.gpu.id)
+            elif isinstance(event, Left):
+                there.discard(event.gpu)
+            held = {c.gpu for c in commands if isinstance(c, Carve | Load | Run)}
+            assert held <= there
+            for command in commands:
+                if isinstance(command, Dismiss):
+                    there.discard(command.gpu)
+
+    @invariant()
     def states_are_legal(self) -> None:
         for live in self.world.engine.state.lives.values():
             assert live.life is not Life.GONE
@@ -116,7 +183,7 @@ class EngineMachine(RuleBasedStateMachine):
         for at_ms, reply in self.world.replies:
             if reply.outcome is Outcome.OK:
                 assert at_ms <= reply.request.deadline_ms
-        replayed = Engine(self.world.fleet, self.world.system)
+        replayed = Engine(self.world.fleet, self.world.system, self.world.reserve)
         for now_ms, event, commands in self.world.log:
             assert replayed.handle(event, now_ms) == commands
 
