@@ -8,8 +8,8 @@ from typing import Final
 
 #: Factor between the planned and the seen part of all work that counts as a move.
 _MOVED: Final = 1.5
-#: A tick this much early of a period still closes it: clocks are not exact.
-_EARLY: Final = 0.9
+#: A tick this much before the end of a period closes it: clocks are not exact.
+_EARLY_MS: Final = 100.0
 
 
 @dataclass(slots=True)
@@ -43,8 +43,8 @@ class Rates:
 
     def tick(self, now_ms: float) -> bool:
         """Take a sample if a period is over; true if so."""
-        elapsed_ms = now_ms - self._last_ms
-        if elapsed_ms < _EARLY * self._period_ms:
+        elapsed_ms = max(now_ms - self._last_ms, 1.0)
+        if elapsed_ms < self._period_ms - _EARLY_MS:
             return False
         self._last_ms = now_ms
         for meter in self._meters.values():

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from interlace.core.plan import Demand
 from interlace.engine.rates import Rates
+from interlace.engine.reorganise import settled
 from interlace.engine.state import State
 from interlace.policy.base import Scaler
+
+#: A plan that does not stand after this long is not waited for.
+_STUCK_MS: Final = 60_000.0
 
 
 class Watch:
@@ -37,8 +42,11 @@ class Watch:
     def due(self, now_ms: float) -> bool:
         """Close an epoch; true if a plan should be asked for."""
         sampled = self._rates.tick(now_ms)
-        if now_ms - self._since_ms < self._scaler.cool_down_ms:
+        since_ms = now_ms - self._since_ms
+        if since_ms < self._scaler.cool_down_ms:
             return False
+        if since_ms < _STUCK_MS and not settled(self._state.lives, self._state.target):
+            return False  # a plan that never stands before the next serves nobody
         if self._state.served() != self._asked_rps.keys():
             return True
         if not sampled:
