@@ -1,78 +1,130 @@
-"""Gaps and idle shares, as the event stream shows them."""
+"""Gaps and idle shares of a change of plan, by mechanism: make before break, or break first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
-from interlace.core.messages import (
-    Carve,
-    Command,
-    Event,
-    Finished,
-    Load,
-    Release,
-    Run,
-    Ticked,
-    Withdrawn,
-    Work,
-)
-from interlace.core.request import Batch
-from interlace.sim.gaps import Change, Gap, Gaps
+import pytest
 
+from interlace.core.hardware import Fleet
+from interlace.core.messages import Deployed, Planned
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.core.request import Outcome
+from interlace.device.simulated import Costs, SimulatedDevice
+from interlace.engine.engine import Engine
+from interlace.policy.catalog import system
+from interlace.sim.gaps import Gaps
+from tests.builders import OVERLAP, World, line_profile, machine
 
-def _play(*happenings: tuple[float, Event, Sequence[Command]]) -> Gaps:
-    gaps = Gaps()
-    for now_ms, event, commands in happenings:
-        gaps(now_ms, event, commands)
-    return gaps
+#: gpulet section 5.1: a process with its MPS share takes 10 to 15 s, its models included.
+MPS = Costs(carve_ms=12_000.0)
+#: Green contexts are made in less than a millisecond.
+GREEN = Costs(carve_ms=0.5)
+PROFILES = {name: line_profile(name, 2.0, 0.5) for name in "ab"}
 
 
-def _stand(partition: str, share_pct: int, at_ms: float, ready_ms: float) -> list[tuple]:  # type: ignore[type-arg]
-    """A partition with model m, asked for at one time and ready at another."""
-    carve, load = Carve("g", partition, share_pct), Load("g", partition, "m")
-    return [
-        (at_ms, Ticked(), [carve]),
-        (ready_ms, Finished(carve), [load]),
-        (ready_ms, Finished(load), []),
-    ]
+class _Turning:
+    """A planner that turns its answer round each time: a on one half and b on the other."""
+
+    def __init__(self, *plans: Plan) -> None:
+        self._plans, self._asked = plans, 0
+
+    def __call__(
+        self, demand: list[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        self._asked += 1
+        return self._plans[(self._asked - 1) % len(self._plans)]
 
 
-def _gone(partition: str, at_ms: float) -> list[tuple]:  # type: ignore[type-arg]
-    release: Work = Release("g", partition)
-    return [(at_ms, Ticked(), [release]), (at_ms + 1.0, Finished(release), [])]
-
-
-def test_make_before_break_has_no_gap_and_nothing_idle() -> None:
-    gaps = _play(
-        *_stand("p0", 50, 0, 10), *_stand("p1", 50, 100, 120), *_gone("p0", 120), (200, Ticked(), [])
+def _plan(*parts: tuple[str, int, str]) -> Plan:
+    return Plan(
+        tuple(
+            Partition(f"{gpu}:{index}", gpu, share, tuple(Slot(m, 4, 10.0) for m in models))
+            for index, (gpu, share, models) in enumerate(parts)
+        )
     )
-    assert gaps.gaps() == []
-    assert gaps.changes() == [Change("g", 0, 10, 0.0), Change("g", 100, 121, 0.0)]
 
 
-def test_break_before_make_is_a_gap_of_half_an_accelerator() -> None:
-    gaps = _play(
-        *_stand("p0", 50, 0, 10), *_gone("p0", 100), *_stand("p1", 80, 101, 121), (200, Ticked(), [])
-    )
-    assert gaps.gaps() == [Gap("m", 100, 121)]
-    assert gaps.changes()[1] == Change("g", 100, 121, 21 * 0.5)
+def _world(fleet: Fleet, costs: Costs, *plans: Plan) -> tuple[World, Gaps]:
+    row = replace(system("interlace"), planner=_Turning(*plans))
+    world = World(PROFILES, fleet, row)
+    for gpu in fleet.gpus:
+        device = SimulatedDevice(gpu, world.clock, PROFILES, costs)
+        device.on_lost(world.runtime.deliver)
+        world.runtime._devices[gpu.id] = device
+    gaps = Gaps(Engine(fleet, row))
+    world.runtime._observers.append(gaps)
+    world.deploy({"a": 60.0, "b": 60.0})
+    world.run(20_000.0)
+    assert not gaps.gaps
+    return world, gaps
 
 
-def test_a_partition_that_went_with_its_last_batch_closed_when_that_began() -> None:
-    run, release = Run("g", "p0", Batch(1, "m", (), 0)), Release("g", "p0")
-    gaps = _play(
-        *_stand("p0", 100, 0, 10),
-        (90, Ticked(), [run]),
-        (100, Finished(run), [release]),
-        (101, Finished(release), []),
-        *_stand("p1", 100, 101, 121),
-    )
-    assert gaps.gaps() == [Gap("m", 90, 121)]
-    assert gaps.changes()[1] == Change("g", 90, 121, 31.0)
+def _change_under_traffic(world: World, for_ms: float) -> None:
+    """A new plan, with two requests of each model every 10 ms."""
+    world.runtime.deliver(Deployed(()))
+    until_ms = world.clock.now_ms() + for_ms
+    while world.clock.now_ms() < until_ms:
+        for model in "aabb":
+            world.send(model, 60.0)
+        world.run(10.0)
+    world.run(1_000.0)
+    answered = {reply.request.id for _, reply in world.replies}
+    assert len(answered) == len(world.replies) and world.runtime.unanswered == 0
 
 
-def test_a_model_that_was_withdrawn_is_not_missed() -> None:
-    gaps = _play(
-        *_stand("p0", 50, 0, 10), (50, Withdrawn("m"), []), *_gone("p0", 60), (200, Ticked(), [])
-    )
-    assert gaps.gaps() == []
+HALVES = _plan(("g0", 50, "a"), ("g0", 50, "b"))
+WHOLE = _plan(("g0", 100, "ab"))
+
+
+@pytest.mark.parametrize("costs", [MPS, GREEN], ids=["MPS", "green"])
+def test_overlapped_change_has_no_gap_idles_nothing_and_delays_nobody(costs: Costs) -> None:
+    world, gaps = _world(machine(), costs, HALVES, WHOLE)
+    _change_under_traffic(world, 15_000.0)
+    assert gaps.gaps == [] and gaps.open_gaps == []
+    change = gaps.changes[-1]
+    assert change.idle_ms == 0.0
+    assert costs.carve_ms <= change.until_ms - change.from_ms <= costs.carve_ms + 60.0
+    assert {reply.outcome for _, reply in world.replies} == {Outcome.OK}
+
+
+@pytest.mark.parametrize("costs", [MPS, GREEN], ids=["MPS", "green"])
+def test_without_overlap_the_gap_is_the_time_to_stand(costs: Costs) -> None:
+    world, gaps = _world(machine(traits=frozenset()), costs, HALVES, WHOLE)
+    _change_under_traffic(world, 15_000.0)
+    assert {gap.model for gap in gaps.gaps} == {"a", "b"}
+    for gap in gaps.gaps:
+        # The last batch, the release, the carving and the loading of one model or of both.
+        assert 0 <= gap.until_ms - gap.from_ms - costs.carve_ms <= 4.0 + 1.0 + 2 * 5.0
+    assert gaps.changes[-1].idle_ms >= costs.carve_ms
+
+
+def test_without_overlap_two_accelerators_take_turns_and_no_model_is_ever_missing() -> None:
+    gpu = machine(traits=frozenset()).gpus[0]
+    fleet = Fleet((gpu, replace(gpu, id="g1")))
+    halves = _plan(*[(g, 50, m) for g in ("g0", "g1") for m in "ab"])
+    world, gaps = _world(fleet, MPS, halves, _plan(("g0", 100, "ab"), ("g1", 100, "ab")))
+    _change_under_traffic(world, 30_000.0)
+    assert gaps.gaps == []
+    assert gaps.changes[-1].idle_ms == pytest.approx(2 * MPS.carve_ms, rel=0.01)
+
+
+def test_where_memory_holds_one_plan_and_a_half_the_cheapest_goes_first() -> None:
+    """a and b stand alone, and are to be together: 4 instances and 1 more do not fit beside."""
+    weights, one = 1_000, 400
+    heavy = {m: replace(p, activation_bytes=one) for m, p in PROFILES.items()}
+    before = _plan(("g0", 50, "ab"), ("g0", 50, "a"))
+    after = _plan(("g0", 100, "ab"))
+    memory = 2 * weights + 4 * one  # both plans need five instances
+    row = replace(system("interlace"), planner=_Turning(before, after))
+    world = World(heavy, machine(memory, OVERLAP), row)
+    gaps = Gaps(Engine(world.fleet, row))
+    world.runtime._observers.append(gaps)
+    world.deploy({"a": 60.0, "b": 60.0})
+    world.run(1_000.0)
+    _change_under_traffic(world, 500.0)
+    assert gaps.gaps == [], "the second host of a goes; the only one of b stays until the switch"
+    assert any(isinstance(event, Planned) for _, event, _ in world.log)
+    assert {reply.outcome for _, reply in world.replies} <= {Outcome.OK, Outcome.REFUSED}
+    assert 0 < gaps.changes[-1].idle_ms < 500.0

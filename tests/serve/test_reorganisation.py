@@ -1,0 +1,124 @@
+"""Plans change on real cores while requests flow: nothing is lost and no model goes missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from interlace.core.hardware import Fleet
+from interlace.core.messages import Deployed, Deployment, Planned, Release, Solve
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.request import Outcome, Reply, Request
+from interlace.engine.engine import Engine
+from interlace.policy.admission import everyone
+from interlace.policy.catalog import system
+from interlace.runtime.clock import WallClock
+from interlace.runtime.runtime import Runtime
+from interlace.runtime.solver import OnPlanned
+from interlace.sim.gaps import Gaps
+from tests.builders import line_profile
+from tests.device.models import model
+from tests.device.rig import GPU, Rig, settings
+
+MODELS = ("double", "slow")
+KNOWN = {name: model(name) for name in MODELS}
+KEYS = [KNOWN[name].key for name in MODELS]
+
+
+def _plan(*shares: tuple[int, Sequence[str]]) -> Plan:
+    return Plan(
+        tuple(
+            Partition(str(index), GPU, share_pct, tuple(Slot(m, 4, 10.0) for m in models))
+            for index, (share_pct, models) in enumerate(shares)
+        )
+    )
+
+
+class _Traffic:
+    """Requests to both models at a steady pace, from a runtime's clock."""
+
+    def __init__(self, rig: Rig, runtime: Runtime) -> None:
+        self.sent: list[Request] = []
+        self.replies: list[Reply] = []
+        self._rig, self._runtime = rig, runtime
+        self._tensor = rig.floats(KNOWN["double"], [1.0, 2.0]).inputs
+        self.on = True
+
+    def send(self) -> None:
+        if not self.on:
+            return
+        now_ms = self._runtime.clock.now_ms()
+        key = KEYS[len(self.sent) % 4 == 3]
+        request = Request(
+            self._runtime.next_id(), key, now_ms, now_ms + 20_000.0, inputs=self._tensor
+        )
+        self.sent.append(request)
+        self._runtime.submit(request, self._answered)
+        self._runtime.clock.call_at(now_ms + 4.0, self.send)
+
+    def _answered(self, reply: Reply) -> None:
+        self.replies.append(reply)
+        self._runtime.delivered(reply)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(settings(tmp_path))
+    yield rig
+    rig.close()
+
+
+def test_changing_plans_under_traffic_answer_every_request_once(rig: Rig) -> None:
+    plans = [
+        _plan((50, KEYS[:1]), (50, KEYS[1:])),
+        _plan((100, KEYS)),
+        _plan((50, KEYS), (50, KEYS)),
+    ]
+    asked: list[Solve] = []
+
+    def solve(question: Solve, done: OnPlanned) -> None:
+        asked.append(question)
+        answer = Planned(question.ticket, plans[len(asked) % len(plans)])
+        runtime.clock.call_soon(lambda: done(answer))
+
+    fleet = Fleet((rig.device.gpu,))
+    row = replace(system("interlace"), admission=everyone)
+    gaps, released = Gaps(Engine(fleet, row)), Counter[str]()
+
+    def count(now_ms: float, event: object, commands: Sequence[object]) -> None:
+        released.update(one.partition for one in commands if isinstance(one, Release))
+
+    for known in KNOWN.values():
+        rig.device.register(known)
+    runtime = Runtime(
+        Engine(fleet, row),
+        WallClock(rig.loop),
+        {GPU: rig.device},
+        solve,
+        [gaps, count],
+    )
+    profiles = {KEYS[0]: line_profile(KEYS[0], 1.0, 0.1), KEYS[1]: line_profile(KEYS[1], 30.0, 1.0)}
+    demand = [Demand(key, 0.0, 20_000.0, max_batch=4) for key in KEYS]
+    runtime.deliver(Deployed(tuple(Deployment(d, profiles[d.model]) for d in demand)))
+    traffic = _Traffic(rig, runtime)
+    traffic.send()
+
+    async def change() -> None:
+        for _ in range(6):
+            await asyncio.sleep(0.4)
+            runtime.deliver(Deployed(()))
+
+    rig.loop.run_until_complete(change())
+    traffic.on = False
+    rig.wait(lambda: runtime.unanswered == 0)
+    assert Counter(reply.request.id for reply in traffic.replies) == Counter(
+        request.id for request in traffic.sent
+    )
+    assert {reply.outcome for reply in traffic.replies} == {Outcome.OK}
+    assert len(asked) == 7 and len(released) >= 3, "plans were to change"
+    assert gaps.gaps == [] and gaps.open_gaps == []
