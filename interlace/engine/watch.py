@@ -28,12 +28,13 @@ class Watch:
         self._scaler = scaler
         self._asked_rps: dict[str, float] = {}
         self._since_ms = float("-inf")
-        self._lower_since_ms: float | None = None
+        self._trend = 0
+        self._trend_since_ms = 0.0
 
     def asked(self, demand: Sequence[Demand]) -> None:
         """A plan for this demand is being made."""
         self._asked_rps = {one.model: one.rate_rps for one in demand}
-        self._lower_since_ms = None
+        self._trend = 0
 
     def planned(self, now_ms: float) -> None:
         """A plan was made just now."""
@@ -62,13 +63,17 @@ class Watch:
             if self._rates.rate_rps(model) > 0.0
         ]
         if any(move > 0 for move in moves):
-            return True
-        if not any(move < 0 for move in moves):
-            self._lower_since_ms = None
-            return False
-        if self._lower_since_ms is None:
-            self._lower_since_ms = now_ms
-        return now_ms - self._lower_since_ms >= self._scaler.patience_ms
+            return self._for_as_long(1, self._scaler.resolve_ms, now_ms)
+        if any(move < 0 for move in moves):
+            return self._for_as_long(-1, self._scaler.patience_ms, now_ms)
+        self._trend = 0
+        return False
+
+    def _for_as_long(self, trend: int, least_ms: float, now_ms: float) -> bool:
+        """True if rates have moved that way all the time for so long."""
+        if trend != self._trend:
+            self._trend, self._trend_since_ms = trend, now_ms
+        return now_ms - self._trend_since_ms >= least_ms
 
     def _tired(self, now_ms: float) -> bool:
         """True if accelerators have been waited for long enough to do without."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.loading import LoadPlan
-from interlace.core.plan import Demand, Plan, Slot
+from interlace.core.plan import Demand, Elastic, Plan, Slot
 from interlace.core.profile import Profile, Profiles
 from interlace.core.request import Request
 
@@ -92,7 +92,19 @@ class View(Protocol):
     def partitions(self) -> Sequence[PartitionView]: ...
     @property
     def tallies(self) -> Mapping[str, Tally]: ...
-    def queue(self, model: str) -> QueueView: ...
+    def queue(self, model: str) -> QueueView:
+        """What can be launched here: all that waits, or, where inputs are staged, what stands in
+        a row in the model's pool on this accelerator (E2bird section 5.1)."""
+        ...
+
+    def waiting_rows(self, model: str) -> int:
+        """Rows that wait here, whether or not they can be launched at this instant."""
+        ...
+
+    def elastic(self, model: str) -> Elastic | None:
+        """How the model's workers of several sizes are used, where the plan says so."""
+        ...
+
     def hosts(self, model: str) -> Sequence[PartitionView]:
         """Accepting partitions where the model is loaded, on any accelerator."""
         ...
@@ -129,11 +141,15 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a batch of up to ``rows`` rows of ``model`` in ``partition`` now."""
+    """Start a batch of up to ``rows`` rows of ``model`` in ``partition`` now.
+
+    With ``padded_rows`` that many rows are executed, however few there are.
+    """
 
     partition: str
     model: str
     rows: int
+    padded_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +218,11 @@ class Scaler(Protocol):
     @property
     def cool_down_ms(self) -> float:
         """The least time between two plans that rates ask for."""
+        ...
+
+    @property
+    def resolve_ms(self) -> float:
+        """How long rates must have been higher before a plan for more is asked for."""
         ...
 
     @property

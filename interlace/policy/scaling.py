@@ -21,6 +21,7 @@ class Fixed:
     period_ms: float = 1000.0
     weight: float = 0.3
     cool_down_ms: float = 10_000.0
+    resolve_ms: float = 0.0
     patience_ms: float = 30_000.0
 
     def target_rps(self, seen_rps: float) -> float:
@@ -47,6 +48,7 @@ class Algorithm2:
     period_ms: float = 20_000.0
     weight: float = 0.5
     cool_down_ms: float = 0.0
+    resolve_ms: float = 0.0
     patience_ms: float = 0.0
 
     def target_rps(self, seen_rps: float) -> float:
@@ -70,11 +72,15 @@ class Fewest:
     gone, by ``sure`` standard deviations of a smoothed Poisson count; less once the target is
     surely below ``shrink`` of the plan's, for all of ``patience_ms``. The gap between the two
     thresholds is the hysteresis: a rate that stays where it was planned asks for nothing.
+
+    After a jump three samples are waited for: by then the smoothed rate with its margin has come
+    as far as the true one. To plan at once would plan for half of the jump, and again later.
     """
 
     period_ms: float = 1000.0
-    weight: float = 0.3
+    weight: float = 0.5
     cool_down_ms: float = 10_000.0
+    resolve_ms: float = 2_000.0
     patience_ms: float = 30_000.0
     margin: float = 1.15
     shrink: float = 0.8

@@ -53,7 +53,7 @@ class _Traffic:
         if not self.on:
             return
         now_ms = self._runtime.clock.now_ms()
-        key = KEYS[len(self.sent) % 4 == 3]
+        key = KEYS[len(self.sent) % 40 == 39]
         request = Request(
             self._runtime.next_id(), key, now_ms, now_ms + 20_000.0, inputs=self._tensor
         )
