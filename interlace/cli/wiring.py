@@ -25,6 +25,7 @@ from interlace.measure.store import ProfileStore
 from interlace.policy.base import System
 from interlace.runtime.clock import WallClock
 from interlace.runtime.runtime import Runtime
+from interlace.runtime.scaling import NoScaling
 from interlace.runtime.solver import ExecutorSolver
 from interlace.server.admin import Admin
 from interlace.server.dataplane import DataPlane
@@ -85,6 +86,7 @@ class Assembly:
             {self.device.gpu.id: self.device},
             solver,
             [Executions(self.table)],
+            scaling=NoScaling(say),
         )
         self.plane = DataPlane(self.runtime, self.table, self.arenas)
         self.registry = Registry()
