@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from math import log
+from random import Random
+from typing import Final
 
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
@@ -13,8 +15,10 @@ from interlace.core.messages import (
     Finished,
     Load,
     Lost,
+    PartitionWork,
     Release,
     Run,
+    Stage,
     Unload,
     Work,
 )
@@ -22,40 +26,58 @@ from interlace.core.model import Model
 from interlace.core.profile import Profiles
 from interlace.core.request import Timing
 from interlace.device.base import Done
+from interlace.device.virtual.contention import Busy
+from interlace.device.virtual.copying import Copying
+from interlace.device.virtual.costs import MECHANISMS, Costs
+from interlace.device.virtual.holding import Holding
+from interlace.device.virtual.physics import Physics
+from interlace.device.virtual.progress import Progress, Timer
 from interlace.perf.latency import Surface, surface
 
+__all__ = ["MECHANISMS", "Costs", "Physics", "SimulatedDevice", "Timer"]
 
-class Timer(Protocol):
-    """The part of a clock that a simulated device needs."""
+#: Standard normal quantile of 95 %.
+_Q95: Final = 1.645
 
-    def now_ms(self) -> float: ...
-    def call_at(self, at_ms: float, call: Callable[[], None]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What reorganising costs on this mechanism, in ms."""
-
-    carve_ms: float = 100.0
-    release_ms: float = 1.0
-    unload_ms: float = 1.0
+_Entry = tuple[PartitionWork, Done]
 
 
 class SimulatedDevice:
-    """Executes work in virtual time; partitions side by side, work inside one in order."""
+    """Executes work in virtual time; partitions side by side, work inside one in order.
 
-    def __init__(self, gpu: Gpu, timer: Timer, truth: Profiles, costs: Costs | None = None) -> None:
+    With nothing but ``gpu``, ``timer`` and ``truth`` a batch takes its profile's median.
+    ``physics`` adds what the papers measure beside: interference, contention, copies, host costs,
+    jitter.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        timer: Timer,
+        truth: Profiles,
+        costs: Costs | None = None,
+        physics: Physics | None = None,
+    ) -> None:
         self.gpu: Gpu = gpu
         self._timer = timer
         self._truth = truth
-        self._costs = costs or Costs()
+        self._physics = physics or Physics()
+        self._costs = costs or self._physics.costs
         self._surfaces: dict[str, Surface] = {}
-        self._shares: dict[str, int] = {}
-        self._loaded: dict[str, set[str]] = {}
-        self._free_at_ms: dict[str, float] = {}
-        self._pending: dict[str, list[tuple[Work, Done]]] = {}
+        self._holding = Holding(gpu, truth)
+        self._copying = Copying(timer, self._physics)
+        self._progress = Progress(timer, self._physics.interference, self._physics.contention)
+        self._queues: dict[str, deque[_Entry]] = {}
+        self._fresh: set[tuple[str, str]] = set()
+        self._faults: dict[type[PartitionWork], deque[Failure]] = {}
+        self._random = Random(f"{self._physics.seed}/{gpu.id}")
         self._lost: Callable[[Lost], None] = lambda lost: None
         self._closed = False
+
+    @property
+    def partitions(self) -> dict[str, int]:
+        """Partitions that are carved, and their shares."""
+        return self._holding.shares
 
     def register(self, model: Model) -> None:
         """Nothing to read: a simulated model is its profile."""
@@ -70,91 +92,125 @@ class SimulatedDevice:
         self._lost = lost
 
     def do(self, work: Work, done: Done) -> None:
-        name = work.partition
+        if isinstance(work, Stage):
+            self._stage(work, done)
+            return
         refusal = self._refusal(work)
         if refusal is not None:
             failed = Finished(work, failure=Failure(refusal))
             self._timer.call_at(self._timer.now_ms(), lambda: done(failed))
             return
-        self._enter(work)
-        start_ms = max(self._timer.now_ms(), self._free_at_ms.get(name, 0.0))
-        end_ms = start_ms + self._cost_ms(work)
-        self._free_at_ms[name] = end_ms
-        entry = (work, done)
-        self._pending.setdefault(name, []).append(entry)
-        self._timer.call_at(end_ms, lambda: self._end(name, entry))
+        self._holding.enter(work)
+        queue = self._queues.setdefault(work.partition, deque())
+        queue.append((work, done))
+        if len(queue) == 1:
+            self._begin(queue[0])
+
+    # ------------------------------------------------------------------------------- faults
 
     def kill(self, partition: str, detail: str = "killed") -> None:
         """Inject the death of a partition: what it holds fails, then it is lost."""
-        held = self._pending.pop(partition, [])
+        held = self._queues.pop(partition, deque())
+        self._progress.drop(partition)
         # First gone, then told of: work that is sent in answer must find no partition.
-        self._forget_partition(partition)
+        self._holding.forget(partition)
         for work, done in held:
             done(Finished(work, failure=Failure(detail, fatal=True)))
         self._lost(Lost(self.gpu.id, partition, detail))
 
+    def fail_next(self, kind: type[PartitionWork], detail: str) -> None:
+        """Make the next piece of work of that kind fail, without harm to its partition."""
+        self._faults.setdefault(kind, deque()).append(Failure(detail))
+
+    def stall(self, for_ms: float) -> None:
+        """Nothing that runs gets on for that long."""
+        self._progress.stall(for_ms)
+
     def close(self) -> None:
         """Fail what is unfinished."""
         self._closed = True
-        for entries in list(self._pending.values()):
-            for work, done in entries:
-                done(Finished(work, failure=Failure("the device is closed")))
-        self._pending.clear()
-        self._loaded.clear()
+        self._progress.clear()
+        held = [entry for queue in self._queues.values() for entry in queue]
+        self._queues.clear()
+        self._holding.clear()
+        for work, done in held:
+            done(Finished(work, failure=Failure("the device is closed")))
 
-    def _refusal(self, work: Work) -> str | None:
-        """Why this work is impossible after all that was asked before it."""
-        name = work.partition
+    # -------------------------------------------------------------------------- one piece of work
+
+    def _refusal(self, work: PartitionWork) -> str | None:
         if self._closed:
             return f"{self.gpu.id} is closed"
-        if isinstance(work, Carve):
-            if name in self._shares:
-                return f"partition '{name}' of {self.gpu.id} exists already"
-            if work.share_pct not in self.gpu.shares_pct:
-                return f"a share of {work.share_pct} %: expected one of {self.gpu.shares_pct}"
-            return None
-        if name not in self._loaded:
-            return f"no partition '{name}' on {self.gpu.id}"
-        match work:
-            case Load(model=model) if model not in self._truth:
-                return f"{model} has no profile here"
-            case Run(batch=batch) if batch.model not in self._loaded[name]:
-                return f"model {batch.model} is not loaded in partition '{name}'"
-        return None
+        return self._holding.refusal(work)
 
-    def _enter(self, work: Work) -> None:
-        name = work.partition
-        match work:
-            case Carve(share_pct=share_pct):
-                self._shares[name] = share_pct
-                self._loaded[name] = set()
-            case Load(model=model):
-                self._loaded[name].add(model)
-            case Unload(model=model):
-                self._loaded[name].discard(model)
-            case Release():
-                del self._loaded[name]
+    def _stage(self, stage: Stage, done: Done) -> None:
+        ended_ms = self._copying.staged_ms(stage)
 
-    def _forget_partition(self, name: str) -> None:
-        self._shares.pop(name, None)
-        self._loaded.pop(name, None)
-        self._free_at_ms.pop(name, None)
+        def end() -> None:
+            closed = Failure(f"{self.gpu.id} is closed") if self._closed else None
+            done(Finished(stage, failure=closed))
 
-    def _end(self, name: str, entry: tuple[Work, Done]) -> None:
-        entries = self._pending.get(name, [])
-        if entry not in entries:
-            return  # died or was closed meanwhile
-        entries.remove(entry)
+        self._timer.call_at(ended_ms, end)
+
+    def _begin(self, entry: _Entry) -> None:
+        work = entry[0]
+        if isinstance(work, Run):
+            self._run(work, entry)
+            return
+        if isinstance(work, Load):
+            self._fresh.add((work.partition, work.model))
+        self._timer.call_at(self._timer.now_ms() + self._cost_ms(work), lambda: self._end(entry))
+
+    def _run(self, run: Run, entry: _Entry) -> None:
+        """Copy in, execute, copy out; each only where there is something to do."""
+        name, batch = run.partition, run.batch
+        share_pct = self._holding.shares[name]
+        latency = self._surface(batch.model)
+        work_ms = latency.latency_ms(batch.run_rows, share_pct) * self._spread(run)
+        if self._costs.hand_over_ms and (name, batch.model) in self._fresh:
+            work_ms += self._costs.hand_over_ms
+        self._fresh.discard((name, batch.model))
+        busy = Busy(batch.model, batch.run_rows, share_pct, latency)
+
+        def execute() -> None:
+            began_ms = self._timer.now_ms()
+            if self._head(name) is entry:
+                self._progress.begin(name, busy, work_ms, lambda: executed(began_ms))
+
+        def executed(began_ms: float) -> None:
+            took_ms = self._timer.now_ms() - began_ms
+            self._copying.after(run, lambda: self._end(entry, took_ms))
+
+        self._copying.before(run, execute)
+
+    def _head(self, partition: str) -> _Entry | None:
+        queue = self._queues.get(partition)
+        return queue[0] if queue else None
+
+    def _end(self, entry: _Entry, took_ms: float = 0.0) -> None:
         work, done = entry
+        if self._head(work.partition) is not entry:
+            return  # died or was closed meanwhile
+        queue = self._queues[work.partition]
+        queue.popleft()
+        faults = self._faults.get(type(work))
+        if faults:
+            self._holding.undo(work)
+            result = Finished(work, failure=faults.popleft())
+        else:
+            result = self._result(work, took_ms)
         if isinstance(work, Release):
-            self._forget_partition(name)
-        done(self._result(work))
+            self._holding.forget(work.partition)
+            del self._queues[work.partition]
+        elif queue:
+            self._begin(queue[0])
+        done(result)
 
-    def _result(self, work: Work) -> Finished:
+    def _result(self, work: PartitionWork, took_ms: float) -> Finished:
         match work:
             case Run(batch=batch):
                 outputs = tuple(() for _ in batch.requests)
-                return Finished(work, outputs, timing=Timing(infer_ms=self._cost_ms(work)))
+                return Finished(work, outputs, timing=Timing(infer_ms=took_ms))
             case Load(model=model):
                 return Finished(work, resident_bytes=self._truth[model].weights_bytes)
             case Carve(share_pct=share_pct):
@@ -163,21 +219,27 @@ class SimulatedDevice:
             case _:
                 return Finished(work)
 
-    def _cost_ms(self, work: Work) -> float:
+    def _cost_ms(self, work: PartitionWork) -> float:
         match work:
-            case Run(batch=batch, partition=name):
-                known = self._surface(batch.model)
-                return known.latency_ms(batch.rows, self._shares[name]) if known else 0.0
             case Carve():
                 return self._costs.carve_ms
             case Load(model=model):
                 return self._truth[model].load_ms
             case Unload():
                 return self._costs.unload_ms
-            case Release():
+            case _:
                 return self._costs.release_ms
 
-    def _surface(self, model: str) -> Surface | None:
-        if model not in self._surfaces and model in self._truth:
+    def _spread(self, run: Run) -> float:
+        """The factor between this execution and the median one."""
+        if not self._physics.jitter:
+            return 1.0
+        points = self._truth[run.batch.model].points
+        ratios = [p.p95_ms / p.median_ms for p in points.values() if p.median_ms > 0]
+        sigma = log(max(1.0, sum(ratios) / len(ratios))) / _Q95
+        return self._random.lognormvariate(0.0, sigma)
+
+    def _surface(self, model: str) -> Surface:
+        if model not in self._surfaces:
             self._surfaces[model] = surface(self._truth[model], "median_ms")
-        return self._surfaces.get(model)
+        return self._surfaces[model]

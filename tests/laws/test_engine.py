@@ -90,7 +90,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
         devices = self.world.devices
-        known = sorted((gpu, name) for gpu in devices for name in devices[gpu]._shares)
+        known = sorted((gpu, name) for gpu in devices for name in devices[gpu].partitions)
         if known:
             gpu, name = data.draw(st.sampled_from(known))
             devices[gpu].kill(name)

@@ -1,0 +1,1 @@
+"""What a simulated accelerator is made of: progress, contention, copies, mechanisms, faults."""

@@ -1,0 +1,100 @@
+"""What becomes of batches that together ask for more of an accelerator than there is."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from interlace.perf.latency import Surface
+
+#: A model needs the smallest share at which it is within this factor of its best latency.
+_ENOUGH = 1.05
+
+
+class Busy(NamedTuple):
+    """A batch that runs: its rows, the share it may use, and its latencies alone."""
+
+    model: str
+    rows: int
+    share_pct: int
+    latency: Surface
+
+
+class Contention(Protocol):
+    """Speeds, each in (0, 1] of that alone, of batches whose shares add up to more than 100."""
+
+    def __call__(self, running: Sequence[Busy]) -> Sequence[float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EqualRows:
+    """Every row in flight has an equal part of what its model gets; models share by their needs.
+
+    Workers of one model that run together take what one batch of all their rows takes: E2bird's
+    hypothesis of equal resource sharing (section 7.2), confirmed by its Figure 7 up to 64 workers.
+    Each worker beyond the first costs ``switch_part`` of that more, for switching between streams:
+    the papers measure it (Figures 7 and 12) without giving a law, so it is a setting.
+
+    Between models the hardware is first come, first served; with no say in it each gets SMs in
+    proportion to what it could use: the smallest share at which it is nearly as fast as alone.
+    Where those needs fit together nobody is slowed.
+    """
+
+    switch_part: float = 0.0
+
+    def __call__(self, running: Sequence[Busy]) -> Sequence[float]:
+        if len(running) == 1:
+            return (1.0,)
+        together = _together(running)
+        needs = {model: _need_pct(busy) for model, busy in together.items()}
+        total_pct = sum(needs.values())
+        scale = min(1.0, 100.0 / total_pct)
+        slower = 1.0 + self.switch_part * (len(running) - 1)
+        speeds: list[float] = []
+        for one in running:
+            group = together[one.model]
+            share_pct = float(group.share_pct) if scale == 1.0 else needs[one.model] * scale
+            all_ms = _latency_ms(group.latency, group.rows, share_pct)
+            alone_ms = _latency_ms(one.latency, one.rows, one.share_pct)
+            speeds.append(min(1.0, alone_ms / (all_ms * slower)))
+        return speeds
+
+
+def _together(running: Sequence[Busy]) -> Mapping[str, Busy]:
+    """The batches of each model as one: rows added up, in the widest of their shares."""
+    groups: dict[str, Busy] = {}
+    for one in running:
+        seen = groups.get(one.model)
+        if seen is None:
+            groups[one.model] = one
+        else:
+            share_pct = max(seen.share_pct, one.share_pct)
+            groups[one.model] = seen._replace(rows=seen.rows + one.rows, share_pct=share_pct)
+    return groups
+
+
+def _need_pct(busy: Busy) -> float:
+    """The smallest share, in steps of 5, at which a batch is nearly as fast as in its own."""
+    best_ms = _latency_ms(busy.latency, busy.rows, busy.share_pct)
+    for share_pct in range(5, busy.share_pct, 5):
+        if _latency_ms(busy.latency, busy.rows, share_pct) <= best_ms * _ENOUGH:
+            return float(share_pct)
+    return float(busy.share_pct)
+
+
+def _latency_ms(latency: Surface, rows: int, share_pct: float) -> float:
+    """The latency at any share: a line between measured ones, more in proportion below them all.
+
+    Planners are promised nothing between measured shares; hardware does not step there.
+    """
+    shares = latency.shares_pct
+    if share_pct <= shares[0]:
+        return latency.latency_ms(rows, shares[0]) * shares[0] / share_pct
+    if share_pct >= shares[-1]:
+        return latency.latency_ms(rows, shares[-1])
+    above = bisect_left(shares, share_pct)
+    low, high = shares[above - 1], shares[above]
+    slow_ms, fast_ms = latency.latency_ms(rows, low), latency.latency_ms(rows, high)
+    return slow_ms + (fast_ms - slow_ms) * (share_pct - low) / (high - low)

@@ -1,0 +1,79 @@
+"""What happens around an execution: host work, inputs copied in, outputs copied out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from interlace.core.messages import Run, Stage
+from interlace.device.virtual.physics import Physics
+from interlace.device.virtual.progress import Timer
+from interlace.device.virtual.station import Station
+
+Call = Callable[[], None]
+
+
+class Copying:
+    """The host thread and the two copy engines of one accelerator.
+
+    A batch's inputs are copied before it begins, unless they lie in the pool already: copies into
+    the pool go on beside executions, which is what the pool is for (E2bird Figure 6).
+    """
+
+    def __init__(self, timer: Timer, physics: Physics) -> None:
+        self._timer = timer
+        self._physics = physics
+        self._host, self._inward, self._outward = Station(), Station(), Station()
+        self._plain = physics.host is None and physics.link is None
+
+    def before(self, run: Run, then: Call) -> None:
+        """Launch and copy in; ``then`` at once if there is nothing to do."""
+        if self._plain:
+            then()
+            return
+        at_ms = self._timer.now_ms()
+        if self._physics.host is not None:
+            at_ms = self._host.take(at_ms, self._physics.host.launch_ms)
+        copy_ms = self._inputs_ms(run)
+        if copy_ms > 0:
+            at_ms = self._inward.take(at_ms, copy_ms)
+        self._at(at_ms, then)
+
+    def after(self, run: Run, then: Call) -> None:
+        """Copy out and make the end known; ``then`` at once if there is nothing to do."""
+        if self._plain:
+            then()
+            return
+        at_ms = self._timer.now_ms()
+        copy_ms = self._outputs_ms(run)
+        if copy_ms > 0:
+            at_ms = self._outward.take(at_ms, copy_ms)
+        if self._physics.host is not None:
+            at_ms = self._host.take(at_ms, self._physics.host.sync_ms)
+        self._at(at_ms, then)
+
+    def staged_ms(self, stage: Stage) -> float:
+        """When a request's inputs lie in the pool."""
+        transfer = self._physics.transfers.get(stage.request.model)
+        if transfer is None or self._physics.link is None:
+            return self._timer.now_ms()
+        copy_ms = self._physics.link.copied_ms(transfer.input_bytes * stage.request.rows)
+        return self._inward.take(self._timer.now_ms(), copy_ms)
+
+    def _inputs_ms(self, run: Run) -> float:
+        link, batch = self._physics.link, run.batch
+        transfer = self._physics.transfers.get(batch.model)
+        if link is None or transfer is None or batch.slot is not None:
+            return 0.0
+        return link.gathered_ms(transfer.input_bytes * batch.run_rows, len(batch.requests))
+
+    def _outputs_ms(self, run: Run) -> float:
+        link, transfer = self._physics.link, self._physics.transfers.get(run.batch.model)
+        if link is None or transfer is None:
+            return 0.0
+        return link.copied_ms(transfer.output_bytes * run.batch.run_rows)
+
+    def _at(self, at_ms: float, then: Call) -> None:
+        if at_ms <= self._timer.now_ms():
+            then()
+        else:
+            self._timer.call_at(at_ms, then)

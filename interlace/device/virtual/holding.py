@@ -1,0 +1,82 @@
+"""Which partitions a simulated accelerator has, what they hold, and whether there is room."""
+
+from __future__ import annotations
+
+from interlace.core.hardware import Gpu
+from interlace.core.messages import Carve, Load, PartitionWork, Release, Run, Unload
+from interlace.core.profile import Profiles
+from interlace.perf.memory import holds, needed_bytes
+
+
+class Holding:
+    """Partitions and models after all that was asked for, done or not."""
+
+    def __init__(self, gpu: Gpu, truth: Profiles) -> None:
+        self._gpu = gpu
+        self._truth = truth
+        self.shares: dict[str, int] = {}
+        self._loaded: dict[str, set[str]] = {}
+
+    def refusal(self, work: PartitionWork) -> str | None:
+        """Why this work is impossible, ``None`` if it is not."""
+        name, gpu = work.partition, self._gpu
+        if isinstance(work, Carve):
+            if name in self.shares:
+                return f"partition '{name}' of {gpu.id} exists already"
+            if work.share_pct not in gpu.shares_pct:
+                return f"a share of {work.share_pct} %: expected one of {gpu.shares_pct}"
+            return None
+        if name not in self._loaded:
+            return f"no partition '{name}' on {gpu.id}"
+        match work:
+            case Load(model=model) if model not in self._truth:
+                return f"{model} has no profile here"
+            case Load(model=model):
+                return self._crowded(name, model)
+            case Run(batch=batch) if batch.model not in self._loaded[name]:
+                return f"model {batch.model} is not loaded in partition '{name}'"
+        return None
+
+    def enter(self, work: PartitionWork) -> None:
+        """Take note of work that begins some time."""
+        name = work.partition
+        match work:
+            case Carve(share_pct=share_pct):
+                self.shares[name] = share_pct
+                self._loaded[name] = set()
+            case Load(model=model):
+                self._loaded[name].add(model)
+            case Unload(model=model):
+                self._loaded[name].discard(model)
+            case Release():
+                del self._loaded[name]
+
+    def undo(self, work: PartitionWork) -> None:
+        """That work failed: what it would have made is not there."""
+        match work:
+            case Carve(partition=name):
+                self.forget(name)
+            case Load(partition=name, model=model):
+                self._loaded[name].discard(model)
+
+    def forget(self, name: str) -> None:
+        self.shares.pop(name, None)
+        self._loaded.pop(name, None)
+
+    def clear(self) -> None:
+        self.shares.clear()
+        self._loaded.clear()
+
+    def _crowded(self, partition: str, model: str) -> str | None:
+        """Why the model finds no room beside what is held; weights count as in plans."""
+        held = [
+            (self.shares[name], [*models, model] if name == partition else [*models])
+            for name, models in self._loaded.items()
+        ]
+        if model in self._loaded[partition] or holds(self._gpu, held, self._truth):
+            return None
+        wanted = needed_bytes([one for _, models in held for one in models], self._truth)
+        return (
+            f"no memory for {model} in partition '{partition}' of {self._gpu.id}: with it "
+            f"{wanted} bytes would be held, and there are {self._gpu.memory_bytes}"
+        )

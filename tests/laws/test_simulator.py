@@ -1,0 +1,84 @@
+"""Laws of simulated runs: Little's law, M/D/1, one answer each, the same for equal seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.request import Outcome
+from interlace.policy.admission import everyone
+from interlace.policy.catalog import CATALOG, system
+from interlace.sim.arrivals import Arrivals, mixed
+from interlace.sim.record import Record
+from interlace.sim.run import simulate
+from interlace.sim.scenario import Scenario
+from interlace.sim.workload.renewal import Gamma, poisson
+from tests.builders import line_profile, machine
+
+FLEET = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100)),))
+
+
+def _single(load: float, seconds: float = 60.0, seed: int = 0) -> Record:
+    """One model on one partition, a row at a time, 2 ms each, nothing refused."""
+    profile = line_profile("a", 0.0, 2.0, speedup=1.0, max_batch=1)
+    rate_rps = load * 500.0
+    demand = Demand("a", rate_rps, 1e6, max_batch=1)
+    plan = Plan((Partition("p", "g0", 100, (Slot("a", 1, rate_rps),)),))
+    one = replace(system("temporal"), admission=everyone)
+    arrivals = mixed({"a": poisson(rate_rps)}, seconds, seed)
+    profiles = {"a": profile}
+    return simulate(Scenario(one, FLEET, (demand,), profiles, profiles, arrivals, plan))
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_waiting_times_are_those_of_m_d_1(load: float) -> None:
+    """Pollaczek and Khinchine: W = rho s / (2 (1 - rho)) for constant service times s."""
+    waits_ms = [one.started_ms - one.arrived_ms for one in _single(load, 120.0).served]
+    expected_ms = load * 2.0 / (2.0 * (1.0 - load))
+    assert np.mean(waits_ms) == pytest.approx(expected_ms, rel=0.08)
+
+
+def test_littles_law() -> None:
+    """The mean number present is the arrival rate times the mean time present."""
+    record = _single(0.7)
+    arrived = np.array([one.arrived_ms for one in record.served])
+    answered = np.array([one.answered_ms for one in record.served])
+    changes = np.concatenate([arrived, answered])
+    steps = np.concatenate([np.ones(len(arrived)), -np.ones(len(answered))])
+    order = np.argsort(changes, kind="stable")
+    times, present = changes[order], np.cumsum(steps[order])
+    span_ms = times[-1] - times[0]
+    mean_present = float(np.sum(present[:-1] * np.diff(times)) / span_ms)
+    rate = len(arrived) / span_ms
+    assert mean_present == pytest.approx(rate * float(np.mean(answered - arrived)), rel=1e-9)
+
+
+def _arrivals(seed: int) -> Arrivals:
+    return mixed({f"m{i}": Gamma(150.0, 2.0) for i in range(3)}, 3.0, seed)
+
+
+def _mixed(name: str, seed: int) -> Record:
+    profiles = {f"m{i}": line_profile(f"m{i}", 1.0 + i, 0.5) for i in range(3)}
+    demand = tuple(Demand(model, 150.0, 40.0) for model in profiles)
+    return simulate(Scenario(system(name), machine(), demand, profiles, profiles, _arrivals(seed)))
+
+
+@pytest.mark.parametrize("name", sorted(CATALOG))
+def test_every_system_answers_everyone_once_and_alike_for_one_seed(name: str) -> None:
+    first, again, other = _mixed(name, 1), _mixed(name, 1), _mixed(name, 2)
+    assert repr(first) == repr(again)
+    assert repr(first) != repr(other)
+    sent = Counter(_arrivals(1).models[which] for which in _arrivals(1).which)
+    assert Counter(one.model for one in first.served) == sent
+    for one in first.served:
+        if one.outcome is Outcome.OK:
+            assert one.answered_ms <= one.deadline_ms
+        if one.outcome in (Outcome.OK, Outcome.LATE):
+            assert one.arrived_ms <= one.started_ms < one.answered_ms
+    shares = {span.partition: span.share_pct for span in first.spans}
+    assert all(shares[run.partition] == run.share_pct for run in first.executions)
