@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -35,19 +36,24 @@ def known() -> dict[str, Profile]:
 
 
 def highest_rps(planner: Planner, name: str, gpus: int) -> float:
-    """The largest rate of a mix's models that the planner serves in full, within 0.1 %.
-
-    Found by doubling and halving, as if who serves a rate served all lower ones.
-    """
+    """The largest rate of a mix's models that the planner serves in full."""
     fitting, there = fleet(GPU, gpus), known()
 
     def serves(rate_rps: float) -> bool:
         return not planner(mix(name, rate_rps), fitting, there, Plan()).unserved_rps
 
+    return largest_rps(serves)
+
+
+def largest_rps(serves: Callable[[float], bool], exactly: float = _EXACTLY) -> float:
+    """The largest rate for which ``serves`` is true, within 0.1 %.
+
+    Found by doubling and halving, as if who serves a rate served all lower ones.
+    """
     low = high = _LOWEST_RPS
     while high < _TOP_RPS and serves(high):
         low, high = high, high * 2.0
-    while high / low > _EXACTLY:
+    while high / low > exactly:
         middle = (low * high) ** 0.5
         low, high = (middle, high) if serves(middle) else (low, middle)
     return low

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from interlace.core.hardware import Fleet
@@ -21,6 +21,8 @@ from interlace.policy.cuts import Cut, Glet, cuts, partitions
 _ROUNDING: Final = 1e-9
 #: A newcomer makes its neighbours' batches larger and so slows itself: parts of its rate to try.
 _PARTS: Final = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
+#: How often what neighbours gave up is placed anew.
+_ROUNDS: Final = 4
 _UNDISTURBED: Final = ConstantFactor(1.0)
 
 
@@ -34,7 +36,8 @@ class Gpulet:
       merging would give back is not taken. The smallest glet whose cycle takes the whole rate does.
     - Where no empty glet is left (line 4), a shared one takes the highest part that fits.
     - Interference (line 20) is that of the models and batches on the rest of the accelerator, and
-      those must keep their own SLOs beside the newcomer.
+      those must keep their own SLOs beside the newcomer. A neighbour that cannot gives up part of
+      its rate, which is placed anew, as the published code does; only if less is lost than won.
     - No slack is left unplanned and no rate is raised, as the published code does.
     """
 
@@ -47,11 +50,18 @@ class Gpulet:
         tables = Tables(profiles)
         asked = checked(demand, fleet, tables)
         search = _Search(self, fleet, tables)
-        unserved: dict[str, float] = {}
-        for one in sorted(asked.wanted, key=lambda d: (d.rate_rps * d.slo_ms, d.model)):  # line 2
-            left_rps = search.place(one)
-            if left_rps > one.rate_rps * _ROUNDING:
-                unserved[one.model] = left_rps
+        order = sorted(asked.wanted, key=lambda d: (d.rate_rps * d.slo_ms, d.model))  # line 2
+        left = {one.model: search.place(one, one.rate_rps) for one in order}
+        for _ in range(_ROUNDS):
+            for one in order:
+                shed_rps = search.shed.pop(one.model, 0.0)
+                if shed_rps:
+                    left[one.model] += search.place(one, shed_rps)
+        unserved = {
+            one.model: left[one.model] + search.shed.get(one.model, 0.0)
+            for one in order
+            if left[one.model] + search.shed.get(one.model, 0.0) > one.rate_rps * _ROUNDING
+        }
         reasons = dict.fromkeys(unserved, "every partition that could hold it is full")
         return asked.plan(partitions(search.cuts), unserved, reasons)
 
@@ -67,10 +77,12 @@ class _Search:
         self._allocated: list[tuple[int, int, int, Glet, Cut]] = []
         #: Part of its time that a glet is busy at least, by ``Tables.saturated_rps``.
         self._busy: dict[Glet, float] = {}
+        #: Rates that neighbours of newcomers gave up.
+        self.shed: dict[str, float] = {}
 
-    def place(self, one: Demand) -> float:
-        """Allocate glets for a model until its rate is met or nothing fits; the rate left over."""
-        left_rps = one.rate_rps
+    def place(self, one: Demand, rate_rps: float) -> float:
+        """Allocate glets for a rate until it is met or nothing fits; what is left over."""
+        left_rps = rate_rps
         efficient = self._tables.efficient_pct(one, self._shares)  # line 6
         while efficient is not None and left_rps > one.rate_rps * _ROUNDING:  # line 4
             required = self._tables.required_pct(one, left_rps, self._shares)  # line 7
@@ -104,6 +116,7 @@ class _Search:
                 continue
             glet = Glet(share_pct)
             placed_rps = self._fill(cut, glet, one, rate_rps)
+            placed_rps = placed_rps or self._crowd(cut, glet, one, rate_rps)
             if placed_rps:
                 cut.add(glet)
                 insort(self._allocated, (share_pct, index, len(cut.glets), glet, cut))
@@ -144,6 +157,43 @@ class _Search:
                 self._count(glet, one, rate_rps)
                 return rate_rps
         return 0.0
+
+    def _crowd(self, cut: Cut, glet: Glet, one: Demand, limit_rps: float) -> float:
+        """As ``_fill`` for a new glet beside ones that must do less to keep their SLOs."""
+        if not cut.glets or self._policy.interference == _UNDISTURBED:
+            return 0.0
+        if not cut.holds(glet, one.model, self._tables.profiles):
+            return 0.0
+        most_rps = min(limit_rps, self._room(cut, glet, one))
+        alone_rps = self._tables.saturated_rps(one, glet.share_pct)
+        for kept in _PARTS[1:]:
+            lost = sum(self._busy[g] * (1.0 - kept) * g.share_pct for g in cut.glets)
+            for part in _PARTS[:4]:
+                if most_rps * part / alone_rps * glet.share_pct <= lost:
+                    break
+                turn = self._tables.turn(one, most_rps * part, glet.share_pct)
+                if self._settle_for_less(cut, glet, turn, kept):
+                    self._count(glet, one, most_rps * part)
+                    return most_rps * part
+        return 0.0
+
+    def _settle_for_less(self, cut: Cut, glet: Glet, turn: Turn, kept: float) -> bool:
+        """Give a new glet this turn if its neighbours keep their SLOs with that part of theirs."""
+        fewer = [[replace(t, rate_rps=t.rate_rps * kept) for t in g.turns] for g in cut.glets]
+        loads = [(g.share_pct, turns) for g, turns in zip(cut.glets, fewer, strict=True)]
+        cycles = settled([*loads, (glet.share_pct, [turn])], self._policy.interference)
+        if cycles is None:
+            return False
+        for other, turns in zip(cut.glets, fewer, strict=True):
+            for before in other.turns:
+                given_up = before.rate_rps * (1.0 - kept)
+                self.shed[before.model] = self.shed.get(before.model, 0.0) + given_up
+            other.turns = turns
+            self._busy[other] *= kept
+        glet.turns = [turn]
+        for any_glet, cycle in zip([*cut.glets, glet], cycles, strict=True):
+            any_glet.cycle = cycle
+        return True
 
     def _count(self, glet: Glet, one: Demand, rate_rps: float) -> None:
         part = rate_rps / self._tables.saturated_rps(one, glet.share_pct)
