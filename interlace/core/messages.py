@@ -59,7 +59,23 @@ class Run(NamedTuple):
     batch: Batch
 
 
-Work = Carve | Release | Load | Unload | Run
+class Stage(NamedTuple):
+    """Copy a request's inputs into its model's pool on an accelerator (E2bird section 5.1).
+
+    A pool is a ring of ``slots``; a slot holds one row of every input. The request's rows go to
+    ``slot`` and those after it, which never reach past the last one. Copies of one model are made
+    in the order asked for, beside whatever runs.
+    """
+
+    gpu: str
+    request: Request
+    slot: int
+    slots: int
+
+
+#: Work of one partition, and all work.
+PartitionWork = Carve | Release | Load | Unload | Run
+Work = PartitionWork | Stage
 
 # ------------------------------------------------------------------------------------ commands
 

@@ -47,6 +47,18 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
+class Elastic:
+    """How a model's workers of several batch sizes on one accelerator are used (E2bird section 7).
+
+    ``max_rows`` is MaxInf: rows in flight at most. ``best`` maps a load, in rows, to the sizes of
+    the workers that serve it fastest, in descending order; empty where all workers always serve.
+    """
+
+    max_rows: int
+    best: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Partitions for a fleet. What does not fit is in ``unserved_rps``, with ``reasons``."""
 
@@ -57,4 +69,5 @@ class Plan:
     headroom: float | None = None  #: largest factor on every rate that still fits
     #: shares of one accelerator may add up to more than 100; the dispatcher keeps what runs below
     overlapping: bool = False
+    elastic: Mapping[str, Elastic] = field(default_factory=dict)  #: by model
     notes: tuple[str, ...] = ()  #: what the planner says of its own answer: gap, limits, moves

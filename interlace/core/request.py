@@ -45,13 +45,25 @@ class Request(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Requests that run together; ``attempt`` is 1 for the first try."""
+    """Requests that run together; ``attempt`` is 1 for the first try.
+
+    ``slot`` is where the rows begin in the model's pool on the accelerator; ``None`` if they are
+    not staged there, or not in a row. ``padded_rows``, if more than ``rows``, is executed: the rest
+    are dummy rows, whose results nobody gets.
+    """
 
     id: int
     model: str
     requests: tuple[Request, ...]
     rows: int
     attempt: int = 1
+    slot: int | None = None
+    padded_rows: int = 0
+
+    @property
+    def run_rows(self) -> int:
+        """Rows that are executed."""
+        return max(self.rows, self.padded_rows)
 
 
 class Timing(NamedTuple):

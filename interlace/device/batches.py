@@ -9,8 +9,12 @@ from interlace.core.tensor import Span, Tensor
 from interlace.device.wire import Column, Produced, Ran, RunBatch
 
 
-def run_frame(batch: Batch, freed: tuple[int, ...]) -> RunBatch:
+def run_frame(
+    batch: Batch, freed: tuple[int, ...], window: tuple[Column, ...] | None = None
+) -> RunBatch:
     """The frame that executes a batch; ``freed`` are earlier batches delivered since.
+
+    ``window`` is where the rows lie together, if they do; else they are gathered.
 
     Raises:
         ValueError: the batch is empty, or its requests name different inputs.
@@ -18,15 +22,19 @@ def run_frame(batch: Batch, freed: tuple[int, ...]) -> RunBatch:
     requests = batch.requests
     if not requests:
         raise ValueError(f"batch {batch.id} of {batch.model} holds no request")
-    if len(requests) == 1:
+    if len(requests) == 1 and window is None:
         return _run_one(batch, requests[0], freed)
+    first = requests[0].inputs
+    columns = window or tuple([_column(one, at, requests) for at, one in enumerate(first)])
     return RunBatch(
         batch.id,
         batch.model,
         tuple([request.rows for request in requests]),
-        tuple([_column(tensor, at, requests) for at, tensor in enumerate(requests[0].inputs)]),
+        columns,
         _wanted(requests),
         freed,
+        window is not None,
+        batch.padded_rows,
     )
 
 
@@ -54,7 +62,10 @@ def _run_one(batch: Batch, request: Request, freed: tuple[int, ...]) -> RunBatch
     for name, datatype, shape, (arena, offset, nbytes) in request.inputs:
         columns.append(Column(name, datatype, shape, (arena,), (offset,), (nbytes,)))
     rows = (request.rows,)
-    return RunBatch(batch.id, batch.model, rows, tuple(columns), request.outputs, freed)
+    padded = batch.padded_rows
+    return RunBatch(
+        batch.id, batch.model, rows, tuple(columns), request.outputs, freed, False, padded
+    )
 
 
 def _column(tensor: Tensor, at: int, requests: Sequence[Request]) -> Column:

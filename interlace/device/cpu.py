@@ -17,6 +17,7 @@ from interlace.core.messages import (
     Lost,
     Release,
     Run,
+    Stage,
     Unload,
     Work,
 )
@@ -26,6 +27,7 @@ from interlace.device.cores import Cores, cpu_kind
 from interlace.device.describe import Description, describe
 from interlace.device.link import WorkerLink
 from interlace.device.partition import Partition
+from interlace.device.pool import InputPools
 from interlace.device.settings import CpuSettings
 from interlace.device.spawner import Spawner
 from interlace.device.wire import Setup
@@ -74,6 +76,7 @@ class CpuDevice:
         self._scratch: set[WorkerLink] = set()
         self._describing = asyncio.Semaphore(len(settings.cores))
         self._spawner = Spawner(loop)
+        self._pools = InputPools(loop, arenas)
         self._on_lost: Callable[[Lost], None] = lambda lost: None
         self._open = True
         self._gpu = cpu_gpu(settings)
@@ -88,6 +91,7 @@ class CpuDevice:
 
     def forget(self, key: str) -> None:
         self._models.pop(key, None)
+        self._pools.forget(key)
 
     def on_lost(self, lost: Callable[[Lost], None]) -> None:
         self._on_lost = lost
@@ -149,11 +153,17 @@ class CpuDevice:
             link.close("the device is closed")
         for partition in list(self._partitions.values()):
             partition.link.close("the device is closed")
+        self._pools.close()
         self._spawner.close()
 
     def _do(self, work: Work, done: Done) -> None:
         if isinstance(work, Carve):
             self._carve(work, done)
+            return
+        if isinstance(work, Stage):
+            if not self._open:
+                raise ValueError(f"{self._gpu.id} is closed")
+            self._pools.stage(work, done)
             return
         partition = self._partitions.get(work.partition)
         if partition is None:
@@ -161,7 +171,7 @@ class CpuDevice:
         if partition.releasing:
             raise ValueError(f"partition '{work.partition}' is being released")
         if isinstance(work, Run):
-            partition.run(work, done)
+            partition.run(work, self._pools.window(work.batch), done)
         elif isinstance(work, Load):
             model = self._models.get(work.model)
             if model is None:

@@ -25,7 +25,8 @@ def execute(run: RunBatch, resident: Resident, intake: Intake, blocks: Blocks) -
     if not batched and len(run.rows) > 1:
         raise ValueError(f"{len(run.rows)} requests for a model that takes one at a time")
     sources = intake.sources(run, batched)
-    results = Results(blocks, sources, run.rows, batched)
+    # A ring's slots are used again once the batch has ended: outputs cannot stay there.
+    results = Results(blocks, {} if run.staged else sources, run.rows, batched)
     try:
         gathered = perf_counter()
         arrays = resident.runner.run({name: source.array for name, source in sources.items()})
@@ -54,10 +55,17 @@ def _outputs(
 ) -> tuple[Produced, ...]:
     wanted = run.wanted
     return tuple(
-        results.put(spec, _named(spec, arrays))
+        results.put(spec, _kept(_named(spec, arrays), run, resident.signature.batched))
         for spec in resident.signature.outputs
         if not wanted or spec.name in wanted
     )
+
+
+def _kept(array: Array, run: RunBatch, batched: bool) -> Array:
+    """An output without the rows of padding."""
+    if not batched or array.ndim == 0 or run.padded_rows <= (rows := sum(run.rows)):
+        return array
+    return array[:rows] if len(array) == run.padded_rows else array
 
 
 def _named(spec: TensorSpec, arrays: Mapping[str, Array]) -> Array:

@@ -41,15 +41,19 @@ class Intake:
     def sources(self, run: RunBatch, batched: bool) -> dict[str, Source]:
         """The batch's arrays by input name; dims are [rows, ...] if the model is batched.
 
+        Rows of padding are zeros (empty text) behind the others.
+
         Raises:
             ValueError: a span reaches out of its arena or has another size than its shape needs.
             MemoryError: no room to gather.
         """
         found: dict[str, Source] = {}
+        rows = sum(run.rows)
+        padding = max(0, run.padded_rows - rows) if batched else 0
         try:
             for column in run.columns:
-                dims = (sum(run.rows), *column.dims[1:]) if batched else column.dims
-                found[column.name] = self._source(column, dims)
+                dims = (rows, *column.dims[1:]) if batched else column.dims
+                found[column.name] = self._source(column, dims, padding)
         except BaseException:
             self.release(found)
             raise
@@ -61,22 +65,27 @@ class Intake:
             if source.block is not None and source.block not in kept:
                 self._blocks.give_back(source.block)
 
-    def _source(self, column: Column, dims: tuple[int, ...]) -> Source:
+    def _source(self, column: Column, dims: tuple[int, ...], padding: int = 0) -> Source:
         if column.datatype == BYTES:
             array = unpack_strings(self._parts(column), dims, column.name)
+            if padding:
+                array = np.concatenate([array, np.full((padding, *dims[1:]), b"", object)])
             return Source(array, 0, 0, None)
         dtype = NUMPY_TYPES[column.datatype]
         offset = column.offsets[0]
-        if len(column.offsets) > 1 or offset % dtype.itemsize:
-            return self._gather(column, dims, dtype)
+        if padding or len(column.offsets) > 1 or offset % dtype.itemsize:
+            return self._gather(column, dims, dtype, padding)
         memory = self._arenas.memory(column.arenas[0])
         array = np.ndarray(dims, dtype, memory, offset)
         _check_size(column, array)
         return Source(array, column.arenas[0], offset, None)
 
-    def _gather(self, column: Column, dims: tuple[int, ...], dtype: np.dtype[Any]) -> Source:
+    def _gather(
+        self, column: Column, dims: tuple[int, ...], dtype: np.dtype[Any], padding: int
+    ) -> Source:
         nbytes = sum(column.sizes)
-        block = self._blocks.take(nbytes)
+        padding_bytes = padding * (nbytes // dims[0]) if padding else 0
+        block = self._blocks.take(nbytes + padding_bytes)
         arena = self._blocks.arena
         try:
             into, at = arena.memory, block
@@ -87,6 +96,9 @@ class Intake:
                 at += size
             array: Array = np.ndarray(dims, dtype, into, block)
             _check_size(column, array)
+            if padding:
+                array = np.ndarray((dims[0] + padding, *dims[1:]), dtype, into, block)
+                array[dims[0] :] = 0
         except BaseException:
             self._blocks.give_back(block)
             raise

@@ -14,7 +14,7 @@ from interlace.device.batches import batch_timing, request_outputs, run_frame
 from interlace.device.link import Question, WorkerLink
 from interlace.device.settings import Limits
 from interlace.device.spawner import Spawner
-from interlace.device.wire import Answer, Loaded, LoadModel, Ran, Setup, UnloadModel
+from interlace.device.wire import Answer, Column, Loaded, LoadModel, Ran, Setup, UnloadModel
 from interlace.shm.arena import Arena
 
 _FREED_MAX: Final = 256
@@ -64,13 +64,13 @@ class Partition:
         question = Question(answer, self._limits.load_s, f"unload {work.model}")
         self.link.ask(UnloadModel(work.model), question)
 
-    def run(self, work: Run, done: Done) -> None:
-        """Execute a batch.
+    def run(self, work: Run, window: tuple[Column, ...] | None, done: Done) -> None:
+        """Execute a batch, in place if its rows lie in a ``window`` of the model's ring.
 
         Raises:
             ValueError: the batch cannot be put in a frame.
         """
-        frame = run_frame(work.batch, tuple(self._freed))
+        frame = run_frame(work.batch, tuple(self._freed), window)
         what = f"batch {work.batch.id} of {work.batch.model}"
         answer = partial(self._ran, work, done)
         if self.link.ask(frame, Question(answer, self._limits.run_s, what)):

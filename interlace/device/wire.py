@@ -78,7 +78,11 @@ class Column(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RunBatch(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """Execute a batch. ``wanted`` are output names, empty for all; ``freed`` are delivered."""
+    """Execute a batch. ``wanted`` are output names, empty for all; ``freed`` are delivered.
+
+    The columns of a ``staged`` batch are windows of the model's ring: one run of bytes each, which
+    outputs must not refer to. ``padded_rows`` are executed if they are more than the rows.
+    """
 
     batch: int
     model: str
@@ -86,6 +90,8 @@ class RunBatch(msgspec.Struct, array_like=True, tag=4, frozen=True):
     columns: tuple[Column, ...]
     wanted: tuple[str, ...]
     freed: tuple[int, ...]
+    staged: bool = False
+    padded_rows: int = 0
 
 
 class FreeBatches(msgspec.Struct, array_like=True, tag=5, frozen=True):

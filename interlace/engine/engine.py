@@ -17,6 +17,7 @@ from interlace.core.messages import (
     Lost,
     Planned,
     Run,
+    Stage,
     Ticked,
     Withdrawn,
     Woke,
@@ -49,10 +50,8 @@ class Engine:
         match event:
             case Arrived(request=request):
                 return self._serving.arrive(request, now_ms)
-            case Finished(work=Run() as run):
-                return self._ran(event, run, now_ms)
             case Finished():
-                return self._worked(event, now_ms)
+                return self._finished(event, now_ms)
             case Cancelled(model=model, request_id=request_id):
                 return self._serving.cancel(model, request_id)
             case Woke():
@@ -74,16 +73,22 @@ class Engine:
             case Left():
                 return self._placing.left(event, now_ms)
 
+    def _finished(self, finished: Finished, now_ms: float) -> list[Command]:
+        match finished.work:
+            case Run() as run:
+                return self._ran(finished, run, now_ms)
+            case Stage() as stage:
+                return self._serving.staged(finished, stage, now_ms)
+            case work:
+                commands = self._placing.blame(work, finished.failure, now_ms)
+                return commands + self._moving.finished(finished, work, now_ms)
+
     def _ran(self, finished: Finished, run: Run, now_ms: float) -> list[Command]:
         commands = self._placing.blame(run, finished.failure, now_ms)
         commands += self._serving.finish(finished, run, now_ms)
         if self._reorganising(run):
             return commands + self._moving.settle(now_ms)
         return commands + self._serving.dispatch((run.gpu,), now_ms)
-
-    def _worked(self, finished: Finished, now_ms: float) -> list[Command]:
-        commands = self._placing.blame(finished.work, finished.failure, now_ms)
-        return commands + self._moving.finished(finished, now_ms)
 
     def _reorganising(self, run: Run) -> bool:
         """True if the end of this batch may let a change of plan go on."""

@@ -9,11 +9,11 @@ from interlace.core.messages import (
     Finished,
     Load,
     Lost,
+    PartitionWork,
     Release,
     Run,
     Tell,
     Unload,
-    Work,
 )
 from interlace.engine.partitions import Life, Live, Stay
 from interlace.engine.rates import Rates
@@ -31,9 +31,8 @@ class Moving:
         self._serving = serving
         self._rates = rates
 
-    def finished(self, finished: Finished, now_ms: float) -> list[Command]:
+    def finished(self, finished: Finished, work: PartitionWork, now_ms: float) -> list[Command]:
         """Enter the end of a carve, load, unload or release."""
-        work = finished.work
         live = self._state.lives.get(work.partition)
         if live is None:
             return []
@@ -76,6 +75,7 @@ class Moving:
             self._begin(work)
             commands.append(work)
         state.rehost()
+        commands += self._serving.staging.fill_all()
         commands += self._tell_changes()
         return commands + self._serving.dispatch([g.id for g in state.fleet.gpus], now_ms)
 
@@ -94,7 +94,7 @@ class Moving:
             if switched or live.id in first.partitions:
                 live.become(Life.DRAINING)
 
-    def _begin(self, work: Work) -> None:
+    def _begin(self, work: PartitionWork) -> None:
         match work:
             case Carve(partition=name, gpu=gpu, share_pct=share_pct):
                 self._state.lives[name] = Live(name, gpu, share_pct)
@@ -139,13 +139,13 @@ class Moving:
 
     def _empty_leavers(self) -> None:
         for name, tenant in self._state.tenants.items():
-            if tenant.leaving and not len(tenant.queue) and self._state.wants(name):
+            if tenant.leaving and not tenant.waiting and self._state.wants(name):
                 self._state.drop_from_target(name)
 
     def _tell_changes(self) -> list[Command]:
         tells: list[Command] = []
         for name, tenant in list(self._state.tenants.items()):
-            if tenant.leaving and not len(tenant.queue) and not self._held(name):
+            if tenant.leaving and not tenant.waiting and not self._held(name):
                 del self._state.tenants[name]
                 self._rates.forget(name)
                 tells.append(Tell(name, "gone"))

@@ -62,6 +62,7 @@ class Live:
     slots: Sequence[Slot] = ()
     batch: Running | None = None
     starts_ms: dict[str, float] = field(default_factory=dict)
+    round_ms: float = 0.0  #: see ``perf.pace``
     dying: bool = False  #: its process died; what it held is being finished
 
     def become(self, life: Life) -> None:

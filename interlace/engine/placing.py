@@ -12,11 +12,11 @@ from interlace.core.messages import (
     Joined,
     Left,
     Load,
+    PartitionWork,
     Planned,
     Run,
     Solve,
     Tell,
-    Work,
 )
 from interlace.core.plan import Demand, Plan
 from interlace.engine.beliefs import Belief, Caution
@@ -92,7 +92,8 @@ class Placing:
             return self.ask() + self._moving.settle(now_ms)  # an accelerator left meanwhile
         commands: list[Command] = []
         if planned.failure is None:
-            commands += self._scaling.wish(planned)
+            if planned.ample is not None or self._falls_short(planned.plan):
+                commands += self._scaling.wish(planned)
             if self._worth_moving(planned, now_ms):
                 self._head_for(planned.plan)
         commands += self._tell_unplaced(planned)
@@ -116,7 +117,7 @@ class Placing:
         lost = self._scaling.left(left.gpu)
         return (self.ask() if lost else []) + self._moving.settle(now_ms)
 
-    def blame(self, work: Work, failure: Failure | None, now_ms: float) -> list[Command]:
+    def blame(self, work: PartitionWork, failure: Failure | None, now_ms: float) -> list[Command]:
         """A worker died: count it against the model that it ran or loaded.
 
         Work behind the first piece of a dead partition is not to blame.
@@ -141,6 +142,10 @@ class Placing:
     def _target_rps(self, demand: Demand) -> float:
         seen_rps = self._rates.rate_rps(demand.model)
         return self._scaler.target_rps(seen_rps) if seen_rps > 0.0 else demand.rate_rps
+
+    def _falls_short(self, plan: Plan) -> bool:
+        """True if it leaves unserved what is asked for by callers, not only by expectation."""
+        return any(self._rates.rate_rps(model) > 0.0 for model in plan.unserved_rps)
 
     def _worth_moving(self, planned: Planned, now_ms: float) -> bool:
         """False while accelerators are on their way, and what stands serves every model.
@@ -197,7 +202,7 @@ def _tenant(one: Deployment) -> Tenant:
     return Tenant(one.demand, one.profile, Queue(one.queue_limit), belief, caution)
 
 
-def _model_of(work: Work) -> str | None:
+def _model_of(work: PartitionWork) -> str | None:
     match work:
         case Run(batch=batch):
             return batch.model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Sequence
 
 from interlace.core.request import UNSTATED, Request
 
@@ -36,6 +37,11 @@ class Queue:
     @property
     def head(self) -> Request | None:
         return self._requests[self._claims[0][2]] if self._claims else None
+
+    @property
+    def next_deadline_ms(self) -> float:
+        """The deadline of the head; infinite if nothing is queued."""
+        return self._claims[0][1] if self._claims else float("inf")
 
     @property
     def tail_deadline_ms(self) -> float:
@@ -88,6 +94,10 @@ class Queue:
             for request in company:
                 self.remove(request.id)
         return tuple(company)
+
+    def in_order(self) -> Sequence[Request]:
+        """Everything that waits, most urgent first."""
+        return [self._requests[c[2]] for c in self._claims]
 
     def expired(self, before_ms: float) -> list[Request]:
         """Remove and return every request whose deadline is earlier than ``before_ms``."""

@@ -24,7 +24,7 @@ def not_served(request: Request, tenant: Tenant | None) -> ServeError | None:
 
 def full(request: Request, tenant: Tenant) -> ServeError:
     """The queue is at its bound."""
-    waiting = len(tenant.queue)
+    waiting = tenant.waiting
     batch_ms = tenant.belief.latency_ms(1, 100)
     return ServeError(
         Reason.OVERLOADED,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from interlace.core.hardware import Fleet
-from interlace.core.messages import Carve, Load, Release, Unload, Work
+from interlace.core.messages import Carve, Load, PartitionWork, Release, Unload
 from interlace.core.plan import Partition, Plan
 from interlace.engine.partitions import Life, Live, Stay
 
@@ -99,7 +99,7 @@ def _in_common(wanted: Partition, live: Live) -> int:
     return sum(1 for slot in wanted.slots if slot.model in live.stays)
 
 
-def steps(lives: Lives, target: Plan, first: First, room: Room) -> Iterator[Work]:
+def steps(lives: Lives, target: Plan, first: First, room: Room) -> Iterator[PartitionWork]:
     """The work that can be begun now to come closer to ``target``; nothing once it is reached.
 
     Level-triggered: it looks only at what is, so a new target, a failure or a lost partition
@@ -137,7 +137,7 @@ def reached(lives: Lives, target: Plan) -> bool:
 
 def _build(
     lives: Lives, wanted: Mapping[str, Partition], first: First, room: Room
-) -> Iterator[Work]:
+) -> Iterator[PartitionWork]:
     for partition in wanted.values():
         live = lives.get(partition.id)
         if live is None:
@@ -149,7 +149,7 @@ def _build(
                     yield Load(partition.gpu, partition.id, slot.model)
 
 
-def _retire(leaving: list[Live]) -> Iterator[Work]:
+def _retire(leaving: list[Live]) -> Iterator[PartitionWork]:
     for live in leaving:
         if live.life is Life.DRAINING and live.batch is None and not _busy(live):
             yield Release(live.gpu, live.id)
@@ -157,7 +157,7 @@ def _retire(leaving: list[Live]) -> Iterator[Work]:
 
 def _unload(
     lives: Lives, wanted: Mapping[str, Partition], first: First, switched: bool
-) -> Iterator[Work]:
+) -> Iterator[PartitionWork]:
     for live in lives.values():
         if live.id not in wanted or not live.accepting:
             continue

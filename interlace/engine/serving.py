@@ -7,11 +7,13 @@ from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.hardware import Gpu
-from interlace.core.messages import Answer, Command, Finished, Run, WakeAt
+from interlace.core.messages import Answer, Command, Finished, Run, Stage, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request, Timing
 from interlace.engine import refusals
 from interlace.engine.partitions import Life, Live, Running
+from interlace.engine.pool import Pool
 from interlace.engine.rates import Rates
+from interlace.engine.staging import Staging
 from interlace.engine.state import State, Tenant
 from interlace.engine.view import GpuView
 from interlace.policy.base import Drop, Launch, System
@@ -27,13 +29,14 @@ class Serving:
         self._state = state
         self._system = system
         self._rates = rates
+        self.staging = Staging(state, system.staged)
         self._views: dict[str, GpuView] = {}
         for gpu in state.fleet.gpus:
             self.joined(gpu)
 
     def joined(self, gpu: Gpu) -> None:
         """There is an accelerator more to dispatch to."""
-        self._views[gpu.id] = GpuView(self._state, self._rates, gpu)
+        self._views[gpu.id] = GpuView(self._state, self._rates, self.staging, gpu)
 
     def arrive(self, request: Request, now_ms: float) -> list[Command]:
         """Admit or refuse; start at once if something is idle."""
@@ -46,6 +49,9 @@ class Serving:
         if error is not None:
             return [_refused(request, error)]
         tenant.queue.push(request)
+        stages = self.staging.fill(tenant)
+        if stages:
+            return [*stages, WakeAt(request.deadline_ms + _AFTER_MS)]
         # In the order of the hosts: a set's order is another in every process.
         idle = dict.fromkeys(host.gpu for host in tenant.hosts if host.batch is None)
         commands = self.dispatch(idle, now_ms) if idle else []
@@ -54,7 +60,7 @@ class Serving:
         return commands
 
     def _judge(self, request: Request, tenant: Tenant, now_ms: float) -> ServeError | None:
-        if tenant.queue.full:
+        if tenant.full:
             return refusals.full(request, tenant)
         if not tenant.hosts:
             return None  # loading: it waits in the queue, and its deadline is kept there
@@ -69,13 +75,18 @@ class Serving:
     def cancel(self, model: str, request_id: int) -> list[Command]:
         """Take a request out of its queue; one that runs is answered when its batch ends."""
         tenant = self._state.tenants.get(model)
-        request = tenant.queue.remove(request_id) if tenant else None
+        request = tenant.remove(request_id) if tenant else None
         if request is None:
             if any(_holds(live, request_id) for live in self._state.lives.values()):
                 self._state.cancelled.add(request_id)
             return []
         self._state.retried.discard(request_id)
         return [_cancelled(request)]
+
+    def staged(self, finished: Finished, stage: Stage, now_ms: float) -> list[Command]:
+        """A request's inputs are on the accelerator: it may be launched."""
+        tenant = self.staging.copied(finished, stage)
+        return [] if tenant is None else self.dispatch((stage.gpu,), now_ms)
 
     def finish(self, finished: Finished, run: Run, now_ms: float) -> list[Command]:
         """Answer a batch, or see that what failed is tried once more."""
@@ -84,13 +95,17 @@ class Serving:
         started_ms = running.started_ms if running else now_ms
         if live is not None and running is not None and running.run.batch.id == run.batch.id:
             live.batch = None
-        if finished.failure is not None:
-            return self._failed(run.batch, finished.failure.detail, now_ms)
         batch = run.batch
-        if live is not None and batch.model in self._state.tenants:
+        tenant = self._state.tenants.get(batch.model)
+        stages: list[Command] = []
+        if batch.slot is not None and tenant is not None:
+            stages = self.staging.ended(tenant, run.gpu, batch.requests)
+        if finished.failure is not None:
+            return stages + self._failed(batch, finished.failure.detail, now_ms)
+        if live is not None and tenant is not None:
             self._learn(batch, live, now_ms - started_ms, now_ms)
             self._state.charge(live.gpu, batch.model, started_ms, now_ms - started_ms)
-        return self._answers(finished, batch, started_ms, now_ms)
+        return stages + self._answers(finished, batch, started_ms, now_ms)
 
     def dispatch(self, gpus: Iterable[str], now_ms: float) -> list[Command]:
         """Ask the dispatcher what starts now on these accelerators."""
@@ -99,8 +114,9 @@ class Serving:
             commands += self._expire_hopeless(gpu, now_ms)
             decision = self._system.dispatcher(self._views[gpu], now_ms)
             for drop in decision.drops:
-                commands += self._drop(drop, now_ms)
-            commands += [self._launch(launch, now_ms) for launch in decision.launches]
+                commands += self._drop(drop, gpu, now_ms)
+            for launch in decision.launches:
+                commands += self._launch(launch, now_ms)
             if decision.wake_ms is not None:
                 commands.append(WakeAt(decision.wake_ms))
         return commands
@@ -110,54 +126,63 @@ class Serving:
         commands: list[Command] = []
         next_ms = float("inf")
         for tenant in self._state.tenants.values():
-            for request in tenant.queue.expired(now_ms):
-                commands.append(self._expired(request, 0.0, now_ms))
-            if tenant.queue.head is not None:
-                next_ms = min(next_ms, tenant.queue.head.deadline_ms)
+            for place in tenant.places:
+                for request in place.expired(now_ms):
+                    commands.append(self._expired(request, 0.0, now_ms))
+                next_ms = min(next_ms, place.next_deadline_ms)
         if next_ms < float("inf"):
             commands.append(WakeAt(next_ms + _AFTER_MS))
         return commands
 
     def abandon(self, tenant: Tenant, error: ServeError) -> list[Command]:
         """Answer everything queued for a model that is not served any more."""
-        queued = tenant.queue.clear()
+        queued = [request for place in tenant.places for request in place.clear()]
         self._state.retried.difference_update(request.id for request in queued)
         return [Answer(Reply(request, Outcome.FAILED, error=error)) for request in queued]
 
-    def _drop(self, drop: Drop, now_ms: float) -> list[Command]:
+    def _drop(self, drop: Drop, gpu: str, now_ms: float) -> list[Command]:
         """Answer requests that the dispatcher gave up for the sake of those behind them."""
         tenant = self._state.tenants[drop.model]
         commands: list[Command] = []
-        for request in tenant.queue.pop(drop.requests):
+        for request in self.staging.source(tenant, gpu).pop(drop.requests):
             self._state.retried.discard(request.id)
             tenant.caution.missed(request.arrived_ms, now_ms)
             error = refusals.given_up(request, now_ms)
             commands.append(Answer(Reply(request, Outcome.EXPIRED, error=error)))
         return commands
 
-    def _launch(self, launch: Launch, now_ms: float) -> Command:
+    def _launch(self, launch: Launch, now_ms: float) -> list[Command]:
         tenant = self._state.tenants[launch.model]
         live = self._state.lives[launch.partition]
         assert live.life is Life.READY, f"launch into {live.id}, which is {live.life}"
         assert live.batch is None, f"launch into {live.id}, which runs a batch"
-        head = tenant.queue.head
-        assert head is not None, f"launch of {launch.model}, whose queue is empty"
-        # A request whose batch failed before runs alone: if it is the cause, it fails alone.
-        rows = head.rows if head.id in self._state.retried else launch.rows
-        requests = tenant.queue.take(rows)
+        source = self.staging.source(tenant, live.gpu)
+        head = source.head
+        slot: int | None = None
+        if isinstance(source, Pool):
+            if head is None:
+                return []  # requests of several rows: an earlier launch took more than was asked
+            slot, requests = source.take(launch.rows)
+        else:
+            assert head is not None, f"launch of {launch.model}, whose queue is empty"
+            # A request whose batch failed before runs alone: if it is the cause, it fails alone.
+            rows = head.rows if head.id in self._state.retried else launch.rows
+            requests = source.take(rows)
         rows = sum(request.rows for request in requests)
         self._state.batches += 1
-        batch = Batch(self._state.batches, launch.model, requests, rows)
+        batch = Batch(
+            self._state.batches, launch.model, requests, rows, 1, slot, launch.padded_rows
+        )
         run = Run(live.gpu, live.id, batch)
-        run_ms = tenant.belief.latency_ms(rows, live.share_pct, head.shape)
+        run_ms = tenant.belief.latency_ms(batch.run_rows, live.share_pct, head.shape)
         live.batch = Running(run, now_ms, now_ms + run_ms)
         live.starts_ms[launch.model] = now_ms
         self._state.began(live.gpu, launch.model, now_ms)
-        return run
+        return [run]
 
     def _learn(self, batch: Batch, live: Live, seen_ms: float, now_ms: float) -> None:
         belief = self._state.tenants[batch.model].belief
-        belief.learn(batch.rows, live.share_pct, batch.requests[0].shape, seen_ms, now_ms)
+        belief.learn(batch.run_rows, live.share_pct, batch.requests[0].shape, seen_ms, now_ms)
 
     def _answers(
         self, finished: Finished, batch: Batch, started_ms: float, now_ms: float
@@ -216,23 +241,24 @@ class Serving:
         return [
             tenant
             for tenant in self._state.tenants.values()
-            if tenant.queue.rows and any(host.gpu == gpu for host in tenant.hosts)
+            if tenant.waiting and any(host.gpu == gpu for host in tenant.hosts)
         ]
 
     def _expire_hopeless(self, gpu: str, now_ms: float) -> list[Command]:
         """Drop what cannot make it any more, before a batch is formed."""
         commands: list[Command] = []
         for tenant in self._waiting(gpu):
-            head = tenant.queue.head
+            source = self.staging.source(tenant, gpu)
+            head = source.head
             if head is None:
                 continue
             fastest_ms = min(
                 tenant.belief.latency_ms(head.rows, host.share_pct, head.shape)
                 for host in tenant.hosts
             )
-            if head.deadline_ms >= now_ms + fastest_ms:
+            if source.next_deadline_ms >= now_ms + fastest_ms:
                 continue
-            for request in tenant.queue.expired(now_ms + fastest_ms):
+            for request in source.expired(now_ms + fastest_ms):
                 commands.append(self._expired(request, fastest_ms, now_ms))
         return commands
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
+from interlace.core.request import Request
 from interlace.engine.beliefs import Belief, Caution
 from interlace.engine.partitions import Life, Live
+from interlace.engine.pool import Pool
 from interlace.engine.queues import Queue
 from interlace.engine.reorganise import settled
 from interlace.policy.base import Tally
@@ -31,10 +33,32 @@ class Tenant:
     belief: Belief
     caution: Caution
     hosts: list[Live] = field(default_factory=list)
+    pools: dict[str, Pool] = field(default_factory=dict)  #: by accelerator, where inputs are staged
     crashes_ms: list[float] = field(default_factory=list)
     aside: str | None = None  #: why it is not served
     leaving: bool = False
     told: bool = False  #: its owner knows that it is ready, or failed
+
+    @property
+    def places(self) -> Sequence[Queue | Pool]:
+        """Where requests wait."""
+        return (self.queue, *self.pools.values())
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait, staged or not."""
+        return sum(len(place) for place in self.places) if self.pools else len(self.queue)
+
+    def remove(self, request_id: int) -> Request | None:
+        """Take a waiting request out; ``None`` if it does not wait."""
+        for place in self.places:
+            if (request := place.remove(request_id)) is not None:
+                return request
+        return None
+
+    @property
+    def full(self) -> bool:
+        return self.waiting >= self.queue.limit
 
 
 @dataclass(slots=True)
@@ -102,13 +126,11 @@ class State:
         partitions = tuple(
             _without(p, model) if partition in (None, p.id) else p for p in self.target.partitions
         )
-        self.target = Plan(
-            partitions,
-            {m: r for m, r in self.target.unserved_rps.items() if m != model},
-            {m: r for m, r in self.target.reasons.items() if m != model},
-            self.target.session_ms,
-            self.target.headroom,
-            self.target.overlapping,
+        self.target = replace(
+            self.target,
+            partitions=partitions,
+            unserved_rps={m: r for m, r in self.target.unserved_rps.items() if m != model},
+            reasons={m: r for m, r in self.target.reasons.items() if m != model},
         )
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Demand
+from interlace.core.plan import Demand, Elastic
 from interlace.engine.partitions import Live
+from interlace.engine.pool import Pool
 from interlace.engine.queues import Queue
 from interlace.engine.rates import Rates
+from interlace.engine.staging import Staging
 from interlace.engine.state import State
 from interlace.policy.base import Tally
 
@@ -16,10 +18,11 @@ from interlace.policy.base import Tally
 class GpuView:
     """A live window on the engine's state; policies read it and keep nothing of it."""
 
-    __slots__ = ("_rates", "_state", "gpu")
+    __slots__ = ("_rates", "_staging", "_state", "gpu")
 
-    def __init__(self, state: State, rates: Rates, gpu: Gpu) -> None:
+    def __init__(self, state: State, rates: Rates, staging: Staging, gpu: Gpu) -> None:
         self._state = state
+        self._staging = staging
         self._rates = rates
         self.gpu: Gpu = gpu
 
@@ -31,8 +34,15 @@ class GpuView:
     def tallies(self) -> Mapping[str, Tally]:
         return self._state.tally(self.gpu.id)
 
-    def queue(self, model: str) -> Queue:
-        return self._state.tenants[model].queue
+    def queue(self, model: str) -> Queue | Pool:
+        tenant = self._state.tenants[model]
+        return self._staging.source(tenant, self.gpu.id) if tenant.pools else tenant.queue
+
+    def waiting_rows(self, model: str) -> int:
+        return self._staging.waiting_rows(self._state.tenants[model], self.gpu.id)
+
+    def elastic(self, model: str) -> Elastic | None:
+        return self._state.target.elastic.get(model)
 
     def hosts(self, model: str) -> Sequence[Live]:
         return self._state.tenants[model].hosts

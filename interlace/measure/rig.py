@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from itertools import count
 
-from interlace.core.messages import Carve, Finished, Load, Release, Run, Unload, Work
+from interlace.core.messages import Carve, Finished, Load, PartitionWork, Release, Run, Unload
 from interlace.core.model import Model
 from interlace.core.request import Batch
 from interlace.device.base import Device
@@ -86,7 +86,7 @@ class Rig:
         self.device.free(batch.id)
         return done
 
-    async def do(self, work: Work, timeout_s: float) -> Done:
+    async def do(self, work: PartitionWork, timeout_s: float) -> Done:
         """Give the device one piece of work and wait for it.
 
         Raises:

@@ -48,6 +48,11 @@ class PartitionView(Protocol):
         """Rows of the running batch; 0 if nothing runs."""
         ...
 
+    @property
+    def round_ms(self) -> float:
+        """The shortest round of batches that keeps up with the rates (``perf.pace.round_ms``)."""
+        ...
+
     def last_start_ms(self, model: str) -> float:
         """When the model's last batch here began; minus infinity if none did."""
         ...

@@ -10,6 +10,8 @@ from interlace.policy.base import System
 from interlace.policy.coldstart import copy
 from interlace.policy.dispatchers.deadline import deadline
 from interlace.policy.dispatchers.duty import duty
+from interlace.policy.dispatchers.elastic import elastic, naive_elastic
+from interlace.policy.dispatchers.waiting import Waiting
 from interlace.policy.eviction import least_recently_used
 from interlace.policy.planners.bestfit import bestfit
 from interlace.policy.planners.dstack import Dstack
@@ -22,6 +24,7 @@ from interlace.policy.planners.nexus import Nexus
 from interlace.policy.planners.patterns import Patterns
 from interlace.policy.planners.whole import whole, whole_packed
 from interlace.policy.planners.widest import Widest
+from interlace.policy.planners.workers import Workers, naive_engine, searched_engine
 from interlace.policy.scaling import algorithm_2, fixed, grow_and_shrink
 
 CATALOG: Final[dict[str, System]] = {
@@ -107,10 +110,56 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="e2bird",
             source="Cui et al., E2bird, TPDS 2021",
+            planner=Workers(Widest(E2bird()), searched_engine),
+            packer=E2bird(),
+            dispatcher=elastic,
+            admission=everyone,
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+            staged=True,
+        ),
+        System(
+            name="nebird",
+            source="E2bird section 7.2, N-Ebird",
+            planner=Workers(Widest(E2bird()), naive_engine),
+            packer=E2bird(),
+            dispatcher=naive_elastic,
+            admission=everyone,
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+            staged=True,
+        ),
+        System(
+            name="tfserving",
+            source="E2bird section 3.2, TensorFlow Serving, OPT_Wait",
             planner=Widest(E2bird()),
             packer=E2bird(),
-            dispatcher=duty,
-            admission=Deadline(),
+            dispatcher=Waiting(),
+            admission=everyone,
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="tfserving-nowait",
+            source="E2bird section 3.2, TensorFlow Serving, NO_Wait",
+            planner=Widest(E2bird()),
+            packer=E2bird(),
+            dispatcher=Waiting(wait_ms=0.0),
+            admission=everyone,
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="tfserving-static",
+            source="E2bird section 3.2, TensorFlow Serving, batches of one size",
+            planner=Widest(E2bird()),
+            packer=E2bird(),
+            dispatcher=Waiting(padded=True),
+            admission=everyone,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,

@@ -1,0 +1,125 @@
+"""Batches of many sizes side by side: E2bird's N-Ebird and E-Ebird (section 7)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from interlace.core.plan import Elastic
+from interlace.policy.base import Dispatch, Launch, PartitionView, View
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """One model's workers on one accelerator: batch sizes, and which are idle, largest first."""
+
+    model: str
+    elastic: Elastic
+    idle: Sequence[tuple[int, PartitionView]]
+    alive_rows: int  #: CurInf
+
+
+def naive_elastic(view: View, now_ms: float) -> Dispatch:
+    """N-Ebird, Algorithm 1: up to MaxInf rows in flight, each time in the largest idle worker.
+
+    Where several models have workers on one accelerator, which the paper leaves open, its
+    hypothesis of equal sharing is kept: a row of a model takes 1 / MaxInf of the accelerator, and
+    the parts in flight add up to at most one. Whoever has waited longest chooses first, and
+    those behind do not take what it lacks.
+    """
+    return _dispatch(view, guided=False)
+
+
+def elastic(view: View, now_ms: float) -> Dispatch:
+    """E-Ebird, Algorithm 2: the same among the workers that are best for the load of the moment.
+
+    The load is all that is in the pool, waiting or running. It takes the configuration of the
+    largest profiled load not above it; below the smallest, and beside every configuration, the
+    workers of one and two rows serve (section 7.3.2).
+    """
+    return _dispatch(view, guided=True)
+
+
+def _dispatch(view: View, guided: bool) -> Dispatch:
+    launches: list[Launch] = []
+    free_part = 1.0
+    engines = list(_engines(view))
+    for one in engines:
+        free_part -= one.alive_rows / one.elastic.max_rows
+    for one in sorted(engines, key=lambda one: _waits_since(one.model, view)):
+        queue = view.queue(one.model)
+        room_rows = int(free_part * one.elastic.max_rows + 1e-9)
+        wanted_rows = min(queue.rows, room_rows)
+        idle = one.idle
+        if guided:
+            load = view.waiting_rows(one.model) + one.alive_rows
+            idle = _configured(idle, one.elastic, load)
+        chosen = chosen_workers(wanted_rows, [size for size, _ in idle])
+        left = list(idle)
+        for size in chosen:
+            place = next(p for p, (batch, _) in enumerate(left) if batch == size)
+            launches.append(Launch(left.pop(place)[1].id, one.model, size))
+        free_part -= sum(chosen) / one.elastic.max_rows
+        if queue.rows and room_rows < 1:
+            break
+    return Dispatch(tuple(launches))
+
+
+def chosen_workers(rows: int, sizes: Iterable[int]) -> list[int]:
+    """Algorithms 1 and 2, lines 7 to 16: sizes of the workers that start, of idle ``sizes``.
+
+    The idle workers are gone through in descending order; one that is no larger than the rows
+    left takes as many of them.
+    """
+    chosen: list[int] = []
+    for size in sorted(sizes, reverse=True):
+        if 0 < size <= rows:
+            chosen.append(size)
+            rows -= size
+    return chosen
+
+
+def _engines(view: View) -> Iterable[_Engine]:
+    workers: dict[str, list[tuple[int, PartitionView]]] = {}
+    for partition in view.partitions:
+        for slot in partition.slots:
+            workers.setdefault(slot.model, []).append((slot.batch, partition))
+    for model, there in workers.items():
+        idle = [(size, p) for size, p in there if p.accepting and p.running is None]
+        alive = sum(p.rows_running for _, p in there if p.running == model)
+        known = view.elastic(model) or Elastic(sum(size for size, _ in there))
+        idle.sort(key=lambda pair: (-pair[0], pair[1].id))
+        yield _Engine(model, known, idle, alive)
+
+
+def _waits_since(model: str, view: View) -> float:
+    head = view.queue(model).head
+    return head.arrived_ms if head is not None else float("inf")
+
+
+def _configured(
+    idle: Sequence[tuple[int, PartitionView]], known: Elastic, load: int
+) -> Sequence[tuple[int, PartitionView]]:
+    """The idle workers that the configuration for this load keeps alive."""
+    sizes = alive_sizes(known.best, load, [size for size, _ in idle])
+    kept: list[tuple[int, PartitionView]] = []
+    left = Counter(sizes)
+    for size, worker in idle:
+        if left[size] > 0:
+            left[size] -= 1
+            kept.append((size, worker))
+    return kept
+
+
+def alive_sizes(
+    best: Mapping[int, Sequence[int]], load: int, there: Sequence[int]
+) -> Sequence[int]:
+    """Sizes of the workers that serve a load; all that are ``there`` if nothing was profiled."""
+    if not best:
+        return there
+    below = [total for total in best if total <= load]
+    chosen = Counter(best[max(below)] if below else ())
+    for least in (1, 2):
+        chosen[least] = max(chosen[least], 1)
+    return sorted(chosen.elements(), reverse=True)
