@@ -118,12 +118,13 @@ class SimulatedDevice:
             done(Finished(work, failure=Failure(detail, fatal=True)))
         self._lost(Lost(self.gpu.id, partition, detail))
 
-    def fail_next(self, kind: type[PartitionWork], detail: str) -> None:
-        """Make the next piece of work of that kind fail, without harm to its partition."""
-        self._faults.setdefault(kind, deque()).append(Failure(detail))
+    def fail_next(self, kind: type[PartitionWork], failure: Failure | str) -> None:
+        """Make the next piece of work of that kind fail; a fatal failure kills its partition."""
+        what = Failure(failure) if isinstance(failure, str) else failure
+        self._faults.setdefault(kind, deque()).append(what)
 
     def stall(self, for_ms: float) -> None:
-        """Nothing that runs gets on for that long."""
+        """No execution gets on for that long; copies and the host go on."""
         self._progress.stall(for_ms)
 
     def close(self) -> None:
@@ -192,8 +193,11 @@ class SimulatedDevice:
         if self._head(work.partition) is not entry:
             return  # died or was closed meanwhile
         queue = self._queues[work.partition]
-        queue.popleft()
         faults = self._faults.get(type(work))
+        if faults and faults[0].fatal:
+            self.kill(work.partition, faults.popleft().detail)
+            return
+        queue.popleft()
         if faults:
             self._holding.undo(work)
             result = Finished(work, failure=faults.popleft())

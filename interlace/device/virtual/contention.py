@@ -30,16 +30,19 @@ class Contention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EqualRows:
-    """Every row in flight has an equal part of what its model gets; models share by their needs.
+    """Every row in flight has an equal part of what its model gets; needs share the accelerator.
 
-    Workers of one model that run together take what one batch of all their rows takes: E2bird's
-    hypothesis of equal resource sharing (section 7.2), confirmed by its Figure 7 up to 64 workers.
-    Each worker beyond the first costs ``switch_part`` of that more, for switching between streams:
-    the papers measure it (Figures 7 and 12) without giving a law, so it is a setting.
+    Workers of one model without limits that run together take what one batch of all their rows
+    takes: E2bird's hypothesis of equal resource sharing (section 7.2), confirmed by its Figure 7 up
+    to 64 workers. Each worker beyond the first costs ``switch_part`` of that more, for switching
+    between streams: the paper shows it (128 workers of Figure 7, single rows of Figure 12) without
+    a law, and its two figures differ, so it is a setting.
 
-    Between models the hardware is first come, first served; with no say in it each gets SMs in
-    proportion to what it could use: the smallest share at which it is nearly as fast as alone.
-    Where those needs fit together nobody is slowed.
+    Between models, and between partitions with limits, the hardware is first come, first served:
+    each gets SMs in proportion to what it could use, the smallest share at which it is nearly as
+    fast as alone. Where those needs fit together nobody is slowed, as with two models on D-STACK's
+    default MPS (Figure 11a); where limits exceed 100 % latency climbs and throughput does not, as
+    in the primitives paper's Figures 12a and 12b.
     """
 
     switch_part: float = 0.0
@@ -48,30 +51,32 @@ class EqualRows:
         if len(running) == 1:
             return (1.0,)
         together = _together(running)
-        needs = {model: _need_pct(busy) for model, busy in together.items()}
-        total_pct = sum(needs.values())
-        scale = min(1.0, 100.0 / total_pct)
-        slower = 1.0 + self.switch_part * (len(running) - 1)
+        needs_pct = {key: _need_pct(busy) for key, busy in together.items()}
+        scale = min(1.0, 100.0 / sum(needs_pct.values()))
         speeds: list[float] = []
-        for one in running:
-            group = together[one.model]
-            share_pct = float(group.share_pct) if scale == 1.0 else needs[one.model] * scale
+        for index, one in enumerate(running):
+            key = _key(index, one)
+            group = together[key]
+            share_pct = group.share_pct if scale == 1.0 else needs_pct[key] * scale
             all_ms = _latency_ms(group.latency, group.rows, share_pct)
             alone_ms = _latency_ms(one.latency, one.rows, one.share_pct)
+            slower = 1.0 + self.switch_part * (len(running) - 1)
             speeds.append(min(1.0, alone_ms / (all_ms * slower)))
         return speeds
 
 
-def _together(running: Sequence[Busy]) -> Mapping[str, Busy]:
-    """The batches of each model as one: rows added up, in the widest of their shares."""
-    groups: dict[str, Busy] = {}
-    for one in running:
-        seen = groups.get(one.model)
-        if seen is None:
-            groups[one.model] = one
-        else:
-            share_pct = max(seen.share_pct, one.share_pct)
-            groups[one.model] = seen._replace(rows=seen.rows + one.rows, share_pct=share_pct)
+def _key(index: int, one: Busy) -> tuple[str, int]:
+    """Workers without limits are one crowd by model; whoever has a limit is on its own."""
+    return one.model, index if one.share_pct < 100 else -1
+
+
+def _together(running: Sequence[Busy]) -> Mapping[tuple[str, int], Busy]:
+    """The batches of each crowd as one, rows added up."""
+    groups: dict[tuple[str, int], Busy] = {}
+    for index, one in enumerate(running):
+        key = _key(index, one)
+        seen = groups.get(key)
+        groups[key] = one if seen is None else seen._replace(rows=seen.rows + one.rows)
     return groups
 
 

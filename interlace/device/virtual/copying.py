@@ -16,7 +16,9 @@ class Copying:
     """The host thread and the two copy engines of one accelerator.
 
     A batch's inputs are copied before it begins, unless they lie in the pool already: copies into
-    the pool go on beside executions, which is what the pool is for (E2bird Figure 6).
+    the pool go on beside executions, which is what the pool is for (E2bird Figure 6). A partition's
+    next batch waits for the copy out of the one before: copy, compute, copy in series, as
+    TF-Serving does (E2bird Figure 3).
     """
 
     def __init__(self, timer: Timer, physics: Physics) -> None:
@@ -30,26 +32,16 @@ class Copying:
         if self._plain:
             then()
             return
-        at_ms = self._timer.now_ms()
-        if self._physics.host is not None:
-            at_ms = self._host.take(at_ms, self._physics.host.launch_ms)
-        copy_ms = self._inputs_ms(run)
-        if copy_ms > 0:
-            at_ms = self._inward.take(at_ms, copy_ms)
-        self._at(at_ms, then)
+        launch_ms = self._physics.host.launch_ms if self._physics.host else 0.0
+        self._host_ms(launch_ms, lambda: self._use(self._inward, self._inputs_ms(run), then))
 
     def after(self, run: Run, then: Call) -> None:
         """Copy out and make the end known; ``then`` at once if there is nothing to do."""
         if self._plain:
             then()
             return
-        at_ms = self._timer.now_ms()
-        copy_ms = self._outputs_ms(run)
-        if copy_ms > 0:
-            at_ms = self._outward.take(at_ms, copy_ms)
-        if self._physics.host is not None:
-            at_ms = self._host.take(at_ms, self._physics.host.sync_ms)
-        self._at(at_ms, then)
+        sync_ms = self._physics.host.sync_ms if self._physics.host else 0.0
+        self._use(self._outward, self._outputs_ms(run), lambda: self._host_ms(sync_ms, then))
 
     def staged_ms(self, stage: Stage) -> float:
         """When a request's inputs lie in the pool."""
@@ -72,8 +64,16 @@ class Copying:
             return 0.0
         return link.copied_ms(transfer.output_bytes * run.batch.run_rows)
 
-    def _at(self, at_ms: float, then: Call) -> None:
-        if at_ms <= self._timer.now_ms():
+    def _host_ms(self, for_ms: float, then: Call) -> None:
+        host = self._physics.host
+        if for_ms > 0 and host is not None and not host.one_thread:
+            self._timer.call_at(self._timer.now_ms() + for_ms, then)
+        else:
+            self._use(self._host, for_ms, then)
+
+    def _use(self, station: Station, for_ms: float, then: Call) -> None:
+        """Take a turn at a station now, not ahead of time: others may come first till then."""
+        if for_ms <= 0:
             then()
         else:
-            self._timer.call_at(at_ms, then)
+            self._timer.call_at(station.take(self._timer.now_ms(), for_ms), then)

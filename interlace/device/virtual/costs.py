@@ -28,13 +28,14 @@ MECHANISMS: Final[Mapping[str, Costs]] = MappingProxyType(
         # A process with its own share: 10 to 15 s to reorganise (gpulet section 5.1), prepared
         # beside the old one, with a pause of 100 us at most at the switch (D-STACK section 3.2).
         "mps": Costs(carve_ms=12_500.0, release_ms=100.0, hand_over_ms=0.1),
-        # A context and its streams in the process that serves already.
+        # A context and its streams in the process that serves already: no figure is published; the
+        # CUDA guide (Green Contexts) says far lighter than MPS. An upper guess, to be measured.
         "green": Costs(carve_ms=1.0, release_ms=0.1, unload_ms=0.1),
         # About a second to remake instances (LithOS, SOSP 2025).
         "mig": Costs(carve_ms=1_000.0, release_ms=100.0),
         # Forked workers on cores: 16 to 40 ms measured (docs/benchmarks.md).
         "cores": Costs(carve_ms=30.0),
-        # No partitions: streams or instances in a process that is there.
-        "streams": Costs(carve_ms=0.0, release_ms=0.0, unload_ms=1.0),
+        # Not cut: streams or instances in a process that is there.
+        "uncut": Costs(carve_ms=0.0, release_ms=0.0, unload_ms=1.0),
     }
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
 
 from interlace.device.virtual.contention import Contention, EqualRows
 from interlace.device.virtual.costs import Costs
@@ -13,23 +15,36 @@ from interlace.perf.interference import Interference
 
 @dataclass(frozen=True, slots=True)
 class HostCost:
-    """What the host does around each batch, one batch after the other on one thread.
+    """What the host does around each batch, beyond what profiles hold (``Profile.overhead``).
 
-    ``launch_ms`` before it begins. ``sync_ms`` after it ended, until its end is known: a blocking
-    synchronisation wakes a thread, a light one (Sync-lite) has told already. Costs that profiles
-    hold (``Profile.overhead``) do not belong here.
+    ``launch_ms`` before it begins. ``sync_ms`` after it ended, until its end is known and the next
+    may begin. On ``one_thread`` of the host both are done for one batch after the other; otherwise
+    every partition has a thread of its own, as processes under MPS have.
     """
 
     launch_ms: float = 0.0
     sync_ms: float = 0.0
+    one_thread: bool = True
+
+
+#: Ways to learn of a batch's end, as the primitives paper compares them (Figure 6a, AlexNet of one
+#: row): 3.2 ms with Sync-lite, 3.8 with a callback, 4.17 with a blocking synchronisation; figures
+#: here are what each costs more than the first. Its models run one on each of four GPUs.
+NOTIFICATION: Final[Mapping[str, HostCost]] = MappingProxyType(
+    {
+        "sync-lite": HostCost(one_thread=False),
+        "callback": HostCost(sync_ms=0.6, one_thread=False),
+        "blocking": HostCost(sync_ms=0.97, one_thread=False),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Physics:
     """Everything off by default: then a batch takes its median, whoever runs beside it.
 
-    ``interference`` slows batches that stay within their shares, ``contention`` rules where the
-    running shares exceed 100. ``transfers`` are bytes per row of the models that copy anything
+    ``interference`` slows batches beside others, ``contention`` all the more where the running
+    shares exceed 100. ``transfers`` are bytes per row of the models that copy anything
     over ``link``; one copy engine a direction. ``jitter`` spreads executions as the profile's p95
     says, by lognormal factors drawn from ``seed``.
     """

@@ -33,7 +33,7 @@ class _Running:
 class Progress:
     """Executions by partition. When one begins or ends, what is left of the others is retimed.
 
-    Speeds are 1 alone; 1 over the interference factor beside others; and what the contention rule
+    Speeds are 1 alone; 1 over the interference factor beside others; times what the contention rule
     says where the shares exceed 100. While the device is stalled nothing moves.
     """
 
@@ -110,14 +110,13 @@ class Progress:
         return True
 
     def _speeds(self, company: Sequence[_Running], over: bool) -> Sequence[float]:
-        if over:
-            return self._contention([one.busy for one in company])
+        speeds = self._contention([one.busy for one in company]) if over else [1.0] * len(company)
         if self._interference is None:
-            return [1.0] * len(company)
+            return speeds
         runners = [Runner(one.busy.model, one.busy.rows, one.busy.share_pct) for one in company]
         return [
-            1.0 / self._interference(one, runners[:index] + runners[index + 1 :])
-            for index, one in enumerate(runners)
+            speed / self._interference(one, runners[:index] + runners[index + 1 :])
+            for index, (one, speed) in enumerate(zip(runners, speeds, strict=True))
         ]
 
     def _schedule(self, partition: str, one: _Running) -> None:
