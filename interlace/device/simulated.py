@@ -95,12 +95,13 @@ class SimulatedDevice:
         if isinstance(work, Stage):
             self._stage(work, done)
             return
-        refusal = self._refusal(work)
-        if refusal is not None:
-            failed = Finished(work, failure=Failure(refusal))
-            self._timer.call_at(self._timer.now_ms(), lambda: done(failed))
-            return
-        self._holding.enter(work)
+        if not (isinstance(work, Run) and self._holding.has(work.partition, work.batch.model)):
+            refusal = self._refusal(work)
+            if refusal is not None:
+                failed = Finished(work, failure=Failure(refusal))
+                self._timer.call_at(self._timer.now_ms(), lambda: done(failed))
+                return
+            self._holding.enter(work)
         queue = self._queues.setdefault(work.partition, deque())
         queue.append((work, done))
         if len(queue) == 1:
@@ -165,24 +166,34 @@ class SimulatedDevice:
     def _run(self, run: Run, entry: _Entry) -> None:
         """Copy in, execute, copy out; each only where there is something to do."""
         name, batch = run.partition, run.batch
-        share_pct = self._holding.shares[name]
+        share_pct, rows = self._holding.shares[name], batch.run_rows
         latency = self._surface(batch.model)
-        work_ms = latency.latency_ms(batch.run_rows, share_pct) * self._spread(run)
-        if self._costs.hand_over_ms and (name, batch.model) in self._fresh:
-            work_ms += self._costs.hand_over_ms
-        self._fresh.discard((name, batch.model))
-        busy = Busy(batch.model, batch.run_rows, share_pct, latency)
+        work_ms = latency.latency_ms(rows, share_pct)
+        if self._physics.jitter:
+            work_ms *= self._spread(run)
+        if self._fresh:
+            if (name, batch.model) in self._fresh:
+                work_ms += self._costs.hand_over_ms
+            self._fresh.discard((name, batch.model))
+        busy = Busy(batch.model, rows, share_pct, latency)
+        if self._copying.plain:
+            self._execute(run, entry, busy, work_ms)
+        else:
+            self._copying.before(run, lambda: self._execute(run, entry, busy, work_ms))
 
-        def execute() -> None:
-            began_ms = self._timer.now_ms()
-            if self._head(name) is entry:
-                self._progress.begin(name, busy, work_ms, lambda: executed(began_ms))
+    def _execute(self, run: Run, entry: _Entry, busy: Busy, work_ms: float) -> None:
+        if self._head(run.partition) is not entry:
+            return  # died or was closed while its inputs were copied
+        began_ms = self._timer.now_ms()
 
-        def executed(began_ms: float) -> None:
+        def executed() -> None:
             took_ms = self._timer.now_ms() - began_ms
-            self._copying.after(run, lambda: self._end(entry, took_ms))
+            if self._copying.plain:
+                self._end(entry, took_ms)
+            else:
+                self._copying.after(run, lambda: self._end(entry, took_ms))
 
-        self._copying.before(run, execute)
+        self._progress.begin(run.partition, busy, work_ms, executed)
 
     def _head(self, partition: str) -> _Entry | None:
         queue = self._queues.get(partition)
@@ -236,8 +247,6 @@ class SimulatedDevice:
 
     def _spread(self, run: Run) -> float:
         """The factor between this execution and the median one."""
-        if not self._physics.jitter:
-            return 1.0
         points = self._truth[run.batch.model].points
         ratios = [p.p95_ms / p.median_ms for p in points.values() if p.median_ms > 0]
         sigma = log(max(1.0, sum(ratios) / len(ratios))) / _Q95

@@ -25,21 +25,16 @@ class Copying:
         self._timer = timer
         self._physics = physics
         self._host, self._inward, self._outward = Station(), Station(), Station()
-        self._plain = physics.host is None and physics.link is None
+        #: nothing goes before or after an execution
+        self.plain = physics.host is None and physics.link is None
 
     def before(self, run: Run, then: Call) -> None:
         """Launch and copy in; ``then`` at once if there is nothing to do."""
-        if self._plain:
-            then()
-            return
         launch_ms = self._physics.host.launch_ms if self._physics.host else 0.0
         self._host_ms(launch_ms, lambda: self._use(self._inward, self._inputs_ms(run), then))
 
     def after(self, run: Run, then: Call) -> None:
         """Copy out and make the end known; ``then`` at once if there is nothing to do."""
-        if self._plain:
-            then()
-            return
         sync_ms = self._physics.host.sync_ms if self._physics.host else 0.0
         self._use(self._outward, self._outputs_ms(run), lambda: self._host_ms(sync_ms, then))
 

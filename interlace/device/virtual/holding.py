@@ -17,6 +17,10 @@ class Holding:
         self.shares: dict[str, int] = {}
         self._loaded: dict[str, set[str]] = {}
 
+    def has(self, partition: str, model: str) -> bool:
+        """True if the model is loaded there, or will be before what is asked for now begins."""
+        return model in self._loaded.get(partition, ())
+
     def refusal(self, work: PartitionWork) -> str | None:
         """Why this work is impossible, ``None`` if it is not."""
         name, gpu = work.partition, self._gpu
@@ -33,7 +37,7 @@ class Holding:
                 return f"{model} has no profile here"
             case Load(model=model):
                 return self._crowded(name, model)
-            case Run(batch=batch) if batch.model not in self._loaded[name]:
+            case Run(batch=batch) if not self.has(name, batch.model):
                 return f"model {batch.model} is not loaded in partition '{name}'"
         return None
 
