@@ -17,7 +17,7 @@ from interlace.core.messages import (
 from interlace.core.plan import Demand
 from interlace.core.profile import Point, Profile
 from interlace.core.request import Reply, Request
-from interlace.device.simulated import SimulatedDevice
+from interlace.device.simulated import Physics, SimulatedDevice
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
 from interlace.policy.catalog import system as row
@@ -64,17 +64,17 @@ class World:
         system: System | None = None,
         truth: Mapping[str, Profile] | None = None,
         reserve: Reserve | None = None,
+        physics: Physics | None = None,
     ) -> None:
         self.profiles = profiles
         self.fleet = fleet or machine()
         self.system = system or row("interlace")
         self.clock = SimClock()
-        self.devices = {
-            gpu.id: SimulatedDevice(gpu, self.clock, truth or profiles) for gpu in self.fleet.gpus
-        }
+        self._truth = truth or profiles
+        self._physics = physics
+        self.devices = {gpu.id: self._device_of(gpu) for gpu in self.fleet.gpus}
         self.reserve = reserve.gpus if reserve else ()
         self.engine = Engine(self.fleet, self.system, self.reserve)
-        self._truth = truth or profiles
         self.replies: list[tuple[float, Reply]] = []
         self.tells: list[Tell] = []
         self.log: list[tuple[float, Event, list[Command]]] = []
@@ -115,8 +115,11 @@ class World:
         return reply
 
     def _device(self, gpu: Gpu) -> SimulatedDevice:
-        self.devices[gpu.id] = SimulatedDevice(gpu, self.clock, self._truth)
+        self.devices[gpu.id] = self._device_of(gpu)
         return self.devices[gpu.id]
+
+    def _device_of(self, gpu: Gpu) -> SimulatedDevice:
+        return SimulatedDevice(gpu, self.clock, self._truth, physics=self._physics)
 
     def _answered(self, reply: Reply) -> None:
         self.replies.append((self.clock.now_ms(), reply))

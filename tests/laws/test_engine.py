@@ -18,11 +18,14 @@ from interlace.core.messages import (
     Left,
     Load,
     Run,
+    Stage,
     Ticked,
     Withdrawn,
     Woke,
 )
 from interlace.core.request import Outcome, Request
+from interlace.device.simulated import Physics
+from interlace.device.virtual.station import HostLink, Transfer
 from interlace.engine.engine import Engine
 from interlace.engine.partitions import Life
 from interlace.perf.memory import needed_bytes
@@ -33,6 +36,8 @@ from tests.builders import World, line_profile, machine
 
 MODELS = ("a", "b", "c", "d")
 TRUTH = {m: line_profile(m, 1.0 + i, 0.5 + 0.3 * i) for i, m in enumerate(MODELS)}
+#: Inputs of "a" take 0.5 ms each to copy, one after the other.
+COPIES = Physics(link=HostLink(1_000.0), transfers={"a": Transfer(500, 10)})
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -50,6 +55,7 @@ class EngineMachine(RuleBasedStateMachine):
         self, name: str, overlapped: bool, memory: int, there: int, spare: int, delay: float
     ) -> None:
         traits = frozenset({Trait.OVERLAPPED_REORGANISATION}) if overlapped else frozenset()
+        traits |= {Trait.INPUT_POOL}
         (gpu,) = machine(memory, traits).gpus
         gpus = [replace(gpu, id=f"g{index}") for index in range(there + spare)]
         reserve = Reserve(tuple(gpus[there:]), delay) if spare else None
@@ -57,7 +63,7 @@ class EngineMachine(RuleBasedStateMachine):
         row = system(name)
         if isinstance(row.scaler, Fewest):
             row = replace(row, scaler=Fewest(cool_down_ms=200.0, patience_ms=500.0))
-        self.world = World(TRUTH, Fleet(tuple(gpus[:there])), row, reserve=reserve)
+        self.world = World(TRUTH, Fleet(tuple(gpus[:there])), row, reserve=reserve, physics=COPIES)
         self.sent: list[Request] = []
         self.world.deploy({"a": 40.0, "b": 80.0})
 
@@ -165,6 +171,33 @@ class EngineMachine(RuleBasedStateMachine):
             for command in commands:
                 if isinstance(command, Dismiss):
                     there.discard(command.gpu)
+
+    @invariant()
+    def batches_lie_in_a_row_where_they_were_copied(self) -> None:
+        slots: dict[int, int] = {}
+        copied: set[int] = set()
+        held: dict[tuple[str, str, int], int] = {}
+        for _, event, commands in self.world.log:
+            if isinstance(event, Finished) and isinstance(event.work, Stage):
+                copied.add(event.work.request.id)
+            elif isinstance(event, Finished) and isinstance(event.work, Run):
+                ended = {request.id for request in event.work.batch.requests}
+                held = {slot: owner for slot, owner in held.items() if owner not in ended}
+            for command in commands:
+                if isinstance(command, Stage):
+                    request, at = command.request, command.slot
+                    assert at >= 0 and at + request.rows <= command.slots
+                    slots[request.id] = at
+                    copied.discard(request.id)
+                    keys = {(command.gpu, request.model, at + row) for row in range(request.rows)}
+                    assert not keys & held.keys(), "rows of a running batch were overwritten"
+                elif isinstance(command, Run) and command.batch.slot is not None:
+                    at = command.batch.slot
+                    for request in command.batch.requests:
+                        assert slots[request.id] == at and request.id in copied
+                        for row in range(request.rows):
+                            held[command.gpu, request.model, at + row] = request.id
+                        at += request.rows
 
     @invariant()
     def states_are_legal(self) -> None:
