@@ -13,7 +13,11 @@ from interlace.core.messages import Finished, Lost, Work
 from interlace.core.model import Model
 from interlace.core.request import Request
 from interlace.device.base import Device
-from interlace.device.simulated import SimulatedDevice
+from interlace.device.simulated import MECHANISMS, Physics, SimulatedDevice
+from interlace.device.virtual.contention import EqualRows
+from interlace.device.virtual.physics import HostCost
+from interlace.device.virtual.station import HostLink, Transfer
+from interlace.perf.interference import ConstantFactor
 from interlace.runtime.clock import SimClock
 from tests.builders import line_profile
 from tests.device.models import model
@@ -73,14 +77,14 @@ class CpuStand:
 class SimulatedStand:
     """Profiles and virtual time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, physics: Physics | None = None) -> None:
         self._clock = SimClock()
         profiles = {
             QUICK.key: line_profile(QUICK.key, 1.0, 0.1),
             SLOW.key: line_profile(SLOW.key, 400.0, 0.1),
         }
         gpu = Gpu("cpu0", "test", 2, 10**9, (50, 100))
-        self._device = SimulatedDevice(gpu, self._clock, profiles)
+        self._device = SimulatedDevice(gpu, self._clock, profiles, physics=physics)
         self.device: Device = self._device
         self.finished: list[Finished] = []
         self.lost: list[Lost] = []
@@ -108,3 +112,17 @@ class SimulatedStand:
 
     def close(self) -> None:
         self._device.close()
+
+
+def crowded_stand(folder: Path) -> Stand:
+    """A simulated device with everything on: neighbours, copies, host costs, jitter."""
+    physics = Physics(
+        costs=MECHANISMS["mig"],
+        interference=ConstantFactor(1.3),
+        contention=EqualRows(switch_part=0.01),
+        link=HostLink(1_000.0),
+        transfers={known.key: Transfer(100, 50) for known in (QUICK, SLOW)},
+        host=HostCost(launch_ms=0.01, sync_ms=0.02),
+        jitter=True,
+    )
+    return SimulatedStand(folder, physics)

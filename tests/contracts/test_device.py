@@ -11,12 +11,13 @@ import pytest
 from interlace.core.messages import Carve, Finished, Load, Lost, Release, Run, Unload, Work
 from interlace.core.model import Model
 from interlace.core.request import Batch
-from tests.contracts.stands import QUICK, SLOW, CpuStand, SimulatedStand, Stand
+from tests.contracts.stands import QUICK, SLOW, CpuStand, SimulatedStand, Stand, crowded_stand
 
 #: One line makes another implementation keep the contract.
 STANDS: dict[str, Callable[[Path], Stand]] = {
     "cpu": CpuStand,
     "simulated": SimulatedStand,
+    "simulated, crowded": crowded_stand,
 }
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.hardware import Gpu
-from interlace.core.messages import Carve, Finished, Load, Run, Stage, Work
+from interlace.core.messages import Carve, Failure, Finished, Load, Lost, Run, Stage, Work
 from interlace.core.profile import Profile
 from interlace.core.request import Batch, Request
 from interlace.device.simulated import MECHANISMS, Physics, SimulatedDevice
@@ -201,6 +201,44 @@ def test_faults_on_demand() -> None:
     refused = bench.run("p", "a", 1)
     bench.clock.run(2_000.0)
     assert bench.ends[refused][1].failure is not None
+
+
+def test_a_fatal_failure_takes_its_partition_along() -> None:
+    bench = Bench()
+    bench.ready(("p", 50, "a"), ("q", 50, "a"))
+    lost: list[Lost] = []
+    bench.device.on_lost(lost.append)
+    bench.device.fail_next(Run, Failure("illegal address", fatal=True))
+    runs = [bench.run("p", "a", 4), bench.run("p", "a", 4)]
+    other = bench.run("q", "a", 8)
+    bench.clock.run(bench.clock.now_ms() + 100.0)
+    assert [bench.ends[run][1].failure for run in runs] == [
+        Failure("illegal address", fatal=True)
+    ] * 2
+    assert [one.partition for one in lost] == ["p"]
+    assert bench.ends[other][1].failure is None
+    assert set(bench.device.partitions) == {"q"}
+
+
+def test_threads_of_their_own_do_not_wait_for_each_other() -> None:
+    alone = Bench(Physics(host=HostCost(sync_ms=1.0, one_thread=False)))
+    shared = Bench(Physics(host=HostCost(sync_ms=1.0)))
+    for bench, later_ms in ((alone, 7.0), (shared, 8.0)):
+        bench.ready(("p", 50, "a"), ("q", 50, "a"))
+        both = bench.took_ms(bench.run("p", "a", 4), bench.run("q", "a", 4))
+        assert both == [pytest.approx(7.0), pytest.approx(later_ms)]
+
+
+def test_copies_of_one_partition_overlap_with_executions_of_another() -> None:
+    """One engine a direction: copies wait for copies, not for executions."""
+    physics = Physics(link=HostLink(1_000.0, 0.0), transfers={"a": Transfer(1_000, 0)})
+    bench = Bench(physics)
+    bench.ready(("p", 50, "a"), ("q", 50, "a"))
+    # Four rows are copied in 4 ms and executed in 6: q's copy goes on while p executes.
+    assert bench.took_ms(bench.run("p", "a", 4), bench.run("q", "a", 4)) == [
+        pytest.approx(10.0),
+        pytest.approx(14.0),
+    ]
 
 
 def test_a_stall_delays_what_runs_and_what_begins() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from interlace.perf.corunning import EQUAL, Sharing
 from interlace.perf.latency import Surface
 
 #: A model needs the smallest share at which it is within this factor of its best latency.
@@ -50,19 +51,51 @@ class EqualRows:
     def __call__(self, running: Sequence[Busy]) -> Sequence[float]:
         if len(running) == 1:
             return (1.0,)
-        together = _together(running)
-        needs_pct = {key: _need_pct(busy) for key, busy in together.items()}
-        scale = min(1.0, 100.0 / sum(needs_pct.values()))
+        parts = _allotted(running)
+        slower = 1.0 + self.switch_part * (len(running) - 1)
         speeds: list[float] = []
         for index, one in enumerate(running):
-            key = _key(index, one)
-            group = together[key]
-            share_pct = group.share_pct if scale == 1.0 else needs_pct[key] * scale
-            all_ms = _latency_ms(group.latency, group.rows, share_pct)
+            crowd, share_pct = parts[_key(index, one)]
+            all_ms = _latency_ms(crowd.latency, crowd.rows, share_pct)
             alone_ms = _latency_ms(one.latency, one.rows, one.share_pct)
-            slower = 1.0 + self.switch_part * (len(running) - 1)
             speeds.append(min(1.0, alone_ms / (all_ms * slower)))
         return speeds
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWork:
+    """Workers of one model without limits divide its capacity as ``sharing`` says (W / u).
+
+    By default each has an equal part whatever its rows, so that smaller ones end earlier: the
+    reading of E2bird section 7.1 under which a few workers of mixed sizes have a lower mean latency
+    than one (Figure 12). Nothing is gained from rows computed together; ``EqualRows`` is the other
+    end. Models and partitions with limits share as there.
+    """
+
+    sharing: Sharing = EQUAL
+
+    def __call__(self, running: Sequence[Busy]) -> Sequence[float]:
+        members: dict[tuple[str, int], list[int]] = {}
+        for index, one in enumerate(running):
+            members.setdefault(_key(index, one), []).append(index)
+        speeds = [1.0] * len(running)
+        for key, (crowd, share_pct) in _allotted(running).items():
+            all_ms = _latency_ms(crowd.latency, crowd.rows, share_pct)
+            part = _latency_ms(crowd.latency, crowd.rows, crowd.share_pct) / all_ms
+            sizes = [running[index].rows for index in members[key]]
+            for index, speed in zip(members[key], self.sharing.speeds(sizes), strict=True):
+                speeds[index] = min(1.0, part * speed)
+        return speeds
+
+
+def _allotted(running: Sequence[Busy]) -> Mapping[tuple[str, int], tuple[Busy, float]]:
+    """Each crowd as one batch, and the share it gets: its own, unless needs exceed the whole."""
+    together = _together(running)
+    needs_pct = {key: _need_pct(busy) for key, busy in together.items()}
+    total_pct = sum(needs_pct.values())
+    if total_pct <= 100.0:
+        return {key: (busy, busy.share_pct) for key, busy in together.items()}
+    return {key: (busy, needs_pct[key] * 100.0 / total_pct) for key, busy in together.items()}
 
 
 def _key(index: int, one: Busy) -> tuple[str, int]:
