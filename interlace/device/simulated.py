@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from math import log
-from random import Random
-from typing import Final
 
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
@@ -30,14 +27,12 @@ from interlace.device.virtual.contention import Busy
 from interlace.device.virtual.copying import Copying
 from interlace.device.virtual.costs import MECHANISMS, Costs
 from interlace.device.virtual.holding import Holding
+from interlace.device.virtual.jitter import Jitter
 from interlace.device.virtual.physics import Physics
 from interlace.device.virtual.progress import Progress, Timer
 from interlace.perf.latency import Surface, surface
 
 __all__ = ["MECHANISMS", "Costs", "Physics", "SimulatedDevice", "Timer"]
-
-#: Standard normal quantile of 95 %.
-_Q95: Final = 1.645
 
 _Entry = tuple[PartitionWork, Done]
 
@@ -70,7 +65,8 @@ class SimulatedDevice:
         self._queues: dict[str, deque[_Entry]] = {}
         self._fresh: set[tuple[str, str]] = set()
         self._faults: dict[type[PartitionWork], deque[Failure]] = {}
-        self._random = Random(f"{self._physics.seed}/{gpu.id}")
+        seed = f"{self._physics.seed}/{gpu.id}"
+        self._jitter = Jitter(truth, seed) if self._physics.jitter else None
         self._lost: Callable[[Lost], None] = lambda lost: None
         self._closed = False
 
@@ -169,8 +165,8 @@ class SimulatedDevice:
         share_pct, rows = self._holding.shares[name], batch.run_rows
         latency = self._surface(batch.model)
         work_ms = latency.latency_ms(rows, share_pct)
-        if self._physics.jitter:
-            work_ms *= self._spread(run)
+        if self._jitter is not None:
+            work_ms *= self._jitter.factor(batch.model)
         if self._fresh:
             if (name, batch.model) in self._fresh:
                 work_ms += self._costs.hand_over_ms
@@ -244,13 +240,6 @@ class SimulatedDevice:
                 return self._costs.unload_ms
             case _:
                 return self._costs.release_ms
-
-    def _spread(self, run: Run) -> float:
-        """The factor between this execution and the median one."""
-        points = self._truth[run.batch.model].points
-        ratios = [p.p95_ms / p.median_ms for p in points.values() if p.median_ms > 0]
-        sigma = log(max(1.0, sum(ratios) / len(ratios))) / _Q95
-        return self._random.lognormvariate(0.0, sigma)
 
     def _surface(self, model: str) -> Surface:
         if model not in self._surfaces:

@@ -46,7 +46,7 @@ class Physics:
     ``interference`` slows batches beside others, ``contention`` all the more where the running
     shares exceed 100. ``transfers`` are bytes per row of the models that copy anything
     over ``link``; one copy engine a direction. ``jitter`` spreads executions as the profile's p95
-    says, by lognormal factors drawn from ``seed``.
+    and p99 say, by lognormal factors drawn from ``seed``.
     """
 
     costs: Costs = field(default_factory=Costs)
