@@ -12,10 +12,13 @@ from interlace.perf.latency import surface
 _QUANTILE = 0.9
 _STEP = 0.05
 _LOW, _HIGH = 0.5, 20.0
+#: Mean distance of what is seen from the estimate: where it begins, its weight, and the part of it
+#: that a step is made of.
+_SPREAD, _SPREAD_WEIGHT, _WIDE = 0.1, 0.05, 8.0
 _SHAPES = 256
 #: Successes that narrow the margin as much as one miss widens it; then parts of the SLO.
 #: The least is for what the server does not see: the way of the request and of its reply.
-_ODDS, _CAUTION_STEP, _CAUTION_LEAST, _CAUTION_MOST = 1500.0, 0.05, 0.08, 0.8
+_ODDS, _CAUTION_STEP, _CAUTION_LEAST, _CAUTION_MOST = 1500.0, 0.05, 0.02, 0.8
 _STALE_MS, _BRIGHTEN = 1000.0, 0.97
 
 
@@ -53,8 +56,9 @@ class Belief:
     """Latency tables of one model by share, and correction factors by shape of batch.
 
     The correction follows the 0.9 quantile of seen over predicted latency (Robbins and Monro's
-    recursion): it rises by ``step * 0.9`` of itself when an execution is slower than believed and
-    falls by ``step * 0.1`` when it is not.
+    recursion): it rises by 0.9 of a step when an execution is slower than believed and falls by
+    0.1 of one when it is not. Steps are in proportion to the spread of what is seen, so that
+    latencies that do not vary are believed exactly.
     """
 
     def __init__(self, demand: Demand, profile: Profile) -> None:
@@ -63,8 +67,8 @@ class Belief:
         self._max_batch = demand.max_batch
         self._tables: dict[int, tuple[float, ...]] = {}
         self._best: dict[int, int] = {}
-        self._overall = 1.0
-        self._by_shape: dict[Hashable, float] = {}
+        self._overall = _Factor(1.0)
+        self._by_shape: dict[Hashable, _Factor] = {}
         self._learned_ms = float("-inf")
 
     def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
@@ -72,7 +76,7 @@ class Belief:
         if table is None:
             table = self._tables[share_pct] = self._table(share_pct)
         believed_ms = table[rows] if rows < len(table) else self._far_ms(rows, share_pct)
-        return believed_ms * self._by_shape.get(shape, self._overall)
+        return believed_ms * self._by_shape.get(shape, self._overall).value
 
     def best_batch(self, share_pct: int) -> int:
         best = self._best.get(share_pct)
@@ -88,9 +92,9 @@ class Belief:
         a little at each, until one request is let through and shows the truth.
         """
         if now_ms - self._learned_ms > _STALE_MS and shape in self._by_shape:
-            self._by_shape[shape] = max(_LOW, self._by_shape[shape] * _BRIGHTEN)
+            self._by_shape[shape].brighten()
         elif now_ms - self._learned_ms > _STALE_MS:
-            self._overall = max(_LOW, self._overall * _BRIGHTEN)
+            self._overall.brighten()
 
     def learn(
         self, rows: int, share_pct: int, shape: Hashable, seen_ms: float, now_ms: float
@@ -98,10 +102,12 @@ class Belief:
         """Enter one execution that took ``seen_ms``."""
         self._learned_ms = now_ms
         before = self._by_shape.get(shape, self._overall)
-        ratio = seen_ms / self.latency_ms(rows, share_pct, shape) * before
-        if len(self._by_shape) < _SHAPES or shape in self._by_shape:
-            self._by_shape[shape] = _follow(before, ratio)
-        self._overall = _follow(self._overall, ratio)
+        ratio = seen_ms / self.latency_ms(rows, share_pct, shape) * before.value
+        if shape not in self._by_shape and len(self._by_shape) < _SHAPES:
+            self._by_shape[shape] = _Factor(before.value, before.spread)
+        if shape in self._by_shape:
+            self._by_shape[shape].follow(ratio)
+        self._overall.follow(ratio)
 
     def _table(self, share_pct: int) -> tuple[float, ...]:
         rows = range(1, self._max_batch + 1)
@@ -111,10 +117,26 @@ class Belief:
         return self._surface.latency_ms(rows, share_pct)
 
 
-def _follow(estimate: float, ratio: float) -> float:
-    # A jump far above the estimate is followed faster than one step would.
-    if ratio > estimate:
-        estimate += _STEP * _QUANTILE * max(estimate, min(ratio - estimate, 10.0 * estimate))
-    else:
-        estimate -= _STEP * (1.0 - _QUANTILE) * estimate
-    return min(max(estimate, _LOW), _HIGH)
+class _Factor:
+    """A correction and how far what is seen lies from it: steps are as large as the spread."""
+
+    __slots__ = ("spread", "value")
+
+    def __init__(self, value: float, spread: float = _SPREAD) -> None:
+        self.value = value
+        self.spread = spread
+
+    def follow(self, ratio: float) -> None:
+        """Enter one ratio of seen over predicted latency."""
+        off = ratio - self.value
+        self.spread += _SPREAD_WEIGHT * (abs(off) - self.spread)
+        size = min(self.value, _WIDE * self.spread)
+        # A jump far above is followed faster than one step would.
+        if off > 0.0:
+            self.value += _STEP * _QUANTILE * max(size, min(off, 10.0 * self.value))
+        else:
+            self.value -= _STEP * (1.0 - _QUANTILE) * size
+        self.value = min(max(self.value, _LOW), _HIGH)
+
+    def brighten(self) -> None:
+        self.value = max(_LOW, self.value * _BRIGHTEN)

@@ -15,6 +15,7 @@ from interlace.core.messages import (
     Tell,
     Unload,
 )
+from interlace.engine.pacing import pace
 from interlace.engine.partitions import Life, Live, Stay
 from interlace.engine.rates import Rates
 from interlace.engine.reorganise import First, settled, steps
@@ -75,6 +76,7 @@ class Moving:
             self._begin(work)
             commands.append(work)
         state.rehost()
+        pace(state, self._rates)
         commands += self._serving.staging.fill_all()
         commands += self._tell_changes()
         return commands + self._serving.dispatch([g.id for g in state.fleet.gpus], now_ms)

@@ -146,7 +146,6 @@ class Serving:
         commands: list[Command] = []
         for request in self.staging.source(tenant, gpu).pop(drop.requests):
             self._state.retried.discard(request.id)
-            tenant.caution.missed(request.arrived_ms, now_ms)
             error = refusals.given_up(request, now_ms)
             commands.append(Answer(Reply(request, Outcome.EXPIRED, error=error)))
         return commands
@@ -158,13 +157,12 @@ class Serving:
         assert live.batch is None, f"launch into {live.id}, which runs a batch"
         source = self.staging.source(tenant, live.gpu)
         head = source.head
+        if head is None:
+            return []  # requests of several rows: an earlier launch took more than was asked
         slot: int | None = None
         if isinstance(source, Pool):
-            if head is None:
-                return []  # requests of several rows: an earlier launch took more than was asked
             slot, requests = source.take(launch.rows)
         else:
-            assert head is not None, f"launch of {launch.model}, whose queue is empty"
             # A request whose batch failed before runs alone: if it is the cause, it fails alone.
             rows = head.rows if head.id in self._state.retried else launch.rows
             requests = source.take(rows)
@@ -264,7 +262,6 @@ class Serving:
 
     def _expired(self, request: Request, run_ms: float, now_ms: float) -> Command:
         self._state.retried.discard(request.id)
-        self._state.tenants[request.model].caution.missed(request.arrived_ms, now_ms)
         error = refusals.expired(request, run_ms, now_ms)
         return Answer(Reply(request, Outcome.EXPIRED, error=error))
 

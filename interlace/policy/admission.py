@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from interlace.core.plan import Slot
 from interlace.core.request import Request
 from interlace.policy.base import PartitionView, Refusal, View
+from interlace.policy.batching import limit_rows
 
 
 def everyone(request: Request, view: View, now_ms: float) -> Refusal | None:
@@ -85,5 +86,5 @@ def _alone_ms(request: Request, hosts: Sequence[PartitionView], view: View) -> f
 
 def row_ms(slot: Slot, host: PartitionView, view: View) -> float:
     """Time one queued row of a slot's model costs ``host``, shared with its other hosts."""
-    hosts = len(view.hosts(slot.model)) or 1
-    return view.latency_ms(slot.model, slot.batch, host.share_pct) / (slot.batch * hosts)
+    hosts, batch = len(view.hosts(slot.model)) or 1, limit_rows(slot, host, view)
+    return view.latency_ms(slot.model, batch, host.share_pct) / (batch * hosts)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED, Request
-from interlace.policy.base import Dispatch, Launch, PartitionView, View
-from interlace.policy.batching import adaptive_rows
+from interlace.policy.base import Dispatch, Drop, Launch, PartitionView, View
+from interlace.policy.batching import Sizes, given_up, rows_in_time, sizes
 
 
 class _Claim(NamedTuple):
@@ -19,6 +19,7 @@ class _Claim(NamedTuple):
     run_ms: float
     slot: Slot
     head: Request
+    sizes: Sizes
 
     @property
     def latest_ms(self) -> float:
@@ -30,36 +31,68 @@ def deadline(view: View, now_ms: float) -> Dispatch:
 
     A long execution would begin too late in that order: shorter work with a nearer deadline keeps
     passing it. So one that must begin before the first could end goes first, if the first has more
-    partitions to run in. Nothing waits for company while the partition is idle: requests that
-    queue up behind a running batch form the next one.
+    partitions to run in. A model that has partitions of its own waits for a batch that sustains
+    its rate, as long as its head can wait; everything else starts at once. Where the queue has
+    grown beyond its time, the oldest are given up for a whole batch behind them.
     """
     launches: list[Launch] = []
+    drops: list[Drop] = []
     taken: dict[str, int] = {}
+    wake_ms = float("inf")
     for partition in view.partitions:
         if not partition.accepting or partition.running is not None:
             continue
-        claims = _claims(partition, view, taken)
+        claims, patient_ms = _claims(partition, view, taken, now_ms)
+        wake_ms = min(wake_ms, patient_ms)
         if claims:
-            launch = _launch(claims, partition, view, now_ms)
+            launch, dropped = _launch(claims, partition, view, taken, now_ms)
             launches.append(launch)
-            taken[launch.model] = taken.get(launch.model, 0) + launch.rows
-    return Dispatch(tuple(launches))
+            if dropped:
+                drops.append(Drop(launch.model, dropped))
+            taken[launch.model] = taken.get(launch.model, 0) + launch.rows + dropped
+    return Dispatch(tuple(launches), wake_ms if wake_ms < float("inf") else None, tuple(drops))
 
 
-def _claims(partition: PartitionView, view: View, taken: dict[str, int]) -> list[_Claim]:
+def _claims(
+    partition: PartitionView, view: View, taken: dict[str, int], now_ms: float
+) -> tuple[list[_Claim], float]:
+    """What may start here now, and when the first of those that wait for company must."""
     claims: list[_Claim] = []
+    wake_ms = float("inf")
     for slot in partition.slots:
         queue = view.queue(slot.model)
-        head = queue.head
-        if head is None or queue.rows <= taken.get(slot.model, 0):
+        head, left = queue.head, queue.rows - taken.get(slot.model, 0)
+        if head is None or left <= 0:
+            continue
+        wanted = sizes(slot, partition, view)
+        latest_ms = _latest_ms(slot.model, head, left, wanted.least, partition, view)
+        if now_ms < latest_ms:
+            wake_ms = min(wake_ms, latest_ms)
             continue
         run_ms = view.latency_ms(slot.model, head.rows, partition.share_pct, head.shape)
         level = head.priority or UNSTATED
-        claims.append(_Claim(level, head.deadline_ms, slot.model, run_ms, slot, head))
-    return claims
+        claims.append(_Claim(level, head.deadline_ms, slot.model, run_ms, slot, head, wanted))
+    return claims, wake_ms
 
 
-def _launch(claims: list[_Claim], partition: PartitionView, view: View, now_ms: float) -> Launch:
+def _latest_ms(
+    model: str, head: Request, rows: int, least: int, partition: PartitionView, view: View
+) -> float:
+    """Until when a queue may wait for company; the past if it has enough."""
+    if rows >= least:
+        return float("-inf")
+    run_ms = view.latency_ms(model, rows + 1, partition.share_pct, head.shape)
+    return head.deadline_ms - run_ms - view.caution_ms(model)
+
+
+def _launch(
+    claims: list[_Claim],
+    partition: PartitionView,
+    view: View,
+    taken: dict[str, int],
+    now_ms: float,
+) -> tuple[Launch, int]:
+    """The batch that starts, and how many of its model's oldest are given up for it."""
     claims.sort(key=lambda claim: claim[:3])
     first = claims[0]
     for other in claims[1:]:
@@ -68,10 +101,17 @@ def _launch(claims: list[_Claim], partition: PartitionView, view: View, now_ms: 
             first = other
             break
     # A batch may grow as long as nobody else who waits here must begin before it ends.
-    others_ms = (claim.latest_ms for claim in claims if claim is not first)
-    end_ms = min([first.deadline_ms, *others_ms])
-    rows = adaptive_rows(first.slot, first.head, partition, view, end_ms, now_ms)
-    return Launch(partition.id, first.model, rows)
+    others_ms = min((c.latest_ms for c in claims if c is not first), default=float("inf"))
+    queue = view.queue(first.model)
+    dropped = 0
+    if not taken.get(first.model):
+        dropped = given_up(first.model, first.sizes.target, partition, view, now_ms)
+    end_ms = min(queue.deadline_ms(dropped), others_ms)
+    limit = max(first.sizes.limit, first.head.rows)
+    rows = queue.batch_rows(limit) if not dropped else min(limit, queue.rows - dropped)
+    budget_ms = end_ms - now_ms
+    rows = rows_in_time(rows, first.model, first.head, partition, view, budget_ms)
+    return Launch(partition.id, first.model, rows), dropped
 
 
 def _has_more_hosts(first: _Claim, other: _Claim, view: View) -> bool:
