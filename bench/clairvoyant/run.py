@@ -1,0 +1,118 @@
+"""Highest load with 99 % in time, against perfect foresight: `python -m bench.clairvoyant.run`.
+
+One accelerator: the part of the clairvoyant optimum's load, on the same Poisson arrivals, by fixed
+cost over SLO and row cost over SLO. Sixteen: the part of the ceiling that no scheduler passes.
+Nothing is fitted to a run: the dispatcher knows the profile and the rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any, Final
+
+import numpy as np
+
+from bench.clairvoyant.optimum import fewest_drops
+from bench.clairvoyant.worlds import SLO_MS, World
+from interlace.core.request import Outcome
+from interlace.policy.catalog import system as row
+
+#: Part of the requests that must end in time.
+ATTAINMENT: Final = 0.99
+#: Student's t for a 95 % interval of so many runs.
+_T95: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+
+
+def highest(holds: Callable[[float], bool], low: float, high: float, steps: int = 9) -> float:
+    """The highest load between the two at which something holds, by halving."""
+    for _ in range(steps):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def gaps(count: int, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Poisson gaps of mean 1."""
+    return np.random.default_rng(seed).exponential(1.0, count)
+
+
+def clairvoyant(world: World, count: int, seed: int) -> float:
+    """The highest load at which giving up 1 % is enough."""
+    ticks = np.cumsum(gaps(count, seed))
+    most = int(count * (1.0 - ATTAINMENT))
+    row_ms, fixed_ms = world.row * SLO_MS, world.fixed * SLO_MS
+
+    def holds(load: float) -> bool:
+        times_ms = ticks * 1000.0 / (load * world.ceiling_rps)
+        return int(fewest_drops(times_ms, row_ms, fixed_ms, SLO_MS, most)) <= most
+
+    return highest(holds, 0.02, 1.0, 11)
+
+
+def online(world: World, system: str, count: int, seed: int, most: float) -> float:
+    """The highest load at which a system serves 99 % in time, up to ``most``."""
+    system_row, drawn = row(system), gaps(count, seed)
+
+    def holds(load: float) -> bool:
+        return world.served(system_row, drawn, load)[Outcome.OK] >= ATTAINMENT * count
+
+    return highest(holds, 0.0, most)
+
+
+def single(world: World, systems: list[str], count: int, seeds: int) -> dict[str, Any]:
+    """Loads on one accelerator, in parts of the clairvoyant's."""
+    best = [clairvoyant(world, count, seed) for seed in range(seeds)]
+    found: dict[str, Any] = {"row": world.row, "fixed": world.fixed, "clairvoyant": _spread(best)}
+    for system in systems:
+        loads = [online(world, system, count, seed, best[seed]) for seed in range(seeds)]
+        found[system] = _spread([one / top for one, top in zip(loads, best, strict=True)])
+    return found
+
+
+def many(world: World, systems: list[str], count: int, seeds: int) -> dict[str, Any]:
+    """Loads on many accelerators, in parts of the ceiling."""
+    found: dict[str, Any] = {"row": world.row, "fixed": world.fixed, "replicas": world.replicas}
+    for system in systems:
+        loads = [online(world, system, count, seed, 1.0) for seed in range(seeds)]
+        found[system] = _spread(loads)
+    return found
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    """Mean and the half width of its 95 % interval."""
+    half = _T95[len(values)] * stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return {"mean": round(mean(values), 4), "half": round(half, 4)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--systems", nargs="+", default=["interlace"])
+    parser.add_argument("--rows", type=float, nargs="+", default=[0.01, 0.02, 0.03])
+    parser.add_argument("--fixed", type=float, nargs="+", default=[0.1, 0.2, 0.3, 0.4])
+    parser.add_argument("--replicas", type=int, default=16)
+    parser.add_argument("--requests", type=int, default=6_000)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=None)
+    asked = parser.parse_args()
+    results: list[dict[str, Any]] = []
+    for row_part in asked.rows:
+        for fixed in asked.fixed:
+            world = World(row_part, fixed)
+            results.append(single(world, asked.systems, asked.requests, asked.seeds))
+            print(json.dumps(results[-1]), flush=True)
+            if asked.replicas > 1 and fixed in (0.2, 0.4):
+                world = World(row_part, fixed, asked.replicas)
+                count = asked.requests * 5
+                results.append(many(world, asked.systems, count, min(asked.seeds, 3)))
+                print(json.dumps(results[-1]), flush=True)
+    if asked.out is not None:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        asked.out.write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
