@@ -26,19 +26,6 @@ class Sizes(NamedTuple):
     least: int
 
 
-def adaptive_rows(
-    slot: Slot, head: Request, partition: PartitionView, view: View, end_ms: float, now_ms: float
-) -> int:
-    """The largest batch that ends by ``end_ms``, the deadline of its head (gpulet section 2.1) or
-    earlier where others wait.
-
-    Bounded by what is queued and by the slot's batch: beyond it a batch gains little or blocks
-    the partition's other models for too long.
-    """
-    rows = view.queue(slot.model).batch_rows(max(slot.batch, head.rows))
-    return rows_in_time(rows, slot.model, head, partition, view, end_ms - now_ms)
-
-
 def rows_in_time(
     rows: int, model: str, head: Request, partition: PartitionView, view: View, budget_ms: float
 ) -> int:
