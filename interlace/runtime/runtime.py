@@ -170,10 +170,13 @@ class Runtime:
         if self._wake_at_ms <= at_ms:
             return
         self._wake_at_ms = at_ms
-        self.clock.call_at(at_ms, self._woke)
+        self.clock.call_at(at_ms, lambda: self._woke(at_ms))
 
-    def _woke(self) -> None:
-        if self.clock.now_ms() >= self._wake_at_ms:
+    def _woke(self, at_ms: float) -> None:
+        if self.clock.now_ms() < at_ms:  # event loops round times, and may be early
+            self.clock.call_at(at_ms, lambda: self._woke(at_ms))
+            return
+        if at_ms == self._wake_at_ms:
             self._wake_at_ms = float("inf")
         self.deliver(Woke())
 
