@@ -5,12 +5,16 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Final
 
+from interlace.perf.sizing import Sizing
 from interlace.policy.admission import Deadline, everyone
 from interlace.policy.base import System
 from interlace.policy.coldstart import copy
 from interlace.policy.dispatchers.deadline import deadline
 from interlace.policy.dispatchers.duty import duty
 from interlace.policy.dispatchers.elastic import elastic, naive_elastic
+from interlace.policy.dispatchers.greedy import max_min, max_throughput
+from interlace.policy.dispatchers.session import Session
+from interlace.policy.dispatchers.temporal import temporal
 from interlace.policy.dispatchers.waiting import Waiting
 from interlace.policy.eviction import least_recently_used
 from interlace.policy.planners.bestfit import bestfit
@@ -22,10 +26,14 @@ from interlace.policy.planners.ideal import Ideal
 from interlace.policy.planners.nested import Nested
 from interlace.policy.planners.nexus import Nexus
 from interlace.policy.planners.patterns import Patterns
-from interlace.policy.planners.whole import whole, whole_packed
+from interlace.policy.planners.sidebyside import SideBySide
+from interlace.policy.planners.together import together
+from interlace.policy.planners.whole import whole_packed
 from interlace.policy.planners.widest import Widest
 from interlace.policy.planners.workers import Workers, naive_engine, searched_engine
 from interlace.policy.scaling import algorithm_2, fixed, grow_and_shrink
+
+_KNEES: Final = SideBySide(Widest(Dstack()), sizing=Sizing(over_provision_pct=5))
 
 CATALOG: Final[dict[str, System]] = {
     system.name: system
@@ -55,10 +63,43 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="dstack",
             source="Dhakal et al., D-STACK, 2023",
-            planner=Widest(Dstack()),
+            planner=_KNEES,
             packer=Dstack(),
-            dispatcher=duty,
-            admission=Deadline(),
+            dispatcher=Session(),
+            admission=everyone,
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="dstack-plain",
+            source="D-STACK section 6.1.1, without the dynamic fill",
+            planner=_KNEES,
+            packer=Dstack(),
+            dispatcher=Session(fill=False),
+            admission=everyone,
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="throughput",
+            source="D-STACK section 6.3, max-throughput",
+            planner=_KNEES,
+            packer=Dstack(),
+            dispatcher=max_throughput,
+            admission=everyone,
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="maxmin",
+            source="D-STACK section 6.3, max-min fair",
+            planner=_KNEES,
+            packer=Dstack(),
+            dispatcher=max_min,
+            admission=everyone,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -167,9 +208,31 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="temporal",
             source="D-STACK section 6, temporal sharing",
-            planner=Widest(whole),
+            planner=together,
             packer=whole_packed,
-            dispatcher=duty,
+            dispatcher=temporal,
+            admission=everyone,
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="fixed",
+            source="D-STACK section 7, fixed batches under default MPS",
+            planner=SideBySide(Widest(Dstack()), batch=16),
+            packer=whole_packed,
+            dispatcher=Waiting(wait_part=0.5),
+            admission=everyone,
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="triton",
+            source="D-STACK section 7, Triton: dynamic batches, one at a time",
+            planner=together,
+            packer=whole_packed,
+            dispatcher=Waiting(wait_ms=0.0),
             admission=everyone,
             scaler=fixed,
             cold_start=copy,

@@ -1,0 +1,169 @@
+"""D-STACK's scheduler: deadlines first, spread over the session, and a fair use of what is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from interlace.core.request import Request
+from interlace.policy.base import Dispatch, Launch, PartitionView, View
+
+
+class _Job(NamedTuple):
+    """A model that does not run: what waits, when it is to begin, how long its batch takes."""
+
+    deadline_ms: float
+    due_ms: float
+    partition: PartitionView
+    model: str
+    rows: int
+    run_ms: float
+    head: Request | None
+
+
+class _Use(NamedTuple):
+    """Share that is taken from one time to another."""
+
+    from_ms: float
+    until_ms: float
+    share_pct: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Spatio-temporal scheduling of sections 6.1.1 and, with ``fill``, 6.1.2.
+
+    Every model runs at least once in its SLO, with its planned batch: it is due an SLO after it
+    last began, which is as far apart as its runs may be, or when its most urgent request can wait
+    no longer. Who is due goes in the order of deadlines, as soon as its share is free. The running
+    shares never exceed 100 %.
+
+    With ``fill`` a model that is not running and not due may begin too, those that ran least in the
+    last ``sessions`` sessions first (the scoreboard; a batch is a run), with the largest batch that
+    leaves everyone who is due, or will be, the share in time. The paper gives the plan of a session
+    in advance; this one is made anew at every arrival and end, and reserves what is coming.
+    """
+
+    fill: bool = True
+    sessions: int = 10
+
+    def __call__(self, view: View, now_ms: float) -> Dispatch:
+        jobs = list(_jobs(view, now_ms))
+        uses = [
+            _Use(now_ms, max(p.free_at_ms, now_ms), p.share_pct)
+            for p in view.partitions
+            if p.running is not None
+        ]
+        due = sorted((j for j in jobs if j.due_ms <= now_ms and j.head is not None), key=_urgency)
+        launches, late = _begin(due, uses, now_ms)
+        if self.fill:
+            coming = [*_reserved(late, uses, now_ms), *_coming(jobs, now_ms)]
+            rest = [job for job in jobs if job.due_ms > now_ms and job.head is not None]
+            launches += self._filled(rest, uses, coming, view, now_ms)
+        next_ms = min((job.due_ms for job in jobs if job.due_ms > now_ms), default=None)
+        return Dispatch(tuple(launches), next_ms)
+
+    def _filled(
+        self,
+        rest: list[_Job],
+        uses: list[_Use],
+        coming: Sequence[_Use],
+        view: View,
+        now_ms: float,
+    ) -> list[Launch]:
+        since_ms = now_ms - self.sessions * (view.session_ms or 0.0)
+        launches: list[Launch] = []
+        for job in sorted(rest, key=lambda j: (view.runs_since(j.model, since_ms), _urgency(j))):
+            rows = _rows_that_fit(job, uses, coming, view, now_ms)
+            if rows:
+                run_ms = view.latency_ms(job.model, rows, job.partition.share_pct)
+                uses.append(_Use(now_ms, now_ms + run_ms, job.partition.share_pct))
+                launches.append(Launch(job.partition.id, job.model, rows))
+        return launches
+
+
+def _jobs(view: View, now_ms: float) -> Iterator[_Job]:
+    for partition in view.partitions:
+        if not partition.accepting or partition.running is not None:
+            continue
+        for slot in partition.slots:
+            queue = view.queue(slot.model)
+            head = queue.head
+            rows = queue.batch_rows(max(slot.batch, head.rows)) if head else slot.batch
+            run_ms = view.latency_ms(slot.model, rows, partition.share_pct)
+            slo_ms = view.demand(slot.model).slo_ms
+            due_ms = max(partition.last_start_ms(slot.model) + slo_ms, 0.0)
+            deadline_ms = now_ms + slo_ms
+            if head is not None:
+                deadline_ms = head.deadline_ms
+                due_ms = min(due_ms, head.deadline_ms - run_ms)
+            yield _Job(deadline_ms, due_ms, partition, slot.model, rows, run_ms, head)
+
+
+def _urgency(job: _Job) -> tuple[float, float, str]:
+    return job.deadline_ms, job.due_ms, job.partition.id
+
+
+def _begin(due: Sequence[_Job], uses: list[_Use], now_ms: float) -> tuple[list[Launch], list[_Job]]:
+    """Those due whose share is free, most urgent first, and those for whom it is not."""
+    launches: list[Launch] = []
+    late: list[_Job] = []
+    for job in due:
+        taken_pct = sum(use.share_pct for use in uses)
+        if taken_pct + job.partition.share_pct > 100:
+            late.append(job)
+            continue
+        uses.append(_Use(now_ms, now_ms + job.run_ms, job.partition.share_pct))
+        launches.append(Launch(job.partition.id, job.model, job.rows))
+    return launches, late
+
+
+def _reserved(late: Sequence[_Job], uses: Sequence[_Use], now_ms: float) -> Iterator[_Use]:
+    """When the shares of those who are due and wait become free."""
+    ends = sorted((use.until_ms, use.share_pct) for use in uses)
+    for job in late:
+        free_pct = 100 - sum(use.share_pct for use in uses)
+        for until_ms, share_pct in ends:
+            free_pct += share_pct
+            if free_pct >= job.partition.share_pct:
+                start_ms = max(until_ms, now_ms)
+                yield _Use(start_ms, start_ms + job.run_ms, job.partition.share_pct)
+                break
+
+
+def _coming(jobs: Sequence[_Job], now_ms: float) -> Iterator[_Use]:
+    """Runs that fall due later, of models that have something to run."""
+    for job in jobs:
+        if job.due_ms > now_ms and job.head is not None:
+            yield _Use(job.due_ms, job.due_ms + job.run_ms, job.partition.share_pct)
+
+
+def _rows_that_fit(
+    job: _Job, uses: Sequence[_Use], coming: Sequence[_Use], view: View, now_ms: float
+) -> int:
+    """The largest of the batch, its half, its quarter, ... that disturbs nobody; 0 if none."""
+    others = [use for use in coming if (use.from_ms, use.share_pct) != _own(job)]
+    rows = job.rows
+    while rows >= 1:
+        run_ms = view.latency_ms(job.model, rows, job.partition.share_pct)
+        if _fits(_Use(now_ms, now_ms + run_ms, job.partition.share_pct), uses, others):
+            return rows
+        rows //= 2
+    return 0
+
+
+def _own(job: _Job) -> tuple[float, int]:
+    return job.due_ms, job.partition.share_pct
+
+
+def _fits(asked: _Use, uses: Sequence[_Use], coming: Sequence[_Use]) -> bool:
+    """True if the share is there whenever somebody begins while ``asked`` would run."""
+    every = [*uses, *coming]
+    starts = [asked.from_ms, *(use.from_ms for use in coming if use.from_ms < asked.until_ms)]
+    return all(
+        asked.share_pct + sum(use.share_pct for use in every if use.from_ms <= at_ms < use.until_ms)
+        <= 100
+        for at_ms in starts
+        if at_ms >= asked.from_ms
+    )

@@ -1,0 +1,56 @@
+"""Every model in one partition of the whole accelerator, on each accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.perf.memory import holds
+from interlace.perf.tables import Tables
+from interlace.policy.checked import checked
+
+_WHOLE_PCT: Final = 100
+#: A model of unknown rate is given a place.
+_TRICKLE_RPS: Final = 1e-3
+
+
+def together(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    """Uncut accelerators with all models on each, as servers without partitions have them.
+
+    Nobody asks whether the rates fit: what they cannot take is late, not unserved. Models beyond
+    the memory are left out, those asked for last first.
+    """
+    tables = Tables(profiles)
+    asked = checked([_with_rate(one) for one in demand], fleet, tables, waits=0.0)
+    homes = {gpu.id: _remembered(asked.wanted, gpu, profiles) for gpu in fleet.gpus}
+    replicas = {one: sum(one in held for held in homes.values()) for one in asked.wanted}
+    partitions = tuple(
+        Partition(
+            f"{gpu.id}:0",
+            gpu.id,
+            _WHOLE_PCT,
+            tuple(
+                Slot(one.model, one.max_batch, one.rate_rps / replicas[one])
+                for one in homes[gpu.id]
+            ),
+        )
+        for gpu in fleet.gpus
+    )
+    lost = {one.model: one.rate_rps for one, count in replicas.items() if not count}
+    return asked.plan(partitions, lost, dict.fromkeys(lost, "no memory is left for it"))
+
+
+def _with_rate(one: Demand) -> Demand:
+    return replace(one, rate_rps=one.rate_rps or _TRICKLE_RPS)
+
+
+def _remembered(wanted: Sequence[Demand], gpu: Gpu, profiles: Profiles) -> list[Demand]:
+    kept: list[Demand] = []
+    for one in wanted:
+        if holds(gpu, [(_WHOLE_PCT, [d.model for d in (*kept, one)])], profiles):
+            kept.append(one)
+    return kept
