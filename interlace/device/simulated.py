@@ -32,7 +32,7 @@ from interlace.device.virtual.physics import Physics
 from interlace.device.virtual.progress import Progress, Timer
 from interlace.perf.latency import Surface, surface
 
-__all__ = ["MECHANISMS", "Costs", "Physics", "SimulatedDevice", "Timer"]
+__all__ = ["MECHANISMS", "Costs", "Physics", "SimulatedDevice", "Timer", "made_of"]
 
 _Entry = tuple[PartitionWork, Done]
 
@@ -245,3 +245,8 @@ class SimulatedDevice:
         if model not in self._surfaces:
             self._surfaces[model] = surface(self._truth[model], "median_ms")
         return self._surfaces[model]
+
+
+def made_of(physics: Physics) -> Callable[[Gpu, Timer, Profiles], SimulatedDevice]:
+    """Makes devices that all behave so, for a ``Scenario``; jitter differs by accelerator."""
+    return lambda gpu, timer, truth: SimulatedDevice(gpu, timer, truth, physics=physics)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.hardware import Gpu
+from interlace.core.kinds import KINDS
 from interlace.core.messages import Carve, Failure, Finished, Load, Lost, Run, Stage, Work
 from interlace.core.profile import Profile
 from interlace.core.request import Batch, Request
@@ -153,8 +154,22 @@ def test_a_load_without_room_says_how_much_there_is() -> None:
     bench.clock.run(1_000.0)
     failure = bench.ends[refused][1].failure
     assert failure is not None
-    assert "1200000020 bytes" in failure.detail
-    assert "1000000000" in failure.detail
+    assert "needs 600000010 bytes, and 399999990 of 1000000000 are free" in failure.detail
+
+
+def test_behind_walls_memory_is_a_partition_s_own() -> None:
+    mig = replace(KINDS["a100-mig"], id="g0")
+    large = {m: line_profile(m, weights_bytes=6 * 10**9) for m in ("a", "b")}
+    clock = SimClock()
+    device = SimulatedDevice(mig, clock, large)
+    ends: dict[Work, Finished] = {}
+    seventh = mig.shares_pct[0]
+    works = [Carve("g0", "p", seventh), Carve("g0", "q", seventh)]
+    loads = [Load("g0", "p", "a"), Load("g0", "p", "b"), Load("g0", "q", "a")]
+    for work in (*works, *loads):
+        device.do(work, lambda done: ends.setdefault(done.work, done))
+    clock.run(60_000.0)
+    assert [ends[load].failure is None for load in loads] == [True, False, True]
 
 
 def test_weights_of_one_model_are_held_once() -> None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profile
 from interlace.core.request import Outcome
+from interlace.device.simulated import Physics, made_of
+from interlace.device.virtual.contention import EqualRows
+from interlace.device.virtual.physics import HostCost
+from interlace.device.virtual.station import HostLink, Transfer
+from interlace.perf.interference import ConstantFactor
 from interlace.policy.admission import everyone
 from interlace.policy.catalog import CATALOG, system
 from interlace.sim.arrivals import Arrivals, mixed
@@ -43,9 +50,8 @@ def test_waiting_times_are_those_of_m_d_1(load: float) -> None:
     assert np.mean(waits_ms) == pytest.approx(expected_ms, rel=0.08)
 
 
-def test_littles_law() -> None:
-    """The mean number present is the arrival rate times the mean time present."""
-    record = _single(0.7)
+def _littles(record: Record) -> tuple[float, float]:
+    """The mean number present, and the arrival rate times the mean time present."""
     arrived = np.array([one.arrived_ms for one in record.served])
     answered = np.array([one.answered_ms for one in record.served])
     changes = np.concatenate([arrived, answered])
@@ -54,8 +60,63 @@ def test_littles_law() -> None:
     times, present = changes[order], np.cumsum(steps[order])
     span_ms = times[-1] - times[0]
     mean_present = float(np.sum(present[:-1] * np.diff(times)) / span_ms)
-    rate = len(arrived) / span_ms
-    assert mean_present == pytest.approx(rate * float(np.mean(answered - arrived)), rel=1e-9)
+    return mean_present, len(arrived) / span_ms * float(np.mean(answered - arrived))
+
+
+def test_littles_law() -> None:
+    present, expected = _littles(_single(0.7, 20.0))
+    assert present == pytest.approx(expected, rel=1e-9)
+
+
+def _everything_on(seed: int) -> Record:
+    """Six workers without limits of two models, with copies, host costs, neighbours and jitter."""
+    profiles = {name: _spread(name) for name in ("a", "b")}
+    demand = tuple(Demand(name, 100.0, 100.0) for name in profiles)
+    parts = tuple(
+        Partition(f"{name}{size}", "g0", 100, (Slot(name, size, 30.0),))
+        for name in profiles
+        for size in (1, 4, 8)
+    )
+    physics = Physics(
+        interference=ConstantFactor(1.1),
+        contention=EqualRows(switch_part=0.02),
+        link=HostLink(1_000.0),
+        transfers={"a": Transfer(1_000, 100)},
+        host=HostCost(launch_ms=0.05, sync_ms=0.1),
+        jitter=True,
+        seed=seed,
+    )
+    arrivals = mixed({name: poisson(100.0) for name in profiles}, 5.0, 0)
+    served_by = replace(system("temporal"), admission=everyone)
+    plan = Plan(parts, overlapping=True)
+    return simulate(
+        Scenario(
+            served_by, FLEET, demand, profiles, profiles, arrivals, plan, device=made_of(physics)
+        )
+    )
+
+
+def _spread(name: str) -> Profile:
+    profile = line_profile(name, 1.0, 0.5)
+    points = {
+        key: replace(p, p95_ms=1.3 * p.median_ms, p99_ms=1.5 * p.median_ms)
+        for key, p in profile.points.items()
+    }
+    return replace(profile, points=points)
+
+
+def test_with_everything_on_runs_still_keep_the_laws_and_repeat_with_their_seed() -> None:
+    first, again, other = _everything_on(1), _everything_on(1), _everything_on(2)
+    assert repr(first) == repr(again)
+    assert repr(first.executions) != repr(other.executions)
+    assert len(first.served) == len(other.served) > 800
+    present, expected = _littles(first)
+    assert present == pytest.approx(expected, rel=1e-9)
+    together = sum(
+        one.started_ms < before.ended_ms
+        for before, one in pairwise(sorted(first.executions, key=lambda one: one.started_ms))
+    )
+    assert together > 10  # workers did run side by side
 
 
 def _arrivals(seed: int) -> Arrivals:

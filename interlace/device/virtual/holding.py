@@ -5,7 +5,7 @@ from __future__ import annotations
 from interlace.core.hardware import Gpu
 from interlace.core.messages import Carve, Load, PartitionWork, Release, Run, Unload
 from interlace.core.profile import Profiles
-from interlace.perf.memory import holds, needed_bytes
+from interlace.perf.memory import needed_bytes
 
 
 class Holding:
@@ -73,14 +73,20 @@ class Holding:
 
     def _crowded(self, partition: str, model: str) -> str | None:
         """Why the model finds no room beside what is held; weights count as in plans."""
-        held = [
-            (self.shares[name], [*models, model] if name == partition else [*models])
-            for name, models in self._loaded.items()
-        ]
-        if model in self._loaded[partition] or holds(self._gpu, held, self._truth):
+        if model in self._loaded[partition]:
             return None
-        wanted = needed_bytes([one for _, models in held for one in models], self._truth)
+        walls = dict(self._gpu.walls)
+        limit = walls.get(self.shares[partition], self._gpu.memory_bytes)
+        if self.shares[partition] in walls:
+            held = list(self._loaded[partition])
+        else:
+            there = [name for name in self._loaded if self.shares[name] not in walls]
+            held = [one for name in there for one in self._loaded[name]]
+        taken = needed_bytes(held, self._truth)
+        needed = needed_bytes([*held, model], self._truth) - taken
+        if needed <= limit - taken:
+            return None
         return (
-            f"no memory for {model} in partition '{partition}' of {self._gpu.id}: with it "
-            f"{wanted} bytes would be held, and there are {self._gpu.memory_bytes}"
+            f"no memory for {model} in partition '{partition}' of {self._gpu.id}: it needs "
+            f"{needed} bytes, and {limit - taken} of {limit} are free"
         )
