@@ -23,7 +23,7 @@ SHARES = (20, 40, 60, 80, 100)
 LAYOUTS = ((20, 20, 40), (20, 60), (40, 40), (100,))
 WALLS = ((20, 500), (40, 900), (60, 1_200), (80, 1_600), (100, 2_000))
 #: Systems whose plans are duty cycles with a wait of one cycle and one execution at most.
-CYCLIC = ("bestfit", "gpulet", "gslice", "ideal", "nexus", "temporal")
+CYCLIC = ("bestfit", "gpulet", "gslice", "ideal", "nexus")
 
 World = tuple[list[Demand], Fleet, dict[str, Profile]]
 

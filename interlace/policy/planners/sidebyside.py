@@ -54,7 +54,10 @@ class SideBySide:
         placed = {slot.model for partition in partitions for slot in partition.slots}
         lost = {d.model: d.rate_rps for d in wanted if d.model not in placed}
         reasons = dict.fromkeys(lost, "no accelerator has the memory left for it")
-        plan = asked.plan(tuple(partitions), lost, reasons)
+        short = {d.model: _beyond_rps(d, partitions, tables) for d in wanted if d.model in placed}
+        short = {model: rate_rps for model, rate_rps in short.items() if rate_rps > 0}
+        reasons |= dict.fromkeys(short, "more than its partitions serve if they run all the time")
+        plan = asked.plan(tuple(partitions), lost | short, reasons)
         return Plan(
             plan.partitions,
             plan.unserved_rps,
@@ -74,6 +77,18 @@ class SideBySide:
         latency = tables.surface(one.model)
         size = self.sizing(latency, one.slo_ms, gpu.shares_pct, one.max_batch)
         return (size.deployed_pct, size.batch) if size else (_WHOLE_PCT, 1)
+
+
+def _beyond_rps(one: Demand, partitions: Sequence[Partition], tables: Tables) -> float:
+    """What of a rate its partitions could not serve even with nobody beside them."""
+    latency = tables.surface(one.model)
+    most_rps = sum(
+        latency.throughput_rps(slot.batch, partition.share_pct)
+        for partition in partitions
+        for slot in partition.slots
+        if slot.model == one.model
+    )
+    return one.rate_rps - most_rps
 
 
 def _with_rate(one: Demand) -> Demand:

@@ -21,8 +21,8 @@ _TRICKLE_RPS: Final = 1e-3
 def together(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
     """Uncut accelerators with all models on each, as servers without partitions have them.
 
-    Nobody asks whether the rates fit: what they cannot take is late, not unserved. Models beyond
-    the memory are left out, those asked for last first.
+    Nobody asks whether the rates fit together; only what a model alone would be too much for is
+    unserved. Models beyond the memory are left out, those asked for last first.
     """
     tables = Tables(profiles)
     asked = checked([_with_rate(one) for one in demand], fleet, tables, waits=0.0)
@@ -41,7 +41,13 @@ def together(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current
         for gpu in fleet.gpus
     )
     lost = {one.model: one.rate_rps for one, count in replicas.items() if not count}
-    return asked.plan(partitions, lost, dict.fromkeys(lost, "no memory is left for it"))
+    reasons = dict.fromkeys(lost, "no memory is left for it")
+    for one, count in replicas.items():
+        most_rps = count * tables.surface(one.model).throughput_rps(one.max_batch, _WHOLE_PCT)
+        if count and one.rate_rps > most_rps:
+            lost[one.model] = one.rate_rps - most_rps
+            reasons[one.model] = "more than the accelerators serve if they run nothing else"
+    return asked.plan(partitions, lost, reasons)
 
 
 def _with_rate(one: Demand) -> Demand:
