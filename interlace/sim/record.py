@@ -87,7 +87,8 @@ class Record:
 class Recorder:
     """An observer of a runtime, live or simulated, that keeps what happened.
 
-    Bounded by ``limit`` requests; older ones are kept, newer ones counted in ``left_out``.
+    Bounded by ``limit`` requests and as many executions; older ones are kept, newer requests
+    counted in ``left_out``.
     """
 
     limit: int = 50_000_000
@@ -141,8 +142,8 @@ class Recorder:
         if not isinstance(work, Run):
             return None
         began = self._running.pop(work.partition, None)
-        if began is None:
-            return None
+        if began is None or len(self.executions) >= self.limit:
+            return began
         span = self.spans.get(work.partition)
         share_pct = span.share_pct if span else 100
         batch = work.batch

@@ -44,9 +44,13 @@ def simulate(
     scenario: Scenario,
     observers: Sequence[Observer] = (),
     on_progress: OnProgress = lambda part: None,
+    recorder: Recorder | None = None,
 ) -> Record:
-    """Play a scenario to its end, every request answered; equal scenarios give equal records."""
-    clock, recorder = SimClock(), Recorder()
+    """Play a scenario to its end, every request answered; equal scenarios give equal records.
+
+    A ``recorder`` of one's own may keep less, for runs of hours.
+    """
+    clock, recorder = SimClock(), recorder or Recorder()
     runtime = _runtime(scenario, clock, [recorder, *observers])
     deployments = [
         Deployment(one, scenario.belief[one.model], scenario.queue_limit) for one in scenario.demand

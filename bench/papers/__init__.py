@@ -1,0 +1,1 @@
+"""The papers' figures and tables again, one command each."""

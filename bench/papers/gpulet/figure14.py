@@ -1,0 +1,221 @@
+"""Figure 14: rates that rise and fall over 3,200 s; GPUs are cut anew, come and go.
+
+python -m bench.papers.gpulet.figure14 [--full] [--system interlace]
+
+Scenario 3 (mob, res, vgg at equal rates) on up to eight GPUs: up and down until 1,200 s, and from
+1,400 s on to a higher peak. Rates are looked at every 20 s and schedules changed while requests
+flow; a new partition takes 12 s to stand (the paper has 10 to 15) beside the old ones. GPUs are
+powered and come at once, as the paper's containers do.
+
+Left open: the rates (peaks of 400 and 700 requests/s a model are taken), the latencies and the
+interference (as in Figure 12). Without --full all rates are three tenths of that, at the paper's
+pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from bench.papers.gpulet.compare import COLOURS, Row, options, save, show
+from bench.papers.gpulet.law import LAW
+from bench.planning.gpulet_profiles import MODELS, profiles
+from bench.planning.schedulers import GPU
+from interlace.core.hardware import Fleet, Gpu, Trait
+from interlace.core.kinds import fleet
+from interlace.core.messages import Answer, Command, Event
+from interlace.core.plan import Demand
+from interlace.core.profile import Profiles
+from interlace.core.request import Outcome
+from interlace.device.simulated import Costs, Physics, SimulatedDevice, Timer
+from interlace.engine.engine import Engine
+from interlace.policy.base import System
+from interlace.policy.catalog import system
+from interlace.policy.planners.gpulet import Gpulet
+from interlace.sim.arrivals import Times, mixed
+from interlace.sim.gaps import Gaps
+from interlace.sim.provider import Reserve
+from interlace.sim.record import Record, Recorder
+from interlace.sim.run import simulate
+from interlace.sim.scenario import Scenario
+
+NAMES: Final = ("mob", "res", "vgg")
+LENGTH_S: Final = 3_200.0
+#: (time in s, requests/s of each model), straight lines between.
+WAVES: Final = ((0, 40), (600, 400), (1200, 40), (1400, 40), (2200, 700), (3000, 40), (3200, 40))
+PUBLISHED_VIOLATIONS_PCT: Final = 1.0
+_WINDOW_S: Final = 20.0
+_CARVE_MS: Final = 12_000.0
+_QUICK: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """Poisson arrivals after ``WAVES``, at a part of the rate, in a part of the time."""
+
+    rate: float
+    time: float = 1.0
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        marks_s, rates = np.array(WAVES, float).T * [[self.time], [self.rate]]
+        top = rates.max()
+        times_s = np.sort(random.uniform(0.0, seconds, random.poisson(top * seconds)))
+        kept = random.uniform(0.0, top, len(times_s)) < np.interp(times_s, marks_s, rates)
+        return times_s[kept] * 1000.0
+
+
+@dataclass(slots=True)
+class Windows:
+    """Requests answered well and otherwise in each window of time, by model."""
+
+    window_ms: float
+    good: dict[tuple[str, int], int] = field(default_factory=dict)
+    bad: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Answer):
+                counts = self.good if command.reply.outcome is Outcome.OK else self.bad
+                request = command.reply.request
+                key = (request.model, int(request.arrived_ms // self.window_ms))
+                counts[key] = counts.get(key, 0) + 1
+
+    def series(self, counts: Mapping[tuple[str, int], int], model: str) -> list[int]:
+        last = max((index for _, index in (*self.good, *self.bad)), default=0)
+        return [counts.get((model, index), 0) for index in range(last + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What a run came to."""
+
+    record: Record
+    windows: Windows
+    gaps: Gaps
+
+    @property
+    def violations_pct(self) -> float:
+        bad, good = sum(self.windows.bad.values()), sum(self.windows.good.values())
+        return 100.0 * bad / max(1, bad + good)
+
+    @property
+    def calm_windows_pct(self) -> float:
+        """Windows in which no model lost more than 1 %."""
+        keys = self.windows.good.keys() | self.windows.bad.keys()
+        lost: dict[int, bool] = {}
+        for key in keys:
+            bad, good = self.windows.bad.get(key, 0), self.windows.good.get(key, 0)
+            lost[key[1]] = lost.get(key[1], False) or bad > 0.01 * (bad + good)
+        return 100.0 * sum(not one for one in lost.values()) / max(1, len(lost))
+
+    def gpus(self, at_ms: float) -> int:
+        """Accelerators that hold a partition."""
+        spans = self.record.spans
+        return len({s.gpu for s in spans if s.carved_ms <= at_ms < s.released_ms})
+
+    def shares_pct(self, at_ms: float) -> int:
+        """The sum of all partitions' shares."""
+        spans = self.record.spans
+        return sum(s.share_pct for s in spans if s.carved_ms <= at_ms < s.released_ms)
+
+
+def gpus(count: int) -> tuple[Gpu, ...]:
+    """The paper's GPUs under MPS: what leaves and what comes may overlap."""
+    traits = frozenset({Trait.MULTI_MODEL, Trait.OVERLAPPED_REORGANISATION})
+    return fleet(replace(GPU, traits=traits), count).gpus
+
+
+def make(gpu: Gpu, timer: Timer, truth: Profiles) -> SimulatedDevice:
+    """A simulated GPU whose partitions slow each other and take their time to stand."""
+    costs = Costs(carve_ms=_CARVE_MS)
+    return SimulatedDevice(gpu, timer, truth, costs, Physics(costs=costs, interference=LAW))
+
+
+def row(name: str) -> System:
+    """The catalog's row; gpulet's with the interference of its GPUs."""
+    found = system(name)
+    return replace(found, packer=Gpulet(LAW)) if name == "gpulet" else found
+
+
+def play(name: str, rate: float, time: float = 1.0, count: int = 8) -> Outcomes:
+    """One system through the waves, at a part of their rate, in a part of their time."""
+    chosen, there = row(name), Fleet(gpus(count)[:1])
+    reserve = Reserve(gpus(count)[1:], 0.0)
+    known = {model: profiles()[model] for model in NAMES}
+    first_rps = WAVES[0][1] * rate
+    scenario = Scenario(
+        chosen,
+        there,
+        tuple(Demand(model, first_rps, MODELS[model][0]) for model in NAMES),
+        known,
+        known,
+        mixed({model: Wave(rate, time) for model in NAMES}, LENGTH_S * time, seed=1),
+        device=make,
+        reserve=reserve,
+        warm_ms=20_000.0,
+    )
+    windows = Windows(_WINDOW_S * 1000.0)
+    gaps = Gaps(Engine(there, chosen, reserve.gpus))
+    return Outcomes(simulate(scenario, [windows, gaps], recorder=Recorder(0)), windows, gaps)
+
+
+def draw(found: Outcomes, figure: Figure) -> None:
+    """Throughput, GPUs, shares and violations over time, as in the paper."""
+    top, count, shares, lost = figure.subplots(4, sharex=True)
+    series = [np.array(found.windows.series(found.windows.good, m)) / _WINDOW_S for m in NAMES]
+    at_s = (np.arange(len(series[0])) + 0.5) * _WINDOW_S
+    top.stackplot(at_s, *series, labels=NAMES, colors=COLOURS)
+    top.legend(frameon=False, fontsize=7, loc="upper left")
+    top.set_ylabel("in time /s")
+    count.step(at_s, [found.gpus(s * 1000.0) for s in at_s], color=COLOURS[0])
+    count.set_ylabel("GPUs")
+    shares.step(at_s, [found.shares_pct(s * 1000.0) for s in at_s], color=COLOURS[0])
+    shares.set_ylabel("shares, %")
+    for model, colour in zip(NAMES, COLOURS, strict=False):
+        bad = np.array(found.windows.series(found.windows.bad, model))
+        good = np.array(found.windows.series(found.windows.good, model))
+        lost.plot(at_s, 100.0 * bad / np.maximum(1, bad + good), color=colour, lw=1)
+    lost.axhline(PUBLISHED_VIOLATIONS_PCT, color="black", lw=0.6)
+    lost.set(ylabel="violated, %", xlabel="s")
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+
+
+def rows(found: Outcomes, name: str) -> list[Row]:
+    """What the paper's text says, and what it draws."""
+    record = found.record
+    times = np.arange(record.from_ms, record.until_ms, 5_000.0)
+    used = [found.gpus(at) for at in times]
+    return [
+        Row(f"{name}: violated", PUBLISHED_VIOLATIONS_PCT, found.violations_pct, " %"),
+        Row(f"{name}: windows of 20 s below 1 %", 100.0, found.calm_windows_pct, " %"),
+        Row(f"{name}: GPUs, least", None, min(used)),
+        Row(f"{name}: GPUs, most", None, max(used)),
+        Row(f"{name}: GPUs, mean", None, float(np.mean(used))),
+        Row(f"{name}: changes of plan", None, len(found.gaps.changes)),
+        Row(f"{name}: times without a host", None, len(found.gaps.gaps)),
+    ]
+
+
+def main(arguments: list[str] | None = None, rate: float = _QUICK, time: float = 1.0) -> list[Row]:
+    """Print, draw, and return the rows."""
+    parser = options(__doc__)
+    parser.add_argument("--system", default="gpulet", help="a row of the catalog")
+    chosen = parser.parse_args(arguments)
+    found = play(chosen.system, 1.0 if chosen.full else rate, time)
+    table = rows(found, chosen.system)
+    show("gpulet Figure 14: fluctuating rates", __doc__ or "", table)
+    figure = Figure(figsize=(7, 6), layout="constrained")
+    draw(found, figure)
+    save(
+        figure, chosen.out, "figure14" if chosen.system == "gpulet" else f"figure14-{chosen.system}"
+    )
+    return table
+
+
+if __name__ == "__main__":
+    main()
