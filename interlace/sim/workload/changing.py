@@ -1,0 +1,111 @@
+"""Rates that change over time: steps, waves, bursts, states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import pi
+
+import numpy as np
+
+from interlace.sim.arrivals import Times
+
+
+def thinned(
+    rate_rps: Callable[[Times], Times], highest_rps: float, seconds: float,
+    random: np.random.Generator,
+) -> Times:  # fmt: skip
+    """Poisson arrivals whose rate is a function of the time in s (Lewis and Shedler's thinning)."""
+    if highest_rps <= 0:
+        return np.empty(0)
+    count = random.poisson(highest_rps * seconds)
+    times_s = np.sort(random.uniform(0.0, seconds, count))
+    kept = random.uniform(0.0, highest_rps, count) < rate_rps(times_s)
+    times: Times = times_s[kept] * 1000.0
+    return times
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Poisson at one rate after another: (from that second on, requests per second), ascending.
+
+    Before the first step nothing arrives. gpulet's fluctuating rates (Figure 14) are steps.
+    """
+
+    steps: Sequence[tuple[float, float]]
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        starts = np.array([at_s for at_s, _ in self.steps])
+        rates = np.array([0.0, *(rate for _, rate in self.steps)])
+        return thinned(
+            lambda at_s: rates[np.searchsorted(starts, at_s, side="right")],
+            float(rates.max()),
+            seconds,
+            random,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Diurnal:
+    """A day in ``period_s``: Poisson at a rate that swings between two, lowest at the start."""
+
+    low_rps: float
+    high_rps: float
+    period_s: float
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        middle, swing = (self.low_rps + self.high_rps) / 2, (self.high_rps - self.low_rps) / 2
+        return thinned(
+            lambda at_s: middle - swing * np.cos(2 * pi * at_s / self.period_s),
+            self.high_rps,
+            seconds,
+            random,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mmpp:
+    """A Markov-modulated Poisson process: (rate in rps, mean stay in s) of states taken in turn.
+
+    Stays are exponential. Two states, a quiet and a busy one, make bursts.
+    """
+
+    states: Sequence[tuple[float, float]]
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        pieces: list[Times] = []
+        at_s, state = 0.0, 0
+        while at_s < seconds:
+            rate_rps, stay_s = self.states[state]
+            until_s = min(seconds, at_s + random.exponential(stay_s))
+            count = random.poisson(rate_rps * (until_s - at_s))
+            pieces.append(np.sort(random.uniform(at_s, until_s, count)) * 1000.0)
+            at_s, state = until_s, (state + 1) % len(self.states)
+        return np.concatenate([np.empty(0), *pieces])
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """E2bird's load (section 3.2): the rate rises by a step every ``every`` requests, up and down.
+
+    Gaps are even within a step, or exponential if ``random_gaps``. After the last rate it begins
+    again with the first.
+    """
+
+    rates_rps: Sequence[float]
+    every: int = 150
+    random_gaps: bool = False
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        pieces: list[Times] = []
+        at_ms, turn = 0.0, 0
+        while at_ms < seconds * 1000.0:
+            gap_ms = 1000.0 / self.rates_rps[turn % len(self.rates_rps)]
+            gaps = np.full(self.every, gap_ms)
+            if self.random_gaps:
+                gaps = random.exponential(gap_ms, self.every)
+            piece = at_ms + np.cumsum(gaps)
+            pieces.append(piece)
+            at_ms, turn = float(piece[-1]), turn + 1
+        times = np.concatenate(pieces)
+        return times[times < seconds * 1000.0]

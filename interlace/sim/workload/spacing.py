@@ -1,0 +1,39 @@
+"""Arrivals with even or evenly random gaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from interlace.sim.arrivals import Times
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Gaps drawn evenly from 0 to twice the mean: D-STACK's "random, uniformly distributed
+    inter-arrival delay" (section 6.3)."""
+
+    rate_rps: float
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        if self.rate_rps <= 0:
+            return np.empty(0)
+        mean_ms = 1000.0 / self.rate_rps
+        count = int(self.rate_rps * seconds * 1.2 + 10 * np.sqrt(self.rate_rps * seconds) + 50)
+        times: Times = np.cumsum(random.uniform(0.0, 2.0 * mean_ms, count))
+        return times[times < seconds * 1000.0]
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """Gaps all alike, as a camera's; the first arrival falls anywhere in the first gap."""
+
+    rate_rps: float
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        if self.rate_rps <= 0:
+            return np.empty(0)
+        gap_ms = 1000.0 / self.rate_rps
+        first_ms = random.uniform(0.0, gap_ms)
+        return np.arange(first_ms, seconds * 1000.0, gap_ms)
