@@ -15,7 +15,13 @@ _GB: Final = 10**9
 #: less than profiles do from one day to the next.
 _MPS_PCT: Final = tuple(range(5, 101, 5))
 _MPS: Final = frozenset(
-    {Trait.MULTI_MODEL, Trait.SHARED_WEIGHTS, Trait.OVERLAPPED_REORGANISATION, Trait.HOST_ACCESS}
+    {
+        Trait.MULTI_MODEL,
+        Trait.SHARED_WEIGHTS,
+        Trait.OVERLAPPED_REORGANISATION,
+        Trait.HOST_ACCESS,
+        Trait.INPUT_POOL,
+    }
 )
 #: Compute slices of MIG's instances on an A100 and where they may begin; 3g takes the memory of
 #: four slices, so that two of them fill the GPU (NVIDIA MIG user guide, A100 profiles).

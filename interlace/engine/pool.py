@@ -155,6 +155,17 @@ class Pool:
         return sum(staged.request.rows for staged in self._window())
 
     @property
+    def complete(self) -> bool:
+        """True if the window ends at the ring's end, or before a gap that somebody left."""
+        last: Staged | None = None
+        for last in self._window():
+            pass
+        if last is None:
+            return False
+        end = last.at + last.request.rows
+        return not end % self.slots or any(one.at > end for one in self._waiting if one.waits)
+
+    @property
     def waiting_rows(self) -> int:
         """Rows that wait, copied or not."""
         return sum(one.request.rows for one in self._waiting if one.waits)

@@ -39,6 +39,11 @@ class Queue:
         return self._requests[self._claims[0][2]] if self._claims else None
 
     @property
+    def complete(self) -> bool:
+        """Always false: more can join."""
+        return False
+
+    @property
     def next_deadline_ms(self) -> float:
         """The deadline of the head; infinite if nothing is queued."""
         return self._claims[0][1] if self._claims else float("inf")

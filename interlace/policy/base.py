@@ -75,6 +75,11 @@ class QueueView(Protocol):
         """The latest deadline queued; infinite if nothing is."""
         ...
 
+    @property
+    def complete(self) -> bool:
+        """True if what arrives later cannot join these rows: a ring of staged inputs ends here."""
+        ...
+
     def deadline_ms(self, index: int) -> float:
         """The deadline of the request at that place, 0 for the head; infinite past the end."""
         ...

@@ -39,6 +39,8 @@ class Worker:
 class Pending:
     rows: int
     arrived_ms: float = 0.0
+    complete: bool = False
+    behind: int = 0  #: rows that wait and cannot be launched yet
 
     @property
     def head(self) -> Pending | None:
@@ -57,7 +59,7 @@ class Gpu0:
         return self.pending[model]
 
     def waiting_rows(self, model: str) -> int:
-        return self.pending[model].rows
+        return self.pending[model].rows + self.pending[model].behind
 
     def elastic(self, model: str) -> Elastic | None:
         return self.known.get(model)
@@ -127,10 +129,10 @@ def test_maxinf_bounds_what_is_in_flight() -> None:
 
 def test_the_workers_that_a_load_keeps_alive() -> None:
     there = (16, 8, 8, 4, 2, 1)
-    assert alive_sizes(TABLE_4, 40, there) == [16, 8, 8, 2, 1]
-    assert alive_sizes(TABLE_4, 16, there) == [8, 4, 4, 2, 1]
-    assert alive_sizes(TABLE_4, 7, there) == [4, 2, 1]
-    assert alive_sizes(TABLE_4, 3, there) == [2, 1]
+    assert alive_sizes(TABLE_4, 40, there) == (16, 8, 8)
+    assert alive_sizes(TABLE_4, 16, there) == (8, 4, 4)
+    assert alive_sizes(TABLE_4, 7, there) == (4,)
+    assert alive_sizes(TABLE_4, 3, there) == (2, 1)
     assert alive_sizes({}, 3, there) == there
 
 
@@ -143,7 +145,19 @@ def test_e_ebird_uses_the_three_large_workers_under_high_load() -> None:
     low = elastic(Gpu0(there, {"m": Pending(3)}, known), 0.0)  # type: ignore[arg-type]
     assert rows_of(low) == [2, 1]
     middle = elastic(Gpu0(there, {"m": Pending(12)}, known), 0.0)  # type: ignore[arg-type]
-    assert rows_of(middle) == [8, 2, 1]
+    assert rows_of(middle) == [8]
+
+
+def test_nothing_waits_for_workers_that_are_too_large() -> None:
+    """Seven rows before the ring's end are no load of eight, whatever waits behind it."""
+    there = workers(1, 2, 4, 8, 8, 16, busy=(5,))
+    known = {"m": Elastic(32, TABLE_4)}
+    cut = Gpu0(there, {"m": Pending(7, behind=9, complete=True)}, known)
+    assert rows_of(elastic(cut, 0.0)) == [4, 2, 1]  # type: ignore[arg-type]
+    open_ended = Gpu0(there, {"m": Pending(7, behind=9)}, known)
+    assert rows_of(elastic(open_ended, 0.0)) == []  # type: ignore[arg-type]
+    alone = Gpu0(workers(1, 2, 4, 8, 8, 16), {"m": Pending(3, behind=40)}, known)
+    assert rows_of(elastic(alone, 0.0)) == [2, 1]  # type: ignore[arg-type]
 
 
 def test_models_on_one_accelerator_share_it_and_the_oldest_chooses_first() -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from interlace.core.plan import Elastic
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
+
+
+#: Workers that are kept for the lowest loads (section 7.3.2).
+_LEAST: Final = (2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +39,10 @@ def naive_elastic(view: View, now_ms: float) -> Dispatch:
 def elastic(view: View, now_ms: float) -> Dispatch:
     """E-Ebird, Algorithm 2: the same among the workers that are best for the load of the moment.
 
-    The load is all that is in the pool, waiting or running. It takes the configuration of the
-    largest profiled load not above it; below the smallest, and beside every configuration, the
-    workers of one and two rows serve (section 7.3.2).
+    The load is all that is in the pool, waiting or running. It has the configuration of the largest
+    profiled load not above it; below the smallest, the workers of one and two rows (7.3.2). Where
+    none of these is small enough, all workers may help: for what is left before the ring's end,
+    and when nothing else runs.
     """
     return _dispatch(view, guided=True)
 
@@ -51,11 +57,11 @@ def _dispatch(view: View, guided: bool) -> Dispatch:
         queue = view.queue(one.model)
         room_rows = int(free_part * one.elastic.max_rows + 1e-9)
         wanted_rows = min(queue.rows, room_rows)
-        idle = one.idle
-        if guided:
-            load = view.waiting_rows(one.model) + one.alive_rows
-            idle = _configured(idle, one.elastic, load)
+        idle = _configured(one, view.waiting_rows(one.model)) if guided else one.idle
         chosen = chosen_workers(wanted_rows, [size for size, _ in idle])
+        if not chosen and (queue.complete or not one.alive_rows):
+            idle = one.idle
+            chosen = chosen_workers(wanted_rows, [size for size, _ in idle])
         left = list(idle)
         for size in chosen:
             place = next(p for p, (batch, _) in enumerate(left) if batch == size)
@@ -98,14 +104,12 @@ def _waits_since(model: str, view: View) -> float:
     return head.arrived_ms if head is not None else float("inf")
 
 
-def _configured(
-    idle: Sequence[tuple[int, PartitionView]], known: Elastic, load: int
-) -> Sequence[tuple[int, PartitionView]]:
+def _configured(one: _Engine, waiting_rows: int) -> Sequence[tuple[int, PartitionView]]:
     """The idle workers that the configuration for this load keeps alive."""
-    sizes = alive_sizes(known.best, load, [size for size, _ in idle])
+    load = waiting_rows + one.alive_rows
+    left = Counter(alive_sizes(one.elastic.best, load, [size for size, _ in one.idle]))
     kept: list[tuple[int, PartitionView]] = []
-    left = Counter(sizes)
-    for size, worker in idle:
+    for size, worker in one.idle:
         if left[size] > 0:
             left[size] -= 1
             kept.append((size, worker))
@@ -119,7 +123,4 @@ def alive_sizes(
     if not best:
         return there
     below = [total for total in best if total <= load]
-    chosen = Counter(best[max(below)] if below else ())
-    for least in (1, 2):
-        chosen[least] = max(chosen[least], 1)
-    return sorted(chosen.elements(), reverse=True)
+    return best[max(below)] if below else _LEAST

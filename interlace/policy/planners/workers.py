@@ -17,6 +17,7 @@ from interlace.perf.workers import (
     SIZES,
     TOTALS,
     Configuration,
+    Measure,
     engine,
     largest_in_time,
     naive,
@@ -37,19 +38,31 @@ def naive_engine(latency: Surface, one: Demand) -> Engine:
     return naive(most), Elastic(most)
 
 
-def searched_engine(latency: Surface, one: Demand) -> Engine:
+@dataclass(frozen=True, slots=True)
+class Searched:
     """E-Ebird's: workers for the best configuration of each load (sections 7.3.1 and 7.3.2).
 
-    Configurations are not measured here but predicted: workers side by side have equal parts of
-    the accelerator, as processes on a processor have.
+    ``measure`` says how long a model's workers take together, from its latencies alone.
     """
-    most = _max_rows(latency, one)
-    totals = [total for total in TOTALS if total <= most]
-    guide = search(co_running(latency, _WHOLE), totals)
-    wanted = engine(guide.best.values())
-    sizes = tuple(size for size in _sizes(wanted) if size <= most)
-    best = {total: _sizes(chosen)[::-1] for total, chosen in guide.best.items()}
-    return sizes, Elastic(most, best)
+
+    measure: Callable[[Surface], Measure]
+
+    def __call__(self, latency: Surface, one: Demand) -> Engine:
+        most = _max_rows(latency, one)
+        totals = [total for total in TOTALS if total <= most]
+        guide = search(self.measure(latency), totals)
+        wanted = engine(guide.best.values())
+        sizes = tuple(size for size in _sizes(wanted) if size <= most)
+        best = {total: _sizes(chosen)[::-1] for total, chosen in guide.best.items()}
+        return sizes, Elastic(most, best)
+
+
+def _equal_parts(latency: Surface) -> Measure:
+    return co_running(latency, _WHOLE)
+
+
+#: Nothing is measured: workers have equal parts, as processes on a processor have.
+searched_engine: Final = Searched(_equal_parts)
 
 
 @dataclass(frozen=True, slots=True)
