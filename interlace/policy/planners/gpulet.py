@@ -130,6 +130,7 @@ class _Search:
             if room <= one.rate_rps * _ROUNDING:
                 break
             placed_rps = self._fill(cut, glet, one, rate_rps)
+            placed_rps = placed_rps or self._crowd(cut, glet, one, rate_rps)
             if placed_rps:
                 return placed_rps
         return 0.0
@@ -159,39 +160,44 @@ class _Search:
         return 0.0
 
     def _crowd(self, cut: Cut, glet: Glet, one: Demand, limit_rps: float) -> float:
-        """As ``_fill`` for a new glet beside ones that must do less to keep their SLOs."""
-        if not cut.glets or self._policy.interference == _UNDISTURBED:
+        """As ``_fill``, beside neighbours that must do less to keep their SLOs."""
+        others = [g for g in cut.glets if g is not glet]
+        if not others or self._policy.interference == _UNDISTURBED:
             return 0.0
         if not cut.holds(glet, one.model, self._tables.profiles):
             return 0.0
-        most_rps = min(limit_rps, self._room(cut, glet, one))
-        alone_rps = self._tables.saturated_rps(one, glet.share_pct)
+        before_rps = glet.rate_rps(one.model)
+        room_rps = self._room(cut, glet, one)
+        # What is won is the room, not the rate at hand: what is given up may come to it as well.
+        won = room_rps / self._tables.saturated_rps(one, glet.share_pct) * glet.share_pct
         for kept in _PARTS[1:]:
-            lost = sum(self._busy[g] * (1.0 - kept) * g.share_pct for g in cut.glets)
-            for part in _PARTS[:4]:
-                if most_rps * part / alone_rps * glet.share_pct <= lost:
-                    break
-                turn = self._tables.turn(one, most_rps * part, glet.share_pct)
-                if self._settle_for_less(cut, glet, turn, kept):
-                    self._count(glet, one, most_rps * part)
-                    return most_rps * part
+            lost = sum(self._busy[g] * (1.0 - kept) * g.share_pct for g in others)
+            for part in _PARTS[:4] if won > lost else ():
+                rate_rps = min(limit_rps, room_rps) * part
+                turn = self._tables.turn(one, before_rps + rate_rps, glet.share_pct)
+                turns = [*glet.without(one.model), turn]
+                if self._settle_for_less(glet, turns, others, kept):
+                    self._count(glet, one, rate_rps)
+                    return rate_rps
         return 0.0
 
-    def _settle_for_less(self, cut: Cut, glet: Glet, turn: Turn, kept: float) -> bool:
-        """Give a new glet this turn if its neighbours keep their SLOs with that part of theirs."""
-        fewer = [[replace(t, rate_rps=t.rate_rps * kept) for t in g.turns] for g in cut.glets]
-        loads = [(g.share_pct, turns) for g, turns in zip(cut.glets, fewer, strict=True)]
-        cycles = settled([*loads, (glet.share_pct, [turn])], self._policy.interference)
+    def _settle_for_less(
+        self, glet: Glet, turns: list[Turn], others: list[Glet], kept: float
+    ) -> bool:
+        """Give a glet these turns if the others keep their SLOs with that part of their rates."""
+        fewer = [[replace(t, rate_rps=t.rate_rps * kept) for t in g.turns] for g in others]
+        loads = [(g.share_pct, less) for g, less in zip(others, fewer, strict=True)]
+        cycles = settled([*loads, (glet.share_pct, turns)], self._policy.interference)
         if cycles is None:
             return False
-        for other, turns in zip(cut.glets, fewer, strict=True):
+        for other, less in zip(others, fewer, strict=True):
             for before in other.turns:
                 given_up = before.rate_rps * (1.0 - kept)
                 self.shed[before.model] = self.shed.get(before.model, 0.0) + given_up
-            other.turns = turns
+            other.turns = less
             self._busy[other] *= kept
-        glet.turns = [turn]
-        for any_glet, cycle in zip([*cut.glets, glet], cycles, strict=True):
+        glet.turns = turns
+        for any_glet, cycle in zip([*others, glet], cycles, strict=True):
             any_glet.cycle = cycle
         return True
 
