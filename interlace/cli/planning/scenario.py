@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +17,8 @@ from interlace.core.profile import Profile
 from interlace.measure.profilecsv import ProfileTable, ProfileTableError, read_profiles
 from interlace.perf.interference import slowed
 
-_KEYS: Final = ("gpu", "gpus", "price_per_hour", "slowdown", "profiles", "models")
-_MODEL_KEYS: Final = ("rate_rps", "slo_ms", "max_batch", "attainment", "cv")
+_KEYS: Final = ("gpu", "gpus", "price_per_hour", "slowdown", "profiles", "truth", "models")
+_MODEL_KEYS: Final = ("rate_rps", "slo_ms", "max_batch", "attainment", "cv", "workload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,9 @@ class Scenario:
     price_per_hour: float | None = None
     notes: tuple[str, ...] = ()  #: what is assumed of the figures
     alone: Mapping[str, Profile] | None = None  #: latencies without neighbours, where they differ
+    truth: Mapping[str, Profile] | None = None  #: how a simulated GPU behaves, where told apart
+    slowdown: float = 1.0  #: of busy neighbours
+    workloads: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  #: as the file says
 
     def asked(self, rates: Mapping[str, float], slos: Mapping[str, float]) -> Scenario:
         """The scenario with other rates and SLOs.
@@ -87,7 +90,25 @@ def read_scenario(
         price.get(kind.kind),
         tuple(_assumed(name, kind.kind) for name in unnamed if kind.kind != own_kind),
         profiles,
+        _truth(path, table.get("truth"), kind.kind),
+        slowdown,
+        _workloads(path, table.get("models")),
     )
+
+
+def _truth(path: Path, files: object, kind: str) -> Mapping[str, Profile] | None:
+    return None if files is None else _profiles(path, files, kind)[0]
+
+
+def _workloads(path: Path, models: object) -> dict[str, Mapping[str, object]]:
+    """The tables that say how requests are spread over time; `interlace simulate` reads them."""
+    found: dict[str, Mapping[str, object]] = {}
+    for name, asked in models.items() if isinstance(models, dict) else ():
+        if "workload" in asked:
+            if not isinstance(asked["workload"], dict):
+                raise InputError(f"{path}: models.{name}.workload: expected a table with a kind")
+            found[name] = asked["workload"]
+    return found
 
 
 def _assumed(table: str, kind: str) -> str:

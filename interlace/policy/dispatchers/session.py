@@ -59,7 +59,12 @@ class Session:
         launches, late = _begin(due, uses, now_ms)
         if self.fill:
             coming = [*_reserved(late, uses, now_ms), *_coming(jobs, now_ms)]
-            rest = [job for job in jobs if job.due_ms > now_ms and job.head is not None]
+            begun = {launch.partition for launch in launches}
+            rest = [
+                job
+                for job in jobs
+                if job.due_ms > now_ms and job.head is not None and job.partition.id not in begun
+            ]
             launches += self._filled(rest, uses, coming, view, now_ms)
         next_ms = min((job.due_ms for job in jobs if job.due_ms > now_ms), default=None)
         return Dispatch(tuple(launches), next_ms)
@@ -75,6 +80,8 @@ class Session:
         since_ms = now_ms - self.sessions * (view.session_ms or 0.0)
         launches: list[Launch] = []
         for job in sorted(rest, key=lambda j: (view.runs_since(j.model, since_ms), _urgency(j))):
+            if any(launch.partition == job.partition.id for launch in launches):
+                continue
             rows = _rows_that_fit(job, uses, coming, view, now_ms)
             if rows:
                 run_ms = view.latency_ms(job.model, rows, job.partition.share_pct)
@@ -109,11 +116,15 @@ def _begin(due: Sequence[_Job], uses: list[_Use], now_ms: float) -> tuple[list[L
     """Those due whose share is free, most urgent first, and those for whom it is not."""
     launches: list[Launch] = []
     late: list[_Job] = []
+    used: set[str] = set()
     for job in due:
+        if job.partition.id in used:
+            continue
         taken_pct = sum(use.share_pct for use in uses)
         if taken_pct + job.partition.share_pct > 100:
             late.append(job)
             continue
+        used.add(job.partition.id)
         uses.append(_Use(now_ms, now_ms + job.run_ms, job.partition.share_pct))
         launches.append(Launch(job.partition.id, job.model, job.rows))
     return launches, late

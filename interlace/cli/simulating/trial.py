@@ -1,0 +1,125 @@
+"""One system on one trace: the fleet it gets, its plan, the run, its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from interlace.cli.failure import InputError
+from interlace.cli.planning.scenario import Scenario as Question
+from interlace.core.hardware import Fleet
+from interlace.core.kinds import fleet
+from interlace.core.plan import Plan
+from interlace.core.profile import Profile
+from interlace.device.simulated import made_of
+from interlace.device.virtual.boards import physics_of
+from interlace.device.virtual.physics import Physics
+from interlace.perf.interference import ConstantFactor
+from interlace.policy.base import System
+from interlace.policy.fewest import fewest
+from interlace.runtime.observe import Observer
+from interlace.sim.arrivals import Arrivals, Workload, mixed
+from interlace.sim.record import Record
+from interlace.sim.report import Report, report
+from interlace.sim.run import simulate
+from interlace.sim.scenario import Scenario
+from interlace.sim.workload.parse import WorkloadError, workload
+from interlace.sim.workload.recorded import TraceError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is simulated: for how long, at which load, on how many accelerators (``None``: the
+    fewest that the system plans for), with or without jitter."""
+
+    seconds: float
+    load: float
+    seed: int
+    gpus: int | None = None
+    jitter: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A system's run and its figures."""
+
+    system: str
+    settings: Settings
+    fleet: Fleet
+    plan: Plan
+    record: Record
+    report: Report
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators that the plan uses."""
+        return len({partition.gpu for partition in self.plan.partitions})
+
+
+def trace(question: Question, folder: Path, settings: Settings) -> Arrivals:
+    """The scenario's arrivals: a load above 1 plays its workloads so many times faster.
+
+    Raises:
+        InputError: a model's workload is none.
+    """
+    workloads: dict[str, Workload] = {}
+    for one in question.demand:
+        table = question.workloads.get(one.model, {})
+        try:
+            workloads[one.model] = workload(table, one.model, one.rate_rps, one.cv, folder)
+        except (WorkloadError, TraceError) as error:
+            raise InputError(f"models.{one.model}.workload.{error}") from None
+    made = mixed(workloads, settings.seconds * settings.load, settings.seed)
+    return Arrivals(made.models, made.times_ms / settings.load, made.which, settings.seconds)
+
+
+def planned(question: Question, system: System, settings: Settings) -> tuple[Fleet, Plan]:
+    """The fewest accelerators by the system's packer, or its planner's cut of a fixed number.
+
+    Where a system's partitions overlap, its planner cuts as many as its packer needs. Plans are
+    made for the scenario's rates times the load.
+    """
+    demand = tuple(replace(d, rate_rps=d.rate_rps * settings.load) for d in question.demand)
+    if settings.gpus is not None:
+        whole = fleet(question.gpu, settings.gpus)
+        return whole, system.planner(demand, whole, question.profiles, Plan())
+    plan, largest = fewest(system.packer, demand, question.gpu, question.limit, question.profiles)
+    used = {partition.gpu for partition in plan.partitions}
+    few = Fleet(tuple(gpu for gpu in largest.gpus if gpu.id in used) or largest.gpus[:1])
+    cut = system.planner(demand, few, question.profiles, Plan())
+    return few, cut if cut.overlapping or not used else plan
+
+
+def tried(
+    question: Question,
+    system: System,
+    arrivals: Arrivals,
+    settings: Settings,
+    observers: Sequence[Observer] = (),
+    on_progress: Callable[[float], None] = lambda part: None,
+) -> Trial:
+    """Plan, play the trace, and report; the plan is kept for the whole run."""
+    gpus, plan = planned(question, system, settings)
+    scenario = Scenario(
+        system,
+        gpus,
+        question.demand,
+        belief=question.profiles,
+        truth=_truth(question),
+        arrivals=arrivals,
+        plan=plan,
+        device=made_of(_physics(question, settings)),
+    )
+    record = simulate(scenario, observers, on_progress)
+    return Trial(system.name, settings, gpus, plan, record, report(record))
+
+
+def _truth(question: Question) -> Mapping[str, Profile]:
+    return question.truth or question.alone or question.profiles
+
+
+def _physics(question: Question, settings: Settings) -> Physics:
+    slowed = ConstantFactor(question.slowdown) if question.slowdown > 1 else None
+    known = physics_of(question.gpu)
+    return replace(known, interference=slowed, jitter=settings.jitter, seed=settings.seed)
