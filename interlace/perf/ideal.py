@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import product
 from math import prod
 from typing import Final, NamedTuple
 
@@ -44,7 +44,7 @@ def ideal_bound(
         ValueError: a kernel needs more than the accelerator or no time, or there are too many sets.
     """
     models = sorted(kernels)
-    _check(kernels)
+    check_kernels(kernels)
     sets = [one for one in _sets(kernels, models) if any(k is not None for k in one)]
     used = [_used(kernels, models, one) / 100.0 for one in sets]
     count = len(sets)
@@ -68,46 +68,6 @@ def ideal_bound(
     return Ideal(busy, dict(zip(models, found.values[count:], strict=True)))
 
 
-def ideal_schedule(kernels: Mapping[str, Sequence[Kernel]], slot_ms: float, slots: int) -> Ideal:
-    """The paper's ideal scheduler: in each slot, the set of next kernels that uses most.
-
-    Every model runs again and again. Of sets that use the same, the one whose models have had the
-    fewest inferences for their length is taken.
-    """
-    models = sorted(kernels)
-    _check(kernels)
-    at = dict.fromkeys(models, 0)
-    left = {model: kernels[model][0].run_ms for model in models}
-    had_ms = dict.fromkeys(models, 0.0)
-    done, used = dict.fromkeys(models, 0), 0.0
-    for _ in range(slots):
-        chosen = _fullest({m: kernels[m][at[m]].share_pct for m in models}, had_ms)
-        for model in chosen:
-            used += kernels[model][at[model]].share_pct / 100.0
-            had_ms[model] += slot_ms
-            left[model] -= slot_ms
-            if left[model] <= 1e-9:
-                at[model] = (at[model] + 1) % len(kernels[model])
-                done[model] += at[model] == 0
-                left[model] = kernels[model][at[model]].run_ms
-    span_s = slots * slot_ms / 1000.0
-    return Ideal(used / slots, {model: done[model] / span_s for model in models})
-
-
-def _fullest(wants: Mapping[str, float], had_ms: Mapping[str, float]) -> tuple[str, ...]:
-    """The set that fits and uses most; of equals, that of the models that had least."""
-    fitting = [
-        chosen
-        for size in range(1, len(wants) + 1)
-        for chosen in combinations(sorted(wants), size)
-        if sum(wants[model] for model in chosen) <= 100.0
-    ]
-    return max(
-        fitting,
-        key=lambda one: (sum(wants[m] for m in one), -sum(had_ms[m] for m in one) / len(one)),
-    )
-
-
 def _sets(
     kernels: Mapping[str, Sequence[Kernel]], models: Sequence[str]
 ) -> list[tuple[int | None, ...]]:
@@ -125,7 +85,12 @@ def _used(
     return sum(kernels[model][k].share_pct for model, k in pairs if k is not None)
 
 
-def _check(kernels: Mapping[str, Sequence[Kernel]]) -> None:
+def check_kernels(kernels: Mapping[str, Sequence[Kernel]]) -> None:
+    """Every model has kernels, and each fits an accelerator and takes some time.
+
+    Raises:
+        ValueError: it is not so.
+    """
     if not kernels:
         raise ValueError("an ideal schedule needs at least one model")
     for model, ones in kernels.items():

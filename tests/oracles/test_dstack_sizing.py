@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.perf.ideal import Ideal, Kernel, ideal_bound, ideal_schedule
+from interlace.perf.ideal import Ideal, Kernel, ideal_bound
 from interlace.perf.instances import Instances, batch_latency, multi_model
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface
 from interlace.perf.sizing import Sizing, knee_search
+from interlace.perf.slotted import slotted
 
 SHARES = tuple(range(10, 101, 10))
 
@@ -147,7 +148,7 @@ def test_the_ideal_of_section_6_2() -> None:
     whole = {"one": [Kernel(30, 10.3)], "two": [Kernel(40, 14.6)], "three": [Kernel(60, 15.4)]}
     # The paper finds about 95 % in use if kernels can be preempted and 86 % if models cannot. Its
     # kernels are not given; with these, greedy slots stay under what order-free sets could use.
-    greedy = ideal_schedule(kernels, 0.1, 20_000)
+    greedy = slotted(kernels, dict.fromkeys(kernels, 100.0), 0.1, 20_000).ideal
     assert 0.8 < greedy.utilisation < ideal_bound(kernels).utilisation <= 1.0
     assert bound.rates_rps["one"] > ideal_bound(whole, even).rates_rps["one"]
     assert min(greedy.rates_rps.values()) <= bound.rates_rps["one"]
@@ -174,7 +175,8 @@ def test_no_schedule_passes_the_bound(kernels: dict[str, list[Kernel]]) -> None:
     bound = ideal_bound(kernels).utilisation
     begun = sum(k.share_pct * k.run_ms for ones in kernels.values() for k in ones) / 100.0
     # Inferences that the end cuts short are not the bound's business.
-    assert ideal_schedule(kernels, 1.0, 300).utilisation <= bound + begun / 300 + 1e-6
+    free = slotted(kernels, dict.fromkeys(kernels, 50.0), 1.0, 300).ideal
+    assert free.utilisation <= bound + begun / 300 + 1e-6
 
 
 def test_ideals_of_nonsense_are_refused() -> None:
