@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,6 +24,9 @@ _PARTS: Final = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
 #: How often what neighbours gave up is placed anew.
 _ROUNDS: Final = 4
 _UNDISTURBED: Final = ConstantFactor(1.0)
+
+#: Fills a glet of an accelerator with as much of a rate as fits; what was placed.
+Fill = Callable[[Cut, Glet, Demand, float], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,10 @@ class _Search:
             required = self._tables.required_pct(one, left_rps, self._shares)  # line 7
             ideal_pct = efficient if required is None else min(efficient, required)  # line 8
             placed_rps = self._merge(one, left_rps)
-            placed_rps = placed_rps or self._best_fit(one, left_rps, ideal_pct)
-            placed_rps = placed_rps or self._squeeze(one, left_rps)
+            for fill in (self._fill, self._crowd):
+                placed_rps = placed_rps or self._best_fit(one, left_rps, ideal_pct, fill)
+            for fill in (self._fill, self._crowd):
+                placed_rps = placed_rps or self._squeeze(one, left_rps, fill)
             if not placed_rps:
                 break
             left_rps -= placed_rps
@@ -106,7 +111,7 @@ class _Search:
                 return rate_rps
         return 0.0
 
-    def _best_fit(self, one: Demand, rate_rps: float, ideal_pct: int) -> float:
+    def _best_fit(self, one: Demand, rate_rps: float, ideal_pct: int, fill: Fill) -> float:
         """The smallest empty glet that is large enough, split if it can be (lines 14 to 26)."""
         order = sorted(range(len(self.cuts)), key=lambda i: (self.cuts[i].remaining_pct, i))
         for index in order:
@@ -115,22 +120,20 @@ class _Search:
             if share_pct is None:
                 continue
             glet = Glet(share_pct)
-            placed_rps = self._fill(cut, glet, one, rate_rps)
-            placed_rps = placed_rps or self._crowd(cut, glet, one, rate_rps)
+            placed_rps = fill(cut, glet, one, rate_rps)
             if placed_rps:
                 cut.add(glet)
                 insort(self._allocated, (share_pct, index, len(cut.glets), glet, cut))
                 return placed_rps
         return 0.0
 
-    def _squeeze(self, one: Demand, rate_rps: float) -> float:
+    def _squeeze(self, one: Demand, rate_rps: float, fill: Fill) -> float:
         """Nothing takes the whole rate: the highest part of it that a shared glet takes."""
         rooms = [(self._room(cut, glet, one), glet, cut) for glet, cut in self._roomy(one, 0.0)]
         for room, glet, cut in sorted(rooms, key=lambda r: -r[0]):
             if room <= one.rate_rps * _ROUNDING:
                 break
-            placed_rps = self._fill(cut, glet, one, rate_rps)
-            placed_rps = placed_rps or self._crowd(cut, glet, one, rate_rps)
+            placed_rps = fill(cut, glet, one, rate_rps)
             if placed_rps:
                 return placed_rps
         return 0.0
