@@ -157,12 +157,10 @@ class Pool:
     @property
     def complete(self) -> bool:
         """True if the window ends at the ring's end, or before a gap that somebody left."""
-        last: Staged | None = None
-        for last in self._window():
-            pass
-        if last is None:
+        window = list(self._window())
+        if not window:
             return False
-        end = last.at + last.request.rows
+        end = window[-1].at + window[-1].request.rows
         return not end % self.slots or any(one.at > end for one in self._waiting if one.waits)
 
     @property

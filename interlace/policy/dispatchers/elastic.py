@@ -10,7 +10,6 @@ from typing import Final
 from interlace.core.plan import Elastic
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
 
-
 #: Workers that are kept for the lowest loads (section 7.3.2).
 _LEAST: Final = (2, 1)
 

@@ -1,0 +1,125 @@
+"""The systems of E2bird's evaluation, and one of them under a given trace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.papers.e2bird.published import MAX_BATCH, OPT_WAIT_MS, QOS_MS
+from bench.papers.e2bird.titan import (
+    GPU,
+    STREAMS,
+    alone_ms,
+    ebird_gpu,
+    outside_ms,
+    profile,
+    tf_gpu,
+)
+from interlace.core.kinds import fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.policy.base import System
+from interlace.policy.catalog import system
+from interlace.policy.dispatchers.waiting import Waiting
+from interlace.policy.planners.e2bird import E2bird
+from interlace.policy.planners.widest import Widest
+from interlace.policy.planners.workers import Searched, Workers, naive_engine
+from interlace.sim.arrivals import Arrivals
+from interlace.sim.run import simulate
+from interlace.sim.scenario import MakeDevice, Scenario
+
+Latencies = NDArray[np.float64]
+
+#: Batches that TF-Serving has on their way at once: by default one for each processor that it sees,
+#: and an E5-2620 v3 shows twelve.
+BATCH_THREADS: Final = 12
+#: Nobody is turned away or dropped: the paper shows latencies beyond the QoS target, too.
+_PATIENT_MS: Final = 60_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A system, its plan and the GPU it runs on."""
+
+    system: System
+    plan: Plan
+    device: MakeDevice
+    overhead: bool = False  #: a batch takes what happens around it, too
+
+
+def ebird(model: str, enhanced: bool) -> Entrant:
+    """N-Ebird, or E-Ebird with a search on the streams' law."""
+    make = Searched(STREAMS.measure) if enhanced else naive_engine
+    row = system("e2bird" if enhanced else "nebird")
+    planner = Workers(Widest(E2bird()), make)
+    demand = [Demand(model, 100.0, QOS_MS, MAX_BATCH)]
+    plan = planner(demand, fleet(GPU, 1), {model: profile(model)}, Plan())
+    return Entrant(row, plan, ebird_gpu)
+
+
+def tf_serving(
+    model: str,
+    wait_ms: float = OPT_WAIT_MS,
+    padded: bool = False,
+    threads: int = BATCH_THREADS,
+) -> Entrant:
+    """TF-Serving with a longest wait; padded, it is the policy "Static"."""
+    name = "tfserving-static" if padded else "tfserving" if wait_ms else "tfserving-nowait"
+    row = replace(system(name), dispatcher=Waiting(wait_ms=wait_ms, padded=padded))
+    workers = tuple(
+        Partition(f"gpu0:{index}", "gpu0", 100, (Slot(model, MAX_BATCH, 0.0),))
+        for index in range(threads)
+    )
+    return Entrant(row, Plan(workers, overlapping=True), tf_gpu, overhead=True)
+
+
+def latencies_ms(entrant: Entrant, model: str, times_ms: Sequence[float]) -> Latencies:
+    """End-to-end latency of each request, in order of arrival."""
+    believed = profile(model)
+    extra_ms = {rows: outside_ms(rows) for rows in alone_ms(model)} if entrant.overhead else None
+    times = np.asarray(times_ms, np.float64)
+    arrivals = Arrivals(
+        (model,), times, np.zeros(len(times), np.int32), (float(times[-1]) + 1.0) / 1000.0
+    )
+    scenario = Scenario(
+        system=entrant.system,
+        fleet=fleet(GPU, 1),
+        demand=(Demand(model, 100.0, _PATIENT_MS, MAX_BATCH),),
+        belief={model: believed},
+        truth={model: profile(model, extra_ms)},
+        arrivals=arrivals,
+        plan=entrant.plan,
+        device=entrant.device,
+        warm_ms=2_000.0,
+        epoch_ms=float("inf"),
+    )
+    served = sorted(simulate(scenario).served, key=lambda one: one.arrived_ms)
+    assert len(served) == len(times)
+    return np.array([one.answered_ms - one.arrived_ms for one in served])
+
+
+def even(rate_rps: float, count: int, start_ms: float = 0.0) -> list[float]:
+    """Times of a metronome."""
+    return [start_ms + 1000.0 * index / rate_rps for index in range(count)]
+
+
+def highest_rps(entrant: Entrant, model: str, low: float, high: float, count: int) -> float:
+    """The highest steady rate at which 99 % of the requests end within the QoS target.
+
+    To 2 %, by bisection; ``count`` requests each, of which the first quarter is not looked at.
+    """
+
+    def kept(rate_rps: float) -> bool:
+        seen = latencies_ms(entrant, model, even(rate_rps, count))[count // 4 :]
+        return float(np.quantile(seen, 0.99)) <= QOS_MS
+
+    while high / low > 1.02:
+        middle = (low * high) ** 0.5
+        if kept(middle):
+            low = middle
+        else:
+            high = middle
+    return low
