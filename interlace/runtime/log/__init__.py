@@ -1,0 +1,6 @@
+"""Events kept in files: enough to play a run again, decision by decision.
+
+A file is a magic line, then frames: a length of 4 bytes, little-endian, and so many bytes of
+MessagePack. The first frame is the ``Header``, each other one an event with its time and a digest
+of the commands it was answered with. Commands are not kept: equal events give equal commands.
+"""

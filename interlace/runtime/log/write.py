@@ -1,0 +1,104 @@
+"""An observer that keeps every event in a file of bounded size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+import msgspec
+
+from interlace.core.messages import Arrived, Command, Event, Finished, Woke
+from interlace.engine.engine import Engine
+from interlace.runtime.log.checkpoint import keep
+from interlace.runtime.log.form import Open, encode, follow
+from interlace.runtime.log.header import LENGTH, MAGIC, Header, frame
+
+#: Events of which there are many; after any other what is buffered is written.
+_MANY: Final = (Arrived, Finished, Woke)
+_BUFFER_BYTES: Final = 1 << 16
+
+
+class LogWriter:
+    """Writes ``path``, and keeps the file before it as ``path`` with ``.1`` behind.
+
+    Together they hold at most ``limit_bytes``. Each can be replayed by itself: a file that follows
+    another begins with the engine as it then was. What is buffered is written at least once an
+    epoch. A disk that is full ends the log, not the server: ``say`` is told.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        header: Header,
+        engine: Engine,
+        limit_bytes: int = 1 << 30,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Begin the file; one of that name is begun anew.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._path = path
+        self._header = header
+        self._engine = engine
+        self._most_bytes = limit_bytes // 2
+        self._say = say
+        self._begun: Open = {}
+        self._buffer = bytearray()
+        self._size = 0
+        self._file: IO[bytes] | None = self._begin(header)
+
+    def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
+        if self._file is None:
+            return
+        entry = encode(now_ms, event, commands)
+        follow(self._begun, event, commands)
+        self._buffer += len(entry).to_bytes(LENGTH, "little")
+        self._buffer += entry
+        if len(self._buffer) > _BUFFER_BYTES or not isinstance(event, _MANY):
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        if self._file is None:
+            return
+        try:
+            self._file.write(self._buffer)
+            self._size += len(self._buffer)
+            self._buffer.clear()
+            if self._size > self._most_bytes:
+                self._rotate()
+        except OSError as error:
+            self._file.close()
+            self._file = None
+            self._say(f"{self._path}: {error.strerror}: events are not kept any more")
+
+    def close(self) -> None:
+        """Write what is buffered, and no more after it."""
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _begin(self, header: Header) -> IO[bytes]:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = self._path.open("wb", buffering=0)
+        start = MAGIC + frame(msgspec.msgpack.encode(header))
+        file.write(start)
+        self._size = len(start)
+        return file
+
+    def _rotate(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        os.replace(self._path, older(self._path))
+        kept = keep(self._engine, self._begun)
+        self._file = self._begin(msgspec.structs.replace(self._header, checkpoint=kept))
+
+
+def older(path: Path) -> Path:
+    """The name of the file before ``path``."""
+    return path.with_name(path.name + ".1")

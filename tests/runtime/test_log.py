@@ -1,0 +1,192 @@
+"""A log of a run replays to the same decisions, from its beginning or from a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.messages import Answer, Command, Run, Ticked, WakeAt
+from interlace.core.request import Batch, Outcome, Reply, Request
+from interlace.core.tensor import Span, Tensor
+from interlace.device.simulated import Physics
+from interlace.device.virtual.station import HostLink, Transfer
+from interlace.policy.catalog import CATALOG, system
+from interlace.runtime.log.checkpoint import restore
+from interlace.runtime.log.form import digest, encode
+from interlace.runtime.log.header import LENGTH, Header
+from interlace.runtime.log.read import LogError, LogFile, open_log
+from interlace.runtime.log.replay import Replay
+from interlace.runtime.log.write import LogWriter, older
+from tests.builders import World, line_profile
+
+MODELS = ("a", "b")
+TRUTH = {m: line_profile(m, 1.0 + i, 0.5 + 0.3 * i) for i, m in enumerate(MODELS)}
+COPIES = Physics(link=HostLink(1_000.0), transfers={"a": Transfer(500, 10)})
+
+
+def logged(path: Path, name: str, limit_bytes: int = 1 << 30) -> tuple[World, LogWriter]:
+    """A world with some traffic, faults and a change of plan, and the log of it."""
+    world = World(TRUTH, system=system(name), physics=COPIES)
+    header = Header("test", name, world.fleet)
+    writer = LogWriter(path, header, world.engine, limit_bytes)
+    world.runtime._observers.append(writer)
+    world.deploy({"a": 40.0, "b": 60.0}, rate_rps=100.0)
+    world.run(100.0)
+    for index in range(400):
+        world.send("ab"[index % 2], 40.0, rows=1 + index % 3, shape=("x", (3, index % 2)))
+        world.run(2.0 + index % 5)
+    world.devices["g0"].fail_next(Run, "bad batch")
+    cancelled = world.send("a", 40.0)
+    world.runtime.cancel(cancelled)
+    world.send("b", 40.0)
+    partition = next(iter(world.devices["g0"].partitions), None)
+    if partition is not None:
+        world.devices["g0"].kill(partition)
+    world.run(3_000.0)
+    writer.close()
+    return world, writer
+
+
+def commands_of(log: LogFile, name: str) -> Sequence[tuple[float, Sequence[Command]]]:
+    steps = list(Replay(log, system(name)).steps())
+    assert steps, "nothing was logged"
+    assert all(step.same for step in steps)
+    return [(step.now_ms, step.commands) for step in steps]
+
+
+@pytest.mark.parametrize("name", sorted(CATALOG))
+def test_every_system_replays_alike(name: str, tmp_path: Path) -> None:
+    world, _ = logged(tmp_path / "run.log", name)
+    log = open_log(tmp_path / "run.log")
+    found = commands_of(log, name)
+    assert log.cut_bytes == 0
+    assert [now_ms for now_ms, _ in found] == [now_ms for now_ms, _, _ in world.log]
+    told = [digest(commands) for _, commands in found]
+    assert told == [digest(commands) for _, _, commands in world.log]
+
+
+@pytest.mark.parametrize("name", ["interlace", "dstack", "e2bird"])
+def test_a_file_that_follows_another_replays_from_its_checkpoint(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    world, _ = logged(path, name, limit_bytes=60_000)
+    parts = [open_log(older(path)), open_log(path)]
+    assert parts[1].header.checkpoint
+    played = [step for log in parts for step in commands_of(log, name)]
+    ended = [(now_ms, digest(commands)) for now_ms, _, commands in world.log]
+    assert [(now_ms, digest(commands)) for now_ms, commands in played] == ended[-len(played) :]
+    assert sum(part.stat().st_size for part in (path, older(path))) < 2 * 60_000
+
+
+def test_another_system_decides_otherwise(tmp_path: Path) -> None:
+    logged(tmp_path / "run.log", "interlace")
+    log = open_log(tmp_path / "run.log")
+    steps = Replay(log, system("temporal")).steps()
+    with pytest.raises((LogError, AssertionError, StopIteration)):
+        while next(steps).same:
+            pass
+        raise LogError("it decides otherwise")
+
+
+@pytest.fixture(scope="module")
+def path_of_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("log") / "run.log"
+    logged(path, "interlace")
+    return path
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_log_cut_anywhere_replays_up_to_there(data: st.DataObject, path_of_a_run: Path) -> None:
+    path = path_of_a_run
+    whole = path.read_bytes()
+    begins = open_log(path).begins
+    length = data.draw(st.integers(begins, len(whole)))
+    cut = path.with_suffix(".part")
+    cut.write_bytes(whole[:length])
+    log = open_log(cut)
+    sizes = [LENGTH + len(entry) for entry in log.entries()]
+    assert begins + sum(sizes) + log.cut_bytes == length
+    assert all(step.same for step in Replay(log, system("interlace")).steps())
+
+
+def test_what_is_no_log_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"something else")
+    with pytest.raises(LogError, match="not an event log"):
+        open_log(path)
+
+
+def test_a_damaged_entry_is_told_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    logged(path, "interlace")
+    log = open_log(path)
+    first = next(log.entries())
+    broken = bytearray(path.read_bytes())
+    broken[log.begins + LENGTH : log.begins + LENGTH + len(first)] = b"\xc1" * len(first)
+    path.write_bytes(broken)
+    with pytest.raises(LogError, match="event 0"):
+        list(Replay(open_log(path), system("interlace")).steps())
+
+
+def test_a_checkpoint_holds_no_code() -> None:
+    class Evil:
+        def __reduce__(self) -> object:
+            return os.getcwd, ()
+
+    with pytest.raises(pickle.UnpicklingError, match="no part of an engine"):
+        restore(pickle.dumps((Evil(), {})), system("interlace"))
+
+
+def test_a_full_disk_ends_the_log_alone(tmp_path: Path) -> None:
+    told: list[str] = []
+    world = World(TRUTH)
+    writer = LogWriter(
+        tmp_path / "l", Header("test", "interlace", world.fleet), world.engine, say=told.append
+    )
+    writer._file.close()  # type: ignore[union-attr]
+    writer._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    writer(0.0, Ticked(), [])
+    writer(1.0, Ticked(), [])
+    assert len(told) == 1
+    assert "No space left" in told[0]
+
+
+REQUEST = Request(7, "m", 1.0, 2.0)
+
+
+def _answer(outcome: Outcome, error: ServeError | None = None) -> Answer:
+    return Answer(Reply(REQUEST, outcome, error=error))
+
+
+DIFFERENT: list[list[Command]] = [
+    [],
+    [_answer(Outcome.OK)],
+    [_answer(Outcome.LATE)],
+    [_answer(Outcome.REFUSED, ServeError(Reason.DEADLINE, "late", late_ms=1.0))],
+    [_answer(Outcome.REFUSED, ServeError(Reason.DEADLINE, "late", late_ms=2.0))],
+    [WakeAt(1.0)],
+    [WakeAt(2.0)],
+    [WakeAt(1.0), WakeAt(1.0)],
+    [Run("g", "p", Batch(1, "m", (REQUEST,), 1))],
+    [Run("g", "p", Batch(1, "m", (REQUEST,), 1, 2))],
+    [Run("g", "p", Batch(1, "m", (REQUEST,), 1, 1, 0))],
+    [Run("g", "q", Batch(1, "m", (REQUEST,), 1))],
+]
+
+
+def test_digests_tell_commands_apart() -> None:
+    assert len({digest(commands) for commands in DIFFERENT}) == len(DIFFERENT)
+
+
+def test_tensors_count_for_nothing() -> None:
+    tensor = Tensor("x", "FP32", (1,), Span(0, 0, 4))
+    with_bytes = Batch(1, "m", (REQUEST._replace(inputs=(tensor,)),), 1)
+    assert digest([Run("g", "p", with_bytes)]) == digest(DIFFERENT[8])
+    assert encode(0.0, Ticked(), [Run("g", "p", with_bytes)]) == encode(0.0, Ticked(), DIFFERENT[8])
