@@ -28,7 +28,10 @@ COMMANDS: Final = (
         "plan",
         "The fewest GPUs for models, rates and SLOs, or how models would share this machine.",
     ),
-    Command("simulate", "Play a scenario's requests in virtual time, by one system or several."),
+    Command(
+        "simulate", "Play a scenario's requests in virtual time and report what became of them."
+    ),
+    Command("replay", "Decide a server's event log again, and tell what became of a request."),
     Command("bench", "Send open-loop load to a running server; report goodput, latency, refusals."),
     Command("top", "Watch a running server: goodput, latency, refusals and shares per model."),
 )

@@ -32,6 +32,9 @@ _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass
 _Plan = Annotated[
     Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
 ]
+_Log = Annotated[
+    Path | None, typer.Option(help="Keep every event, for interlace replay; up to 1 GiB.")
+]
 _Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
 
 
@@ -48,6 +51,7 @@ def serve(
     api_key_file: _KeyFile = None,
     allow_client_shm: _Shm = False,
     exit_timeout_s: _Grace = 30.0,
+    log: _Log = None,
 ) -> None:
     """Profile what is new, plan, and serve a folder of models.
 
@@ -61,6 +65,7 @@ def serve(
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
       interlace serve models/ --cores 0-3 --system gpulet
       interlace serve models/ --plan plan.json
+      interlace serve models/ --log events.log        # for interlace replay
     """
     folder, chosen = profiles or default_profiles(), parse_cores(cores)
     choices = Choices(
@@ -74,6 +79,7 @@ def serve(
         grpc_port=grpc_port,
         api_key=read_key(api_key_file),
         allow_client_shm=allow_client_shm,
+        log=log,
     )
     if plan_file is not None:
         for name in unknown_models(choices.system, {one.name for one in find(models_dir, ())}):

@@ -42,6 +42,7 @@ _Plot = Annotated[
     list[str] | None,
     typer.Option(metavar="KIND=FILE", help="Draw cdf, tiles, load or gpus as .svg or .png."),
 ]
+_Log = Annotated[Path | None, typer.Option(help="Keep the events of one run, for replay.")]
 _Jitter = Annotated[bool, typer.Option("--jitter", help="Spread executions as profiles do.")]
 
 
@@ -58,6 +59,7 @@ def simulate(
     gpu: _Kind = None,
     plot: _Plot = None,
     jitter: _Jitter = False,
+    log: _Log = None,
     as_json: Json = False,
 ) -> None:
     """Play a scenario's requests in virtual time and report what became of them.
@@ -81,7 +83,9 @@ def simulate(
         for one_load in _loads(load)
         for one_seed in range(seed, seed + seeds)
     ]
-    found = _played(question, target.parent, rows, runs)
+    if log is not None and len(rows) * len(runs) > 1:
+        raise InputError("--log keeps one run: one system, one load, one seed")
+    found = _played(question, target.parent, rows, runs, log)
     if as_json:
         typer.echo(to_json([_plain(trial) for trial in found]))
     else:
@@ -112,7 +116,11 @@ def _loads(text: str) -> list[float]:
 
 
 def _played(
-    question: Scenario, folder: Path, rows: Sequence[System], runs: Sequence[Settings]
+    question: Scenario,
+    folder: Path,
+    rows: Sequence[System],
+    runs: Sequence[Settings],
+    log: Path | None,
 ) -> list[Trial]:
     found: list[Trial] = []
     with RunBar(console(stderr=True), len(rows) * len(runs)) as bar:
@@ -120,7 +128,7 @@ def _played(
             arrivals = trace(question, folder, settings)
             for row in rows:
                 bar.begin(f"{row.name}, load {settings.load:g}, seed {settings.seed}")
-                found.append(tried(question, row, arrivals, settings, on_progress=bar))
+                found.append(tried(question, row, arrivals, settings, log, on_progress=bar))
     return found
 
 

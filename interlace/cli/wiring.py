@@ -24,6 +24,7 @@ from interlace.measure.rig import Rig
 from interlace.measure.store import ProfileStore
 from interlace.policy.base import System
 from interlace.runtime.clock import WallClock
+from interlace.runtime.eventlog import LogWriter
 from interlace.runtime.runtime import Runtime
 from interlace.runtime.scaling import NoScaling
 from interlace.runtime.solver import ExecutorSolver
@@ -59,6 +60,7 @@ class Choices:
     grpc_port: int
     api_key: str | None
     allow_client_shm: bool
+    log: Path | None = None
     arena_bytes: int = 2 << 30
     http: HttpLimits = field(default_factory=HttpLimits)
 
@@ -80,12 +82,15 @@ class Assembly:
         self._planner = ThreadPoolExecutor(1, "planner")
         solver = ExecutorSolver(choices.system, self.clock, self._planner)
         self.table = ModelTable()
+        self._log = None
+        if choices.log is not None:
+            self._log = LogWriter(choices.log, self.fleet, choices.system.name)
         self.runtime = Runtime(
             self.engine,
             self.clock,
             {self.device.gpu.id: self.device},
             solver,
-            [Executions(self.table)],
+            [Executions(self.table), *([self._log] if self._log else [])],
             scaling=NoScaling(say),
         )
         self.plane = DataPlane(self.runtime, self.table, self.arenas)
@@ -142,6 +147,8 @@ class Assembly:
         """Give everything back."""
         await self.door.close()
         self.device.close()
+        if self._log is not None:
+            self._log.close()
         self._planner.shutdown(wait=False, cancel_futures=True)
         self.arenas.close()
         self.arena.close()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from interlace.device.virtual.physics import Physics
 from interlace.perf.interference import ConstantFactor
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest
-from interlace.runtime.observe import Observer
+from interlace.runtime.eventlog import LogWriter
 from interlace.sim.arrivals import Arrivals, Workload, mixed
 from interlace.sim.record import Record
 from interlace.sim.report import Report, report
@@ -96,10 +97,14 @@ def tried(
     system: System,
     arrivals: Arrivals,
     settings: Settings,
-    observers: Sequence[Observer] = (),
+    log: Path | None = None,
     on_progress: Callable[[float], None] = lambda part: None,
 ) -> Trial:
-    """Plan, play the trace, and report; the plan is kept for the whole run."""
+    """Plan, play the trace, and report; the plan is kept for the whole run, its events in ``log``.
+
+    Raises:
+        OSError: the log cannot be written.
+    """
     gpus, plan = planned(question, system, settings)
     scenario = Scenario(
         system,
@@ -111,7 +116,11 @@ def tried(
         plan=plan,
         device=made_of(_physics(question, settings)),
     )
-    record = simulate(scenario, observers, on_progress)
+    if log is None:
+        record = simulate(scenario, (), on_progress)
+    else:
+        with closing(LogWriter(log, gpus, system.name)) as writer:
+            record = simulate(scenario, [writer], on_progress)
     return Trial(system.name, settings, gpus, plan, record, report(record))
 
 

@@ -1,0 +1,98 @@
+"""`interlace replay`: what a server decided, decided again and told in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interlace.cli.failure import CommandError, InputError
+from interlace.cli.options import Json
+from interlace.cli.planning.report import as_json as to_json
+from interlace.cli.replaying.story import story
+from interlace.cli.replaying.summary import Summary, summary
+from interlace.core.request import Reply
+from interlace.runtime.eventlog import read_header
+from interlace.sim.report import report
+
+_Log = Annotated[Path, typer.Argument(metavar="LOG", help="Written by serve or simulate --log.")]
+_Missed = Annotated[
+    int | None, typer.Option(metavar="N", help="The story of the N-th missed request, from 1.")
+]
+_Request = Annotated[
+    int | None, typer.Option("--request", metavar="ID", help="The story of this request.")
+]
+_Model = Annotated[str | None, typer.Option(help="With --missed: of this model alone.")]
+_Report = Annotated[bool, typer.Option("--report", help="Figures of the whole log.")]
+
+
+def replay(
+    log: _Log,
+    missed: _Missed = None,
+    request_id: _Request = None,
+    model: _Model = None,
+    full_report: _Report = False,
+    as_json: Json = False,
+) -> None:
+    """Decide a server's event log again, and tell what became of a request.
+
+    The log holds every event that a server heard; the engine is a function of events and times,
+    so each decision can be looked at again. Exits with 1 if a decision differs.
+
+    \b
+    Examples:
+      interlace replay events.log
+      interlace replay events.log --missed 1
+      interlace replay events.log --missed 3 --model resnet/1#0
+      interlace replay events.log --request 1742
+      interlace replay events.log --report --json
+    """
+    if request_id is not None:
+        _tell(log, request_id)
+        return
+    found = summary(log)
+    if missed is not None:
+        _tell(log, _chosen(found, missed, model, log).request.id)
+    elif full_report or as_json:
+        gpus = [gpu.id for gpu in read_header(log).fleet.gpus]
+        record = found.recorder.record(found.first_ms, found.last_ms, gpus)
+        typer.echo(to_json(report(record).plain()))
+    else:
+        _show(found, read_header(log).system)
+    if found.differs_ms is not None:
+        raise CommandError(
+            f"{log}: from {found.differs_ms:.1f} ms on this version decides otherwise than the "
+            "one that wrote the log"
+        )
+
+
+def _tell(log: Path, request_id: int) -> None:
+    for sentence in story(log, request_id):
+        typer.echo(sentence)
+
+
+def _chosen(found: Summary, number: int, model: str | None, log: Path) -> Reply:
+    of_model = [one for one in found.missed if model in (None, one.request.model)]
+    if not 1 <= number <= len(of_model):
+        whose = f" of {model}" if model else ""
+        raise InputError(f"{log}: --missed {number}: {len(of_model)} requests{whose} were missed")
+    return of_model[number - 1]
+
+
+def _show(found: Summary, system: str) -> None:
+    seconds = (found.last_ms - found.first_ms) / 1000.0
+    typer.echo(
+        f"{found.events} events in {seconds:.1f} s, decided by {system}; {found.requests} requests"
+    )
+    typer.echo(", ".join(f"{count} {name}" for name, count in found.outcomes.most_common()))
+    if found.differs_ms is None:
+        typer.echo("the replay gives the same commands at every event")
+    for number, reply in enumerate(found.missed[:10], 1):
+        one = reply.request
+        typer.echo(
+            f"missed {number}: request {one.id} of {one.model} at {one.arrived_ms:.1f} ms: "
+            f"{reply.outcome.value}"
+        )
+    if len(found.missed) > 10:
+        typer.echo(f"and {len(found.missed) - 10} more; --missed N tells the story of one")

@@ -1,0 +1,1 @@
+"""`interlace replay`: an event log decided once more, and told in words."""

@@ -1,0 +1,125 @@
+"""One request's way through the engine, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from interlace.cli.failure import InputError
+from interlace.cli.replaying.play import Step, steps
+from interlace.core.messages import Answer, Arrived, Finished, Run
+from interlace.core.request import Outcome, Reply, Request
+from interlace.engine.partitions import Live
+
+
+def story(path: Path, request_id: int) -> Iterator[str]:
+    """What was queued and running when it came, what ran meanwhile, how it ended and why.
+
+    Raises:
+        InputError: no such request is in the log.
+    """
+    teller: _Teller | None = None
+    for step in steps(path):
+        if isinstance(step.event, Arrived) and step.event.request.id == request_id:
+            teller = _Teller(step.event.request)
+        if teller is not None:
+            yield from teller.tell(step)
+            if teller.ended:
+                return
+    if teller is None:
+        raise InputError(f"{path}: request {request_id} is not in this log")
+
+
+class _Teller:
+    """Follows one request from its arrival."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._hosts: set[str] = set()
+        self._believed_ms: dict[str, tuple[float, float]] = {}
+        self._busy_ms = 0.0
+        self.ended = False
+
+    def tell(self, step: Step) -> Iterator[str]:
+        """Sentences about this step, if it has to do with the request."""
+        now_ms, request = step.now_ms, self._request
+        if isinstance(step.event, Arrived) and step.event.request.id == request.id:
+            yield from self._arrival(step)
+        if isinstance(step.event, Finished) and isinstance(step.event.work, Run):
+            yield from self._end_of(step.event.work, now_ms)
+        for command in step.commands:
+            if isinstance(command, Run):
+                yield from self._start_of(command, step)
+            elif isinstance(command, Answer) and command.reply.request.id == request.id:
+                self.ended = True
+                yield from self._outcome(command.reply, now_ms)
+
+    def _arrival(self, step: Step) -> Iterator[str]:
+        request, state = self._request, step.state
+        slo_ms = request.deadline_ms - request.arrived_ms
+        yield (
+            f"{step.now_ms:.1f} ms: request {request.id} of {request.model} arrives; to be "
+            f"answered by {request.deadline_ms:.1f} ms (within {slo_ms:.1f} ms)"
+        )
+        tenant = state.tenants.get(request.model)
+        if tenant is None:
+            return
+        yield f"  waiting for {request.model} now: {tenant.queue.rows} rows, this one included"
+        for host in tenant.hosts:
+            self._hosts.add(host.id)
+            yield f"  {_host(host)}"
+        if not tenant.hosts:
+            yield "  no partition that is ready holds the model"
+
+    def _start_of(self, run: Run, step: Step) -> Iterator[str]:
+        batch = run.batch
+        with_it = any(one.id == self._request.id for one in batch.requests)
+        if not with_it and run.partition not in self._hosts:
+            return
+        live = step.state.lives.get(run.partition)
+        ends_ms = live.free_at_ms if live is not None else step.now_ms
+        self._believed_ms[run.partition] = (step.now_ms, ends_ms)
+        urgent_ms = min(one.deadline_ms for one in batch.requests)
+        yield (
+            f"{step.now_ms:.1f} ms: {run.partition} starts {batch.rows} rows of {batch.model}"
+            f"{', this request among them' if with_it else ''}, believed to end at "
+            f"{ends_ms:.1f} ms; the most urgent of them is due at {urgent_ms:.1f} ms"
+        )
+
+    def _end_of(self, run: Run, now_ms: float) -> Iterator[str]:
+        if run.partition not in self._believed_ms:
+            return
+        began_ms, believed_ms = self._believed_ms.pop(run.partition)
+        late_ms = now_ms - believed_ms
+        word = "later" if late_ms >= 0 else "sooner"
+        yield (
+            f"{now_ms:.1f} ms: {run.partition} ends {run.batch.model} after "
+            f"{now_ms - began_ms:.1f} ms, {abs(late_ms):.1f} ms {word} than believed"
+        )
+
+    def _outcome(self, reply: Reply, now_ms: float) -> Iterator[str]:
+        request, timing = self._request, reply.timing
+        spare_ms = request.deadline_ms - now_ms
+        told = f": {reply.error.detail}" if reply.error is not None else ""
+        if reply.outcome is Outcome.OK:
+            yield f"{now_ms:.1f} ms: answered, {spare_ms:.1f} ms before it was due"
+        elif reply.outcome is Outcome.LATE:
+            ran_ms = now_ms - request.arrived_ms - timing.queue_ms
+            yield (
+                f"{now_ms:.1f} ms: answered {-spare_ms:.1f} ms late: it waited "
+                f"{timing.queue_ms:.1f} ms and ran {ran_ms:.1f} ms in a batch of "
+                f"{timing.batch_rows} rows"
+            )
+        else:
+            yield f"{now_ms:.1f} ms: {reply.outcome.value}{told}"
+
+
+def _host(host: Live) -> str:
+    names = ", ".join(slot.model for slot in host.slots)
+    if host.batch is None:
+        return f"{host.id} ({host.share_pct} %; {names}) is idle"
+    batch = host.batch.run.batch
+    return (
+        f"{host.id} ({host.share_pct} %; {names}) runs {batch.rows} rows of {batch.model} since "
+        f"{host.batch.started_ms:.1f} ms, believed until {host.batch.expected_end_ms:.1f} ms"
+    )

@@ -1,0 +1,128 @@
+"""Event logs: written, read back, replayed alike, told in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from interlace.cli.failure import CommandError, InputError
+from interlace.cli.main import build
+from interlace.core.hardware import Fleet, Gpu, Trait
+from interlace.core.messages import Finished, Run
+from interlace.core.plan import Demand
+from interlace.engine.engine import Engine
+from interlace.policy.catalog import CATALOG
+from interlace.runtime.eventlog import LogError, LogWriter, read_header, read_log
+from interlace.runtime.eventlog.plain import digest
+from interlace.sim.arrivals import mixed
+from interlace.sim.run import simulate
+from interlace.sim.scenario import Scenario
+from interlace.sim.workload.renewal import poisson
+from tests.builders import line_profile
+from tests.cli.test_simulate import _folder, _run
+
+FLEET = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100), frozenset(Trait)),))
+
+
+def _log(path: Path, name: str, limit_bytes: int = 1 << 30, rate_rps: float = 250.0) -> None:
+    profiles = {m: line_profile(m, 1.0 + i, 0.5) for i, m in enumerate("abc")}
+    demand = tuple(Demand(m, rate_rps, 30.0) for m in profiles)
+    arrivals = mixed({m: poisson(rate_rps) for m in profiles}, 1.0, 0)
+    writer = LogWriter(path, FLEET, name, limit_bytes)
+    simulate(Scenario(CATALOG[name], FLEET, demand, profiles, profiles, arrivals), [writer])
+    writer.close()
+
+
+def _replay(*words: str) -> str:
+    result = CliRunner().invoke(build(["replay"]), ["replay", *words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", sorted(CATALOG))
+def test_a_log_read_back_gives_the_same_commands(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "events.log"
+    _log(path, name)
+    header = read_header(path)
+    assert header == (name, FLEET)
+    engine = Engine(header.fleet, CATALOG[header.system])
+    runs = 0
+    for entry in read_log(path):
+        assert digest(engine.handle(entry.event, entry.now_ms)) == entry.digest
+        runs += isinstance(entry.event, Finished) and isinstance(entry.event.work, Run)
+    assert runs > 10
+
+
+def test_an_entry_cut_short_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "events.log"
+    _log(path, "gpulet")
+    whole = list(read_log(path))
+    path.write_bytes(path.read_bytes()[:-3])
+    assert list(read_log(path)) == whole[:-1]
+
+
+def test_damage_and_other_files_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "events.log"
+    _log(path, "gpulet")
+    data = bytearray(path.read_bytes())
+    data[3000:3040] = b"\xc1" * 40
+    path.write_bytes(data)
+    with pytest.raises(LogError, match="damaged"):
+        list(read_log(path))
+    path.write_text("something else")
+    with pytest.raises(InputError, match="not an event log"):
+        _replay(str(path))
+
+
+def test_a_full_log_ends_and_can_be_replayed(tmp_path: Path) -> None:
+    path = tmp_path / "events.log"
+    _log(path, "interlace", limit_bytes=20_000)
+    assert path.stat().st_size < 21_000
+    assert len(list(read_log(path))) > 100
+    assert "same commands at every event" in _replay(str(path))
+
+
+def test_the_story_of_a_missed_request(tmp_path: Path) -> None:
+    path = tmp_path / "events.log"
+    _log(path, "gslice", rate_rps=600.0)
+    out = _replay(str(path))
+    assert "missed 1: request" in out
+    told = _replay(str(path), "--missed", "1").splitlines()
+    assert "arrives; to be answered by" in told[0]
+    assert any("waiting for" in line for line in told)
+    assert any("starts" in line and "rows of" in line for line in told)
+    assert any(word in told[-1] for word in ("late", "expired", "refused"))
+    number = told[0].split("request ")[1].split()[0]
+    assert _replay(str(path), "--request", number).splitlines() == told
+
+
+def test_the_report_of_a_log_is_that_of_its_run(tmp_path: Path) -> None:
+    folder = _folder(tmp_path)
+    path = tmp_path / "events.log"
+    run = json.loads(_run(str(folder), "--seconds", "2", "--log", str(path), "--json"))
+    told = json.loads(_replay(str(path), "--report"))
+    assert told["outcomes"] == run[0]["report"]["outcomes"]
+    assert told["latency"] == run[0]["report"]["latency"]
+
+
+def test_another_decision_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events.log"
+    _log(path, "gpulet")
+    monkeypatch.setitem(CATALOG, "gpulet", CATALOG["interlace"])
+    with pytest.raises(CommandError, match="decides otherwise"):
+        _replay(str(path))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--missed", "99999"], "were missed"), (["--request", "0"], "is not in this log")],
+)
+def test_what_is_not_there_is_told(tmp_path: Path, words: list[str], said: str) -> None:
+    path = tmp_path / "events.log"
+    _log(path, "gpulet")
+    with pytest.raises(InputError, match=said):
+        _replay(str(path), *words)
