@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from interlace.core.request import Request
 from interlace.core.tensor import BYTES
+
+#: What the slots of one model may take of an accelerator's memory.
+_RING_BYTES: Final = 1 << 28
 
 
 @dataclass(slots=True, eq=False)
@@ -34,14 +38,16 @@ class Pool:
     so that their rows are one array where they lie. It ends where the ring does, and where
     somebody who was cancelled left a gap. Slots become free in order, when batches have ended.
 
-    All rows have one shape, that of the first request of an empty pool. This is a ``QueueView``:
-    what it says is about the next window.
+    All rows have one shape, that of the first request of an empty pool, which also decides how many
+    slots there are: ``most``, less where rows are so large that these would take over 256 MiB, but
+    not under ``least``. This is a ``QueueView``: what it says is about the next window.
     """
 
-    __slots__ = ("_by_id", "_held", "_next", "_waiting", "shape", "slots")
+    __slots__ = ("_by_id", "_held", "_least", "_most", "_next", "_waiting", "shape", "slots")
 
-    def __init__(self, slots: int) -> None:
-        self.slots = slots
+    def __init__(self, most: int, least: int = 1) -> None:
+        self._most, self._least = most, min(least, most)
+        self.slots = most
         self.shape: Hashable = None
         self._next = 0
         self._held: deque[Staged] = deque()
@@ -61,14 +67,16 @@ class Pool:
 
     def fits(self, request: Request) -> bool:
         """True if the request could be staged here once there is room."""
-        if request.rows > self.slots or any(t.datatype == BYTES for t in request.inputs):
+        if any(tensor.datatype == BYTES for tensor in request.inputs):
             return False
-        return not self._held or request.shape == self.shape
+        if not self._held:
+            return request.rows <= self._slots_for(request)
+        return request.shape == self.shape and request.rows <= self.slots
 
     def put(self, request: Request) -> int | None:
         """Take slots for a request that fits: the first of them; ``None`` without room."""
         if not self._held:
-            self._next, self.shape = 0, request.shape
+            self._next, self.shape, self.slots = 0, request.shape, self._slots_for(request)
         at, rows = self._next, request.rows
         if at % self.slots + rows > self.slots:
             at += self.slots - at % self.slots
@@ -194,6 +202,10 @@ class Pool:
                 break
             rows += staged.request.rows
         return rows
+
+    def _slots_for(self, request: Request) -> int:
+        row_bytes = sum(tensor.span.nbytes for tensor in request.inputs) // request.rows
+        return max(self._least, min(self._most, _RING_BYTES // max(1, row_bytes)))
 
     def _window(self) -> Iterator[Staged]:
         self._skip_gaps()

@@ -112,6 +112,7 @@ class Staging:
         for gpu in dict.fromkeys(host.gpu for host in tenant.hosts):
             pool = tenant.pools.get(gpu)
             if pool is None and Trait.INPUT_POOL in fleet.gpu(gpu).traits:
-                pool = tenant.pools[gpu] = Pool(_TIMES * max(1, tenant.demand.max_batch))
+                most = max(1, tenant.demand.max_batch)
+                pool = tenant.pools[gpu] = Pool(_TIMES * most, most)
             if pool is not None:
                 yield gpu, pool

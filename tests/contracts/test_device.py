@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from interlace.core.messages import Carve, Finished, Load, Lost, Release, Run, Unload, Work
+from interlace.core.messages import Carve, Finished, Load, Lost, Release, Run, Stage, Unload, Work
 from interlace.core.model import Model
 from interlace.core.request import Batch
 from tests.contracts.stands import QUICK, SLOW, CpuStand, SimulatedStand, Stand, crowded_stand
@@ -269,3 +269,34 @@ def test_closing_ends_what_is_unfinished(stand: Stand) -> None:
     stand.device.close()
     late = batch(stand, SLOW)
     assert failure_of(stand, late)
+
+
+def test_staged_inputs_are_there_later_and_once_and_a_window_of_them_runs(stand: Stand) -> None:
+    ready(stand)
+    gpu = stand.device.gpu.id
+    members = tuple(stand.request(QUICK, 1) for _ in range(3))
+    stages = [Stage(gpu, request, slot + 1, 8) for slot, request in enumerate(members)]
+    for stage in stages:
+        stand.do(stage)
+    assert not [ended for ended in stand.finished if isinstance(ended.work, Stage)]
+    stand.wait(lambda: all(ends_of(stand, stage) for stage in stages))
+    ended = [finished.work for finished in stand.finished if isinstance(finished.work, Stage)]
+    assert ended == stages, "in the order asked for, each once"
+    run = Run(gpu, "p", Batch(next(BATCHES), QUICK.key, members, 3, slot=1))
+    finished = end_of(stand, run)
+    assert finished.failure is None
+    assert len(finished.outputs) == 3
+    stand.device.free(run.batch.id)
+    stand.device.close()
+    late = Stage(gpu, members[0], 0, 8)
+    assert "closed" in failure_of(stand, late)
+
+
+def test_padding_takes_as_long_and_gives_nobody_more(stand: Stand) -> None:
+    ready(stand)
+    members = (stand.request(QUICK, 1), stand.request(QUICK, 2))
+    batch_of = Batch(next(BATCHES), QUICK.key, members, 3, padded_rows=8)
+    finished = end_of(stand, Run(stand.device.gpu.id, "p", batch_of))
+    assert finished.failure is None
+    assert len(finished.outputs) == 2
+    stand.device.free(batch_of.id)

@@ -199,6 +199,20 @@ def test_what_a_ring_does_not_take() -> None:
     assert pool.fits(request(2, shape="t")), "an empty ring takes any shape"
 
 
+def test_large_rows_get_fewer_slots() -> None:
+    pool = Pool(128, 32)
+
+    def picture(nbytes: int) -> Request:
+        return request(1)._replace(inputs=(Tensor("x", "UINT8", (1, nbytes), Span(1, 0, nbytes)),))
+
+    for nbytes, slots in ((600_000, 128), (4 << 20, 64), (100 << 20, 32)):
+        assert pool.fits(picture(nbytes))
+        pool.put(picture(nbytes))
+        assert pool.slots == slots
+        pool.clear()
+        pool.copied(picture(nbytes), 0)
+
+
 def test_expiry_leaves_a_gap_until_it_is_passed() -> None:
     pool = Pool(8)
     for number, deadline_ms in ((1, 50.0), (2, 10.0), (3, 50.0)):
