@@ -50,13 +50,8 @@ def simulate(
 
     A ``recorder`` of one's own may keep less, for runs of hours.
     """
-    clock, recorder = SimClock(), recorder or Recorder()
-    runtime = _runtime(scenario, clock, [recorder, *observers])
-    deployments = [
-        Deployment(one, scenario.belief[one.model], scenario.queue_limit) for one in scenario.demand
-    ]
-    runtime.deliver(Deployed(tuple(deployments)))
-    clock.run(scenario.warm_ms)
+    recorder = recorder or Recorder()
+    runtime, clock, _ = warmed(scenario, [recorder, *observers])
     _Source(runtime, scenario.arrivals, scenario.demand).start()
     length_ms = scenario.arrivals.seconds * 1000.0
     for part in range(1, _PARTS + 1):
@@ -67,6 +62,18 @@ def simulate(
         clock.run(clock.now_ms() + longest_ms + 1.0)
     gpus = [gpu.id for gpu in scenario.fleet.gpus]
     return recorder.record(scenario.warm_ms, scenario.warm_ms + length_ms, gpus)
+
+
+def warmed(scenario: Scenario, observers: Sequence[Observer]) -> tuple[Runtime, SimClock, Engine]:
+    """Everything deployed, planned and loaded; the clock stands where the trace begins."""
+    clock = SimClock()
+    runtime, engine = _runtime(scenario, clock, observers)
+    deployments = [
+        Deployment(one, scenario.belief[one.model], scenario.queue_limit) for one in scenario.demand
+    ]
+    runtime.deliver(Deployed(tuple(deployments)))
+    clock.run(scenario.warm_ms)
+    return runtime, clock, engine
 
 
 class _Source:
@@ -102,7 +109,9 @@ class _Source:
         self._runtime.delivered(reply)
 
 
-def _runtime(scenario: Scenario, clock: SimClock, observers: Sequence[Observer]) -> Runtime:
+def _runtime(
+    scenario: Scenario, clock: SimClock, observers: Sequence[Observer]
+) -> tuple[Runtime, Engine]:
     system = _pinned(scenario.system, scenario.plan)
     truth: Mapping[str, Profile] = scenario.truth
 
@@ -111,8 +120,9 @@ def _runtime(scenario: Scenario, clock: SimClock, observers: Sequence[Observer])
 
     reserve = scenario.reserve
     provider = SimulatedProvider(reserve, clock, device) if reserve else None
+    engine = Engine(scenario.fleet, system, reserve.gpus if reserve else ())
     runtime = Runtime(
-        Engine(scenario.fleet, system, reserve.gpus if reserve else ()),
+        engine,
         clock,
         {gpu.id: device(gpu) for gpu in scenario.fleet.gpus},
         InlineSolver(system, clock, scenario.plan_ms),
@@ -122,7 +132,7 @@ def _runtime(scenario: Scenario, clock: SimClock, observers: Sequence[Observer])
     )
     if scenario.epoch_ms < float("inf"):
         runtime.start()
-    return runtime
+    return runtime, engine
 
 
 def _pinned(system: System, plan: Plan | None) -> System:

@@ -1,0 +1,1 @@
+"""The simulator compiled: the engine's decisions over arrays, for sweeps of many loads."""

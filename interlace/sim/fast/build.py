@@ -1,0 +1,179 @@
+"""From a scenario that the engine has set up to arrays that compiled code plays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from interlace.device.simulated import SimulatedDevice
+from interlace.device.virtual.costs import Costs
+from interlace.engine import beliefs
+from interlace.engine.partitions import Live
+from interlace.engine.state import State
+from interlace.perf.latency import surface
+from interlace.sim.arrivals import Arrivals
+from interlace.sim.fast import layout
+from interlace.sim.fast.layout import Table, World
+from interlace.sim.run import warmed
+from interlace.sim.scenario import Scenario
+
+_CALLS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """What does not change from run to run: a world without requests, and its names.
+
+    ``settled`` is copied by ``loaded``; ``start_ms`` is when a trace begins.
+    """
+
+    settled: World
+    models: tuple[str, ...]
+    partitions: tuple[Live, ...]
+    start_ms: float
+
+
+def stand(scenario: Scenario) -> Stand:
+    """Let the engine deploy, plan, carve and load, and take down what stands then.
+
+    Raises:
+        ValueError: the scenario is one that only the engine plays, with the reason.
+    """
+    _check(scenario)
+    _, clock, engine = warmed(scenario, ())
+    state = engine.state
+    lives = tuple(state.lives.values())
+    loaded = {(live.id, slot.model) for live in lives for slot in live.slots}
+    wanted = {(p.id, slot.model) for p in state.target.partitions for slot in p.slots}
+    if loaded != wanted or not all(tenant.hosts for tenant in state.tenants.values()):
+        raise ValueError("not every model is loaded everywhere when the trace begins")
+    names = tuple(state.tenants)
+    return Stand(_world(scenario, state, lives), names, lives, clock.now_ms())
+
+
+def loaded(stand: Stand, arrivals: Arrivals, slo_ms: Sequence[float]) -> World:
+    """The stand with a trace before it; ``slo_ms`` by model, in the stand's order."""
+    known = {name: index for index, name in enumerate(stand.models)}
+    which = np.array([known[name] for name in arrivals.models], np.int64)[arrivals.which]
+    count = len(arrivals)
+    requests = np.zeros(count, layout.REQUEST)
+    requests["arrived_ms"] = stand.start_ms + arrivals.times_ms
+    requests["deadline_ms"] = requests["arrived_ms"] + np.asarray(slo_ms)[which]
+    requests["model"], requests["outcome"], requests["partition"] = which, -1, -1
+    requests["started_ms"] = np.nan
+    fresh = World(*(column.copy() for column in stand.settled))
+    ends = np.cumsum(np.bincount(which, minlength=len(stand.models)))
+    fresh.models["first"] = fresh.models["last"] = np.concatenate([[0], ends[:-1]])
+    fresh.state["open"] = count
+    return fresh._replace(
+        requests=requests,
+        queued=np.zeros(count, np.int64),
+        executions=np.zeros(count, layout.EXECUTION),
+    )
+
+
+def _check(scenario: Scenario) -> None:
+    if scenario.device is not SimulatedDevice:
+        raise ValueError("the fast simulator knows devices without physics only")
+    if scenario.epoch_ms < float("inf") or scenario.reserve is not None:
+        raise ValueError("the fast simulator keeps its plan: epoch_ms must be infinite")
+    if scenario.system.staged:
+        raise ValueError("the fast simulator does not stage inputs")
+
+
+def _world(scenario: Scenario, state: State, lives: Sequence[Live]) -> World:
+    """Arrays of a warmed state."""
+    slots, tables = _slots(scenario, state, lives)
+    fleet = [gpu.id for gpu in scenario.fleet.gpus]
+    on = [[i for i, live in enumerate(lives) if live.gpu == gpu] for gpu in fleet]
+    if any(sum(lives[i].share_pct for i in own) > 100 for own in on):
+        raise ValueError("the fast simulator knows no shares that overlap")
+    here = [
+        [m for m, t in enumerate(state.tenants.values()) if any(h.gpu == gpu for h in t.hosts)]
+        for gpu in fleet
+    ]
+    gpus = np.zeros(len(fleet), layout.GPU)
+    gpus["part_to"] = np.cumsum([len(own) for own in on])
+    gpus["part_from"] = gpus["part_to"] - [len(own) for own in on]
+    gpus["model_to"] = np.cumsum([len(own) for own in here])
+    gpus["model_from"] = gpus["model_to"] - [len(own) for own in here]
+    models, hosts = _models(state, lives, slots)
+    return World(
+        _clock(scenario, state), models, _partitions(lives, fleet), slots, hosts, gpus,
+        np.array([i for own in on for i in own], np.int64),
+        np.array([m for own in here for m in own], np.int64),
+        *tables,
+        np.zeros(0, layout.REQUEST), np.zeros(0, np.int64), np.zeros(0, layout.EXECUTION),
+        np.zeros(_CALLS + 4 * (len(lives) + len(fleet)), layout.CALL),
+        np.zeros(len(fleet), np.int64),
+        np.zeros(len(lives), layout.LAUNCH),
+        np.zeros(len(models), np.int64),
+        np.zeros(max(len(live.slots) for live in lives), layout.CLAIM),
+    )  # fmt: skip
+
+
+def _clock(scenario: Scenario, state: State) -> Table:
+    one = np.zeros(1, layout.STATE)
+    one["now_ms"], one["wake_at_ms"] = scenario.warm_ms, np.inf
+    one["lenience"] = getattr(scenario.system.admission, "lenience", 0.0)
+    return one
+
+
+def _partitions(lives: Sequence[Live], fleet: Sequence[str]) -> Table:
+    table = np.zeros(len(lives), layout.PARTITION)
+    at = 0
+    for one, live in zip(table, lives, strict=True):
+        one["round_ms"], one["free_at_ms"] = live.round_ms, -np.inf
+        one["gpu"], one["model"] = fleet.index(live.gpu), -1
+        one["slot_from"], one["slot_to"] = at, at + len(live.slots)
+        at += len(live.slots)
+    return table
+
+
+def _slots(
+    scenario: Scenario, state: State, lives: Sequence[Live]
+) -> tuple[Table, tuple[Table, Table]]:
+    """Slots partition by partition, and the latencies of each: believed, true."""
+    order = list(state.tenants)
+    table = np.zeros(sum(len(live.slots) for live in lives), layout.SLOT)
+    believed: list[float] = []
+    true: list[float] = []
+    pairs = [(live, slot) for live in lives for slot in live.slots]
+    for one, (live, slot) in zip(table, pairs, strict=True):
+        demand = state.tenants[slot.model].demand
+        alone = len(live.slots) == 1
+        limit = max(slot.batch, demand.max_batch) if alone else slot.batch
+        one["last_start_ms"], one["hand_over_ms"] = -np.inf, Costs().hand_over_ms
+        one["model"], one["batch"], one["limit"] = order.index(slot.model), slot.batch, limit
+        one["table"] = len(believed)
+        longest = max(limit, slot.batch, 1)
+        believed += surface(scenario.belief[slot.model]).table(live.share_pct, longest)
+        true += surface(scenario.truth[slot.model], "median_ms").table(live.share_pct, longest)
+    return table, (np.array(believed), np.array(true))
+
+
+def _models(state: State, lives: Sequence[Live], slots: Table) -> tuple[Table, Table]:
+    """Models in order of deployment, and their hosts one after the other."""
+    names = sorted(state.tenants)
+    starts = np.cumsum([0, *(len(live.slots) for live in lives)])
+    places = {live.id: index for index, live in enumerate(lives)}
+    table = np.zeros(len(names), layout.MODEL)
+    hosts: list[tuple[int, int]] = []
+    for one, (name, tenant) in zip(table, state.tenants.items(), strict=True):
+        caution = tenant.caution
+        one["slo_ms"], one["rate_rps"] = tenant.demand.slo_ms, tenant.demand.rate_rps
+        one["factor"] = one["overall"] = 1.0
+        one["spread"] = one["overall_spread"] = beliefs._SPREAD
+        one["learned_ms"] = one["widened_ms"] = -np.inf
+        one["margin_ms"] = one["least_ms"] = caution.margin_ms
+        one["step_ms"], one["most_ms"] = caution._step_ms, caution._most_ms
+        one["rank"], one["limit"] = names.index(name), tenant.queue.limit
+        one["host_from"] = len(hosts)
+        for host in tenant.hosts:
+            slot = [s.model for s in host.slots].index(name)
+            hosts.append((places[host.id], int(starts[places[host.id]]) + slot))
+        one["host_to"] = len(hosts)
+    return table, np.array(hosts, layout.HOST)
