@@ -10,10 +10,11 @@ import typer
 from interlace.cli.failure import CommandError, InputError
 from interlace.cli.options import Json
 from interlace.cli.planning.report import as_json as to_json
+from interlace.cli.replaying.play import opened
 from interlace.cli.replaying.story import story
-from interlace.cli.replaying.summary import Summary, summary
+from interlace.cli.replaying.summary import Summary, record, summary
 from interlace.core.request import Reply
-from interlace.runtime.eventlog import read_header
+from interlace.runtime.log import Replay
 from interlace.sim.report import report
 
 _Log = Annotated[Path, typer.Argument(metavar="LOG", help="Written by serve or simulate --log.")]
@@ -48,18 +49,17 @@ def replay(
       interlace replay events.log --request 1742
       interlace replay events.log --report --json
     """
+    again = opened(log)
     if request_id is not None:
-        _tell(log, request_id)
+        _tell(again, request_id)
         return
-    found = summary(log)
+    found = summary(again)
     if missed is not None:
-        _tell(log, _chosen(found, missed, model, log).request.id)
+        _tell(again, _chosen(found, missed, model, log).request.id)
     elif full_report or as_json:
-        gpus = [gpu.id for gpu in read_header(log).fleet.gpus]
-        record = found.recorder.record(found.first_ms, found.last_ms, gpus)
-        typer.echo(to_json(report(record).plain()))
+        typer.echo(to_json(report(record(found, again)).plain()))
     else:
-        _show(found, read_header(log).system)
+        _show(found, again)
     if found.differs_ms is not None:
         raise CommandError(
             f"{log}: from {found.differs_ms:.1f} ms on this version decides otherwise than the "
@@ -67,8 +67,8 @@ def replay(
         )
 
 
-def _tell(log: Path, request_id: int) -> None:
-    for sentence in story(log, request_id):
+def _tell(again: Replay, request_id: int) -> None:
+    for sentence in story(again, request_id):
         typer.echo(sentence)
 
 
@@ -80,11 +80,17 @@ def _chosen(found: Summary, number: int, model: str | None, log: Path) -> Reply:
     return of_model[number - 1]
 
 
-def _show(found: Summary, system: str) -> None:
+def _show(found: Summary, again: Replay) -> None:
+    header = again.log.header
     seconds = (found.last_ms - found.first_ms) / 1000.0
     typer.echo(
-        f"{found.events} events in {seconds:.1f} s, decided by {system}; {found.requests} requests"
+        f"{found.events} events in {seconds:.1f} s, decided by {header.system}; "
+        f"{found.requests} requests"
     )
+    if header.checkpoint:
+        typer.echo(f"it goes on from {found.first_ms:.1f} ms, where the log before it ends")
+    if again.log.cut_bytes:
+        typer.echo(f"its last entry is not whole: {again.log.cut_bytes} bytes are passed over")
     typer.echo(", ".join(f"{count} {name}" for name, count in found.outcomes.most_common()))
     if found.differs_ms is None:
         typer.echo("the replay gives the same commands at every event")

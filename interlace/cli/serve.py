@@ -14,7 +14,15 @@ from rich.console import Console
 
 from interlace.cli.folders import find
 from interlace.cli.machine import cpu, default_profiles, memory_bytes, parse_cores
-from interlace.cli.options import Cores, Profiles, Root, SystemName, catalog_row, read_key
+from interlace.cli.options import (
+    Cores,
+    Profiles,
+    Root,
+    SystemName,
+    catalog_row,
+    positive,
+    read_key,
+)
 from interlace.cli.planning.planfile import followed, unknown_models
 from interlace.cli.progressbar import SweepBar
 from interlace.cli.screen import console
@@ -32,8 +40,9 @@ _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass
 _Plan = Annotated[
     Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
 ]
-_Log = Annotated[
-    Path | None, typer.Option(help="Keep every event, for interlace replay; up to 1 GiB.")
+_Log = Annotated[Path | None, typer.Option(help="Keep every event, for interlace replay.")]
+_LogLimit = Annotated[
+    float, typer.Option(metavar="MB", help="Most that --log and the file before it hold.")
 ]
 _Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
 
@@ -52,6 +61,7 @@ def serve(
     allow_client_shm: _Shm = False,
     exit_timeout_s: _Grace = 30.0,
     log: _Log = None,
+    log_limit_mb: _LogLimit = 1000.0,
 ) -> None:
     """Profile what is new, plan, and serve a folder of models.
 
@@ -67,6 +77,7 @@ def serve(
       interlace serve models/ --plan plan.json
       interlace serve models/ --log events.log        # for interlace replay
     """
+    positive({"--log-limit-mb": log_limit_mb})
     folder, chosen = profiles or default_profiles(), parse_cores(cores)
     choices = Choices(
         root=models_dir,
@@ -80,6 +91,7 @@ def serve(
         api_key=read_key(api_key_file),
         allow_client_shm=allow_client_shm,
         log=log,
+        log_bytes=int(log_limit_mb * 1e6),
     )
     if plan_file is not None:
         for name in unknown_models(choices.system, {one.name for one in find(models_dir, ())}):

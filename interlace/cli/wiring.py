@@ -7,8 +7,10 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
+from interlace import __version__
 from interlace.control.deployments import Deployments
 from interlace.control.figures import Figures
 from interlace.control.lifecycle import Lifecycle
@@ -24,7 +26,7 @@ from interlace.measure.rig import Rig
 from interlace.measure.store import ProfileStore
 from interlace.policy.base import System
 from interlace.runtime.clock import WallClock
-from interlace.runtime.eventlog import LogWriter
+from interlace.runtime.log import Header, LogWriter
 from interlace.runtime.runtime import Runtime
 from interlace.runtime.scaling import NoScaling
 from interlace.runtime.solver import ExecutorSolver
@@ -61,6 +63,7 @@ class Choices:
     api_key: str | None
     allow_client_shm: bool
     log: Path | None = None
+    log_bytes: int = 1 << 30
     arena_bytes: int = 2 << 30
     http: HttpLimits = field(default_factory=HttpLimits)
 
@@ -82,9 +85,7 @@ class Assembly:
         self._planner = ThreadPoolExecutor(1, "planner")
         solver = ExecutorSolver(choices.system, self.clock, self._planner)
         self.table = ModelTable()
-        self._log = None
-        if choices.log is not None:
-            self._log = LogWriter(choices.log, self.fleet, choices.system.name)
+        self._log = self._log_of(choices, say)
         self.runtime = Runtime(
             self.engine,
             self.clock,
@@ -99,6 +100,13 @@ class Assembly:
         self.runtime.on_tell = self.news.tell
         self._control(choices, say)
         self._transports(choices, say)
+
+    def _log_of(self, choices: Choices, say: Say) -> LogWriter | None:
+        if choices.log is None:
+            return None
+        started = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        header = Header(__version__, choices.system.name, self.fleet, started=started)
+        return LogWriter(choices.log, header, self.engine, choices.log_bytes, say)
 
     def _control(self, choices: Choices, say: Say) -> None:
         store = ProfileStore(choices.profiles, say)

@@ -122,6 +122,12 @@ class Recorder:
                 case _:
                     pass
 
+    def resume(self, span: Span, run: Run | None = None, started_ms: float = float("nan")) -> None:
+        """Enter a partition that stands already, and what it runs: the record begins later."""
+        self.spans[span.partition] = span
+        if run is not None:
+            self._running[span.partition] = (run, started_ms)
+
     def record(self, from_ms: float, until_ms: float, gpus: Sequence[str]) -> Record:
         """What was kept, for requests that arrived between the two times.
 

@@ -11,12 +11,9 @@ from typer.testing import CliRunner
 from interlace.cli.failure import CommandError, InputError
 from interlace.cli.main import build
 from interlace.core.hardware import Fleet, Gpu, Trait
-from interlace.core.messages import Finished, Run
 from interlace.core.plan import Demand
-from interlace.engine.engine import Engine
 from interlace.policy.catalog import CATALOG
-from interlace.runtime.eventlog import LogError, LogWriter, read_header, read_log
-from interlace.runtime.eventlog.plain import digest
+from interlace.runtime.log import Header, LogWriter
 from interlace.sim.arrivals import mixed
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Scenario
@@ -31,7 +28,7 @@ def _log(path: Path, name: str, limit_bytes: int = 1 << 30, rate_rps: float = 25
     profiles = {m: line_profile(m, 1.0 + i, 0.5) for i, m in enumerate("abc")}
     demand = tuple(Demand(m, rate_rps, 30.0) for m in profiles)
     arrivals = mixed({m: poisson(rate_rps) for m in profiles}, 1.0, 0)
-    writer = LogWriter(path, FLEET, name, limit_bytes)
+    writer = LogWriter(path, Header("test", name, FLEET), limit_bytes=limit_bytes)
     simulate(Scenario(CATALOG[name], FLEET, demand, profiles, profiles, arrivals), [writer])
     writer.close()
 
@@ -43,26 +40,14 @@ def _replay(*words: str) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("name", sorted(CATALOG))
-def test_a_log_read_back_gives_the_same_commands(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "events.log"
-    _log(path, name)
-    header = read_header(path)
-    assert header == (name, FLEET)
-    engine = Engine(header.fleet, CATALOG[header.system])
-    runs = 0
-    for entry in read_log(path):
-        assert digest(engine.handle(entry.event, entry.now_ms)) == entry.digest
-        runs += isinstance(entry.event, Finished) and isinstance(entry.event.work, Run)
-    assert runs > 10
-
-
-def test_an_entry_cut_short_is_left_out(tmp_path: Path) -> None:
+def test_an_entry_cut_short_is_told(tmp_path: Path) -> None:
     path = tmp_path / "events.log"
     _log(path, "gpulet")
-    whole = list(read_log(path))
+    assert "not whole" not in _replay(str(path))
     path.write_bytes(path.read_bytes()[:-3])
-    assert list(read_log(path)) == whole[:-1]
+    out = _replay(str(path))
+    assert "its last entry is not whole" in out
+    assert "same commands at every event" in out
 
 
 def test_damage_and_other_files_are_told(tmp_path: Path) -> None:
@@ -71,19 +56,11 @@ def test_damage_and_other_files_are_told(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[3000:3040] = b"\xc1" * 40
     path.write_bytes(data)
-    with pytest.raises(LogError, match="damaged"):
-        list(read_log(path))
+    with pytest.raises(InputError, match="event 0"):
+        _replay(str(path))
     path.write_text("something else")
     with pytest.raises(InputError, match="not an event log"):
         _replay(str(path))
-
-
-def test_a_full_log_ends_and_can_be_replayed(tmp_path: Path) -> None:
-    path = tmp_path / "events.log"
-    _log(path, "interlace", limit_bytes=20_000)
-    assert path.stat().st_size < 21_000
-    assert len(list(read_log(path))) > 100
-    assert "same commands at every event" in _replay(str(path))
 
 
 def test_the_story_of_a_missed_request(tmp_path: Path) -> None:

@@ -87,11 +87,9 @@ def test_a_file_that_follows_another_replays_from_its_checkpoint(name: str, tmp_
 def test_another_system_decides_otherwise(tmp_path: Path) -> None:
     logged(tmp_path / "run.log", "interlace")
     log = open_log(tmp_path / "run.log")
-    steps = Replay(log, system("temporal")).steps()
-    with pytest.raises((LogError, AssertionError, StopIteration)):
-        while next(steps).same:
-            pass
-        raise LogError("it decides otherwise")
+    same = [step.same for step in Replay(log, system("temporal")).steps()]
+    assert same[0]
+    assert not all(same)
 
 
 @pytest.fixture(scope="module")

@@ -1,52 +1,49 @@
-"""A log through a fresh engine: the same commands, or the first that differs."""
+"""A log and the system that decided it, for commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from interlace.cli.failure import InputError
-from interlace.core.messages import Command, Event
-from interlace.engine.engine import Engine
-from interlace.engine.state import State
 from interlace.policy.base import System
 from interlace.policy.catalog import system as row
-from interlace.runtime.eventlog import LogError, read_header, read_log
-from interlace.runtime.eventlog.plain import digest
+from interlace.runtime.log import LogError, Replay, Step, open_log
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One event of a replay: the engine's state after it, what it asked for, and whether that is
-    what it asked for when the log was written."""
-
-    now_ms: float
-    event: Event
-    commands: Sequence[Command]
-    same: bool
-    state: State
-
-
-def steps(path: Path) -> Iterator[Step]:
-    """Replay a log. The state of a step is live: it changes with the next.
+def opened(path: Path) -> Replay:
+    """The log in ``path``, ready to be replayed.
 
     Raises:
-        InputError: the file is no event log.
+        InputError: the file is no event log, or one of a system that is not known here.
+        OSError: it cannot be read.
     """
     try:
-        header = read_header(path)
-        engine = Engine(header.fleet, deciding(header.system))
-        for entry in read_log(path):
-            commands = engine.handle(entry.event, entry.now_ms)
-            same = digest(commands) == entry.digest
-            yield Step(entry.now_ms, entry.event, commands, same, engine.state)
+        log = open_log(path)
+    except LogError as error:
+        raise InputError(str(error)) from None
+    return Replay(log, deciding(log.header.system))
+
+
+def steps(replay: Replay) -> Iterator[Step]:
+    """Every event, decided again. The engine of a step is live: it changes with the next.
+
+    Raises:
+        InputError: the log is damaged.
+    """
+    try:
+        yield from replay.steps()
     except LogError as error:
         raise InputError(str(error)) from None
 
 
 def deciding(name: str) -> System:
-    """The row that decided, by the name in the log: A, or A+B for A with B's dispatcher."""
+    """The row that decided, by the name in the log: A, or A+B for A with B's dispatcher.
+
+    Raises:
+        InputError: this version knows no such row.
+    """
     first, _, other = name.partition("+")
     try:
         found = row(first)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from interlace.cli.failure import InputError
-from interlace.cli.replaying.play import Step, steps
+from interlace.cli.replaying.play import steps
 from interlace.core.messages import Answer, Arrived, Finished, Run
 from interlace.core.request import Outcome, Reply, Request
 from interlace.engine.partitions import Live
+from interlace.runtime.log import Replay, Step
 
 
-def story(path: Path, request_id: int) -> Iterator[str]:
+def story(replay: Replay, request_id: int) -> Iterator[str]:
     """What was queued and running when it came, what ran meanwhile, how it ended and why.
 
     Raises:
         InputError: no such request is in the log.
     """
     teller: _Teller | None = None
-    for step in steps(path):
+    for step in steps(replay):
         if isinstance(step.event, Arrived) and step.event.request.id == request_id:
             teller = _Teller(step.event.request)
         if teller is not None:
@@ -27,7 +27,7 @@ def story(path: Path, request_id: int) -> Iterator[str]:
             if teller.ended:
                 return
     if teller is None:
-        raise InputError(f"{path}: request {request_id} is not in this log")
+        raise InputError(f"{replay.log.path}: request {request_id} is not in this log")
 
 
 class _Teller:
@@ -55,7 +55,7 @@ class _Teller:
                 yield from self._outcome(command.reply, now_ms)
 
     def _arrival(self, step: Step) -> Iterator[str]:
-        request, state = self._request, step.state
+        request, state = self._request, step.engine.state
         slo_ms = request.deadline_ms - request.arrived_ms
         yield (
             f"{step.now_ms:.1f} ms: request {request.id} of {request.model} arrives; to be "
@@ -76,7 +76,7 @@ class _Teller:
         with_it = any(one.id == self._request.id for one in batch.requests)
         if not with_it and run.partition not in self._hosts:
             return
-        live = step.state.lives.get(run.partition)
+        live = step.engine.state.lives.get(run.partition)
         ends_ms = live.free_at_ms if live is not None else step.now_ms
         self._believed_ms[run.partition] = (step.now_ms, ends_ms)
         urgent_ms = min(one.deadline_ms for one in batch.requests)

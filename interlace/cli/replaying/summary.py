@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
+from math import inf
 
 from interlace.cli.replaying.play import steps
 from interlace.core.messages import Answer, Arrived
 from interlace.core.request import Outcome, Reply
-from interlace.sim.record import Recorder
+from interlace.engine.engine import Engine
+from interlace.runtime.log import Replay
+from interlace.sim.record import Record, Recorder, Span
 
 #: Outcomes that broke a promise, or were never made one.
 MISSED = (Outcome.LATE, Outcome.EXPIRED, Outcome.REFUSED, Outcome.FAILED)
@@ -29,16 +31,17 @@ class Summary:
     recorder: Recorder = field(default_factory=Recorder)
 
 
-def summary(path: Path) -> Summary:
+def summary(replay: Replay) -> Summary:
     """Replay the whole log.
 
     Raises:
-        InputError: the file is no event log.
+        InputError: the log is damaged.
     """
     found = Summary()
-    for step in steps(path):
+    for step in steps(replay):
         if not found.events:
             found.first_ms = step.now_ms
+            _resume(found.recorder, replay.begin()[0], step.now_ms)
         found.events += 1
         found.last_ms = step.now_ms
         found.requests += isinstance(step.event, Arrived)
@@ -51,3 +54,22 @@ def summary(path: Path) -> Summary:
                 if command.reply.outcome in MISSED:
                     found.missed.append(command.reply)
     return found
+
+
+def record(found: Summary, replay: Replay) -> Record:
+    """What the log holds of the measured span: its header says when that was, else all of it."""
+    header = replay.log.header
+    gpus = [gpu.id for gpu in header.fleet.gpus]
+    if header.until_ms is not None:
+        return found.recorder.record(header.from_ms, header.until_ms, gpus)
+    return found.recorder.record(found.first_ms, found.last_ms, gpus)
+
+
+def _resume(recorder: Recorder, engine: Engine, from_ms: float) -> None:
+    """Enter what stood and ran when the log was begun, if it follows another."""
+    for live in engine.state.lives.values():
+        span = Span(live.gpu, live.id, live.share_pct, from_ms, inf)
+        if live.batch is None:
+            recorder.resume(span)
+        else:
+            recorder.resume(span, live.batch.run, live.batch.started_ms)

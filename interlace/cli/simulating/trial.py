@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from interlace import __version__
 from interlace.cli.failure import InputError
 from interlace.cli.planning.scenario import Scenario as Question
 from interlace.core.hardware import Fleet
@@ -19,7 +20,7 @@ from interlace.device.virtual.physics import Physics
 from interlace.perf.interference import ConstantFactor
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest
-from interlace.runtime.eventlog import LogWriter
+from interlace.runtime.log import Header, LogWriter
 from interlace.sim.arrivals import Arrivals, Workload, mixed
 from interlace.sim.record import Record
 from interlace.sim.report import Report, report
@@ -119,9 +120,21 @@ def tried(
     if log is None:
         record = simulate(scenario, (), on_progress)
     else:
-        with closing(LogWriter(log, gpus, system.name)) as writer:
+        with closing(LogWriter(log, _header(scenario))) as writer:
             record = simulate(scenario, [writer], on_progress)
     return Trial(system.name, settings, gpus, plan, record, report(record))
+
+
+def _header(scenario: Scenario) -> Header:
+    until_ms = scenario.warm_ms + scenario.arrivals.seconds * 1000.0
+    return Header(
+        __version__,
+        scenario.system.name,
+        scenario.fleet,
+        source="simulate",
+        from_ms=scenario.warm_ms,
+        until_ms=until_ms,
+    )
 
 
 def _truth(question: Question) -> Mapping[str, Profile]:

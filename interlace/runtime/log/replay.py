@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,14 +16,11 @@ from interlace.runtime.log.checkpoint import restore
 from interlace.runtime.log.form import Open, decode, digest, follow
 from interlace.runtime.log.read import LogError, LogFile
 
-#: Looks at the engine before an event is given to it.
-Before = Callable[[float, Event, Engine], None]
-
 
 class Step(NamedTuple):
     """One event, played again; ``same`` if its commands are those of the run.
 
-    ``place`` counts from 0.
+    ``place`` counts from 0. ``engine`` is as it was after the event, until the next step.
     """
 
     place: int
@@ -31,6 +28,7 @@ class Step(NamedTuple):
     event: Event
     commands: Sequence[Command]
     same: bool
+    engine: Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +38,42 @@ class Replay:
     log: LogFile
     system: System
 
-    def steps(self, before: Before = lambda now_ms, event, engine: None) -> Iterator[Step]:
+    def steps(self) -> Iterator[Step]:
         """Play the log from its beginning; may be called again.
 
         After the first step that is not the ``same``, the engine is another one than that of the
-        run, and what follows shows what it would have done with the same events.
+        run: what follows shows what it would have done with the same events, and ends where they
+        make no sense to it, such as the end of a batch that it never began.
 
         Raises:
             LogError: an entry cannot be read, or does not fit those before it.
         """
-        engine, begun = self._fresh()
-        for index, entry in enumerate(self.log.entries()):
+        engine, begun = self.begin()
+        so_far = True
+        for place, entry in enumerate(self.log.entries()):
             try:
                 now_ms, expected, event = decode(entry, begun)
             except (ValueError, msgspec.MsgspecError) as error:
-                raise LogError(f"{self.log.path}: event {index}: {error}") from None
-            before(now_ms, event, engine)
-            commands = engine.handle(event, now_ms)
+                if not so_far:
+                    return
+                raise LogError(f"{self.log.path}: event {place}: {error}") from None
+            try:
+                commands = engine.handle(event, now_ms)
+            except Exception:
+                if not so_far:
+                    return
+                raise  # the engine broke here in the run too: this is the way to the bug
             follow(begun, event, commands)
-            yield Step(index, now_ms, event, commands, digest(commands) == expected)
+            same = digest(commands) == expected
+            so_far = so_far and same
+            yield Step(place, now_ms, event, commands, same, engine)
 
-    def _fresh(self) -> tuple[Engine, Open]:
+    def begin(self) -> tuple[Engine, Open]:
+        """The engine as it was when the log was begun, and the work it then waited for.
+
+        Raises:
+            LogError: this version cannot take it over.
+        """
         header = self.log.header
         if not header.checkpoint:
             return Engine(header.fleet, self.system, header.reserve), {}

@@ -24,7 +24,8 @@ class LogWriter:
     """Writes ``path``, and keeps the file before it as ``path`` with ``.1`` behind.
 
     Together they hold at most ``limit_bytes``. Each can be replayed by itself: a file that follows
-    another begins with the engine as it then was. What is buffered is written at least once an
+    another begins with the engine as it then was. Without an ``engine`` there is one file, of any
+    size. What is buffered is written at least once an
     epoch. A disk that is full ends the log, not the server: ``say`` is told.
     """
 
@@ -32,7 +33,7 @@ class LogWriter:
         self,
         path: Path,
         header: Header,
-        engine: Engine,
+        engine: Engine | None = None,
         limit_bytes: int = 1 << 30,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -69,8 +70,8 @@ class LogWriter:
             self._file.write(self._buffer)
             self._size += len(self._buffer)
             self._buffer.clear()
-            if self._size > self._most_bytes:
-                self._rotate()
+            if self._size > self._most_bytes and self._engine is not None:
+                self._rotate(self._engine)
         except OSError as error:
             self._file.close()
             self._file = None
@@ -91,11 +92,11 @@ class LogWriter:
         self._size = len(start)
         return file
 
-    def _rotate(self) -> None:
+    def _rotate(self, engine: Engine) -> None:
         if self._file is not None:
             self._file.close()
         os.replace(self._path, older(self._path))
-        kept = keep(self._engine, self._begun)
+        kept = keep(engine, self._begun)
         self._file = self._begin(msgspec.structs.replace(self._header, checkpoint=kept))
 
 
