@@ -13,12 +13,14 @@ from bench.papers.e2bird import (
     figure13,
     figure14,
     figure17,
+    live,
     table1,
     table4,
 )
 from bench.papers.e2bird.networks import NETWORKS, graph
 from bench.papers.e2bird.published import TABLE_4
 from bench.papers.e2bird.show import Row
+from interlace.measure.sweep import Settings
 
 _LARGEST_BYTES = 100_000
 
@@ -97,6 +99,12 @@ def test_figure_17_memory_is_saved(out: list[str]) -> None:
     assert _value(rows, "NM-Ebird over TF-Serving, mean") > 0
     assert _value(rows, "E2bird under TF-Serving, mean") > 50.0
     _drawn(out, "figure17")
+
+
+def test_live_all_three_answer_everybody(out: list[str]) -> None:
+    rows = live.main(out, requests=40, settings=Settings(samples=3, budget_s=0.02))
+    assert all(_value(rows, f"{name}, mean at low load") > 0 for name in live.systems())
+    _drawn(out, "live")
 
 
 def test_the_networks_have_the_published_numbers_of_weights() -> None:

@@ -1,0 +1,134 @@
+"""Figure 13 on this machine's cores: the systems that serve, live, on a small network.
+
+python -m bench.papers.e2bird.live
+
+Worker processes of several batch sizes on the same cores, inputs staged into a ring in shared
+memory, against one worker that waits 30 ms for company. Nothing is simulated, and no figure of the
+paper is for a processor. The network is five layers of 2048 x 2048 weights, which are read once a
+batch: there batching pays on a processor as it does on a GPU (a small convolution is faster row by
+row). Load is high at 40 % of what one worker of the largest batch serves, low at a fifth of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from bench.fidelity.live import play
+from bench.fidelity.stand import Stand
+from bench.papers.e2bird.contest import Latencies, even
+from bench.papers.e2bird.published import OPT_WAIT_MS, QOS_MS
+from bench.papers.e2bird.show import COLOURS, Row, report
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profile
+from interlace.measure.sweep import Settings
+from interlace.policy.base import System
+from interlace.policy.catalog import system
+from interlace.policy.dispatchers.waiting import Waiting
+from interlace.sim.arrivals import Arrivals
+
+NETWORK: Final = """
+import torch
+
+INPUTS = {"x": ("FP32", (2048,))}
+OUTPUTS = {"y": ("FP32", (2048,))}
+
+
+def create_model():
+    torch.manual_seed(0)
+    layers = []
+    for _ in range(5):
+        layers += [torch.nn.Linear(2048, 2048), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers)
+"""
+LOW, HIGH = 150, 250
+_HIGH_PART, _LOW_PART = 0.4, 0.2
+_MAX_BATCH = 16
+_PATIENT_MS = 60_000.0
+_SETTINGS: Final = Settings(samples=30, budget_s=0.4)
+
+
+def systems() -> dict[str, System]:
+    """The three that are compared."""
+    tf = replace(system("tfserving"), dispatcher=Waiting(wait_ms=OPT_WAIT_MS))
+    return {"TF-Serving": tf, "N-Ebird": system("nebird"), "E-Ebird": system("e2bird")}
+
+
+def trace(profile: Profile, requests: int) -> Arrivals:
+    """Low load, then high, in the paper's proportion."""
+    full_ms = profile.points[_MAX_BATCH, 100].median_ms
+    high_rps = _HIGH_PART * 1000.0 * _MAX_BATCH / full_ms
+    low_count = requests * LOW // (LOW + HIGH)
+    low = even(_LOW_PART * high_rps, low_count)
+    times = np.array(low + even(high_rps, requests - low_count, low[-1] + 1000.0 / high_rps))
+    which = np.zeros(len(times), np.int32)
+    return Arrivals((profile.model,), times, which, float(times[-1] + 1.0) / 1000.0)
+
+
+async def measured(root: Path, requests: int, settings: Settings) -> dict[str, Latencies]:
+    """Latency of each request under each system, one system after the other."""
+    found: dict[str, Latencies] = {}
+    async with Stand(root, ["network"]) as stand:
+        profiles = await stand.profiles(settings)
+        ((key, profile),) = profiles.items()
+        arrivals = trace(profile, requests)
+        for name, one in systems().items():
+            found[name] = await _played(stand, one, profiles, key, arrivals)
+    return found
+
+
+async def _played(
+    stand: Stand, one: System, profiles: Mapping[str, Profile], key: str, arrivals: Arrivals
+) -> Latencies:
+    asked = Demand(key, 10.0, QOS_MS, _MAX_BATCH)
+    plan = one.planner([asked], Fleet((stand.device.gpu,)), profiles, Plan())
+    patient = replace(asked, slo_ms=_PATIENT_MS)
+    record = await play(stand, one, plan, [patient], profiles, arrivals)
+    served = sorted(record.served, key=lambda request: request.arrived_ms)
+    return np.array([request.answered_ms - request.arrived_ms for request in served])
+
+
+def main(
+    arguments: list[str] | None = None,
+    requests: int = LOW + HIGH,
+    settings: Settings = _SETTINGS,
+) -> list[Row]:
+    """Print, draw, and return the rows."""
+    with TemporaryDirectory(prefix="interlace-e2bird-") as folder:
+        root = Path(folder)
+        (root / "network" / "1").mkdir(parents=True)
+        (root / "network" / "1" / "model.py").write_text(NETWORK)
+        (root / "network" / "interlace.toml").write_text(
+            f"slo_ms = {QOS_MS}\nmax_batch = {_MAX_BATCH}\n"
+        )
+        found = asyncio.run(measured(root, requests, settings))
+    low = requests * LOW // (LOW + HIGH)
+    rows: list[Row] = []
+    for name, seen in found.items():
+        rows.append(Row(f"{name}, mean at low load", None, float(seen[:low].mean()), " ms"))
+        rows.append(Row(f"{name}, mean at high load", None, float(seen[low:].mean()), " ms"))
+    before = found["TF-Serving"]
+    for name in ("N-Ebird", "E-Ebird"):
+        for what, part in (("low", slice(0, low)), ("high", slice(low, None))):
+            saved = 100.0 * float(1.0 - found[name][part].mean() / before[part].mean())
+            rows.append(Row(f"{name} saves at {what} load", None, saved, " %"))
+
+    def draw(axes: Axes) -> None:
+        for (name, seen), colour in zip(found.items(), COLOURS, strict=False):
+            axes.plot(seen, color=colour, lw=1, label=name)
+        axes.set(xlabel="request", ylabel="latency, ms", ylim=(0, None))
+        axes.legend(frameon=False, fontsize=8)
+
+    return report(__doc__, rows, draw, "live", arguments)
+
+
+if __name__ == "__main__":
+    main()
