@@ -11,7 +11,10 @@ from interlace.policy.base import Dispatch, Launch, PartitionView, View
 
 
 class _Job(NamedTuple):
-    """A model that does not run: what waits, when it is to begin, how long its batch takes."""
+    """A model that does not run: what waits, when it is to begin, how long its batch takes.
+
+    ``full_ms`` is what its planned batch would take.
+    """
 
     deadline_ms: float
     due_ms: float
@@ -19,15 +22,17 @@ class _Job(NamedTuple):
     model: str
     rows: int
     run_ms: float
+    full_ms: float
     head: Request | None
 
 
 class _Use(NamedTuple):
-    """Share that is taken from one time to another."""
+    """Share that a model takes from one time to another."""
 
     from_ms: float
     until_ms: float
     share_pct: int
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +40,9 @@ class Session:
     """Spatio-temporal scheduling of sections 6.1.1 and, with ``fill``, 6.1.2.
 
     Every model runs at least once in its SLO, with its planned batch: it is due an SLO after it
-    last began, which is as far apart as its runs may be, or when its most urgent request can wait
-    no longer. Who is due goes in the order of deadlines, as soon as its share is free. The running
-    shares never exceed 100 %.
+    last began, which is as far apart as its runs may be, or when its most urgent request could wait
+    no longer if the batch were full by then. Who is due goes in the order of deadlines, as soon as
+    its share is free. The running shares never exceed 100 %.
 
     With ``fill`` a model that is not running and not due may begin too, those that ran least in the
     last ``sessions`` sessions first (the scoreboard; a batch is a run), with the largest batch that
@@ -51,21 +56,18 @@ class Session:
     def __call__(self, view: View, now_ms: float) -> Dispatch:
         jobs = list(_jobs(view, now_ms))
         uses = [
-            _Use(now_ms, max(p.free_at_ms, now_ms), p.share_pct)
+            _Use(now_ms, max(p.free_at_ms, now_ms), p.share_pct, p.running)
             for p in view.partitions
             if p.running is not None
         ]
         due = sorted((j for j in jobs if j.due_ms <= now_ms and j.head is not None), key=_urgency)
         launches, late = _begin(due, uses, now_ms)
         if self.fill:
-            coming = [*_reserved(late, uses, now_ms), *_coming(jobs, now_ms)]
             begun = {launch.partition for launch in launches}
-            rest = [
-                job
-                for job in jobs
-                if job.due_ms > now_ms and job.head is not None and job.partition.id not in begun
-            ]
-            launches += self._filled(rest, uses, coming, view, now_ms)
+            rest = [job for job in _free(jobs, uses, now_ms) if job.partition.id not in begun]
+            if rest:
+                coming = [*_reserved(late, uses, now_ms), *_coming(jobs, now_ms)]
+                launches += self._filled(rest, uses, coming, view, now_ms)
         next_ms = min((job.due_ms for job in jobs if job.due_ms > now_ms), default=None)
         return Dispatch(tuple(launches), next_ms)
 
@@ -85,7 +87,7 @@ class Session:
             rows = _rows_that_fit(job, uses, coming, view, now_ms)
             if rows:
                 run_ms = view.latency_ms(job.model, rows, job.partition.share_pct)
-                uses.append(_Use(now_ms, now_ms + run_ms, job.partition.share_pct))
+                uses.append(_Use(now_ms, now_ms + run_ms, job.partition.share_pct, job.model))
                 launches.append(Launch(job.partition.id, job.model, rows))
         return launches
 
@@ -99,13 +101,14 @@ def _jobs(view: View, now_ms: float) -> Iterator[_Job]:
             head = queue.head
             rows = queue.batch_rows(max(slot.batch, head.rows)) if head else slot.batch
             run_ms = view.latency_ms(slot.model, rows, partition.share_pct)
+            full_ms = view.latency_ms(slot.model, max(slot.batch, rows), partition.share_pct)
             slo_ms = view.demand(slot.model).slo_ms
             due_ms = max(partition.last_start_ms(slot.model) + slo_ms, 0.0)
             deadline_ms = now_ms + slo_ms
             if head is not None:
                 deadline_ms = head.deadline_ms
-                due_ms = min(due_ms, head.deadline_ms - run_ms)
-            yield _Job(deadline_ms, due_ms, partition, slot.model, rows, run_ms, head)
+                due_ms = min(due_ms, head.deadline_ms - full_ms)  # it may have filled by then
+            yield _Job(deadline_ms, due_ms, partition, slot.model, rows, run_ms, full_ms, head)
 
 
 def _urgency(job: _Job) -> tuple[float, float, str]:
@@ -125,9 +128,17 @@ def _begin(due: Sequence[_Job], uses: list[_Use], now_ms: float) -> tuple[list[L
             late.append(job)
             continue
         used.add(job.partition.id)
-        uses.append(_Use(now_ms, now_ms + job.run_ms, job.partition.share_pct))
+        uses.append(_Use(now_ms, now_ms + job.run_ms, job.partition.share_pct, job.model))
         launches.append(Launch(job.partition.id, job.model, job.rows))
     return launches, late
+
+
+def _free(jobs: Sequence[_Job], uses: Sequence[_Use], now_ms: float) -> Iterator[_Job]:
+    """Those not yet due that have something to run and whose share is free now."""
+    free_pct = 100 - sum(use.share_pct for use in uses)
+    for job in jobs:
+        if job.due_ms > now_ms and job.head is not None and job.partition.share_pct <= free_pct:
+            yield job
 
 
 def _reserved(late: Sequence[_Job], uses: Sequence[_Use], now_ms: float) -> Iterator[_Use]:
@@ -139,33 +150,34 @@ def _reserved(late: Sequence[_Job], uses: Sequence[_Use], now_ms: float) -> Iter
             free_pct += share_pct
             if free_pct >= job.partition.share_pct:
                 start_ms = max(until_ms, now_ms)
-                yield _Use(start_ms, start_ms + job.run_ms, job.partition.share_pct)
+                yield _Use(start_ms, start_ms + job.run_ms, job.partition.share_pct, job.model)
                 break
 
 
 def _coming(jobs: Sequence[_Job], now_ms: float) -> Iterator[_Use]:
-    """Runs that fall due later, of models that have something to run."""
+    """Runs that fall due later, of models that have something to run.
+
+    Only the next of each: reserving those of running models too, and one in every SLO after it,
+    leaves shares idle that a batch could use, and then more are late (D-STACK's C-4: 7 % for 2 %).
+    """
     for job in jobs:
         if job.due_ms > now_ms and job.head is not None:
-            yield _Use(job.due_ms, job.due_ms + job.run_ms, job.partition.share_pct)
+            until_ms = job.due_ms + job.full_ms
+            yield _Use(job.due_ms, until_ms, job.partition.share_pct, job.model)
 
 
 def _rows_that_fit(
     job: _Job, uses: Sequence[_Use], coming: Sequence[_Use], view: View, now_ms: float
 ) -> int:
     """The largest of the batch, its half, its quarter, ... that disturbs nobody; 0 if none."""
-    others = [use for use in coming if (use.from_ms, use.share_pct) != _own(job)]
+    others = [use for use in coming if use.model != job.model]
     rows = job.rows
     while rows >= 1:
         run_ms = view.latency_ms(job.model, rows, job.partition.share_pct)
-        if _fits(_Use(now_ms, now_ms + run_ms, job.partition.share_pct), uses, others):
+        if _fits(_Use(now_ms, now_ms + run_ms, job.partition.share_pct, job.model), uses, others):
             return rows
         rows //= 2
     return 0
-
-
-def _own(job: _Job) -> tuple[float, int]:
-    return job.due_ms, job.partition.share_pct
 
 
 def _fits(asked: _Use, uses: Sequence[_Use], coming: Sequence[_Use]) -> bool:

@@ -1,0 +1,140 @@
+"""A scheduler on a simulated V100 for some seconds: what the paper's figures count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from bench.papers.dstack.published import BATCH, TABLE_6
+from bench.papers.dstack.v100 import V100
+from interlace.core.hardware import Fleet
+from interlace.core.kinds import fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profile
+from interlace.core.request import Outcome
+from interlace.device.simulated import Physics, made_of
+from interlace.policy.base import Planner
+from interlace.policy.catalog import system
+from interlace.sim.arrivals import Workload, mixed
+from interlace.sim.record import Record
+from interlace.sim.run import simulate
+from interlace.sim.scenario import Scenario
+from interlace.sim.workload.spacing import Uniform
+
+#: Those that run models at their knees, with Table 6's batches, for as long as shares are free.
+AT_KNEES: Final = frozenset({"dstack", "dstack-plain", "throughput", "maxmin"})
+_ANSWERED: Final = (Outcome.OK, Outcome.LATE)
+
+
+class Case(NamedTuple):
+    """Models with their rates, and what is known of them; knees in %, SLOs in ms."""
+
+    rates_rps: Mapping[str, float]
+    profiles: Mapping[str, Profile]
+    knees_pct: Mapping[str, int]
+    slos_ms: Mapping[str, float]
+    gpus: Fleet = fleet(V100, 1)
+    batch: int = BATCH
+
+
+class Figures(NamedTuple):
+    """One run. Rates in requests/s by model; ``missed`` is the part late, dropped or refused.
+
+    ``used_pct`` counts each batch at its model's knee, as the paper does for every scheduler, or at
+    its share where that is smaller; ``busy_s`` is the time that each model's batches ran.
+    """
+
+    answered_rps: Mapping[str, float]
+    in_time_rps: Mapping[str, float]
+    missed: Mapping[str, float]
+    missed_of_all: float
+    used_pct: float
+    busy_s: Mapping[str, float]
+    record: Record
+
+    @property
+    def total_rps(self) -> float:
+        """Answered, whether in time or late: the paper's throughput."""
+        return sum(self.answered_rps.values())
+
+    @property
+    def good_rps(self) -> float:
+        """Answered in time."""
+        return sum(self.in_time_rps.values())
+
+
+def of_table_6(rates_rps: Mapping[str, float], profiles: Mapping[str, Profile]) -> Case:
+    """Models of Table 6 on one V100."""
+    known = {m: TABLE_6[m] for m in rates_rps}
+    return Case(
+        rates_rps,
+        {m: profiles[m] for m in rates_rps},
+        {m: one.knee_pct for m, one in known.items()},
+        {m: one.slo_ms for m, one in known.items()},
+    )
+
+
+def run(
+    name: str,
+    case: Case,
+    seconds: float,
+    workloads: Mapping[str, Workload] | None = None,
+    planner: Planner | None = None,
+) -> Figures:
+    """Play a catalog row; gaps are uniformly distributed (section 6.3) unless others are given."""
+    demand = _demand(case)
+    traffic = workloads or {m: Uniform(rate) for m, rate in case.rates_rps.items()}
+    plan = None
+    if planner is not None:
+        plan = planner(demand, case.gpus, case.profiles, Plan())
+    elif name in AT_KNEES:
+        plan = at_knees(case)
+    scenario = Scenario(
+        system(name),
+        case.gpus,
+        demand,
+        case.profiles,
+        case.profiles,
+        mixed(traffic, seconds, seed=6),
+        plan,
+        device=made_of(Physics()),
+        warm_ms=1_000.0,
+        epoch_ms=float("inf"),
+    )
+    return figures(simulate(scenario), case)
+
+
+def at_knees(case: Case) -> Plan:
+    """Table 6 as it is: knees already hold what section 5 says to give on top."""
+    count = len(case.gpus.gpus)
+    partitions = tuple(
+        Partition(f"{gpu.id}:{m}", gpu.id, knee, (Slot(m, case.batch, case.rates_rps[m] / count),))
+        for gpu in case.gpus.gpus
+        for m, knee in case.knees_pct.items()
+    )
+    return Plan(partitions, session_ms=max(case.slos_ms.values()), overlapping=True)
+
+
+def figures(record: Record, case: Case) -> Figures:
+    """Count a record."""
+    span_s = (record.until_ms - record.from_ms) / 1000.0
+    outcomes = Counter((one.model, one.outcome) for one in record.served)
+    asked = Counter(one.model for one in record.served)
+    in_time = {m: outcomes[m, Outcome.OK] / span_s for m in case.rates_rps}
+    answered = {m: sum(outcomes[m, o] for o in _ANSWERED) / span_s for m in case.rates_rps}
+    missed = {m: 1.0 - outcomes[m, Outcome.OK] / max(1, asked[m]) for m in case.rates_rps}
+    of_all = sum(missed[m] * asked[m] for m in asked) / max(1, len(record.served))
+    busy_s = dict.fromkeys(case.rates_rps, 0.0)
+    used_pct = 0.0
+    for one in record.executions:
+        start_ms, end_ms = max(one.started_ms, record.from_ms), min(one.ended_ms, record.until_ms)
+        took_s = max(0.0, end_ms - start_ms) / 1000.0
+        busy_s[one.model] += took_s
+        share_pct = min(one.share_pct, case.knees_pct[one.model])
+        used_pct += share_pct * took_s / span_s / len(case.gpus.gpus)
+    return Figures(answered, in_time, missed, of_all, used_pct, busy_s, record)
+
+
+def _demand(case: Case) -> tuple[Demand, ...]:
+    return tuple(Demand(m, rate, case.slos_ms[m], case.batch) for m, rate in case.rates_rps.items())
