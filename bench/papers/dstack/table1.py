@@ -1,0 +1,69 @@
+"""Table 1: 10,000 images of each of four models, under Triton and under D-STACK.
+
+python -m bench.papers.dstack.table1 [--full]
+
+All requests are there at the start, 10,000 of each model (1,000 without --full; times are then
+scaled up). Left open: deadlines (there are none in a job of this kind, so an hour each, and the
+session is Table 6's longest SLO), and what a request costs beside its inference. Inference alone
+would take Triton, one batch of 16 after the other, 63 s at Table 6's runtimes. What we add: our own
+server's choice, which is told that there is much of each model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from bench.papers.dstack.published import TABLE_1_S
+from bench.papers.dstack.show import Row, bars, options, report
+from bench.papers.dstack.trial import at_knees, of_table_6, run
+from bench.papers.dstack.v100 import profiles
+from interlace.sim.arrivals import Times
+
+MODELS = ("alexnet", "mobilenet", "resnet50", "vgg19")
+SYSTEMS = ("triton", "dstack", "interlace")
+_IMAGES, _FEWER = 10_000, 1_000
+_HOUR_MS = 3.6e6
+
+
+@dataclass(frozen=True, slots=True)
+class AtOnce:
+    """So many requests at the very start."""
+
+    count: int
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        return np.zeros(self.count)
+
+
+def completion_s(name: str, images: int) -> float:
+    """When the last of so many images of each model is answered."""
+    case = of_table_6(dict.fromkeys(MODELS, 160.0), profiles())
+    plan = replace(at_knees(case), session_ms=max(case.slos_ms.values()))
+    patient = case._replace(slos_ms=dict.fromkeys(MODELS, _HOUR_MS))
+    jobs = {model: AtOnce(images) for model in MODELS}
+    pinned = (lambda *_: plan) if name == "dstack" else None
+    found = run(name, patient, 1.0, jobs, pinned)
+    ended_ms = max(one.answered_ms for one in found.record.served)
+    return (ended_ms - found.record.from_ms) / 1000.0
+
+
+def main(arguments: list[str] | None = None, images: int = _FEWER) -> list[Row]:
+    """Print, draw, and return the rows."""
+    images = _IMAGES if options(__doc__).parse_args(arguments).full else images
+    found = {name: completion_s(name, images) * _IMAGES / images for name in SYSTEMS}
+    rows = [Row(name, TABLE_1_S.get(name), taken, " s") for name, taken in found.items()]
+    ours, printed = found["dstack"] / found["triton"], TABLE_1_S["dstack"] / TABLE_1_S["triton"]
+    rows.append(Row("D-STACK saves", 100 * (1 - printed), 100 * (1 - ours), " %"))
+
+    def draw(figure: Figure) -> None:
+        published = [TABLE_1_S.get(name, 0.0) for name in found]
+        bars(figure, list(found), {"published": published, "ours": list(found.values())}, "s")
+
+    return report(__doc__, rows, draw, "table1", arguments, (5.0, 3.0))
+
+
+if __name__ == "__main__":
+    main()
