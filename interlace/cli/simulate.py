@@ -153,6 +153,8 @@ def _plain(trial: Trial) -> Mapping[str, object]:
         "load": settings.load,
         "seed": settings.seed,
         "gpus": trial.gpus,
+        "gpus_bound": trial.bound.gpus,
+        "highest_load": trial.highest_load,
         "unserved_rps": dict(trial.plan.unserved_rps),
         "report": trial.report.plain(),
     }

@@ -46,6 +46,7 @@ def test_totals_and_models() -> None:
     assert found.models["a"].latency.queue_ms == pytest.approx(4.5)
     assert found.models["a"].latency.compute_ms == pytest.approx(5.0)
     assert found.models["a"].mean_batch == 2.0
+    assert found.models["a"].batches == {2: 1}
     assert found.models["b"].p99_over_slo == pytest.approx(28.0 / 20.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from interlace.cli.failure import InputError
@@ -37,7 +38,8 @@ class _Teller:
         self._request = request
         self._hosts: set[str] = set()
         self._believed_ms: dict[str, tuple[float, float]] = {}
-        self._busy_ms = 0.0
+        self._had_ms: Counter[str] = Counter()
+        self._own_ms: float | None = None
         self.ended = False
 
     def tell(self, step: Step) -> Iterator[str]:
@@ -64,9 +66,17 @@ class _Teller:
         tenant = state.tenants.get(request.model)
         if tenant is None:
             return
-        yield f"  waiting for {request.model} now: {tenant.queue.rows} rows, this one included"
+        refused = any(isinstance(one, Answer) for one in step.commands)
+        yield (
+            f"  waiting for {request.model} now, {'without' if refused else 'with'} this one: "
+            + (_rows(sum(place.rows for place in tenant.places)))
+        )
+        if not refused:
+            yield f"  let in; {tenant.caution.margin_ms:.1f} ms are kept free before deadlines now"
         for host in tenant.hosts:
             self._hosts.add(host.id)
+            if host.batch is not None:
+                self._believed_ms[host.id] = (host.batch.started_ms, host.batch.expected_end_ms)
             yield f"  {_host(host)}"
         if not tenant.hosts:
             yield "  no partition that is ready holds the model"
@@ -81,7 +91,7 @@ class _Teller:
         self._believed_ms[run.partition] = (step.now_ms, ends_ms)
         urgent_ms = min(one.deadline_ms for one in batch.requests)
         yield (
-            f"{step.now_ms:.1f} ms: {run.partition} starts {batch.rows} rows of {batch.model}"
+            f"{step.now_ms:.1f} ms: {run.partition} starts {_rows(batch.rows)} of {batch.model}"
             f"{', this request among them' if with_it else ''}, believed to end at "
             f"{ends_ms:.1f} ms; the most urgent of them is due at {urgent_ms:.1f} ms"
         )
@@ -91,6 +101,10 @@ class _Teller:
             return
         began_ms, believed_ms = self._believed_ms.pop(run.partition)
         late_ms = now_ms - believed_ms
+        if any(one.id == self._request.id for one in run.batch.requests):
+            self._own_ms = late_ms
+        else:
+            self._had_ms[run.batch.model] += now_ms - max(began_ms, self._request.arrived_ms)
         word = "later" if late_ms >= 0 else "sooner"
         yield (
             f"{now_ms:.1f} ms: {run.partition} ends {run.batch.model} after "
@@ -108,10 +122,31 @@ class _Teller:
             yield (
                 f"{now_ms:.1f} ms: answered {-spare_ms:.1f} ms late: it waited "
                 f"{timing.queue_ms:.1f} ms and ran {ran_ms:.1f} ms in a batch of "
-                f"{timing.batch_rows} rows"
+                f"{_rows(timing.batch_rows)}"
             )
+            yield self._why(-spare_ms)
         else:
             yield f"{now_ms:.1f} ms: {reply.outcome.value}{told}"
+            if reply.outcome is Outcome.EXPIRED and self._had_ms:
+                yield f"  while it waited, {self._others()}"
+
+    def _why(self, late_ms: float) -> str:
+        if self._own_ms is not None and self._own_ms >= late_ms:
+            return (
+                f"  its batch took {self._own_ms:.1f} ms more than believed; without that it "
+                "would have been in time"
+            )
+        began = "  its batch began too late to be in time even as believed"
+        return f"{began}; while it waited, {self._others()}" if self._had_ms else began
+
+    def _others(self) -> str:
+        """Who had the partitions that it could have run in."""
+        had = ", ".join(f"{model} {ms:.1f} ms" for model, ms in self._had_ms.most_common())
+        return f"the partitions that hold its model were had by {had}"
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
 
 
 def _host(host: Live) -> str:
@@ -120,6 +155,6 @@ def _host(host: Live) -> str:
         return f"{host.id} ({host.share_pct} %; {names}) is idle"
     batch = host.batch.run.batch
     return (
-        f"{host.id} ({host.share_pct} %; {names}) runs {batch.rows} rows of {batch.model} since "
+        f"{host.id} ({host.share_pct} %; {names}) runs {_rows(batch.rows)} of {batch.model} since "
         f"{host.batch.started_ms:.1f} ms, believed until {host.batch.expected_end_ms:.1f} ms"
     )

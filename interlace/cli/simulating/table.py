@@ -57,6 +57,8 @@ def sentences(trial: Trial) -> list[str]:
         f"{trial.system}: {found.goodput_rps:.1f} of {found.offered_rps:.1f} requests/s in time "
         f"({100 * found.attainment:.2f} %), the worst model {100 * found.worst_attainment:.2f} %",
         f"{trial.gpus} GPUs in the plan, {found.mean_gpus:.2f} held on average; used: {used}",
+        f"no scheduler needs fewer than {trial.bound.gpus} for these rates, or keeps every SLO on "
+        f"{len(trial.fleet.gpus)} above {trial.highest_load:.2f} times the scenario's rates",
         f"Jain's index {found.jain_service:.3f} over GPU time, {found.jain_attainment:.3f} over "
         f"attainment; largest service gap {found.service_gap_ms:.1f} ms of a GPU",
         f"latencies are of answered requests; {found.seconds:g} s of arrivals, "
@@ -69,7 +71,7 @@ def show_compared(out: Console, trials: Mapping[str, Sequence[Trial]]) -> None:
     made = table(
         ("system",),
         (
-            "GPUs", "in time/s", "of best other", "in SLO %", "worst model %", "p99/SLO",
+            "GPUs", "bound", "in time/s", "of best other", "in SLO %", "worst model %", "p99/SLO",
             "refused %", "used %", "Jain", "gap ms",
         ),
     )  # fmt: skip
@@ -80,6 +82,7 @@ def show_compared(out: Console, trials: Mapping[str, Sequence[Trial]]) -> None:
         made.add_row(
             name,
             f"{mean(trial.gpus for trial in runs):g}",
+            str(runs[0].bound.gpus),
             spread([one.goodput_rps for one in reports], 1),
             f"{means[name] / max(others):.3f}" if others and max(others) > 0 else "-",
             spread([100 * one.attainment for one in reports], 2),

@@ -12,11 +12,12 @@ from interlace.cli.failure import InputError
 from interlace.cli.planning.scenario import Scenario as Question
 from interlace.core.hardware import Fleet
 from interlace.core.kinds import fleet
-from interlace.core.plan import Plan
+from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.device.simulated import made_of
 from interlace.device.virtual.boards import physics_of
 from interlace.device.virtual.physics import Physics
+from interlace.perf.bounds import LowerBound, lower_bound
 from interlace.perf.interference import ConstantFactor
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest
@@ -52,11 +53,18 @@ class Trial:
     plan: Plan
     record: Record
     report: Report
+    bound: LowerBound
 
     @property
     def gpus(self) -> int:
         """Accelerators that the plan uses."""
         return len({partition.gpu for partition in self.plan.partitions})
+
+    @property
+    def highest_load(self) -> float:
+        """No scheduler keeps every SLO on these accelerators above this load."""
+        needed = max(self.bound.area.accelerators, self.bound.configuration.accelerators)
+        return self.settings.load * len(self.fleet.gpus) / needed if needed else float("inf")
 
 
 def trace(question: Question, folder: Path, settings: Settings) -> Arrivals:
@@ -82,7 +90,7 @@ def planned(question: Question, system: System, settings: Settings) -> tuple[Fle
     Where a system's partitions overlap, its planner cuts as many as its packer needs. Plans are
     made for the scenario's rates times the load.
     """
-    demand = tuple(replace(d, rate_rps=d.rate_rps * settings.load) for d in question.demand)
+    demand = _at_load(question, settings)
     if settings.gpus is not None:
         whole = fleet(question.gpu, settings.gpus)
         return whole, system.planner(demand, whole, question.profiles, Plan())
@@ -122,7 +130,20 @@ def tried(
     else:
         with closing(LogWriter(log, _header(scenario))) as writer:
             record = simulate(scenario, [writer], on_progress)
-    return Trial(system.name, settings, gpus, plan, record, report(record))
+    return Trial(
+        system.name, settings, gpus, plan, record, report(record), _bound(question, settings)
+    )
+
+
+def _bound(question: Question, settings: Settings) -> LowerBound:
+    """For the rates at this load, by latencies as the simulated accelerators have them."""
+    return lower_bound(
+        _at_load(question, settings), question.gpu, _truth(question), quantile="median_ms"
+    )
+
+
+def _at_load(question: Question, settings: Settings) -> tuple[Demand, ...]:
+    return tuple(replace(d, rate_rps=d.rate_rps * settings.load) for d in question.demand)
 
 
 def _header(scenario: Scenario) -> Header:

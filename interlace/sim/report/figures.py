@@ -16,7 +16,8 @@ from interlace.sim.report.usage import mean_gpus, utilisation
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
     """One model's run. ``goodput_rps`` counts replies in time; whatever else became of a request,
-    a refusal or a drop included, is a violation. ``attainment`` is the part in time."""
+    a refusal or a drop included, is a violation. ``attainment`` is the part in time. ``batches``
+    counts executions by their rows; ``mean_batch`` is their mean."""
 
     requests: int
     offered_rps: float
@@ -26,6 +27,7 @@ class ModelFigures:
     latency: Latency
     p99_over_slo: float
     mean_batch: float
+    batches: Mapping[int, int]
     service_ms: float
 
 
@@ -63,9 +65,10 @@ def report(record: Record) -> Report:
     by_model: dict[str, list[Served]] = {}
     for one in record.served:
         by_model.setdefault(one.model, []).append(one)
-    service = service_ms(record.executions)
+    service, batches = service_ms(record.executions), _batches(record)
     models = {
-        name: _model(by_model[name], seconds, service.get(name, 0.0)) for name in sorted(by_model)
+        name: _model(by_model[name], seconds, service.get(name, 0.0), batches.get(name, {}))
+        for name in sorted(by_model)
     }
     used = utilisation(record)
     attainments = [one.attainment for one in models.values()]
@@ -90,11 +93,13 @@ def report(record: Record) -> Report:
     )
 
 
-def _model(served: Sequence[Served], seconds: float, service: float) -> ModelFigures:
+def _model(
+    served: Sequence[Served], seconds: float, service: float, batches: Mapping[int, int]
+) -> ModelFigures:
     in_time = sum(one.outcome is Outcome.OK for one in served)
     taken = latency(served)
     slo_ms = max(one.deadline_ms - one.arrived_ms for one in served)
-    batches = [one.batch_rows for one in served if one.batch_rows]
+    executions = sum(batches.values())
     return ModelFigures(
         requests=len(served),
         offered_rps=len(served) / seconds,
@@ -103,7 +108,8 @@ def _model(served: Sequence[Served], seconds: float, service: float) -> ModelFig
         outcomes=_outcomes(served),
         latency=taken,
         p99_over_slo=taken.p99_ms / slo_ms,
-        mean_batch=sum(batches) / len(batches) if batches else 0.0,
+        mean_batch=sum(r * n for r, n in batches.items()) / executions if executions else 0.0,
+        batches=batches,
         service_ms=service,
     )
 
@@ -111,3 +117,12 @@ def _model(served: Sequence[Served], seconds: float, service: float) -> ModelFig
 def _outcomes(served: Sequence[Served]) -> dict[str, int]:
     counts = Counter(one.outcome.value for one in served)
     return {outcome.value: counts[outcome.value] for outcome in Outcome}
+
+
+def _batches(record: Record) -> dict[str, dict[int, int]]:
+    """Executions of each model that began in the measured span, by their rows."""
+    counts: dict[str, Counter[int]] = {}
+    for run in record.executions:
+        if record.from_ms <= run.started_ms < record.until_ms:
+            counts.setdefault(run.model, Counter())[run.rows] += 1
+    return {model: dict(sorted(found.items())) for model, found in counts.items()}
