@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 PICTURES = Path("docs/pictures/papers")
@@ -48,7 +49,7 @@ def options(doc: str | None) -> argparse.ArgumentParser:
 
 
 def bars(
-    figure: Figure, groups: Sequence[str], series: dict[str, Sequence[float]], label: str
+    figure: Figure, groups: Sequence[str], series: Mapping[str, Sequence[float]], label: str
 ) -> None:
     """Grouped bars, one colour for each series."""
     axes = figure.subplots()
@@ -66,5 +67,6 @@ def save(figure: Figure, out: Path, name: str) -> None:
     """Write the picture, alike each time."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"gpulet-{name}.svg"
-    figure.savefig(path, metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "interlace"}):
+        figure.savefig(path, metadata={"Date": None})
     print(f"\npicture: {path}")

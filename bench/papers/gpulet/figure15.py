@@ -27,7 +27,7 @@ from interlace.policy.planners.gpulet import Gpulet
 LOADS = (1.0, 1.5, 2.0)
 #: Section 5.2: 520 of 19,682 scenarios fewer.
 PUBLISHED_PCT = 2.6
-_SAMPLE, _FULL_SAMPLE = 120, 2_000
+_SAMPLE, _FULL_SAMPLE = 120, 600
 _STEP_RPS = 100.0
 
 

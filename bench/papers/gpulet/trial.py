@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import exp
 from typing import Final
@@ -10,13 +9,12 @@ from typing import Final
 from bench.papers.gpulet.law import LAW
 from bench.planning.highest import known
 from bench.planning.schedulers import GPU, mix
-from interlace.core.hardware import Fleet, Gpu
+from interlace.core.hardware import Gpu
 from interlace.core.kinds import fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
 from interlace.device.simulated import Physics, SimulatedDevice, Timer
-from interlace.perf.interference import Interference
 from interlace.policy.admission import everyone
 from interlace.policy.base import Planner, System
 from interlace.policy.catalog import system
@@ -52,9 +50,12 @@ def planned(demand: list[Demand]) -> list[Demand]:
     return [replace(one, rate_rps=planned_rps(one.rate_rps)) for one in demand]
 
 
-def schedule(planner: Planner, name: str, rate_rps: float, gpus: int = GPUS) -> Plan | None:
+def schedule(
+    planner: Planner, name: str, rate_rps: float, profiles: Profiles | None = None
+) -> Plan | None:
     """The plan of a mix, every model at that rate; none if it is not schedulable."""
-    plan = planner(planned(mix(name, rate_rps)), fleet(GPU, gpus), known(), Plan())
+    there = fleet(GPU, GPUS)
+    plan = planner(planned(mix(name, rate_rps)), there, profiles or known(), Plan())
     return None if plan.unserved_rps else plan
 
 
@@ -63,43 +64,28 @@ def served_by() -> System:
     return replace(system("gpulet"), admission=everyone)
 
 
-def device(interference: Interference | None = LAW) -> object:
-    """Makes simulated GPUs whose partitions slow each other."""
-    physics = Physics(interference=interference)
-
-    def make(gpu: Gpu, timer: Timer, truth: Profiles) -> SimulatedDevice:
-        return SimulatedDevice(gpu, timer, truth, physics=physics)
-
-    return make
+def slowed_gpu(gpu: Gpu, timer: Timer, truth: Profiles) -> SimulatedDevice:
+    """A simulated GPU whose partitions slow each other."""
+    return SimulatedDevice(gpu, timer, truth, physics=Physics(interference=LAW))
 
 
-def violations(
-    plan: Plan, demand: list[Demand], there: Fleet, seconds: float, seed: int = 1
-) -> Mapping[str, float]:
-    """The part of each model's requests that were late or dropped, and of "all"."""
-    profiles = known()
+def violation(
+    plan: Plan, name: str, rate_rps: float, seconds: float, profiles: Profiles | None = None
+) -> float:
+    """The part of a mix's requests that were late or dropped under a plan."""
+    demand = tuple(mix(name, rate_rps))
+    truth = profiles or known()
     scenario = Scenario(
         served_by(),
-        there,
-        tuple(demand),
-        profiles,
-        profiles,
-        mixed({one.model: poisson(one.rate_rps) for one in demand}, seconds, seed),
+        fleet(GPU, GPUS),
+        demand,
+        truth,
+        truth,
+        mixed({one.model: poisson(one.rate_rps) for one in demand}, seconds, seed=1),
         plan,
-        device=device(),  # type: ignore[arg-type]
+        device=slowed_gpu,
         warm_ms=1_000.0,
         epoch_ms=float("inf"),
     )
     served = simulate(scenario).served
-    lost: dict[str, list[int]] = {"all": [0, 0]}
-    for one in served:
-        for name in (one.model, "all"):
-            entry = lost.setdefault(name, [0, 0])
-            entry[0] += one.outcome is not Outcome.OK
-            entry[1] += 1
-    return {name: bad / max(1, count) for name, (bad, count) in lost.items()}
-
-
-def violation(plan: Plan, name: str, rate_rps: float, seconds: float, gpus: int = GPUS) -> float:
-    """The part of a mix's requests that were late or dropped under a plan."""
-    return violations(plan, mix(name, rate_rps), fleet(GPU, gpus), seconds)["all"]
+    return sum(one.outcome is not Outcome.OK for one in served) / max(1, len(served))
