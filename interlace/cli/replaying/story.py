@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from interlace.cli.failure import InputError
@@ -38,7 +37,7 @@ class _Teller:
         self._request = request
         self._hosts: set[str] = set()
         self._believed_ms: dict[str, tuple[float, float]] = {}
-        self._had_ms: Counter[str] = Counter()
+        self._had_ms: dict[str, float] = {}
         self._own_ms: float | None = None
         self.ended = False
 
@@ -55,6 +54,7 @@ class _Teller:
             elif isinstance(command, Answer) and command.reply.request.id == request.id:
                 self.ended = True
                 yield from self._outcome(command.reply, now_ms)
+                return
 
     def _arrival(self, step: Step) -> Iterator[str]:
         request, state = self._request, step.engine.state
@@ -67,10 +67,9 @@ class _Teller:
         if tenant is None:
             return
         refused = any(isinstance(one, Answer) for one in step.commands)
-        yield (
-            f"  waiting for {request.model} now, {'without' if refused else 'with'} this one: "
-            + (_rows(sum(place.rows for place in tenant.places)))
-        )
+        own = "without" if refused else "with"
+        waiting = _rows(sum(place.rows for place in tenant.places))
+        yield f"  waiting for {request.model} now, {own} this one: {waiting}"
         if not refused:
             yield f"  let in; {tenant.caution.margin_ms:.1f} ms are kept free before deadlines now"
         for host in tenant.hosts:
@@ -104,7 +103,9 @@ class _Teller:
         if any(one.id == self._request.id for one in run.batch.requests):
             self._own_ms = late_ms
         else:
-            self._had_ms[run.batch.model] += now_ms - max(began_ms, self._request.arrived_ms)
+            meanwhile_ms = now_ms - max(began_ms, self._request.arrived_ms)
+            before_ms = self._had_ms.get(run.batch.model, 0.0)
+            self._had_ms[run.batch.model] = before_ms + meanwhile_ms
         word = "later" if late_ms >= 0 else "sooner"
         yield (
             f"{now_ms:.1f} ms: {run.partition} ends {run.batch.model} after "
@@ -141,7 +142,8 @@ class _Teller:
 
     def _others(self) -> str:
         """Who had the partitions that it could have run in."""
-        had = ", ".join(f"{model} {ms:.1f} ms" for model, ms in self._had_ms.most_common())
+        most = sorted(self._had_ms.items(), key=lambda pair: -pair[1])
+        had = ", ".join(f"{model} {ms:.1f} ms" for model, ms in most)
         return f"the partitions that hold its model were had by {had}"
 
 
