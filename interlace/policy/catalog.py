@@ -27,6 +27,7 @@ from interlace.policy.planners.nested import Nested
 from interlace.policy.planners.nexus import Nexus
 from interlace.policy.planners.patterns import Patterns
 from interlace.policy.planners.sidebyside import SideBySide
+from interlace.policy.planners.suited import Suited
 from interlace.policy.planners.together import together
 from interlace.policy.planners.whole import whole_packed
 from interlace.policy.planners.widest import Widest
@@ -41,7 +42,7 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="interlace",
             source="ours",
-            planner=Nested(),
+            planner=Suited(Nested(), Widest(Patterns(), lowest=0.1, highest=1.4, steps=5)),
             packer=Patterns(),
             dispatcher=deadline,
             admission=Deadline(),

@@ -17,7 +17,6 @@ from interlace.policy.checked import checked
 _UNKNOWN_SHARE = 0.02
 #: A rate that asks only whether the SLO can be met at all.
 _TRICKLE_RPS = 0.01
-_LOWEST, _HIGHEST, _STEPS = 1e-3, 1e4, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +26,15 @@ class Widest:
     The factor is the plan's ``headroom``: above 1 it is room to grow, below 1 what part of the
     demand is served. A model that fits nowhere in a duty cycle still gets a home if one row meets
     its SLO somewhere, so that admission can promise what the moment allows.
+
+    The factor is looked for between ``lowest`` and ``highest`` in ``steps`` halvings of their
+    ratio: few for a planner that takes long, and has margins of its own.
     """
 
     planner: Planner
+    lowest: float = 1e-3
+    highest: float = 1e4
+    steps: int = 24
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -63,8 +68,8 @@ class Widest:
     def _largest(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> float:
-        low, high = _LOWEST, _HIGHEST
-        for _ in range(_STEPS):
+        low, high = self.lowest, self.highest
+        for _ in range(self.steps):
             middle = (low * high) ** 0.5
             plan = self.planner(_scaled(demand, middle), fleet, profiles, current)
             if plan.unserved_rps:
