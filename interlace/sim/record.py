@@ -20,6 +20,7 @@ from interlace.core.messages import (
     Run,
 )
 from interlace.core.request import Outcome
+from interlace.sim.pipeline.served import AppServed
 
 
 class Served(NamedTuple):
@@ -81,6 +82,7 @@ class Record:
     executions: Sequence[Execution]
     spans: Sequence[Span]
     presences: Sequence[Presence] = ()
+    apps: Sequence[AppServed] = ()  #: requests of apps, whose stages are in ``served``
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from interlace.runtime.clock import SimClock
 from interlace.runtime.observe import Observer
 from interlace.runtime.runtime import Runtime
 from interlace.runtime.solver import InlineSolver
-from interlace.sim.arrivals import Arrivals
+from interlace.sim.pipeline.source import Apps
 from interlace.sim.provider import SimulatedProvider
 from interlace.sim.record import Record, Recorder
 from interlace.sim.scenario import Scenario
@@ -52,7 +52,8 @@ def simulate(
     """
     recorder = recorder or Recorder()
     runtime, clock, _ = warmed(scenario, [recorder, *observers])
-    _Source(runtime, scenario.arrivals, scenario.demand).start()
+    source = _Source(runtime, scenario)
+    source.start()
     length_ms = scenario.arrivals.seconds * 1000.0
     for part in range(1, _PARTS + 1):
         clock.run(scenario.warm_ms + length_ms * part / _PARTS)
@@ -61,7 +62,8 @@ def simulate(
     while runtime.unanswered:
         clock.run(clock.now_ms() + longest_ms + 1.0)
     gpus = [gpu.id for gpu in scenario.fleet.gpus]
-    return recorder.record(scenario.warm_ms, scenario.warm_ms + length_ms, gpus)
+    record = recorder.record(scenario.warm_ms, scenario.warm_ms + length_ms, gpus)
+    return replace(record, apps=tuple(source.apps.served))
 
 
 def warmed(scenario: Scenario, observers: Sequence[Observer]) -> tuple[Runtime, SimClock, Engine]:
@@ -79,14 +81,20 @@ def warmed(scenario: Scenario, observers: Sequence[Observer]) -> tuple[Runtime, 
 class _Source:
     """Sends a trace's requests, each when its time comes."""
 
-    def __init__(self, runtime: Runtime, arrivals: Arrivals, demand: Sequence[Demand]) -> None:
+    def __init__(self, runtime: Runtime, scenario: Scenario) -> None:
+        arrivals = scenario.arrivals
         self._runtime = runtime
         self._start_ms = runtime.clock.now_ms()
         self._times_ms: list[float] = arrivals.times_ms.tolist()
         self._which: list[int] = arrivals.which.tolist()
         self._models = arrivals.models
-        slos: Mapping[str, float] = {one.model: one.slo_ms for one in demand}
-        self._slos_ms = [slos[model] for model in arrivals.models]
+        slos = {one.model: one.slo_ms for one in scenario.demand}
+        self._is_app = [name in scenario.pipelines for name in arrivals.models]
+        self._slos_ms = [
+            0.0 if is_app else slos[name]
+            for name, is_app in zip(arrivals.models, self._is_app, strict=True)
+        ]
+        self.apps = Apps(runtime, scenario.pipelines)
         self._next = 0
 
     def start(self) -> None:
@@ -97,12 +105,15 @@ class _Source:
         index = self._next
         which = self._which[index]
         now_ms = self._runtime.clock.now_ms()
-        model, deadline_ms = self._models[which], now_ms + self._slos_ms[which]
+        model, slo_ms = self._models[which], self._slos_ms[which]
         # The next is asked for first: at equal times a source keeps its place before wakes.
         self._next = index + 1
         if self._next < len(self._times_ms):
             self._runtime.clock.call_at(self._start_ms + self._times_ms[self._next], self._send)
-        request = Request(self._runtime.next_id(), model, now_ms, deadline_ms)
+        if self._is_app[which]:
+            self.apps.begin(model)
+            return
+        request = Request(self._runtime.next_id(), model, now_ms, now_ms + slo_ms)
         self._runtime.submit(request, self._answered)
 
     def _answered(self, reply: Reply) -> None:

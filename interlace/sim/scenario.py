@@ -12,6 +12,7 @@ from interlace.device.base import Device
 from interlace.device.simulated import SimulatedDevice, Timer
 from interlace.policy.base import System
 from interlace.sim.arrivals import Arrivals
+from interlace.sim.pipeline.graph import Pipeline
 from interlace.sim.provider import Reserve
 
 #: Makes the device that stands for an accelerator, from its true profiles.
@@ -24,6 +25,9 @@ class Scenario:
 
     With ``plan`` the system's planner is not asked. ``warm_ms`` pass before the trace begins, in
     which partitions are carved and models loaded.
+
+    Raises:
+        ValueError: an app has a model's name, or a stage whose model is not in ``demand``.
     """
 
     system: System
@@ -42,3 +46,13 @@ class Scenario:
     plan_ms: float = 0.0
     #: accelerators that can be had; none where the fleet stays as it is
     reserve: Reserve | None = None
+    #: apps by name; ``arrivals`` of these names begin one, those of models are plain requests
+    pipelines: Mapping[str, Pipeline] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = {one.model for one in self.demand}
+        for name, app in self.pipelines.items():
+            if name in known:
+                raise ValueError(f"'{name}' is both an app and a model")
+            if missing := sorted({stage.model for stage in app.stages} - known):
+                raise ValueError(f"app '{name}' has a stage of '{missing[0]}', which has no demand")

@@ -82,6 +82,8 @@ def _check(scenario: Scenario) -> None:
         raise ValueError("the fast simulator keeps its plan: epoch_ms must be infinite")
     if scenario.system.staged:
         raise ValueError("the fast simulator does not stage inputs")
+    if scenario.pipelines:
+        raise ValueError("the fast simulator does not play apps")
 
 
 def _world(scenario: Scenario, state: State, lives: Sequence[Live]) -> World:

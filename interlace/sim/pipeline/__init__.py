@@ -1,0 +1,1 @@
+"""Apps of several models: what follows what, who may take how long, what became of them."""
