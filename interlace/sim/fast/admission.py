@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from interlace.sim.fast import queues
 from interlace.sim.fast.beliefs import doubt, latency_ms, plain_ms
 from interlace.sim.fast.compiled import compiled
@@ -23,7 +25,7 @@ def in_time(world: World, request: int) -> bool:
         return False
     index = world.requests[request].model
     model = world.models[index]
-    alone_ms = float("inf")
+    alone_ms = inf
     for at in range(model.host_from, model.host_to):
         host = world.hosts[at]
         if welcome(world, request, host.partition, host.slot):
@@ -49,7 +51,7 @@ def welcome(world: World, request: int, partition: int, own: int) -> bool:
     state, host, asked = world.state[0], world.partitions[partition], world.requests[request]
     own_ms = latency_ms(world, own, 1)
     start_ms = total_ms = max(state.now_ms, host.free_at_ms)
-    tail_ms, added_ms = float("inf"), row_ms(world, own)
+    tail_ms, added_ms = inf, row_ms(world, own)
     for slot in range(host.slot_from, host.slot_to):
         model = world.slots[slot].model
         rows = queues.count(world, model)
@@ -63,6 +65,6 @@ def welcome(world: World, request: int, partition: int, own: int) -> bool:
     margin_ms = world.models[asked.model].margin_ms if start_ms > state.now_ms else 0.0
     if start_ms + own_ms + margin_ms - asked.deadline_ms > 0:
         return False
-    if tail_ms == float("inf") or added_ms <= state.lenience * (tail_ms - state.now_ms):
+    if tail_ms == inf or added_ms <= state.lenience * (tail_ms - state.now_ms):
         return True
     return bool(total_ms + added_ms <= tail_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from interlace.sim.fast import queues
 from interlace.sim.fast.beliefs import latency_ms
 from interlace.sim.fast.compiled import compiled
@@ -14,7 +16,7 @@ from interlace.sim.fast.sizes import given_up, hosts, rows_in_time, sizes
 def deadline(world: World, gpu: int) -> None:
     """Decide what starts on one accelerator, and when to ask again."""
     state, one = world.state[0], world.gpus[gpu]
-    state.launches, state.wish_ms = 0, float("inf")
+    state.launches, state.wish_ms = 0, inf
     forget_taken(world, gpu)
     for at in range(one.part_from, one.part_to):
         partition = world.gpu_partitions[at]
@@ -74,7 +76,7 @@ def launch(world: World, partition: int, claims: int) -> None:
     chosen = choose(world, claims)
     one = world.claims[chosen]
     slot, model = one.slot, world.slots[one.slot].model
-    others_ms = float("inf")
+    others_ms = inf
     for at in range(claims):
         if at != chosen:
             others_ms = min(others_ms, world.claims[at].latest_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from interlace.sim.fast import queues
 from interlace.sim.fast.compiled import compiled
 from interlace.sim.fast.launching import decide, forget_taken
@@ -12,7 +14,7 @@ from interlace.sim.fast.layout import World
 def duty(world: World, gpu: int) -> None:
     """Decide what starts on one accelerator."""
     state, one = world.state[0], world.gpus[gpu]
-    state.launches, state.wish_ms = 0, float("inf")
+    state.launches, state.wish_ms = 0, inf
     forget_taken(world, gpu)
     for at in range(one.part_from, one.part_to):
         partition = world.gpu_partitions[at]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from interlace.sim.fast import queues
 from interlace.sim.fast.beliefs import judge, latency_ms, learn
 from interlace.sim.fast.calls import call_at, wake_at
@@ -36,7 +38,7 @@ def drop_hopeless(world: World, gpu: int) -> None:
         model = world.models[index]
         if model.first == model.last:
             continue
-        fastest_ms = float("inf")
+        fastest_ms = inf
         for host in range(model.host_from, model.host_to):
             fastest_ms = min(fastest_ms, latency_ms(world, world.hosts[host].slot, 1))
         queues.expire(world, index, world.state[0].now_ms + fastest_ms)
@@ -53,7 +55,7 @@ def carry_out(world: World) -> None:
     for at in range(state.launches):
         launch = world.launches[at]
         start(world, launch.partition, launch.slot, launch.rows)
-    if state.wish_ms < float("inf"):
+    if state.wish_ms < inf:
         wake_at(world, state.wish_ms)
 
 
@@ -80,7 +82,7 @@ def finish(world: World, partition: int) -> None:
     """A batch ended: learn from it, answer its requests."""
     state, one = world.state[0], world.partitions[partition]
     model, slot, rows, now_ms = one.model, one.slot, one.rows, state.now_ms
-    one.model, one.free_at_ms = -1, float("-inf")
+    one.model, one.free_at_ms = -1, -inf
     learn(world, slot, rows, now_ms - one.started_ms)
     done = world.executions[state.executions]
     state.executions += 1

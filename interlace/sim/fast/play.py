@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from interlace.engine.serving import _AFTER_MS as AFTER_MS
 from interlace.sim.fast import queues
 from interlace.sim.fast.admission import everyone, in_time
@@ -91,12 +93,12 @@ def wake(world: World) -> None:
     """Answer what is late, ask for the next wake, and every accelerator for its decision."""
     state = world.state[0]
     if state.wake_at_ms == state.now_ms:
-        state.wake_at_ms = float("inf")
-    next_ms = float("inf")
+        state.wake_at_ms = inf
+    next_ms = inf
     for index in range(len(world.models)):
         queues.expire(world, index, state.now_ms)
         next_ms = min(next_ms, queues.deadline_ms(world, index, 0))
-    if next_ms < float("inf"):
+    if next_ms < inf:
         wake_at(world, next_ms + AFTER_MS)
     for gpu in range(len(world.gpus)):
         world.asked[gpu] = gpu

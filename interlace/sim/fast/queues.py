@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from interlace.core.request import Outcome
@@ -26,7 +27,7 @@ def deadline_ms(world: World, model: int, place: int) -> float:
     """The deadline at that place, 0 for the head; infinite past the end."""
     at = world.models[model].first + place
     if at >= world.models[model].last:
-        return float("inf")
+        return inf
     return float(world.requests[world.queued[at]].deadline_ms)
 
 
@@ -35,7 +36,7 @@ def tail_ms(world: World, model: int) -> float:
     """The last deadline; infinite if nothing waits."""
     last = world.models[model].last
     if last == world.models[model].first:
-        return float("inf")
+        return inf
     return float(world.requests[world.queued[last - 1]].deadline_ms)
 
 
