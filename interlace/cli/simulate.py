@@ -37,6 +37,9 @@ _Load = Annotated[str, typer.Option(metavar="X[,X..]", help="Factors on every ra
 _Gpus = Annotated[
     int | None, typer.Option(help="A fixed number of GPUs; else the fewest the system plans for.")
 ]
+_Plan = Annotated[
+    Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
+]
 _Kind = Annotated[str | None, typer.Option(help=f"Another kind of GPU: {', '.join(KINDS)}.")]
 _Plot = Annotated[
     list[str] | None,
@@ -56,6 +59,7 @@ def simulate(
     seed: _Seed = 0,
     seeds: _Seeds = 1,
     gpus: _Gpus = None,
+    plan_file: _Plan = None,
     gpu: _Kind = None,
     plot: _Plot = None,
     jitter: _Jitter = False,
@@ -75,11 +79,13 @@ def simulate(
       interlace simulate examples/planning/nine.toml --plot tiles=tiles.svg --plot cdf=cdf.svg
     """
     positive({"--seconds": seconds, "--seeds": seeds, "--gpus": gpus})
+    if plan_file is not None and gpus is not None:
+        raise InputError("--plan says how many GPUs there are: --gpus does not go with it")
     pictures = drawings(plot or ())
     rows = _rows(system, systems, dispatcher)
     question = read_scenario(target, gpu)
     runs = [
-        Settings(seconds, one_load, one_seed, gpus, jitter)
+        Settings(seconds, one_load, one_seed, gpus, plan_file, jitter)
         for one_load in _loads(load)
         for one_seed in range(seed, seed + seeds)
     ]

@@ -77,6 +77,24 @@ def test_loads_seeds_and_pictures(tmp_path: Path) -> None:
     assert all(path.stat().st_size > 1_000 for path in pictures)
 
 
+def test_a_plan_that_was_kept_is_followed(tmp_path: Path) -> None:
+    scenario, kept = str(_folder(tmp_path)), str(tmp_path / "plan.json")
+    words = ["plan", scenario, "--system", "gpulet", "--save", kept]
+    assert CliRunner().invoke(build(words), words).exit_code == 0
+    words = [scenario, "--seconds", "1", "--system", "gpulet", "--json"]
+    assert json.loads(_run(*words, "--plan", kept)) == json.loads(_run(*words))
+    with pytest.raises(InputError, match="gpulet made it and nexus would serve it"):
+        _run(scenario, "--system", "nexus", "--plan", kept)
+    with pytest.raises(InputError, match="does not go with it"):
+        _run(scenario, "--gpus", "2", "--plan", kept)
+
+
+def test_bounds_stand_beside(tmp_path: Path) -> None:
+    (found,) = json.loads(_run(str(_folder(tmp_path)), "--seconds", "1", "--load", "3", "--json"))
+    assert 1 <= found["gpus_bound"] <= found["gpus"]
+    assert found["highest_load"] >= 3.0 * found["report"]["attainment"]
+
+
 def test_another_dispatcher(tmp_path: Path) -> None:
     found = json.loads(
         _run(str(_folder(tmp_path)), "--seconds", "1", "--dispatcher", "gpulet", "--json")

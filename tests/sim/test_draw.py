@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from interlace.sim.report.draw import _stacked as stacked
-from interlace.sim.report.draw import accelerators, against_load, latency_cdf, save, tiles
+from interlace.sim.report.draw import accelerators, against_load, by_model, latency_cdf, save, tiles
 from tests.sim.test_report import RECORD, RUNS
 
 
@@ -15,6 +15,7 @@ from tests.sim.test_report import RECORD, RUNS
 def test_every_drawing_is_written(tmp_path: Path, suffix: str) -> None:
     drawn = {
         "cdf": latency_cdf({"one": RECORD, "other": RECORD}),
+        "models": latency_cdf(by_model(RECORD)),
         "tiles": tiles(RECORD, 0.0, 50.0),
         "load": against_load({"one": [(10.0, 9.0), (20.0, 12.0)]}),
         "gpus": accelerators({"one": RECORD}),

@@ -12,7 +12,7 @@ import msgspec
 
 from interlace.cli.failure import InputError
 from interlace.cli.planning.pinned import Pinned
-from interlace.core.hardware import Gpu
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Partition, Plan
 from interlace.policy.base import System
 
@@ -47,6 +47,32 @@ def load(path: Path, gpu: Gpu, system: str) -> tuple[Partition, ...]:
         InputError: not a plan file, or one for another system or other hardware; what differs.
     """
     kept = _read(path)
+    _check_made_for(path, kept, gpu, system)
+    if len({part.gpu for part in kept.partitions}) > 1:
+        raise InputError(f"--plan {path}: it needs {len(kept.gpus)} accelerators, there is one")
+    shares = [part.share_pct for part in kept.partitions]
+    if not gpu.legal(shares):
+        raise InputError(f"--plan {path}: {gpu.kind} cannot be cut into {shares} %")
+    return tuple(replace(part, gpu=gpu.id) for part in kept.partitions)
+
+
+def load_fleet(path: Path, gpu: Gpu, system: str) -> tuple[Fleet, tuple[Partition, ...]]:
+    """The accelerators of a plan file, each like ``gpu``, and its partitions on them.
+
+    Raises:
+        InputError: not a plan file, or one for another system or other hardware; what differs.
+    """
+    kept = _read(path)
+    _check_made_for(path, kept, gpu, system)
+    fleet = Fleet(tuple(replace(gpu, id=name) for name in kept.gpus))
+    for one in fleet.gpus:
+        shares = [part.share_pct for part in kept.partitions if part.gpu == one.id]
+        if any(share not in gpu.shares_pct for share in shares):
+            raise InputError(f"--plan {path}: {gpu.kind} cannot be cut into {shares} %")
+    return fleet, tuple(kept.partitions)
+
+
+def _check_made_for(path: Path, kept: PlanFile, gpu: Gpu, system: str) -> None:
     if kept.system != system:
         raise InputError(
             f"--plan {path}: {kept.system} made it and {system} would serve it: "
@@ -56,12 +82,6 @@ def load(path: Path, gpu: Gpu, system: str) -> tuple[Partition, ...]:
         raise InputError(
             f"--plan {path}: it is for {kept.gpu_kind} and this is {gpu.kind}: plan again here"
         )
-    if len({part.gpu for part in kept.partitions}) > 1:
-        raise InputError(f"--plan {path}: it needs {len(kept.gpus)} accelerators, there is one")
-    shares = [part.share_pct for part in kept.partitions]
-    if not gpu.legal(shares):
-        raise InputError(f"--plan {path}: {gpu.kind} cannot be cut into {shares} %")
-    return tuple(replace(part, gpu=gpu.id) for part in kept.partitions)
 
 
 def followed(system: System, path: Path | None, gpu: Gpu) -> System:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Final
 
 from interlace.cli.failure import InputError
 from interlace.cli.planning.draw import check_suffix
 from interlace.cli.simulating.trial import Trial
-from interlace.sim.report.draw import accelerators, against_load, latency_cdf, save, tiles
+from interlace.sim.report import Report
+from interlace.sim.report.draw import (
+    accelerators,
+    against_load,
+    by_model,
+    latency_cdf,
+    save,
+    tiles,
+)
 
 #: What can be drawn, and of what.
 KINDS: Final = ("cdf", "tiles", "load", "gpus")
@@ -33,18 +42,29 @@ def drawings(texts: Sequence[str]) -> list[tuple[str, Path]]:
 
 
 def draw(kind: str, path: Path, trials: Sequence[Trial]) -> None:
-    """Draw runs: every system's, or for tiles the first one's beginning."""
-    records = {trial.system: trial.record for trial in trials}
+    """Draw runs: each system's first one, for tiles the beginning of the first of all.
+
+    Latency is drawn a line a model where there is one system; goodput is the mean of all seeds.
+    """
+    records = {trial.system: trial.record for trial in reversed(trials)}
     if kind == "cdf":
-        figure = latency_cdf(records)
+        figure = latency_cdf(records if len(records) > 1 else by_model(trials[0].record))
     elif kind == "tiles":
         figure = tiles(trials[0].record, 0.0, _TILES_MS)
     elif kind == "gpus":
         figure = accelerators(records)
     else:
-        points: dict[str, list[tuple[float, float]]] = {}
-        for trial in trials:
-            one = trial.report
-            points.setdefault(trial.system, []).append((one.offered_rps, one.goodput_rps))
-        figure = against_load(points)
+        figure = against_load(_goodput_rps(trials))
     save(figure, path)
+
+
+def _goodput_rps(trials: Sequence[Trial]) -> dict[str, list[tuple[float, float]]]:
+    """Offered and in time, means over seeds, of every system and load."""
+    runs: dict[tuple[str, float], list[Report]] = {}
+    for trial in trials:
+        runs.setdefault((trial.system, trial.settings.load), []).append(trial.report)
+    points: dict[str, list[tuple[float, float]]] = {}
+    for (system, _), reports in runs.items():
+        offered = mean(one.offered_rps for one in reports)
+        points.setdefault(system, []).append((offered, mean(one.goodput_rps for one in reports)))
+    return points

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from interlace import __version__
 from interlace.cli.failure import InputError
+from interlace.cli.planning.planfile import load_fleet
 from interlace.cli.planning.scenario import Scenario as Question
 from interlace.core.hardware import Fleet
 from interlace.core.kinds import fleet
-from interlace.core.plan import Demand, Plan
+from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profile
 from interlace.device.simulated import made_of
 from interlace.device.virtual.boards import physics_of
@@ -40,6 +41,7 @@ class Settings:
     load: float
     seed: int
     gpus: int | None = None
+    plan: Path | None = None  #: a file of ``interlace plan --save``, instead of planning
     jitter: bool = False
 
 
@@ -91,6 +93,9 @@ def planned(question: Question, system: System, settings: Settings) -> tuple[Fle
     made for the scenario's rates times the load.
     """
     demand = _at_load(question, settings)
+    if settings.plan is not None:
+        there, partitions = load_fleet(settings.plan, question.gpu, system.name.partition("+")[0])
+        return there, Plan(partitions, overlapping=_overlap(partitions, there))
     if settings.gpus is not None:
         whole = fleet(question.gpu, settings.gpus)
         return whole, system.planner(demand, whole, question.profiles, Plan())
@@ -99,6 +104,11 @@ def planned(question: Question, system: System, settings: Settings) -> tuple[Fle
     few = Fleet(tuple(gpu for gpu in largest.gpus if gpu.id in used) or largest.gpus[:1])
     cut = system.planner(demand, few, question.profiles, Plan())
     return few, cut if cut.overlapping or not used else plan
+
+
+def _overlap(partitions: Sequence[Partition], there: Fleet) -> bool:
+    shares = {gpu.id: [p.share_pct for p in partitions if p.gpu == gpu.id] for gpu in there.gpus}
+    return any(sum(of_one) > 100 for of_one in shares.values())
 
 
 def tried(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -40,15 +41,25 @@ def latency_cdf(records: Mapping[str, Record]) -> Figure:
     return figure
 
 
+def by_model(record: Record) -> Mapping[str, Record]:
+    """A run taken apart: each model's requests alone."""
+    models = sorted({one.model for one in record.served})
+    return {
+        model: replace(record, served=[one for one in record.served if one.model == model])
+        for model in models
+    }
+
+
 def tiles(record: Record, from_ms: float, until_ms: float) -> Figure:
     """What ran where, as in D-STACK's Figure 9: width is time, height is share, colour the model.
 
     Times are from the start of the measured span. Tiles are stacked from the bottom, each as low
-    as what runs beside it lets it lie.
+    as what runs beside it lets it lie. A dashed line is a model's SLO, counted from the left edge.
     """
     figure, axes = _figure(max(1, len(record.gpus)))
     models = sorted({run.model for run in record.executions})
     used = utilisation(record)
+    slos_ms = {one.model: one.deadline_ms - one.arrived_ms for one in record.served}
     for gpu, ax in zip(record.gpus, axes, strict=True):
         runs = [
             run
@@ -70,6 +81,10 @@ def tiles(record: Record, from_ms: float, until_ms: float) -> Figure:
         ax.set_xlim(from_ms, until_ms)
         ax.set_ylim(0, max(100, *(b + r.share_pct for r, b in _stacked(runs[:_MOST_TILES])), 100))
         _labels(ax, "ms", f"{gpu}: share %")
+        for model, slo_ms in slos_ms.items():
+            if model in models and from_ms + slo_ms < until_ms:
+                colour = _colour(models.index(model))
+                ax.axvline(from_ms + slo_ms, color=colour, linestyle="--", linewidth=0.8)
         ax.set_title(f"{gpu}: {100 * used[gpu]:.0f} % used over the run", fontsize=9)
     for index, model in enumerate(models):
         axes[0].plot([], [], color=_colour(index), linewidth=6, label=model)
