@@ -19,7 +19,7 @@ def compiled(function: F) -> F:
     """Machine code of a function, kept on disk between processes.
 
     Floating point stays in order (no ``fastmath``): results are the engine's to the last bit.
-    Infinity is written ``inf``, never ``float("inf")``: compiled, that parses its text at every call
-    and was 95 % of all time.
+    Infinity is written ``inf``, never ``float("inf")``: compiled, that parses its text at every
+    call and was 95 % of all time.
     """
     return cast(F, njit(cache=True, error_model="numpy")(function))
