@@ -14,7 +14,6 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.core.request import Outcome
 from interlace.device.simulated import Physics, made_of
-from interlace.policy.base import Planner
 from interlace.policy.catalog import system
 from interlace.sim.arrivals import Workload, mixed
 from interlace.sim.record import Record
@@ -80,16 +79,11 @@ def run(
     case: Case,
     seconds: float,
     workloads: Mapping[str, Workload] | None = None,
-    planner: Planner | None = None,
+    plan: Plan | None = None,
 ) -> Figures:
     """Play a catalog row; gaps are uniformly distributed (section 6.3) unless others are given."""
     demand = _demand(case)
     traffic = workloads or {m: Uniform(rate) for m, rate in case.rates_rps.items()}
-    plan = None
-    if planner is not None:
-        plan = planner(demand, case.gpus, case.profiles, Plan())
-    elif name in AT_KNEES:
-        plan = at_knees(case)
     scenario = Scenario(
         system(name),
         case.gpus,
@@ -97,12 +91,19 @@ def run(
         case.profiles,
         case.profiles,
         mixed(traffic, seconds, seed=6),
-        plan,
+        plan or planned(name, case),
         device=made_of(Physics()),
         warm_ms=1_000.0,
         epoch_ms=float("inf"),
     )
     return figures(simulate(scenario), case)
+
+
+def planned(name: str, case: Case) -> Plan:
+    """Table 6 for those that run at knees; else what the row's planner says."""
+    if name in AT_KNEES:
+        return at_knees(case)
+    return system(name).planner(_demand(case), case.gpus, case.profiles, Plan())
 
 
 def at_knees(case: Case) -> Plan:

@@ -1,0 +1,123 @@
+"""Figure 9: schedules of Alexnet, ResNet-50 and VGG-19 (a to c), and the ideal scheduler (d).
+
+python -m bench.papers.dstack.figure9
+
+9a to 9c: temporal sharing, the session without and with the dynamic fill. The use of the GPU counts
+every batch at its model's knee. Left open: the load; here 16 images of each model in an SLO (640,
+320 and 160/s), what one planned batch per SLO serves. The printed 44 and 60 % are what full slices
+and one full batch in each SLO come to: 44.3 and 59.5 % by Table 6.
+
+9d: three ConvNets, 100 us slots, every next kernel known. Left open: the kernels (here each has its
+model's knee; beside it, kernels that need more and less with the same sum), SLOs (twice the
+runtime), batches (single inferences), the load (all that a model alone could serve, of each).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+
+from bench.papers.dstack.convnets import ALIKE, SLOT_MS, case, kernels, slos_ms
+from bench.papers.dstack.published import (
+    BATCH,
+    CONVNETS,
+    DSTACK_OF_IDEAL,
+    DSTACK_PCT,
+    FIGURE_9_PCT,
+    IDEAL_PCT,
+    TABLE_6,
+)
+from bench.papers.dstack.show import Row, bars, options, report
+from bench.papers.dstack.trial import Figures, of_table_6, run
+from bench.papers.dstack.v100 import profiles
+from interlace.perf.slotted import Slotted, slotted
+from interlace.sim.record import Execution, Record
+from interlace.sim.report.draw import save, tiles
+
+MODELS = ("alexnet", "resnet50", "vgg19")
+_FROM_MS, _SHOWN_MS = 1_000.0, 200.0
+_SECONDS = 10.0
+OTHERS = ("temporal", "gslice", "dstack")
+
+
+def schedules(seconds: float) -> Mapping[str, Figures]:
+    """9a to 9c."""
+    rates = {m: BATCH * 1000.0 / TABLE_6[m].slo_ms for m in MODELS}
+    known = of_table_6(rates, profiles())
+    return {name: run(name, known, seconds) for name in FIGURE_9_PCT}
+
+
+def ideals(seconds: float) -> Mapping[str, Slotted]:
+    """9d's ideal, for kernels that are alike and for some that are not."""
+    slots = int(seconds * 1000.0 / SLOT_MS)
+    made = {"kernels at the model's knee": kernels(ALIKE), "kernels from 0.2 to 1.4": kernels()}
+    return {name: slotted(ones, slos_ms(), SLOT_MS, slots) for name, ones in made.items()}
+
+
+def convnets(seconds: float) -> Mapping[str, Figures]:
+    """9d's schedulers that run models whole."""
+    known = case({m: 1000.0 / run_ms for m, (_, run_ms) in CONVNETS.items()})
+    return {name: run(name, known, seconds) for name in OTHERS}
+
+
+def compared(
+    abc: Mapping[str, Figures], best: Mapping[str, Slotted], whole: Mapping[str, Figures]
+) -> list[Row]:
+    rows = [
+        Row(f"9{part}: {name}, use", FIGURE_9_PCT[name], found.used_pct, " %")
+        for part, (name, found) in zip("abc", abc.items(), strict=True)
+    ]
+    for name, one in best.items():
+        rows.append(Row(f"9d: ideal, {name}, use", IDEAL_PCT, 100 * one.ideal.utilisation, " %"))
+    published = {"dstack": DSTACK_PCT}
+    rows += [Row(f"9d: {n}, use", published.get(n), one.used_pct, " %") for n, one in whole.items()]
+    first = next(iter(best.values())).ideal.rates_rps
+    of_ideal = whole["dstack"].total_rps / sum(first.values())
+    rows.append(Row("9d: dstack / ideal, inferences", DSTACK_OF_IDEAL, of_ideal))
+    for name, rates in {
+        "ideal": first,
+        **{n: one.answered_rps for n, one in whole.items()},
+    }.items():
+        rows += [Row(f"9d: {name}, {m}", None, rate, "/s") for m, rate in rates.items()]
+    return rows
+
+
+def side_by_side(abc: Mapping[str, Figures]) -> Record:
+    """The three runs as one of three accelerators, every batch as high as its model's knee."""
+    first = next(iter(abc.values())).record
+    executions = [
+        _renamed(one, name)
+        for name, found in abc.items()
+        for one in found.record.executions
+        if one.started_ms < first.from_ms + _FROM_MS + _SHOWN_MS
+    ]
+    return Record(first.from_ms, first.until_ms, tuple(abc), first.served, executions, ())
+
+
+def _renamed(one: Execution, name: str) -> Execution:
+    return one._replace(gpu=name, share_pct=min(one.share_pct, TABLE_6[one.model].knee_pct))
+
+
+def main(arguments: list[str] | None = None, seconds: float = _SECONDS) -> list[Row]:
+    """Print, draw, and return the rows."""
+    out = options(__doc__).parse_args(arguments).out
+    abc, best, whole = schedules(seconds), ideals(seconds), convnets(seconds)
+    rows = compared(abc, best, whole)
+    ideal = next(iter(best.values())).ideal
+
+    def draw(figure: Figure) -> None:
+        series = {"ideal": [ideal.rates_rps[m] for m in CONVNETS]}
+        series |= {n: [found.answered_rps[m] for m in CONVNETS] for n, found in whole.items()}
+        bars(figure, list(CONVNETS), series, "inferences/s")
+
+    shown = tiles(side_by_side(abc), _FROM_MS, _FROM_MS + _SHOWN_MS)
+    for axes, (name, found) in zip(shown.axes, abc.items(), strict=False):
+        axes.set_title(f"{name}: {found.used_pct:.0f} % used", fontsize=9)
+        axes.set_ylabel("knees, %")
+    save(shown, out / "dstack-figure9abc.png")
+    return report(__doc__, rows, draw, "figure9d", arguments, (5.0, 3.0))
+
+
+if __name__ == "__main__":
+    main()
