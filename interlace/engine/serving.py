@@ -126,6 +126,8 @@ class Serving:
         commands: list[Command] = []
         next_ms = float("inf")
         for tenant in self._state.tenants.values():
+            if not tenant.queue.rows and not tenant.pools:
+                continue  # most, where there are many
             for place in tenant.places:
                 for request in place.expired(now_ms):
                     commands.append(self._expired(request, 0.0, now_ms))
@@ -238,8 +240,8 @@ class Serving:
         """Tenants with something queued that are hosted on this accelerator."""
         return [
             tenant
-            for tenant in self._state.tenants.values()
-            if tenant.waiting and any(host.gpu == gpu for host in tenant.hosts)
+            for tenant in self._state.homes.get(gpu, ())
+            if tenant.queue.rows or (tenant.pools and tenant.waiting)
         ]
 
     def _expire_hopeless(self, gpu: str, now_ms: float) -> list[Command]:
@@ -251,8 +253,8 @@ class Serving:
             if head is None:
                 continue
             fastest_ms = min(
-                tenant.belief.latency_ms(head.rows, host.share_pct, head.shape)
-                for host in tenant.hosts
+                tenant.belief.latency_ms(head.rows, share_pct, head.shape)
+                for share_pct in tenant.shares_pct
             )
             if source.next_deadline_ms >= now_ms + fastest_ms:
                 continue

@@ -33,6 +33,7 @@ class Tenant:
     belief: Belief
     caution: Caution
     hosts: list[Live] = field(default_factory=list)
+    shares_pct: tuple[int, ...] = ()  #: those of its hosts, each once
     pools: dict[str, Pool] = field(default_factory=dict)  #: by accelerator, where inputs are staged
     crashes_ms: list[float] = field(default_factory=list)
     aside: str | None = None  #: why it is not served
@@ -71,6 +72,11 @@ class State:
     short_since_ms: float | None = None  #: since when accelerators are waited for
     tenants: dict[str, Tenant] = field(default_factory=dict)
     lives: dict[str, Live] = field(default_factory=dict)
+    #: what ``rehost`` finds, so that a decision need not look for it: partitions and hosted models
+    #: of each accelerator, turns of each partition
+    here: dict[str, list[Live]] = field(default_factory=dict)
+    homes: dict[str, list[Tenant]] = field(default_factory=dict)
+    turns: dict[str, list[tuple[Slot, Tenant]]] = field(default_factory=dict)
     target: Plan = field(default_factory=Plan)
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
     starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
@@ -120,6 +126,24 @@ class State:
                 for slot in live.slots:
                     if slot.model in self.tenants:
                         self.tenants[slot.model].hosts.append(live)
+        self._look_round()
+
+    def _look_round(self) -> None:
+        """Enter who is where."""
+        self.here = {gpu.id: [] for gpu in self.fleet.gpus}
+        self.homes = {gpu.id: [] for gpu in self.fleet.gpus}
+        self.turns = {}
+        for live in self.lives.values():
+            self.here.setdefault(live.gpu, []).append(live)
+            self.turns[live.id] = [
+                (slot, self.tenants[slot.model])
+                for slot in live.slots
+                if slot.model in self.tenants
+            ]
+        for tenant in self.tenants.values():
+            tenant.shares_pct = tuple(dict.fromkeys(host.share_pct for host in tenant.hosts))
+            for gpu in dict.fromkeys(host.gpu for host in tenant.hosts):
+                self.homes.setdefault(gpu, []).append(tenant)
 
     def drop_from_target(self, model: str, partition: str | None = None) -> None:
         """Want a model no longer, in one partition or anywhere."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Demand, Elastic
+from interlace.core.plan import Demand, Elastic, Slot
 from interlace.engine.partitions import Live
 from interlace.engine.pool import Pool
 from interlace.engine.queues import Queue
 from interlace.engine.rates import Rates
 from interlace.engine.staging import Staging
 from interlace.engine.state import State
-from interlace.policy.base import Tally
+from interlace.policy.base import PartitionView, Tally
 
 
 class GpuView:
@@ -28,7 +28,7 @@ class GpuView:
 
     @property
     def partitions(self) -> Sequence[Live]:
-        return [live for live in self._state.lives.values() if live.gpu == self.gpu.id]
+        return self._state.here.get(self.gpu.id, ())
 
     @property
     def tallies(self) -> Mapping[str, Tally]:
@@ -37,6 +37,14 @@ class GpuView:
     def queue(self, model: str) -> Queue | Pool:
         tenant = self._state.tenants[model]
         return self._staging.source(tenant, self.gpu.id) if tenant.pools else tenant.queue
+
+    def queued(self, partition: PartitionView) -> Sequence[Slot]:
+        turns = self._state.turns[partition.id]
+        return [
+            slot
+            for slot, tenant in turns
+            if tenant.queue.rows or (tenant.pools and self.queue(slot.model).rows)
+        ]
 
     def waiting_rows(self, model: str) -> int:
         return self._staging.waiting_rows(self._state.tenants[model], self.gpu.id)

@@ -107,6 +107,13 @@ class View(Protocol):
         a row in the model's pool on this accelerator (E2bird section 5.1)."""
         ...
 
+    def queued(self, partition: PartitionView) -> Sequence[Slot]:
+        """Turns of a partition whose model may have something to launch, in plan order.
+
+        What is not here has nothing: with many models, most.
+        """
+        ...
+
     def waiting_rows(self, model: str) -> int:
         """Rows that wait here, whether or not they can be launched at this instant."""
         ...

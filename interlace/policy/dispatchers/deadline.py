@@ -19,7 +19,7 @@ class _Claim(NamedTuple):
     run_ms: float
     slot: Slot
     head: Request
-    sizes: Sizes
+    sizes: Sizes | None  #: where they were looked at already
 
     @property
     def latest_ms(self) -> float:
@@ -59,13 +59,15 @@ def _claims(
     """What may start here now, and when the first of those that wait for company must."""
     claims: list[_Claim] = []
     wake_ms = float("inf")
-    for slot in partition.slots:
+    alone = len(partition.slots) == 1  # who is not starts at once
+    for slot in view.queued(partition):
         queue = view.queue(slot.model)
         head, left = queue.head, queue.rows - taken.get(slot.model, 0)
         if head is None or left <= 0:
             continue
-        wanted = sizes(slot, partition, view)
-        latest_ms = _latest_ms(slot.model, head, left, wanted.least, partition, view)
+        wanted = sizes(slot, partition, view) if alone else None
+        least = wanted.least if wanted is not None else 1
+        latest_ms = _latest_ms(slot.model, head, left, least, partition, view)
         if now_ms < latest_ms:
             wake_ms = min(wake_ms, latest_ms)
             continue
@@ -103,11 +105,12 @@ def _launch(
     # A batch may grow as long as nobody else who waits here must begin before it ends.
     others_ms = min((c.latest_ms for c in claims if c is not first), default=float("inf"))
     queue = view.queue(first.model)
+    wanted = first.sizes or sizes(first.slot, partition, view)
     dropped = 0
     if not taken.get(first.model):
-        dropped = given_up(first.model, first.sizes.target, partition, view, now_ms)
+        dropped = given_up(first.model, wanted.target, partition, view, now_ms)
     end_ms = min(queue.deadline_ms(dropped), others_ms)
-    limit = max(first.sizes.limit, first.head.rows)
+    limit = max(wanted.limit, first.head.rows)
     rows = queue.batch_rows(limit) if not dropped else min(limit, queue.rows - dropped)
     budget_ms = end_ms - now_ms
     rows = rows_in_time(rows, first.model, first.head, partition, view, budget_ms)

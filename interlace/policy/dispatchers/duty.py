@@ -28,7 +28,9 @@ def duty(view: View, now_ms: float) -> Dispatch:
 
 def _turn(partition: PartitionView, view: View, taken: dict[str, int]) -> Launch | None:
     waiting = [
-        slot for slot in partition.slots if view.queue(slot.model).rows > taken.get(slot.model, 0)
+        slot
+        for slot in view.queued(partition)
+        if view.queue(slot.model).rows > taken.get(slot.model, 0)
     ]
     if not waiting:
         return None
