@@ -1,0 +1,86 @@
+"""Figure 12: four T4s, each with a model of its own, with all four in turns, or under D-STACK.
+
+python -m bench.papers.dstack.figure12
+
+Left open: knees and latencies on a T4 (Figure 3 shows some as curves). Knees are those of the
+primitives paper's section VI-B, for batches of 4 on a T4: 25, 25, 50 and 50 %. A batch of 16 takes
+twice the V100's time (half its SMs), and SLOs are twice Table 6's.
+3,800 requests/s are offered, all that the primitives paper's link brings to its T4s, in inverse
+proportion to the SLOs as in section 7. Throughput is what was answered, in time or late. A
+scheduler's T4s share the requests; exclusive models run in batches as they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+
+from bench.papers.dstack.published import BATCH, CLUSTER_GAIN, TABLE_6
+from bench.papers.dstack.show import Row, bars, report
+from bench.papers.dstack.trial import Case, Figures, run
+from bench.papers.dstack.v100 import profile
+from interlace.core.kinds import KINDS, fleet
+from interlace.core.plan import Partition, Plan, Slot
+
+MODELS = ("mobilenet", "alexnet", "resnet50", "vgg19")
+SCHEMES = ("exclusive", "temporal", "dstack", "interlace")
+KNEES_PCT = {"mobilenet": 25, "alexnet": 25, "resnet50": 50, "vgg19": 50}
+_SLOWER = 2.0
+_OFFERED_RPS = 3_800.0
+_SECONDS = 4.0
+
+
+def cluster() -> Case:
+    """Four T4s and all that the link brings."""
+    known = {m: profile(m, KNEES_PCT[m], TABLE_6[m].run_ms * _SLOWER, kind="t4") for m in MODELS}
+    slos = {m: TABLE_6[m].slo_ms * _SLOWER for m in MODELS}
+    whole = sum(1.0 / slo_ms for slo_ms in slos.values())
+    rates = {m: _OFFERED_RPS / slos[m] / whole for m in MODELS}
+    return Case(rates, known, KNEES_PCT, slos, fleet(KINDS["t4"], 4))
+
+
+def exclusive(case: Case) -> Plan:
+    """A T4 for each model."""
+    return Plan(
+        tuple(
+            Partition(f"{gpu.id}:0", gpu.id, 100, (Slot(m, BATCH, case.rates_rps[m]),))
+            for gpu, m in zip(case.gpus.gpus, MODELS, strict=True)
+        )
+    )
+
+
+def served(scheme: str, seconds: float) -> Figures:
+    """One run of a scheme."""
+    case = cluster()
+    if scheme == "exclusive":
+        return run("triton", case, seconds, plan=exclusive(case))
+    return run(scheme, case, seconds)
+
+
+def compared(found: Mapping[str, Figures]) -> list[Row]:
+    turns = found["temporal"]
+    rows = [
+        Row("dstack / temporal", CLUSTER_GAIN, found["dstack"].total_rps / turns.total_rps),
+        Row("temporal / exclusive (about)", 1.0, turns.total_rps / found["exclusive"].total_rps),
+        Row("interlace / dstack", None, found["interlace"].total_rps / found["dstack"].total_rps),
+    ]
+    for name, one in found.items():
+        rows += [Row(f"{name}: {m}", None, rps, "/s") for m, rps in one.answered_rps.items()]
+        rows.append(Row(f"{name}: missed", None, 100 * one.missed_of_all, " %"))
+    return rows
+
+
+def main(arguments: list[str] | None = None, seconds: float = _SECONDS) -> list[Row]:
+    """Print, draw, and return the rows."""
+    found = {scheme: served(scheme, seconds) for scheme in SCHEMES}
+
+    def draw(figure: Figure) -> None:
+        series = {name: [one.answered_rps[m] for m in MODELS] for name, one in found.items()}
+        bars(figure, list(MODELS), series, "images/s")
+
+    return report(__doc__, compared(found), draw, "figure12", arguments, (6.0, 3.0))
+
+
+if __name__ == "__main__":
+    main()
