@@ -26,6 +26,8 @@ from interlace.sim.run import simulate
 from interlace.sim.scenario import Scenario
 from interlace.sim.workload.renewal import Gamma
 
+#: A run is at least as long, whatever the rate: several of the longest SLOs.
+_LEAST_S: Final = 1.0
 #: Rows that only differ from another by leaving something out, and slow searches.
 _LEFT_OUT: Final = ("dstack-plain", "ideal", "tfserving-static", "nebird")
 
@@ -39,7 +41,7 @@ class Case:
     cv: float
     system: str
     seeds: int
-    seconds: float
+    requests: int
 
     @property
     def key(self) -> str:
@@ -56,10 +58,11 @@ def measure(case: Case) -> dict[str, Any]:
     world, row = _worlds()[case.world], system(case.system)
     demand = world.at(case.load * world.ceiling, case.cv)
     plan = row.planner(demand, world.fleet, world.profiles, Plan())
+    seconds = max(_LEAST_S, case.requests / sum(d.rate_rps for d in demand))
     runs = []
     for seed in range(case.seeds):
         workloads = {d.model: Gamma(d.rate_rps, case.cv) for d in demand}
-        arrivals = mixed(workloads, case.seconds, seed)
+        arrivals = mixed(workloads, seconds, seed)
         scenario = Scenario(
             row, world.fleet, demand, world.profiles, world.profiles, arrivals, plan
         )
@@ -77,14 +80,14 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def cases(
-    names: Sequence[str], systems: Sequence[str], loads: Sequence[float], seeds: int, seconds: float
+    names: Sequence[str], systems: Sequence[str], loads: Sequence[float], seeds: int, requests: int
 ) -> Iterator[Case]:
     """Worlds first, so that what is done is complete for some of them."""
     for name in names:
         for cv in (1.0, 4.0):
             for load in loads:
                 for one in systems:
-                    yield Case(name, load, cv, one, seeds, seconds)
+                    yield Case(name, load, cv, one, seeds, requests)
 
 
 def main() -> None:
@@ -96,7 +99,7 @@ def main() -> None:
     )
     parser.add_argument("--loads", nargs="+", type=float, default=[0.8])
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--requests", type=int, default=6_000, help="of a run, in all")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -104,7 +107,7 @@ def main() -> None:
     done: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     todo = [
         case
-        for case in cases(asked.worlds, asked.systems, asked.loads, asked.seeds, asked.seconds)
+        for case in cases(asked.worlds, asked.systems, asked.loads, asked.seeds, asked.requests)
         if case.key not in done
     ]
     with ProcessPoolExecutor(asked.processes) as pool:

@@ -17,14 +17,14 @@ def test_a_world_just_fits_at_its_ceiling() -> None:
 
 
 def test_a_case_has_one_run_a_seed() -> None:
-    found = measure(Case("D-STACK C-2", 0.3, 1.0, "interlace", 2, 0.5))
+    found = measure(Case("D-STACK C-2", 0.3, 1.0, "interlace", 2, 200))
     assert found["key"] == "D-STACK C-2|0.3|1|interlace"
     assert len(found["runs"]) == 2
     assert all(0 < run["goodput_rps"] <= run["offered_rps"] for run in found["runs"])
 
 
 def test_every_world_load_and_variation_meets_every_system() -> None:
-    made = list(cases(["w", "v"], ["a", "b"], [0.5, 0.9], 5, 1.0))
+    made = list(cases(["w", "v"], ["a", "b"], [0.5, 0.9], 5, 100))
     assert len({case.key for case in made}) == 16
 
 
