@@ -103,8 +103,7 @@ class View(Protocol):
     @property
     def tallies(self) -> Mapping[str, Tally]: ...
     def queue(self, model: str) -> QueueView:
-        """What can be launched here: all that waits, or, where inputs are staged, what stands in
-        a row in the model's pool on this accelerator (E2bird section 5.1)."""
+        """What can be launched: all that waits, or a row of staged inputs (E2bird section 5.1)."""
         ...
 
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
@@ -158,10 +157,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a batch of up to ``rows`` rows of ``model`` in ``partition`` now.
-
-    With ``padded_rows`` that many rows are executed, however few there are.
-    """
+    """Start a batch of up to ``rows`` rows now; ``padded_rows`` are executed, if they are more."""
 
     partition: str
     model: str

@@ -27,6 +27,7 @@ from interlace.policy.planners.nested import Nested
 from interlace.policy.planners.nexus import Nexus
 from interlace.policy.planners.patterns import Patterns
 from interlace.policy.planners.sidebyside import SideBySide
+from interlace.policy.planners.spread import spread
 from interlace.policy.planners.suited import Suited
 from interlace.policy.planners.together import together
 from interlace.policy.planners.whole import whole_packed
@@ -152,7 +153,7 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="e2bird",
             source="Cui et al., E2bird, TPDS 2021",
-            planner=Workers(Widest(E2bird()), searched_engine),
+            planner=Workers(spread, searched_engine),
             packer=E2bird(),
             dispatcher=elastic,
             admission=everyone,
@@ -164,7 +165,7 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="nebird",
             source="E2bird section 7.2, N-Ebird",
-            planner=Workers(Widest(E2bird()), naive_engine),
+            planner=Workers(spread, naive_engine),
             packer=E2bird(),
             dispatcher=naive_elastic,
             admission=everyone,
@@ -176,7 +177,7 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="tfserving",
             source="E2bird section 3.2, TensorFlow Serving, OPT_Wait",
-            planner=Widest(E2bird()),
+            planner=spread,
             packer=E2bird(),
             dispatcher=Waiting(),
             admission=everyone,
@@ -187,7 +188,7 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="tfserving-nowait",
             source="E2bird section 3.2, TensorFlow Serving, NO_Wait",
-            planner=Widest(E2bird()),
+            planner=spread,
             packer=E2bird(),
             dispatcher=Waiting(wait_ms=0.0),
             admission=everyone,
@@ -198,7 +199,7 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="tfserving-static",
             source="E2bird section 3.2, TensorFlow Serving, batches of one size",
-            planner=Widest(E2bird()),
+            planner=spread,
             packer=E2bird(),
             dispatcher=Waiting(padded=True),
             admission=everyone,

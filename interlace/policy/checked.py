@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
+from typing import Final
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profile, Profiles
 from interlace.perf.tables import Tables
+
+#: Accelerator time that a model of unknown rate is taken to want.
+_UNKNOWN_SHARE: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,15 @@ def checked(demand: Sequence[Demand], fleet: Fleet, tables: Tables, waits: float
         elif one.rate_rps > 0:
             wanted.append(one)
     return Checked(tuple(wanted), unserved, reasons)
+
+
+def known_rate(one: Demand, tables: Tables) -> Demand:
+    """A rate of zero is an unknown one; what cannot be looked up is left to be refused."""
+    profile = tables.profiles.get(one.model)
+    if one.rate_rps != 0 or profile is None or not profile.points:
+        return one
+    alone_ms = tables.surface(one.model).latency_ms(1, 100)
+    return replace(one, rate_rps=1000.0 * _UNKNOWN_SHARE / alone_ms if alone_ms > 0 else 1.0)
 
 
 def _figures(one: Demand) -> str:

@@ -8,6 +8,7 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Point, Profile
 from interlace.policy.planners.e2bird import E2bird
+from interlace.policy.planners.spread import spread
 
 
 def _profile(model: str, row_ms: float) -> Profile:
@@ -54,3 +55,26 @@ def test_a_busy_model_has_several_engines_and_the_rest_is_said() -> None:
 def test_notes_name_the_workers_of_n_ebird() -> None:
     plan = E2bird()([Demand("small", 10.0, 34.0, 32)], _fleet(1), PROFILES, Plan())
     assert plan.notes == ("small: workers of 1, 1, 2, 4, 8, 16 rows",)
+
+
+def test_the_whole_fleet_is_used_and_the_most_work_has_most_of_it() -> None:
+    demand = [Demand("small", 100.0, 100.0), Demand("large", 100.0, 200.0)]
+    plan = spread(demand, _fleet(3), PROFILES, Plan())
+    assert {p.gpu for p in plan.partitions} == {"g0", "g1", "g2"}
+    assert len(_hosts(plan, "large")) == 2 and len(_hosts(plan, "small")) == 1
+    rates = {s.model: 0.0 for p in plan.partitions for s in p.slots}
+    for p in plan.partitions:
+        for slot in p.slots:
+            rates[slot.model] += slot.rate_rps
+    assert plan.headroom is not None and plan.headroom > 1
+    assert rates == pytest.approx(dict.fromkeys(rates, 100.0 * plan.headroom))
+
+
+def test_too_much_work_is_served_in_equal_parts() -> None:
+    demand = [Demand("small", 5_000.0, 100.0), Demand("large", 5_000.0, 200.0)]
+    plan = spread(demand, _fleet(1), PROFILES, Plan())
+    assert plan.headroom is not None and 0 < plan.headroom < 1
+    assert plan.unserved_rps == pytest.approx(
+        dict.fromkeys(("small", "large"), 5_000.0 * (1 - plan.headroom))
+    )
+    assert set(_hosts(plan, "small")) == set(_hosts(plan, "large")) == {"g0"}

@@ -24,8 +24,7 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.policy.base import System
 from interlace.policy.catalog import system
 from interlace.policy.dispatchers.waiting import Waiting
-from interlace.policy.planners.e2bird import E2bird
-from interlace.policy.planners.widest import Widest
+from interlace.policy.planners.spread import spread
 from interlace.policy.planners.workers import Searched, Workers, naive_engine
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.run import simulate
@@ -54,7 +53,7 @@ def ebird(model: str, enhanced: bool) -> Entrant:
     """N-Ebird, or E-Ebird with a search on the streams' law."""
     make = Searched(STREAMS.measure) if enhanced else naive_engine
     row = system("e2bird" if enhanced else "nebird")
-    planner = Workers(Widest(E2bird()), make)
+    planner = Workers(spread, make)
     demand = [Demand(model, 100.0, QOS_MS, MAX_BATCH)]
     plan = planner(demand, fleet(GPU, 1), {model: profile(model)}, Plan())
     return Entrant(row, plan, ebird_gpu)

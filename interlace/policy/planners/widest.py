@@ -11,10 +11,8 @@ from interlace.core.profile import Profiles
 from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
-from interlace.policy.checked import checked
+from interlace.policy.checked import checked, known_rate
 
-#: Accelerator time that a model of unknown rate is taken to want.
-_UNKNOWN_SHARE = 0.02
 #: A rate that asks only whether the SLO can be met at all.
 _TRICKLE_RPS = 0.01
 
@@ -40,7 +38,7 @@ class Widest:
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
         tables = Tables(profiles)
-        asked = checked([_with_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
+        asked = checked([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
         wanted = asked.wanted
         servable = [d for d in wanted if not self._hopeless(d, fleet, profiles, current)]
         factor = self._largest(servable, fleet, profiles, current)
@@ -77,15 +75,6 @@ class Widest:
             else:
                 low = middle
         return low
-
-
-def _with_rate(one: Demand, tables: Tables) -> Demand:
-    """A rate of zero is an unknown one; what cannot be looked up is left to be refused."""
-    profile = tables.profiles.get(one.model)
-    if one.rate_rps != 0 or profile is None or not profile.points:
-        return one
-    alone_ms = tables.surface(one.model).latency_ms(1, 100)
-    return replace(one, rate_rps=1000.0 * _UNKNOWN_SHARE / alone_ms if alone_ms > 0 else 1.0)
 
 
 def _scaled(demand: Sequence[Demand], factor: float) -> list[Demand]:

@@ -71,7 +71,8 @@ class Workers:
 
     The workers of an accelerator are partitions of all of it: they overlap. They share the weights
     (section 6.2); where memory is short for all their activations, the largest are left out.
-    Accelerators whose partitions have walls, as MIG's do, cannot overlap: there models take turns.
+    Accelerators whose partitions have walls, as MIG's do, cannot overlap: there models take turns,
+    a row at a time.
     """
 
     placement: Planner

@@ -1,0 +1,102 @@
+"""Models over whole accelerators, as evenly as their work allows: where E2bird's engines stand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.perf.memory import holds
+from interlace.perf.tables import Tables
+from interlace.policy.checked import checked, known_rate
+
+_WHOLE: Final = 100
+
+
+@dataclass(slots=True, eq=False)
+class _Home:
+    """One accelerator and the models on it."""
+
+    gpu: Gpu
+    models: list[str]
+    load: float = 0.0
+
+
+def spread(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    """Every model on one accelerator, the most work first to where there is least; all are used.
+
+    Accelerators that stay empty go to the models with the most work for each that they have. Work
+    is rate over the best throughput alone: batches of all models share an accelerator in time, so
+    what fits is work of 1. Rates in the plan are those asked for times ``headroom``, the largest
+    factor that fits; the paper has one model an accelerator (section 8) and leaves this open.
+    """
+    tables = Tables(profiles)
+    asked = checked([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
+    work = {one.model: one.rate_rps / _best_rps(one, tables) for one in asked.wanted}
+    homes = [_Home(gpu, []) for gpu in fleet.gpus]
+    homeless = _settle(work, homes, profiles)
+    _fill(work, homes, profiles)
+    hosts = {name: [home for home in homes if name in home.models] for name in work}
+    factor = 1.0 / max((home.load for home in homes if home.load > 0), default=1.0)
+    rate_rps = {one.model: one.rate_rps for one in asked.wanted}
+    partitions = tuple(
+        Partition(f"{home.gpu.id}:0", home.gpu.id, _WHOLE, slots)
+        for home in homes
+        if (slots := tuple(_slot(n, rate_rps[n] * factor, hosts[n]) for n in home.models))
+    )
+    lost = {name: rate_rps[name] for name in homeless}
+    reasons = dict.fromkeys(homeless, "it does not fit in memory beside the others")
+    if factor < 1.0 - 1e-9:
+        short = {n: rate * (1 - factor) for n, rate in rate_rps.items() if n not in lost}
+        reasons |= dict.fromkeys(short, "the accelerators are full")
+        lost |= short
+    plan = asked.plan(partitions, lost, reasons)
+    return Plan(plan.partitions, plan.unserved_rps, plan.reasons, headroom=factor)
+
+
+def _slot(model: str, rate_rps: float, hosts: Sequence[_Home]) -> Slot:
+    return Slot(model, 1, rate_rps / len(hosts))
+
+
+def _best_rps(one: Demand, tables: Tables) -> float:
+    """The highest throughput of batches that end within the SLO."""
+    latency = tables.surface(one.model)
+    most = latency.largest_batch(one.slo_ms, _WHOLE, one.max_batch)
+    return max(latency.throughput_rps(batch, _WHOLE) for batch in range(1, max(1, most) + 1))
+
+
+def _settle(work: dict[str, float], homes: Sequence[_Home], profiles: Profiles) -> list[str]:
+    """A home for each model; those that no memory holds."""
+    homeless: list[str] = []
+    for name in sorted(work, key=lambda model: (-work[model], model)):
+        there = [home for home in homes if _remembered(home, name, profiles)]
+        if not there:
+            homeless.append(name)
+            continue
+        home = min(there, key=lambda one: one.load)
+        home.models.append(name)
+        home.load += work[name]
+    return homeless
+
+
+def _fill(work: dict[str, float], homes: Sequence[_Home], profiles: Profiles) -> None:
+    """Use the accelerators that nobody has."""
+    copies = {name: sum(name in home.models for home in homes) for name in work}
+    for empty in (home for home in homes if not home.models):
+        fitting = [n for n, count in copies.items() if count and _remembered(empty, n, profiles)]
+        if not fitting:
+            continue
+        name = max(fitting, key=lambda model: (work[model] / copies[model], model))
+        for home in homes:
+            if name in home.models:
+                home.load -= work[name] / copies[name] - work[name] / (copies[name] + 1)
+        copies[name] += 1
+        empty.models.append(name)
+        empty.load = work[name] / copies[name]
+
+
+def _remembered(home: _Home, model: str, profiles: Profiles) -> bool:
+    return holds(home.gpu, [(_WHOLE, [*home.models, model])], profiles)
