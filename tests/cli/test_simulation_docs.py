@@ -1,0 +1,77 @@
+"""What docs/simulation.md shows works as it is written there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from interlace.cli.main import build
+from interlace.sim.report.figures import ModelFigures, Report
+from interlace.sim.report.latency import Latency
+from interlace.sim.workload.parse import KINDS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "simulation.md").read_text()
+FENCES = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+LINES = "".join(FENCES).splitlines()
+SIMULATIONS = [line for line in LINES if line.startswith("interlace simulate ")]
+REPLAYS = [line for line in LINES if line.startswith("interlace replay ")]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    return tmp_path
+
+
+def ran(line: str, *more: str) -> str:
+    words = [*shlex.split(line)[1:], *more]
+    found = CliRunner().invoke(build(words), words)
+    assert found.exit_code == 0, found.stderr + str(found.exception)
+    return found.stdout
+
+
+@pytest.mark.parametrize("line", SIMULATIONS)
+def test_simulations_run(line: str, here: Path) -> None:
+    ran(re.sub(r"--seconds \d+", "--seconds 0.5", line))
+    drawn = re.findall(r"--plot \w+=(\S+)|--log (\S+)", line)
+    assert all((here / (plot or log)).stat().st_size > 1000 for plot, log in drawn)
+
+
+def test_replays_run(here: Path) -> None:
+    (made,) = [line for line in SIMULATIONS if "--log run.log" in line]
+    ran(made.replace("--seconds 3", "--seconds 1"))
+    assert len(REPLAYS) >= 3
+    told = [ran(line) for line in REPLAYS]
+    assert "the replay gives the same commands at every event" in told[0]
+    assert "to be answered by" in told[1]
+    assert json.loads(told[2])["requests"] > 100
+
+
+def test_there_are_commands() -> None:
+    assert len(SIMULATIONS) >= 4
+
+
+def test_every_key_is_named(here: Path) -> None:
+    (run,) = json.loads(ran(SIMULATIONS[0].partition(" --plot")[0], "--json"))
+    keys = {
+        *run,
+        *(field.name for kind in (Report, ModelFigures, Latency) for field in fields(kind)),
+    }
+    missing = {key for key in keys if f"`{key}`" not in PAGE}
+    assert not missing
+    assert set(run["report"]) == {field.name for field in fields(Report)}
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_workload_is_named(kind: str) -> None:
+    assert f"`{kind}`" in PAGE
+    for key in KINDS[kind][0]:
+        assert f"`{key}`" in PAGE
