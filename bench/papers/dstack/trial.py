@@ -80,6 +80,7 @@ def run(
     seconds: float,
     workloads: Mapping[str, Workload] | None = None,
     plan: Plan | None = None,
+    physics: Physics | None = None,
 ) -> Figures:
     """Play a catalog row; gaps are uniformly distributed (section 6.3) unless others are given."""
     demand = _demand(case)
@@ -92,7 +93,7 @@ def run(
         case.profiles,
         mixed(traffic, seconds, seed=6),
         plan or planned(name, case),
-        device=made_of(Physics()),
+        device=made_of(physics or Physics()),
         warm_ms=1_000.0,
         epoch_ms=float("inf"),
     )

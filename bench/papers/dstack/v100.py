@@ -52,9 +52,17 @@ def dnn(knee_pct: float, run_ms: float, units: int = V100.units) -> Dnn:
 
 @cache
 def profile(
-    model: str, knee_pct: int, run_ms: float, gain: float = 0.0, kind: str = "v100"
+    model: str,
+    knee_pct: int,
+    run_ms: float,
+    gain: float = 0.0,
+    kind: str = "v100",
+    steep: float = 0.0,
 ) -> Profile:
-    """Latencies of 1 to 32 rows at every share that the GPU can be cut into."""
+    """Latencies of 1 to 32 rows at every share that the GPU can be cut into.
+
+    Below the knee a row costs (knee / share) to the power ``steep`` more share times time.
+    """
     gpu = KINDS[kind]
     one = dnn(knee_pct, run_ms, gpu.units)
     row_pct_ms = knee_pct * run_ms / BATCH
@@ -63,12 +71,15 @@ def profile(
         sms = max(1, round(min(share, knee_pct) * gpu.units / 100.0))
         saved = gain * max(0, share - knee_pct) / (100 - knee_pct)
         for batch in _BATCHES:
-            least_ms = row_pct_ms * batch / min(share, knee_pct)
+            used_pct = min(share, knee_pct)
+            least_ms = row_pct_ms * batch / used_pct * (knee_pct / used_pct) ** steep
             ms = max(one.latency_ms(sms, batch), least_ms) * (1.0 - saved)
             points[batch, share] = Point(ms, ms, ms, 1)
     return Profile(model, "table 6", kind, _WEIGHTS_BYTES, _WEIGHTS_BYTES, points)
 
 
-def profiles(gain: float = 0.0) -> dict[str, Profile]:
+def profiles(gain: float = 0.0, steep: float = 0.0) -> dict[str, Profile]:
     """The eight models of Table 6."""
-    return {m: profile(m, one.knee_pct, one.run_ms, gain) for m, one in TABLE_6.items()}
+    return {
+        m: profile(m, one.knee_pct, one.run_ms, gain, steep=steep) for m, one in TABLE_6.items()
+    }
