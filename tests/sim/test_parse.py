@@ -9,10 +9,11 @@ import pytest
 
 from interlace.sim.workload.changing import Diurnal, Mmpp, Ramp, Steps
 from interlace.sim.workload.parse import KINDS, WorkloadError, workload
-from interlace.sim.workload.recorded import Counts, Replayed
+from interlace.sim.workload.recorded import Counts, Refitted, Replayed
 from interlace.sim.workload.renewal import Gamma
 from interlace.sim.workload.spacing import Steady, Uniform
 
+WINDOWS = Refitted(((1.0, 1.0), (0.5, 1.0), (0.5, 1.0)), 2.0)
 GOOD: dict[str, tuple[dict[str, object], object]] = {
     "poisson": ({}, Gamma(50.0)),
     "gamma": ({"cv": 4}, Gamma(50.0, 4.0)),
@@ -23,6 +24,7 @@ GOOD: dict[str, tuple[dict[str, object], object]] = {
     "mmpp": ({"states": [[10, 1], [90, 0.2]]}, Mmpp(((10.0, 1.0), (90.0, 0.2)))),
     "ramp": ({"rates_rps": [10, 20], "every": 30}, Ramp((10.0, 20.0), 30)),
     "azure": ({"file": "azure.csv", "function": "f"}, Counts((60, 120), scale=50.0 / 1.5)),
+    "azure-2021": ({"file": "calls.csv", "part": "1/1", "window_s": 2}, WINDOWS),
     "trace": ({"file": "own.csv", "model": "a"}, None),
 }
 
@@ -30,6 +32,9 @@ GOOD: dict[str, tuple[dict[str, object], object]] = {
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "azure.csv").write_text("HashFunction,1,2\nf,60,120\n")
+    (tmp_path / "many.csv").write_text("HashFunction,1,2\nf,1,2\ng,60,0\nh,5,5\n")
+    calls = "func,end_timestamp,duration\nf,1,1\ng,3,1\nf,2,1\nf,5,1\n"
+    (tmp_path / "calls.csv").write_text(calls)
     (tmp_path / "own.csv").write_text("time_ms,model\n1,a\n9,a\n")
     return tmp_path
 
@@ -52,6 +57,38 @@ def test_without_a_table_the_demand_says_it(folder: Path) -> None:
     assert workload({}, "m", 50.0, 2.0, folder) == Gamma(50.0, 2.0)
 
 
+def test_more_that_a_ramp_can_be(folder: Path) -> None:
+    table = {"kind": "ramp", "rates_rps": [10, 20], "every": [150, 250], "random_gaps": True}
+    assert workload(table, "m", 1.0, 1.0, folder) == Ramp((10.0, 20.0), (150, 250), True)
+
+
+def _azure(part: str, folder: Path, **more: object) -> Counts:
+    made = workload({"kind": "azure", "file": "many.csv", "part": part, **more}, "m", 5, 1, folder)
+    assert isinstance(made, Counts)
+    return made
+
+
+def test_parts_of_a_trace_by_minute_are_folded_by_volume(folder: Path) -> None:
+    """g, h and f by volume: two models get g and f, and h."""
+    assert _azure("1/2", folder).counts == (61, 2)
+    assert _azure("2/2", folder).counts == (5, 5)
+    assert _azure("2/2", folder).scale == pytest.approx(60.0)  # 5 rps of 10 requests in 120 s
+    parts = [_azure(part, folder, total_rps=20.0) for part in ("1/2", "2/2")]
+    assert sum(sum(one.counts) * one.scale for one in parts) / 120.0 == pytest.approx(20.0)
+    fast = _azure("1/2", folder, total_rps=20.0, speed=4.0)
+    assert fast.scale == pytest.approx(parts[0].scale / 4.0)  # requests/s as they are played
+
+
+def test_parts_of_a_trace_by_invocation_are_taken_in_turn(folder: Path) -> None:
+    table = {"kind": "azure-2021", "file": "calls.csv"}
+    times = [
+        workload(table | more, "m", 1.0, 1.0, folder)(9.0, np.random.default_rng(0)).tolist()
+        for more in ({"part": "1/2"}, {"part": "2/2"}, {"part": "1/1"}, {"function": "g"}, {})
+    ]
+    f, g = [0.0, 1000.0, 4000.0], [2000.0]
+    assert times == [f, g, sorted(f + g), g, f]
+
+
 @pytest.mark.parametrize(
     ("table", "words"),
     [
@@ -61,12 +98,24 @@ def test_without_a_table_the_demand_says_it(folder: Path) -> None:
         ({"kind": "gamma", "rate_rps": "many"}, "rate_rps: expected a number"),
         ({"kind": "steps", "steps": [[5, 1], [0, 2]]}, "steps: expected ascending"),
         ({"kind": "steps", "steps": [[5]]}, r"steps\[0\]: expected"),
-        ({"kind": "mmpp"}, "states: expected a list"),
+        ({"kind": "mmpp"}, "states: it is missing"),
+        ({"kind": "mmpp", "states": []}, "states: expected a list"),
         ({"kind": "ramp", "rates_rps": [0]}, "rates_rps: expected"),
-        ({"kind": "diurnal", "low_rps": 1}, "high_rps: expected"),
+        ({"kind": "diurnal", "low_rps": 1}, "high_rps: it is missing"),
         ({"kind": "azure", "file": "azure.csv", "function": "g"}, "function: 'g' is not among"),
         ({"kind": "trace", "file": "own.csv"}, "model: 'm' is not among"),
-        ({"kind": "trace"}, "file: expected a path"),
+        ({"kind": "trace"}, "file: it is missing"),
+        ({"kind": "trace", "file": 3}, "file: expected a path"),
+        ({"kind": "gamma", "rate_rps": float("nan")}, "rate_rps: expected a number"),
+        ({"kind": "mmpp", "states": [[1, 0]]}, "states: expected stays above 0"),
+        ({"kind": "steps", "steps": [[0, -1]]}, r"steps\[0\]: expected"),
+        ({"kind": "steps", "steps": [[0, 1], [0, 2]]}, "steps: expected ascending"),
+        ({"kind": "ramp", "rates_rps": [1], "every": [1.5]}, "every: expected whole numbers"),
+        ({"kind": "ramp", "rates_rps": [1], "every": []}, "every: expected whole numbers"),
+        ({"kind": "ramp", "rates_rps": [1], "random_gaps": 1}, "random_gaps: expected true or"),
+        ({"kind": "diurnal", "low_rps": 9, "high_rps": 1, "period_s": 1}, "low_rps: expected at"),
+        ({"kind": "azure", "file": "azure.csv", "part": "3/2"}, 'part: expected such as "2/9"'),
+        ({"kind": "azure-2021", "file": "calls.csv", "function": "G"}, "did you mean|not among"),
     ],
 )
 def test_errors_name_the_key(table: dict[str, object], words: str, folder: Path) -> None:

@@ -28,8 +28,8 @@ from interlace.sim.record import Record
 from interlace.sim.report import Report, report
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Scenario
+from interlace.sim.workload.files import TraceError
 from interlace.sim.workload.parse import WorkloadError, workload
-from interlace.sim.workload.recorded import TraceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +116,20 @@ def tried(
     system: System,
     arrivals: Arrivals,
     settings: Settings,
+    made: tuple[Fleet, Plan],
     log: Path | None = None,
     on_progress: Callable[[float], None] = lambda part: None,
 ) -> Trial:
-    """Plan, play the trace, and report; the plan is kept for the whole run, its events in ``log``.
+    """Play the trace and report; the plan ``made`` is kept for the whole run, its events in ``log``.
 
     Raises:
         OSError: the log cannot be written.
     """
-    gpus, plan = planned(question, system, settings)
+    gpus, plan = made
     scenario = Scenario(
         system,
         gpus,
-        question.demand,
+        _at_load(question, settings),
         belief=question.profiles,
         truth=_truth(question),
         arrivals=arrivals,

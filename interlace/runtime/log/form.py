@@ -107,6 +107,19 @@ def decode(entry: bytes, begun: Mapping[Key, Run | Stage]) -> tuple[float, int, 
     return now_ms, commands, _event(kind, fields, begun)
 
 
+def arrival(entry: bytes) -> Request | None:
+    """The request of an entry that is an arrival, else none: for those who want the traffic only.
+
+    Raises:
+        ValueError: it is no entry.
+    """
+    try:
+        _, _, kind, *fields = _UNTYPED.decode(entry)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"no entry of an event log: {error}") from None
+    return _request(fields) if kind == _ARRIVED else None
+
+
 def digest(commands: Sequence[Command]) -> int:
     """A number that equal commands share, 0 for none; of requests their ids count, not tensors."""
     return crc32(_ENCODE([_told(one) for one in commands])) if commands else 0
@@ -143,9 +156,7 @@ def _finished(event: Finished) -> tuple[object, ...]:
 def _event(kind: int, fields: Sequence[Any], begun: Mapping[Key, Run | Stage]) -> Event:
     match kind:
         case 0:
-            number, model, arrived_ms, deadline_ms, rows, shape, priority = fields
-            shape = _hashable(shape)
-            return Arrived(Request(number, model, arrived_ms, deadline_ms, rows, shape, priority))
+            return Arrived(_request(fields))
         case 1:
             batch, outputs, failure, timing = fields
             work = _begun(batch, begun)
@@ -168,6 +179,12 @@ def _event(kind: int, fields: Sequence[Any], begun: Mapping[Key, Run | Stage]) -
                 raise ValueError(f"an event of the unknown kind {kind}: a newer version wrote it")
             plain: Event = _DECODERS[_PLAIN[kind]].decode(fields[0])
             return plain
+
+
+def _request(fields: Sequence[Any]) -> Request:
+    number, model, arrived_ms, deadline_ms, rows, shape, priority = fields
+    shape = _hashable(shape)
+    return Request(number, model, arrived_ms, deadline_ms, rows, shape, priority)
 
 
 def _begun(key: Key, begun: Mapping[Key, Run | Stage]) -> Run | Stage:

@@ -86,24 +86,27 @@ class Mmpp:
 
 @dataclass(frozen=True, slots=True)
 class Ramp:
-    """E2bird's load (section 3.2): the rate rises by a step every ``every`` requests, up and down.
+    """E2bird's load: one rate after another, each for so many requests, then from the first again.
 
-    Gaps are even within a step, or exponential if ``random_gaps``. After the last rate it begins
-    again with the first.
+    Section 3.2 raises the rate every 150 requests; section 8 has 150 at a low and 250 at a high
+    rate, which is ``every=(150, 250)``. Gaps are even within a step, or exponential if
+    ``random_gaps``.
     """
 
     rates_rps: Sequence[float]
-    every: int = 150
+    every: int | Sequence[int] = 150
     random_gaps: bool = False
 
     def __call__(self, seconds: float, random: np.random.Generator) -> Times:
-        pieces: list[Times] = []
+        pieces: list[Times] = [np.empty(0)]
+        counts = (self.every,) if isinstance(self.every, int) else self.every
         at_ms, turn = 0.0, 0
         while at_ms < seconds * 1000.0:
+            count = counts[turn % len(counts)]
             gap_ms = 1000.0 / self.rates_rps[turn % len(self.rates_rps)]
-            gaps = np.full(self.every, gap_ms)
+            gaps = np.full(count, gap_ms)
             if self.random_gaps:
-                gaps = random.exponential(gap_ms, self.every)
+                gaps = random.exponential(gap_ms, count)
             piece = at_ms + np.cumsum(gaps)
             pieces.append(piece)
             at_ms, turn = float(piece[-1]), turn + 1

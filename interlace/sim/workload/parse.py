@@ -1,118 +1,129 @@
-"""A workload from the few words of a scenario file."""
+"""A workload from the few words of a scenario file (docs/workloads.md)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from interlace.sim.arrivals import Workload
 from interlace.sim.workload.changing import Diurnal, Mmpp, Ramp, Steps
-from interlace.sim.workload.recorded import Counts, Replayed, azure_counts, own_times
+from interlace.sim.workload.files import azure_counts, azure_invocations, own_times
+from interlace.sim.workload.mapping import folded, merged, refitted
+from interlace.sim.workload.recorded import Counts, Replayed
 from interlace.sim.workload.renewal import Gamma
 from interlace.sim.workload.spacing import Steady, Uniform
+from interlace.sim.workload.table import Table, WorkloadError
+
+__all__ = ["KINDS", "WorkloadError", "workload"]
+
+Make = Callable[[Table], Workload]
 
 
-class WorkloadError(ValueError):
-    """A table that is no workload: which key, what is there, what was expected."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """A TOML table, the model it is of, its planned rate, and where its files lie."""
-
-    keys: Mapping[str, object]
-    model: str
-    rate_rps: float
-    cv: float
-    folder: Path
-
-    def number(self, key: str, default: float | None = None) -> float:
-        value = self.keys.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-            raise WorkloadError(f"{key}: expected a number of 0 or more, found {value!r}")
-        return float(value)
-
-    def positive(self, key: str, default: float | None = None) -> float:
-        value = self.number(key, default)
-        if value <= 0:
-            raise WorkloadError(f"{key}: expected a number above 0, found {value:g}")
-        return value
-
-    def pairs(self, key: str, what: str) -> tuple[tuple[float, float], ...]:
-        value = self.keys.get(key)
-        if not isinstance(value, list) or not value:
-            raise WorkloadError(f"{key}: expected a list of [{what}], found {value!r}")
-        pairs: list[tuple[float, float]] = []
-        for place, one in enumerate(value):
-            numbers = isinstance(one, list) and all(isinstance(n, (int, float)) for n in one)
-            if not numbers or len(one) != 2:
-                raise WorkloadError(f"{key}[{place}]: expected [{what}], found {one!r}")
-            pairs.append((float(one[0]), float(one[1])))
-        return tuple(pairs)
-
-    def file(self) -> Path:
-        value = self.keys.get("file")
-        if not isinstance(value, str):
-            raise WorkloadError(f"file: expected a path, found {value!r}")
-        return self.folder / value
-
-
-def _steps(table: _Table) -> Workload:
+def _steps(table: Table) -> Workload:
     steps = table.pairs("steps", "second, requests per second")
-    if list(steps) != sorted(steps):
+    if [at_s for at_s, _ in steps] != sorted({at_s for at_s, _ in steps}):
         raise WorkloadError("steps: expected ascending seconds")
     return Steps(steps)
 
 
-def _ramp(table: _Table) -> Workload:
-    rates = table.keys.get("rates_rps")
-    if not isinstance(rates, list) or not rates or not all(_above_0(one) for one in rates):
-        raise WorkloadError(f"rates_rps: expected a list of numbers above 0, found {rates!r}")
-    return Ramp(tuple(float(one) for one in rates), int(table.positive("every", 150)))
+def _diurnal(table: Table) -> Workload:
+    low, high = table.number("low_rps"), table.positive("high_rps")
+    if low > high:
+        raise WorkloadError(f"low_rps: expected at most high_rps, found {low:g} above {high:g}")
+    return Diurnal(low, high, table.positive("period_s"))
 
 
-def _azure(table: _Table) -> Workload:
+def _mmpp(table: Table) -> Workload:
+    states = table.pairs("states", "requests per second, mean seconds")
+    if not all(stay_s > 0 for _, stay_s in states):
+        raise WorkloadError("states: expected stays above 0 s")
+    return Mmpp(states)
+
+
+def _ramp(table: Table) -> Workload:
+    rates = table.positives("rates_rps")
+    return Ramp(rates, table.counts("every", 150), table.flag("random_gaps"))
+
+
+def _azure(table: Table) -> Workload:
+    """Counts by minute: one function, or a part of all as DeepPlan folds them."""
     counts = azure_counts(table.file())
-    name = table.keys.get("function", next(iter(counts), None))
-    if not isinstance(name, str) or name not in counts:
-        raise WorkloadError(f"function: {name!r} is not among the {len(counts)} of {table.file()}")
-    mean_rps = sum(counts[name]) / (60.0 * len(counts[name])) or 1.0
-    scale = table.number("rate_rps", table.rate_rps) / mean_rps
-    return Counts(counts[name], scale=scale, speed=table.positive("speed", 1.0))
+    part, speed = table.part(), table.positive("speed", 1.0)
+    if part is None:
+        counts = {"": counts[_chosen("function", table.keys.get("function"), counts, table)]}
+        part = (0, 1)
+    names = [str(index) for index in range(part[1])]
+    # Rates are those that are played: at twice the speed, half the rate of the trace makes one.
+    if "total_rps" in table.keys:
+        mapped = folded(counts, names, table.positive("total_rps") / speed)[names[part[0]]]
+        return Counts(mapped.counts, mapped.bin_s, mapped.scale, speed)
+    one = folded(counts, names, 1.0)[names[part[0]]].counts
+    mean_rps = sum(one) / (60.0 * len(one))
+    scale = table.number("rate_rps", table.rate_rps) / speed / mean_rps if mean_rps else 0.0
+    return Counts(one, scale=scale, speed=speed)
 
 
-def _trace(table: _Table) -> Workload:
+def _azure_2021(table: Table) -> Workload:
+    """Invocations: one function, or a part of all; as they were, or as AlpaServe refits them."""
+    times = azure_invocations(table.file())
+    part = table.part()
+    if part is None:
+        times = {"": times[_chosen("function", table.keys.get("function"), times, table)]}
+        part = (0, 1)
+    names = [str(index) for index in range(part[1])]
+    if "window_s" not in table.keys:
+        return Replayed(merged(times, names)[names[part[0]]], table.positive("speed", 1.0))
+    scales = table.positive("rate_scale", 1.0), table.positive("cv_scale", 1.0)
+    return refitted(times, names, table.positive("window_s"), *scales)[names[part[0]]]
+
+
+def _trace(table: Table) -> Workload:
     times = own_times(table.file())
-    name = table.keys.get("model", table.model)
-    if not isinstance(name, str) or name not in times:
-        raise WorkloadError(f"model: {name!r} is not among those of {table.file()}")
+    name = _chosen("model", table.keys.get("model", table.model), times, table)
     return Replayed(times[name], table.positive("speed", 1.0))
 
 
+def _chosen(key: str, name: object, names: Iterable[str], table: Table) -> str:
+    """A name that is in a file; the first where none is asked for."""
+    known = list(names)
+    if name is None:
+        return known[0]
+    if not isinstance(name, str) or name not in known:
+        near = get_close_matches(str(name), known, n=1)
+        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        raise WorkloadError(
+            f"{key}: {name!r} is not among the {len(known)} of {table.file()}{hint}"
+        )
+    return name
+
+
+def _of_rate(made: Callable[[float], Workload]) -> Make:
+    return lambda table: made(table.number("rate_rps", table.rate_rps))
+
+
+def _gamma(table: Table) -> Workload:
+    return Gamma(table.number("rate_rps", table.rate_rps), table.positive("cv", table.cv))
+
+
 #: Kinds of workload, with the keys that each understands beside ``kind`` and what makes it.
-KINDS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[_Table], Workload]]]] = MappingProxyType(
+KINDS: Final[Mapping[str, tuple[tuple[str, ...], Make]]] = MappingProxyType(
     {
-        "poisson": (("rate_rps",), lambda t: Gamma(t.number("rate_rps", t.rate_rps))),
-        "gamma": (
-            ("rate_rps", "cv"),
-            lambda t: Gamma(t.number("rate_rps", t.rate_rps), t.positive("cv", t.cv)),
-        ),
-        "uniform": (("rate_rps",), lambda t: Uniform(t.number("rate_rps", t.rate_rps))),
-        "steady": (("rate_rps",), lambda t: Steady(t.number("rate_rps", t.rate_rps))),
+        "poisson": (("rate_rps",), _of_rate(Gamma)),
+        "gamma": (("rate_rps", "cv"), _gamma),
+        "uniform": (("rate_rps",), _of_rate(Uniform)),
+        "steady": (("rate_rps",), _of_rate(Steady)),
         "steps": (("steps",), _steps),
-        "diurnal": (
-            ("low_rps", "high_rps", "period_s"),
-            lambda t: Diurnal(t.number("low_rps"), t.positive("high_rps"), t.positive("period_s")),
+        "diurnal": (("low_rps", "high_rps", "period_s"), _diurnal),
+        "mmpp": (("states",), _mmpp),
+        "ramp": (("rates_rps", "every", "random_gaps"), _ramp),
+        "azure": (("file", "function", "part", "rate_rps", "total_rps", "speed"), _azure),
+        "azure-2021": (
+            ("file", "function", "part", "window_s", "rate_scale", "cv_scale", "speed"),
+            _azure_2021,
         ),
-        "mmpp": (
-            ("states",),
-            lambda t: Mmpp(t.pairs("states", "requests per second, mean seconds")),
-        ),
-        "ramp": (("rates_rps", "every"), _ramp),
-        "azure": (("file", "function", "rate_rps", "speed"), _azure),
         "trace": (("file", "model", "speed"), _trace),
     }
 )
@@ -134,8 +145,4 @@ def workload(
     keys, make = KINDS[kind]
     if unknown := sorted(set(table) - {"kind", *keys}):
         raise WorkloadError(f"{unknown[0]}: '{kind}' has the keys {', '.join(keys)}")
-    return make(_Table(table, model, rate_rps, cv, folder))
-
-
-def _above_0(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+    return make(Table(table, model, rate_rps, cv, folder))

@@ -1,0 +1,141 @@
+"""Traces from files: Azure Functions by minute and by invocation, CSV of one's own, event logs."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from math import isfinite
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from interlace.runtime.log.form import arrival
+from interlace.runtime.log.header import MAGIC
+from interlace.runtime.log.read import LogError, open_log
+from interlace.sim.arrivals import Times
+
+_INVOCATION = ("func", "end_timestamp", "duration")
+_OWN = ("time_ms", "model")
+
+_T = TypeVar("_T")
+
+
+class TraceError(ValueError):
+    """A file that is no trace: which file, line and column, what is there, what is expected."""
+
+
+def azure_counts(path: Path) -> Mapping[str, tuple[int, ...]]:
+    """Azure Functions 2019: a row a function, a column a minute; counts by function name.
+
+    Columns whose names are whole numbers are minutes, in their order; HashFunction (or the first
+    column) names the function. Rows of one name are added up.
+
+    Raises:
+        TraceError: the file has no such columns, or a count is no whole number of 0 or more.
+        OSError: it cannot be read.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    minutes: list[str] = []
+    key = ""
+    for line, row in _rows(path):
+        if not minutes:
+            minutes = sorted((name for name in row if name.isdigit()), key=int)
+            key = "HashFunction" if "HashFunction" in row else next(iter(row))
+        if not minutes:
+            raise TraceError(f"{path}: line 1: expected columns 1, 2, ... with counts by minute")
+        counts = tuple(_count(path, line, minute, row[minute]) for minute in minutes)
+        name = row[key] or ""
+        before = found.get(name, (0,) * len(minutes))
+        found[name] = tuple(a + b for a, b in zip(before, counts, strict=True))
+    return _some(path, found)
+
+
+def azure_invocations(path: Path) -> Mapping[str, Times]:
+    """Azure Functions 2021: a row an invocation with func, end_timestamp and duration, in s.
+
+    An invocation arrives when it begins: its end less its duration. Times are ms from the first.
+
+    Raises:
+        TraceError: a column is missing, or a value is no number.
+        OSError: the file cannot be read.
+    """
+    starts: dict[str, list[float]] = {}
+    for line, row in _rows(path, _INVOCATION):
+        end_s = _number(path, line, "end_timestamp", row["end_timestamp"])
+        start_s = end_s - _number(path, line, "duration", row["duration"])
+        starts.setdefault(row["func"] or "", []).append(start_s * 1000.0)
+    first_ms = min((min(times) for times in starts.values()), default=0.0)
+    return _some(path, {name: np.sort(np.array(t)) - first_ms for name, t in starts.items()})
+
+
+def own_times(path: Path) -> Mapping[str, Times]:
+    """Times by model in ms: of a CSV with the columns time_ms and model, or of an event log.
+
+    Those of a log count from its first arrival; its models are named as they were deployed.
+
+    Raises:
+        TraceError: it is neither, or a time is no number of 0 or more.
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) == MAGIC:
+            return _log_times(path)
+    times: dict[str, list[float]] = {}
+    for line, row in _rows(path, _OWN):
+        at_ms = _number(path, line, "time_ms", row["time_ms"])
+        if at_ms < 0:
+            raise TraceError(f"{path}: line {line}: time_ms is {at_ms:g}; expected 0 or more")
+        times.setdefault(row["model"] or "", []).append(at_ms)
+    return _some(path, {model: np.sort(np.array(found)) for model, found in times.items()})
+
+
+def _log_times(path: Path) -> Mapping[str, Times]:
+    times: dict[str, list[float]] = {}
+    try:
+        for request in filter(None, map(arrival, open_log(path).entries())):
+            times.setdefault(request.model, []).append(request.arrived_ms)
+    except (LogError, ValueError) as error:
+        raise TraceError(str(error)) from None
+    first_ms = min((found[0] for found in times.values()), default=0.0)
+    return _some(path, {model: np.array(found) - first_ms for model, found in times.items()})
+
+
+def _rows(path: Path, wanted: tuple[str, ...] = ()) -> Iterator[tuple[int, dict[str, str | None]]]:
+    """Line numbers and rows; all ``wanted`` columns are there."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        try:
+            if missing := [name for name in wanted if name not in (rows.fieldnames or [])]:
+                columns = ", ".join(wanted)
+                raise TraceError(f"{path}: line 1: no column {missing[0]}; expected {columns}")
+            for row in rows:
+                yield rows.line_num, row
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise TraceError(
+                f"{path}: line {rows.line_num + 1}: no CSV in UTF-8: {error}"
+            ) from None
+
+
+def _number(path: Path, line: int, column: str, text: str | None) -> float:
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value):
+        raise TraceError(f"{path}: line {line}: {column} is {text!r}; expected a number")
+    return value
+
+
+def _count(path: Path, line: int, column: str, text: str | None) -> int:
+    if text is None or not text.strip().isdigit():
+        raise TraceError(
+            f"{path}: line {line}: minute {column} is {text!r}; expected a whole number"
+        )
+    return int(text)
+
+
+def _some(path: Path, found: Mapping[str, _T]) -> Mapping[str, _T]:
+    if not found:
+        raise TraceError(f"{path}: nothing arrives in it")
+    return found
