@@ -17,8 +17,10 @@ from interlace.cli.screen import console
 from interlace.cli.simulating.bar import RunBar
 from interlace.cli.simulating.draw import draw, drawings
 from interlace.cli.simulating.table import show, show_compared
-from interlace.cli.simulating.trial import Settings, Trial, trace, tried
+from interlace.cli.simulating.trial import Settings, Trial, planned, trace, tried
+from interlace.core.hardware import Fleet
 from interlace.core.kinds import KINDS
+from interlace.core.plan import Plan
 from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG
 
@@ -129,12 +131,16 @@ def _played(
     log: Path | None,
 ) -> list[Trial]:
     found: list[Trial] = []
+    plans: dict[tuple[str, float], tuple[Fleet, Plan]] = {}  # the same for every seed
     with RunBar(console(stderr=True), len(rows) * len(runs)) as bar:
         for settings in runs:
             arrivals = trace(question, folder, settings)
             for row in rows:
                 bar.begin(f"{row.name}, load {settings.load:g}, seed {settings.seed}")
-                found.append(tried(question, row, arrivals, settings, log, on_progress=bar))
+                key = (row.name, settings.load)
+                if key not in plans:
+                    plans[key] = planned(question, row, settings)
+                found.append(tried(question, row, arrivals, settings, plans[key], log, bar))
     return found
 
 

@@ -120,7 +120,7 @@ def tried(
     log: Path | None = None,
     on_progress: Callable[[float], None] = lambda part: None,
 ) -> Trial:
-    """Play the trace and report; the plan ``made`` is kept for the whole run, its events in ``log``.
+    """Play the trace by the plan ``made``, and report; the events are kept in ``log``.
 
     Raises:
         OSError: the log cannot be written.
