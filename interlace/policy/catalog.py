@@ -43,7 +43,7 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="interlace",
             source="ours",
-            planner=Suited(Nested(), Widest(Patterns(), lowest=0.1, highest=1.4, steps=5)),
+            planner=Suited(Nested(), Widest(Patterns(), lowest=0.05, highest=12.8, steps=6)),
             packer=Patterns(),
             dispatcher=deadline,
             admission=Deadline(),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.policy.base import Planner
+from interlace.policy.widening import widened
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,10 @@ class Suited:
     On two cores, packing leaves a core idle that a burst could use, and all models everywhere is
     better. On a GPU that can be cut finely, small shares serve more (the knee), and models whose
     lengths differ are kept apart. An accelerator is coarse with up to ``few`` legal shares.
+
+    The fine plan is for the largest multiple of the rates that fits, under arrivals no burstier
+    than Poisson: of a fleet that is there every part is used, and more cannot be kept for bursts.
+    What shares are left widen the partitions.
     """
 
     coarse: Planner
@@ -27,6 +32,7 @@ class Suited:
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
-        finely = any(len(gpu.shares_pct) > self.few or gpu.layouts for gpu in fleet.gpus)
-        planner = self.fine if finely else self.coarse
-        return planner(demand, fleet, profiles, current)
+        if all(len(gpu.shares_pct) <= self.few and not gpu.layouts for gpu in fleet.gpus):
+            return self.coarse(demand, fleet, profiles, current)
+        even = [replace(one, cv=min(one.cv, 1.0)) for one in demand]
+        return widened(self.fine(even, fleet, profiles, current), fleet, profiles)
