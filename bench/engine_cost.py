@@ -1,45 +1,55 @@
-"""Cost of the engine per event and per request: `python -m bench.engine_cost`.
+"""Cost of the engine: `python -m bench.engine_cost`.
 
-Plays one seeded Poisson trace through the runtime in virtual time and prints microseconds of
-machine time, for several numbers of models; the simulated device and the heap are included and
-named.
+A seeded Poisson trace in virtual time, for several numbers of models on eight accelerators of two
+partitions each. Per request: machine time of the whole run, with the simulated devices and the
+clock. Per decision: machine time of asking the dispatcher about one accelerator, from the engine's
+question (what is hopeless by now, what starts) to the commands; its median and 99th percentile.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
-import random
 import statistics
 import time
-from collections import Counter
+from collections.abc import Iterable
+from unittest import mock
 
-from interlace.core.request import Outcome
-from interlace.policy.catalog import CATALOG
-from interlace.policy.catalog import system as row
-from tests.builders import World, line_profile
+import numpy as np
+
+from bench.sim_speed import engine_s, scenario
+from interlace.core.messages import Command
+from interlace.engine.serving import Serving
+from interlace.sim.run import simulate
+from interlace.sim.scenario import Scenario
 
 
-def _play(models: int, requests: int, system: str, load: float, seed: int) -> dict[str, float]:
-    profiles = {f"m{i}": line_profile(f"m{i}", 0.5, 0.05) for i in range(models)}
-    world = World(profiles, system=row(system))
-    world.deploy(dict.fromkeys(profiles, 50.0))
-    world.run(2_000)
-    world.log.clear()
-    chooser, at_ms = random.Random(seed), world.clock.now_ms()
-    capacity_per_ms = 2 * 1.0 / (0.5 / 8 + 0.05)
-    for _ in range(requests):
-        at_ms += chooser.expovariate(load * capacity_per_ms)
-        model = chooser.choice(list(profiles))
-        world.clock.call_at(at_ms, lambda model=model: world.send(model, 50.0))
-    started_s = time.perf_counter()
-    world.run(at_ms - world.clock.now_ms() + 500.0)
-    spent_us = (time.perf_counter() - started_s) * 1e6
-    outcomes = Counter(reply.outcome for _, reply in world.replies)
+def decisions_us(one: Scenario) -> list[float]:
+    """Machine time of every decision once the trace has begun, in microseconds."""
+    spent_us: list[float] = []
+    plain = Serving.dispatch
+
+    def timed(serving: Serving, gpus: Iterable[str], now_ms: float) -> list[Command]:
+        commands: list[Command] = []
+        for gpu in gpus:
+            began_s = time.thread_time()
+            commands += plain(serving, (gpu,), now_ms)
+            if now_ms > one.warm_ms:
+                spent_us.append((time.thread_time() - began_s) * 1e6)
+        return commands
+
+    gc.collect()
+    with mock.patch.object(Serving, "dispatch", timed):
+        simulate(one)
+    return spent_us
+
+
+def _spread(values: list[float]) -> dict[str, float]:
     return {
-        "us_per_request": spent_us / requests,
-        "us_per_event": spent_us / max(1, len(world.log)),
-        "answered_in_time": outcomes[Outcome.OK] / requests,
+        "min": round(min(values), 2),
+        "median": round(statistics.median(values), 2),
+        "max": round(max(values), 2),
     }
 
 
@@ -48,23 +58,24 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--load", type=float, default=0.8)
-    parser.add_argument("--system", default="interlace", choices=sorted(CATALOG))
-    parser.add_argument("--models", type=int, nargs="+", default=[1, 6, 16])
+    parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--models", type=int, nargs="+", default=[1, 16, 100, 1000])
     asked = parser.parse_args()
     for models in asked.models:
-        runs = [
-            _play(models, asked.requests, asked.system, asked.load, seed)
-            for seed in range(asked.reps)
-        ]
+        request_us, p50_us, p99_us = [], [], []
+        for seed in range(asked.reps):
+            one = scenario(models, asked.gpus, asked.load, asked.requests, seed)
+            request_us.append(engine_s(one) / len(one.arrivals) * 1e6)
+            middle_us, late_us = np.percentile(decisions_us(one), [50, 99])
+            p50_us.append(float(middle_us))
+            p99_us.append(float(late_us))
         figures = {
-            name: {
-                "min": round(min(run[name] for run in runs), 2),
-                "median": round(statistics.median(run[name] for run in runs), 2),
-                "max": round(max(run[name] for run in runs), 2),
-            }
-            for name in runs[0]
+            "us_per_request": _spread(request_us),
+            "requests_per_s": _spread([1e6 / us for us in request_us]),
+            "decision_p50_us": _spread(p50_us),
+            "decision_p99_us": _spread(p99_us),
         }
-        print(json.dumps({"models": models, "system": asked.system, **figures}))
+        print(json.dumps({"models": models, "gpus": asked.gpus, "load": asked.load, **figures}))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
@@ -248,14 +249,14 @@ class Serving:
         """Drop what cannot make it any more, before a batch is formed."""
         commands: list[Command] = []
         for tenant in self._waiting(gpu):
-            source = self.staging.source(tenant, gpu)
+            source = self.staging.source(tenant, gpu) if tenant.pools else tenant.queue
             head = source.head
             if head is None:
                 continue
-            fastest_ms = min(
-                tenant.belief.latency_ms(head.rows, share_pct, head.shape)
-                for share_pct in tenant.shares_pct
-            )
+            fastest_ms = inf
+            for share_pct in tenant.shares_pct:
+                run_ms = tenant.belief.latency_ms(head.rows, share_pct, head.shape)
+                fastest_ms = min(run_ms, fastest_ms)
             if source.next_deadline_ms >= now_ms + fastest_ms:
                 continue
             for request in source.expired(now_ms + fastest_ms):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from interlace.core.hardware import Fleet, Gpu
@@ -53,17 +55,30 @@ def simulate(
     recorder = recorder or Recorder()
     runtime, clock, _ = warmed(scenario, [recorder, *observers])
     source = _Source(runtime, scenario)
-    source.start()
     length_ms = scenario.arrivals.seconds * 1000.0
-    for part in range(1, _PARTS + 1):
-        clock.run(scenario.warm_ms + length_ms * part / _PARTS)
-        on_progress(part / _PARTS)
-    longest_ms = max((one.slo_ms for one in scenario.demand), default=0.0)
-    while runtime.unanswered:
-        clock.run(clock.now_ms() + longest_ms + 1.0)
+    with _uncollected():
+        source.start()
+        for part in range(1, _PARTS + 1):
+            clock.run(scenario.warm_ms + length_ms * part / _PARTS)
+            on_progress(part / _PARTS)
+        longest_ms = max((one.slo_ms for one in scenario.demand), default=0.0)
+        while runtime.unanswered:
+            clock.run(clock.now_ms() + longest_ms + 1.0)
     gpus = [gpu.id for gpu in scenario.fleet.gpus]
     record = recorder.record(scenario.warm_ms, scenario.warm_ms + length_ms, gpus)
     return replace(record, apps=tuple(source.apps.served))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without searches for cycles, of which a run makes few: each would go through all records."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def warmed(scenario: Scenario, observers: Sequence[Observer]) -> tuple[Runtime, SimClock, Engine]:
