@@ -18,7 +18,7 @@ from interlace.sim.workload.spacing import Uniform
 
 #: T1 to T4: whose rate falls.
 FALLING: Final = ("alexnet", "mobilenet", "resnet50", "vgg19")
-_LOWERED, _OFFERED = 0.4, 1.2
+_LOWERED, _OFFERED = 0.4, 1.3
 
 
 @dataclass(frozen=True, slots=True)
