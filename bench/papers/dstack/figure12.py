@@ -63,7 +63,7 @@ def compared(found: Mapping[str, Figures]) -> list[Row]:
     rows = [
         Row("dstack / temporal", CLUSTER_GAIN, found["dstack"].total_rps / turns.total_rps),
         Row("temporal / exclusive (about)", 1.0, turns.total_rps / found["exclusive"].total_rps),
-        Row("interlace / dstack", None, found["interlace"].total_rps / found["dstack"].total_rps),
+        Row("dstack / exclusive", None, found["dstack"].total_rps / found["exclusive"].total_rps),
     ]
     for name, one in found.items():
         rows += [Row(f"{name}: {m}", None, rps, "/s") for m, rps in one.answered_rps.items()]

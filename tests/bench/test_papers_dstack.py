@@ -1,0 +1,128 @@
+"""D-STACK's figures in reduced form: who wins, and by about what factor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.papers.dstack import figure4, figure9, figure10, figure11, figure12, table1
+from bench.papers.dstack.convnets import kernels
+from bench.papers.dstack.published import BATCH, CONVNETS, TABLE_6
+from bench.papers.dstack.show import Row
+from bench.papers.dstack.trial import at_knees, of_table_6, parted, run
+from bench.papers.dstack.v100 import profiles
+from interlace.perf.knee import knee_pct
+from interlace.perf.latency import surface
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> list[str]:
+    return ["--out", str(tmp_path)]
+
+
+def _ours(rows: list[Row]) -> dict[str, float]:
+    return {row.what: row.ours for row in rows}
+
+
+def _small(out: list[str]) -> None:
+    """The command drew something, and it is no burden to keep."""
+    pictures = list(Path(out[1]).glob("dstack-*"))
+    assert pictures and all(1_000 < picture.stat().st_size < 100_000 for picture in pictures)
+
+
+@pytest.mark.parametrize("model", sorted(TABLE_6))
+def test_profiles_have_table_6_and_its_knees(model: str) -> None:
+    printed, known = TABLE_6[model], surface(profiles()[model])
+    assert known.latency_ms(BATCH, printed.knee_pct) == pytest.approx(printed.run_ms)
+    assert known.latency_ms(BATCH, 100) == pytest.approx(printed.run_ms)
+    assert knee_pct(known, BATCH) == printed.knee_pct
+    assert knee_pct(surface(profiles(steep=1.0)[model]), BATCH) == printed.knee_pct
+    assert 0.2 < known.latency_ms(1, printed.knee_pct) / printed.run_ms < 0.3
+
+
+def test_no_batch_uses_the_gpu_better_than_16_rows_at_the_knee() -> None:
+    for model, known in profiles().items():
+        printed = TABLE_6[model]
+        row = printed.knee_pct * printed.run_ms / BATCH
+        for (batch, share), point in known.points.items():
+            assert point.median_ms * share / batch >= row * (1 - 1e-9)
+
+
+def test_kernels_together_use_what_their_model_does() -> None:
+    for model, ones in kernels().items():
+        knee, run_ms = CONVNETS[model]
+        assert sum(k.run_ms for k in ones) == pytest.approx(run_ms)
+        assert sum(k.share_pct * k.run_ms for k in ones) == pytest.approx(knee * run_ms)
+
+
+def test_gslice_has_a_part_for_everyone() -> None:
+    case = of_table_6(figure11.CASES["C-7"], profiles())
+    parts = parted(case).partitions
+    assert sorted(p.slots[0].model for p in parts) == sorted(case.rates_rps)
+    assert sum(p.share_pct for p in parts) == 100
+    assert sum(p.share_pct for p in at_knees(case).partitions) == 260  # what a session may overlap
+
+
+def test_a_full_session_without_fill_is_in_time() -> None:
+    """C-2 at the paper's rates: batches are due before they would be full too late."""
+    case = of_table_6({"resnet50": 320.0, "vgg19": 160.0}, profiles())
+    assert run("dstack-plain", case, 2.0).missed_of_all == 0.0
+
+
+def test_table_1(out: list[str]) -> None:
+    rows = table1.main(out, images=160)
+    ratios = {row.what: row.ratio for row in rows}
+    assert ratios["triton"] == pytest.approx(1.0, abs=0.15)
+    assert ratios["dstack"] == pytest.approx(1.0, abs=0.2)
+    _small(out)
+
+
+def test_figure_4(out: list[str]) -> None:
+    ours = _ours(figure4.main(out))
+    assert ours["4b: knee in SMs, N1 = 20, rounded down"] == 9
+    assert ours["4d: knee, batch of 1"] == 10
+    _small(out)
+
+
+def test_figure_9(out: list[str]) -> None:
+    ours = _ours(figure9.main(out, seconds=1.5))
+    assert ours["9a: temporal, use"] < ours["9b: dstack-plain, use"] < ours["9c: dstack, use"]
+    assert ours["9b: dstack-plain, use"] == pytest.approx(60.0, abs=6.0)
+    ideal = ours["9d: ideal, kernels at the model's knee, use"]
+    assert ideal == pytest.approx(95.0, abs=2.0)
+    assert 80.0 < ours["9d: dstack, use"] < ideal
+    assert ours["9d: temporal, use"] < 50.0
+    _small(out)
+
+
+def test_figure_10(out: list[str]) -> None:
+    ours = _ours(figure10.main(out, seconds=2.0))
+    assert ours["10a: dstack / temporal, alexnet"] > 2.5
+    assert ours["10a: dstack / temporal, vgg19"] > 1.5
+    assert ours["10a: dstack / max-throughput, alexnet (more than)"] > 0.8
+    assert ours["10b: max-min's mobilenet runs longer than dstack's, by"] > 0.0
+    assert ours["10b: dstack, Jain's index of GPU time"] > 0.95
+    _small(out)
+
+
+def test_figure_11(out: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {n: s for n, s in figure11.SYSTEMS.items() if n != "interlace"}
+    monkeypatch.setattr(figure11, "SYSTEMS", few)  # its planner takes seconds
+    monkeypatch.setattr(figure11, "_LESS_STEEP", ())
+    ours = _ours(figure11.main(out, seconds=1.0, cases=("C-2", "C-7"), session_s=0.5))
+    assert ours["11a C-2: D-STACK, missed"] < 1.0
+    assert ours["11a C-7: D-STACK, missed"] < 13.0
+    for name in ("FB", "T", "Tri", "G"):
+        assert ours[f"11a C-7: {name}, missed"] > 55.0
+    assert ours["11a C-7: D-STACK, use"] == pytest.approx(92.0, abs=4.0)
+    assert all(ours[f"11b T{index}: use"] > 80.0 for index in range(5))
+    _small(out)
+
+
+def test_figure_12(out: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figure12, "SCHEMES", ("exclusive", "temporal", "dstack"))
+    ours = _ours(figure12.main(out, seconds=1.0))
+    assert ours["dstack / temporal"] > 2.6
+    assert ours["dstack: missed"] < 5.0
+    _small(out)
