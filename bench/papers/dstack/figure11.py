@@ -37,7 +37,7 @@ from bench.papers.dstack.published import (
 from bench.papers.dstack.sessions import changing, drawn
 from bench.papers.dstack.show import COLOURS, Row, report
 from bench.papers.dstack.trial import Figures, of_table_6, run
-from bench.papers.dstack.v100 import profiles
+from bench.papers.dstack.v100 import STEEP, profiles
 
 _TWO: Final = ("resnet50", "vgg19")
 _RATES: Final = {**FEW_RPS, "bert": 700.0}
@@ -55,13 +55,11 @@ SYSTEMS: Final = {
     "D-STACK": "dstack",
     "interlace": "interlace",
 }
-#: What a row costs below the knee, in share times time, grows with knee / share to this power.
-_STEEP: Final = 1.0
 _LESS_STEEP: Final = (0.0, 0.3)
 _SECONDS: Final = 4.0
 
 
-def served(name: str, case: str, seconds: float, steep: float = _STEEP) -> Figures:
+def served(name: str, case: str, seconds: float, steep: float = STEEP) -> Figures:
     """One bar of 11a."""
     return run(SYSTEMS[name], of_table_6(CASES[case], profiles(steep=steep)), seconds)
 
