@@ -1,0 +1,1 @@
+"""The figures and tables of the GPU primitives paper: one command each."""

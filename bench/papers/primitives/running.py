@@ -1,0 +1,131 @@
+"""Models that always have work, on a simulated GPU: what their batches take and yield."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interlace.core.hardware import Gpu
+from interlace.core.kinds import fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profile
+from interlace.device.simulated import Physics, made_of
+from interlace.policy.base import Dispatch, Launch, View
+from interlace.policy.catalog import system
+from interlace.sim.arrivals import Workload, mixed
+from interlace.sim.record import Execution, Record
+from interlace.sim.run import simulate
+from interlace.sim.scenario import Scenario
+from interlace.sim.workload.spacing import Steady
+
+#: Nobody is dropped or refused for lateness: what is looked at are batches, not promises.
+_PATIENT_MS: Final = 1e7
+_WARM_MS: Final = 1_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Adaptive:
+    """Every idle partition runs the largest batch that is predicted to end within ``slo_ms``.
+
+    Predictions are those of the engine, which follow what was seen: batches adapt to company
+    (section IV-B names Clipper and Nexus). At least one row runs, whatever it takes.
+    """
+
+    slo_ms: float
+
+    def __call__(self, view: View, now_ms: float) -> Dispatch:
+        launches: list[Launch] = []
+        for partition in view.partitions:
+            if not partition.accepting or partition.running is not None:
+                continue
+            for slot in partition.slots:
+                if view.queue(slot.model).head is not None:
+                    rows = self._rows(slot.model, partition.share_pct, slot.batch, view)
+                    launches.append(Launch(partition.id, slot.model, rows))
+        return Dispatch(tuple(launches))
+
+    def _rows(self, model: str, share_pct: int, most: int, view: View) -> int:
+        rows = most
+        while rows > 1 and view.latency_ms(model, rows, share_pct) > self.slo_ms:
+            rows -= 1
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Every idle partition runs its planned batch, once there are so many requests."""
+
+    def __call__(self, view: View, now_ms: float) -> Dispatch:
+        launches: list[Launch] = []
+        taken: dict[str, int] = {}
+        for partition in view.partitions:
+            if not partition.accepting or partition.running is not None:
+                continue
+            for slot in partition.slots:
+                left = view.queue(slot.model).rows - taken.get(slot.model, 0)
+                if left >= slot.batch:
+                    taken[slot.model] = taken.get(slot.model, 0) + slot.batch
+                    launches.append(Launch(partition.id, slot.model, slot.batch))
+        return Dispatch(tuple(launches))
+
+
+def instances(model: str, share_pct: int, batch: int, count: int) -> list[Partition]:
+    """``count`` instances of a model, each with a share of its own."""
+    slot = Slot(model, batch, 1.0)
+    return [Partition(f"{model}.{i}", "gpu0", share_pct, (slot,)) for i in range(count)]
+
+
+def played(
+    partitions: Sequence[Partition],
+    profiles: Mapping[str, Profile],
+    dispatcher: Adaptive | Fixed,
+    physics: Physics,
+    gpu: Gpu,
+    rates_rps: Mapping[str, float],
+    seconds: float,
+    workloads: Mapping[str, Workload] | None = None,
+) -> Record:
+    """Partitions of one GPU under a dispatcher, each model sent so many requests a second."""
+    models = {slot.model: slot.batch for one in partitions for slot in one.slots}
+    demand = tuple(Demand(m, rates_rps[m], _PATIENT_MS, batch) for m, batch in models.items())
+    row = replace(system("triton"), dispatcher=dispatcher)
+    known = {model: profiles[model] for model in models}
+    traffic = workloads or {model: Steady(rates_rps[model]) for model in models}
+    scenario = Scenario(
+        row,
+        fleet(gpu, 1),
+        demand,
+        known,
+        known,
+        mixed(traffic, seconds, seed=2),
+        Plan(tuple(partitions), overlapping=True),
+        device=made_of(physics),
+        warm_ms=_WARM_MS,
+        queue_limit=1_000,
+        epoch_ms=float("inf"),
+    )
+    return simulate(scenario)
+
+
+def inside(record: Record, model: str) -> list[Execution]:
+    """Batches of a model that ended while requests came."""
+    return [
+        one
+        for one in record.executions
+        if one.model == model and record.from_ms < one.ended_ms <= record.until_ms
+    ]
+
+
+def throughput_rps(record: Record, model: str) -> float:
+    """Rows per second."""
+    rows = sum(one.rows for one in inside(record, model))
+    return rows / (record.until_ms - record.from_ms) * 1000.0
+
+
+def latencies_ms(record: Record, model: str) -> NDArray[np.float64]:
+    """How long each batch took, ascending."""
+    return np.sort([one.ended_ms - one.started_ms for one in inside(record, model)])

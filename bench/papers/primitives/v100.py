@@ -1,0 +1,79 @@
+"""Latencies of the paper's V100, from the logs that its authors' earlier platform published.
+
+`v100.csv` holds medians in ms by batch and share of TensorRT models, from GSLICE's platform on
+the same kind of GPU (BSD, github.com/adityadhakal/nfv_gpu_platform). Between measured shares a
+straight line is taken. p99 lies 0.3 to 1.1 % above the medians there.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from interlace.core.kinds import KINDS
+from interlace.core.profile import Point, Profile
+
+V100: Final = KINDS["v100"]
+MODELS: Final = ("alexnet", "mobilenet", "resnet50", "vgg19")
+#: p95 and p99 over the median, medians over each model's points of the logs.
+SPREAD: Final = {
+    "alexnet": (1.0018, 1.0076),
+    "mobilenet": (1.0025, 1.0112),
+    "resnet50": (1.0043, 1.0086),
+    "vgg19": (1.0020, 1.0032),
+}
+#: Weights as 32-bit floats: 61.1, 4.2, 25.6 and 143.7 million.
+WEIGHTS_BYTES: Final = {
+    "alexnet": 244_400_000,
+    "mobilenet": 16_800_000,
+    "resnet50": 102_400_000,
+    "vgg19": 574_800_000,
+}
+#: 224 x 224 x 3 floats, and a thousand classes.
+INPUT_BYTES, OUTPUT_BYTES = 602_112, 4_000
+
+_Curve = dict[int, float]
+
+
+@cache
+def logs() -> dict[tuple[str, int], _Curve]:
+    """Medians in ms by share, for each model and batch."""
+    with (Path(__file__).parent / "v100.csv").open(encoding="utf-8") as file:
+        return {
+            (row["model"], int(row["batch"])): {int(k): float(row[k]) for k in row if k.isdigit()}
+            for row in csv.DictReader(file)
+        }
+
+
+def at(curve: _Curve, share_pct: float) -> float:
+    """The latency at a share, on a straight line; below the smallest, time times share stays."""
+    shares = sorted(curve)
+    if share_pct <= shares[0]:
+        return curve[shares[0]] * shares[0] / share_pct
+    above = next(share for share in shares if share >= share_pct)
+    below = max(share for share in shares if share <= share_pct)
+    part = (share_pct - below) / (above - below) if above > below else 0.0
+    return curve[below] + (curve[above] - curve[below]) * part
+
+
+@cache
+def profile(model: str, scale: float = 1.0, kind: str = "v100") -> Profile:
+    """A model at every share that the GPU can be cut into.
+
+    With ``scale`` a share is that of a GPU with so many times the SMs of a V100.
+    """
+    p95, p99 = SPREAD[model]
+    points: dict[tuple[int, int], Point] = {}
+    for (name, batch), curve in logs().items():
+        if name == model:
+            for share in KINDS[kind].shares_pct:
+                ms = at(curve, share * scale)
+                points[batch, share] = Point(ms, ms * p95, ms * p99, 1000)
+    return Profile(model, "gslice", kind, WEIGHTS_BYTES[model], 10**8, points)
+
+
+def t4(model: str) -> Profile:
+    """A model on a T4, taken for half a V100: 40 of its 80 SMs, of the same number of cores."""
+    return profile(model, 0.5, "t4")
