@@ -36,6 +36,8 @@ def test_profiles_have_table_6_and_its_knees(model: str) -> None:
     printed, known = TABLE_6[model], surface(profiles()[model])
     assert known.latency_ms(BATCH, printed.knee_pct) == pytest.approx(printed.run_ms)
     assert known.latency_ms(BATCH, 100) == pytest.approx(printed.run_ms)
+    faster = surface(profiles(gain=0.3)[model])
+    assert faster.latency_ms(BATCH, 100) == pytest.approx(0.7 * printed.run_ms)
     assert knee_pct(known, BATCH) == printed.knee_pct
     assert knee_pct(surface(profiles(steep=0.0)[model]), BATCH) == printed.knee_pct
     assert 0.2 < known.latency_ms(1, printed.knee_pct) / printed.run_ms < 0.3
