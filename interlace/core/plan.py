@@ -25,11 +25,15 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A model's turn in a partition's duty cycle: up to ``batch`` rows, ``rate_rps`` planned."""
+    """A model's turn in a partition's duty cycle: up to ``batch`` rows, ``rate_rps`` planned.
+
+    A ``guest`` has no turn: it is lent the time that the partition's own models leave.
+    """
 
     model: str
     batch: int
     rate_rps: float
+    guest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

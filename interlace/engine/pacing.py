@@ -14,7 +14,8 @@ def pace(state: State, rates: Rates) -> None:
     A model's rate is spread evenly over its hosts.
     """
     for live in state.lives.values():
-        tenants = [state.tenants[s.model] for s in live.slots if s.model in state.tenants]
+        own = [slot.model for slot in live.slots if not slot.guest]
+        tenants = [state.tenants[model] for model in own if model in state.tenants]
         live.round_ms = round_ms(_toll(tenant, live, rates) for tenant in tenants)
 
 

@@ -54,7 +54,8 @@ class Serving:
         if stages:
             return [*stages, WakeAt(request.deadline_ms + _AFTER_MS)]
         # In the order of the hosts: a set's order is another in every process.
-        idle = dict.fromkeys(host.gpu for host in tenant.hosts if host.batch is None)
+        places = (*tenant.hosts, *tenant.lenders) if tenant.lenders else tenant.hosts
+        idle = dict.fromkeys(host.gpu for host in places if host.batch is None)
         commands = self.dispatch(idle, now_ms) if idle else []
         if tenant.queue.head is request:
             commands.append(WakeAt(request.deadline_ms + _AFTER_MS))

@@ -33,6 +33,7 @@ class Tenant:
     belief: Belief
     caution: Caution
     hosts: list[Live] = field(default_factory=list)
+    lenders: list[Live] = field(default_factory=list)  #: where it is a guest
     shares_pct: tuple[int, ...] = ()  #: those of its hosts, each once
     pools: dict[str, Pool] = field(default_factory=dict)  #: by accelerator, where inputs are staged
     crashes_ms: list[float] = field(default_factory=list)
@@ -120,12 +121,14 @@ class State:
         switched = settled(self.lives, self.target)
         for tenant in self.tenants.values():
             tenant.hosts.clear()
+            tenant.lenders.clear()
         for live in self.lives.values():
             live.slots = _slots(live, wanted.get(live.id), switched)
             if live.accepting:
                 for slot in live.slots:
                     if slot.model in self.tenants:
-                        self.tenants[slot.model].hosts.append(live)
+                        tenant = self.tenants[slot.model]
+                        (tenant.lenders if slot.guest else tenant.hosts).append(live)
         self._look_round()
 
     def _look_round(self) -> None:

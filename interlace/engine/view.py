@@ -55,6 +55,9 @@ class GpuView:
     def hosts(self, model: str) -> Sequence[Live]:
         return self._state.tenants[model].hosts
 
+    def lenders(self, model: str) -> Sequence[Live]:
+        return self._state.tenants[model].lenders
+
     def demand(self, model: str) -> Demand:
         return self._state.tenants[model].demand
 

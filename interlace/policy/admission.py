@@ -41,10 +41,30 @@ class Deadline:
                 return None
             if late_ms < best_ms:
                 best_ms, harmless = late_ms, late_ms <= 0
+        if self._is_lent(request, view, now_ms):
+            return None
         late_ms = max(best_ms, 0.0) if harmless else best_ms
         alone_ms = _alone_ms(request, view.hosts(request.model), view)
         hopeless = alone_ms > request.deadline_ms - request.arrived_ms
         return Refusal(late_ms, None if hopeless else max(late_ms, 1.0))
+
+    def _is_lent(self, request: Request, view: View, now_ms: float) -> bool:
+        """True if a partition that lends its time has enough of it left, beside its own models."""
+        ahead_rows = view.queue(request.model).rows_before(request) + request.rows
+        for host in view.lenders(request.model):
+            slot = next(s for s in host.slots if s.model == request.model)
+            run_ms = view.latency_ms(slot.model, slot.batch, host.share_pct, request.shape)
+            start_ms = max(now_ms, host.free_at_ms)
+            start_ms += sum(
+                row_ms(own, host, view) * view.queue(own.model).rows
+                for own in host.slots
+                if not own.guest
+            )
+            batches = -(-ahead_rows // slot.batch)
+            end_ms = start_ms + batches * run_ms + view.caution_ms(request.model)
+            if end_ms <= request.deadline_ms:
+                return True
+        return False
 
     def _outlook(
         self, request: Request, host: PartitionView, view: View, now_ms: float, own_ms: float
@@ -58,6 +78,8 @@ class Deadline:
         start_ms = total_ms = max(now_ms, host.free_at_ms)
         tail_ms, added_ms = float("inf"), own_ms
         for slot in host.slots:
+            if slot.guest:
+                continue  # it waits for the others, not they for it
             queue = view.queue(slot.model)
             rows = queue.rows
             if slot.model == request.model:

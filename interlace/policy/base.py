@@ -125,6 +125,7 @@ class View(Protocol):
         """Accepting partitions where the model is loaded, on any accelerator."""
         ...
 
+    def lenders(self, model: str) -> Sequence[PartitionView]: ...  #: where it is a guest
     def demand(self, model: str) -> Demand: ...
     def latency_ms(self, model: str, rows: int, share_pct: int, shape: Hashable = None) -> float:
         """Predicted command-to-completion time, corrected by what was seen lately.

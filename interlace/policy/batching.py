@@ -7,22 +7,19 @@ from typing import NamedTuple
 
 from interlace.core.plan import Slot
 from interlace.core.request import Request
-from interlace.perf.pace import line
 from interlace.policy.base import PartitionView, View
 
-#: Of the sustaining batch: what is worth giving up heads for, and worth waiting for, where others
-#: run the same model; alone nothing is worth waiting for, and the more is worth giving up the
-#: larger the fixed cost. Found on Poisson arrivals (`bench.clairvoyant`), flat around the best.
-_TARGET, _LEAST, _ALONE = 1.1, 1.2, 5.0
+#: Of the sustaining batch: what is worth waiting for where others run the same model. Found on
+#: Poisson arrivals (`bench.clairvoyant`), flat around the best.
+_LEAST = 1.2
 #: Sums of times that are equal on paper differ by less.
 _ROUNDING_MS = 1e-6
 
 
 class Sizes(NamedTuple):
-    """Rows: at most ``limit``; heads are given up for ``target``; waited is for ``least``."""
+    """Rows: at most ``limit``; waited is for ``least``."""
 
     limit: int
-    target: int
     least: int
 
 
@@ -50,60 +47,93 @@ def limit_rows(slot: Slot, partition: PartitionView, view: View) -> int:
     A planned batch leaves time for a queue and for others; when the moment leaves more, more may
     run.
     """
-    alone = len(partition.slots) == 1
+    alone = own_turns(partition) == 1
     return max(slot.batch, view.demand(slot.model).max_batch) if alone else slot.batch
+
+
+def own_turns(partition: PartitionView) -> int:
+    """Models that have a turn here, guests left out."""
+    return sum(not slot.guest for slot in partition.slots)
 
 
 def sizes(slot: Slot, partition: PartitionView, view: View) -> Sizes:
     """Sizes after the sustaining batch: what arrives in a round that keeps up (``perf.pace``).
 
-    One host must not wait, for what it idles is lost; of a queue that has grown beyond its time it
-    serves a whole batch in time rather than a small one for the oldest. Several hosts waste less by
-    running full batches in turn than by small ones at once: they wait until the sustaining batch
-    is there, or until the head must begin.
+    One host must not wait, for what it idles is lost. Several hosts waste less by running full
+    batches in turn than by small ones at once: they wait until the sustaining batch is there, or
+    until the head must begin.
     """
     limit = limit_rows(slot, partition, view)
     hosts = max(1, len(view.hosts(slot.model)))
+    if hosts == 1 or own_turns(partition) > 1:
+        return Sizes(limit, 1)
     sustaining = view.rate_rps(slot.model) / 1000.0 * partition.round_ms / hosts
-    slo_ms = view.demand(slot.model).slo_ms
-    if hosts == 1:
-        single_ms = view.latency_ms(slot.model, 1, partition.share_pct)
-        limit_ms = view.latency_ms(slot.model, limit, partition.share_pct)
-        fixed_ms, _ = line(single_ms, limit, limit_ms)
-        target = sustaining * (1.0 + _ALONE * fixed_ms / slo_ms)
-        return Sizes(limit, _rows(target, limit), 1)
-    least = _rows(_LEAST * sustaining, limit) if len(partition.slots) == 1 else 1
-    return Sizes(limit, _rows(_TARGET * sustaining, limit), least)
+    return Sizes(limit, _rows(_LEAST * sustaining, limit))
 
 
-def given_up(model: str, target: int, partition: PartitionView, view: View, now_ms: float) -> int:
-    """How many heads to drop so that a batch of ``target``, or all the rest, ends in time.
+def given_up(model: str, limit: int, partition: PartitionView, view: View, now_ms: float) -> int:
+    """How many heads to drop before a batch of at most ``limit``, so that the fewest are lost.
 
-    Early drop with a target (Nexus section 6.3). Later heads have more time and fewer behind
-    them, so the first that will do is found by halving. 0 if none would.
+    Without its oldest a batch has more time and takes more; but whom a smaller one leaves behind
+    is not lost yet, for the next may take them. So the sum is made least of those dropped now and
+    of those whom the next batch would have to drop (``_lost_next``). There is nothing to fit in
+    this, and on Poisson arrivals it is as good as value iteration (`bench.clairvoyant`). Not
+    worth it after as many drops as another choice costs in all, so each drop is looked at once.
     """
     queue = view.queue(model)
     rows, head = queue.rows, queue.head
-    if head is None or head.priority:
+    if head is None or head.priority or head.rows > 1:
         return 0  # who has stated a priority is not given up for who has not
+    best, fewest, dropped = 0, float("inf"), 0
+    while dropped < min(rows, fewest):
+        most = min(limit, rows - dropped)
+        budget_ms = queue.deadline_ms(dropped) - now_ms
+        batch = rows_in_time(most, model, head, partition, view, budget_ms)
+        run_ms = view.latency_ms(model, batch, partition.share_pct, head.shape)
+        if run_ms <= budget_ms - _ROUNDING_MS:
+            if batch == most and not dropped:
+                return 0  # by far the usual case
+            taken = dropped + batch
+            lost = dropped + _lost_next(model, limit, taken, partition, view, run_ms, now_ms)
+            if lost < fewest:
+                best, fewest = dropped, lost
+            if batch == most:
+                break
+        dropped += 1
+    return best
 
-    def fits(place: int) -> bool:
-        need = max(1, min(target, rows - place))
-        run_ms = view.latency_ms(model, need, partition.share_pct, head.shape)
-        return run_ms <= queue.deadline_ms(place) - now_ms - _ROUNDING_MS
 
-    if fits(0):
-        return 0
-    low, high = 0, rows - 1
-    if high < 1 or not fits(high):
-        return 0
-    while high - low > 1:
+def _lost_next(
+    model: str,
+    limit: int,
+    taken: int,
+    partition: PartitionView,
+    view: View,
+    run_ms: float,
+    now_ms: float,
+) -> int:
+    """How many that are queued now the next batch must drop, to take all that is there by then.
+
+    It starts when this one ends, or when another host of the model is free, with those who arrive
+    until then at the rate seen. Found by halving: later heads have more time, and fewer behind.
+    """
+    queue = view.queue(model)
+    start_ms = now_ms + run_ms
+    for host in view.hosts(model):
+        if host.id != partition.id:
+            start_ms = min(start_ms, max(now_ms, host.free_at_ms))
+    left, shape = queue.rows - taken, queue.head.shape if queue.head else None
+    new = view.rate_rps(model) / 1000.0 * (start_ms - now_ms)
+    low, high = 0, left
+    while low < high:
         middle = (low + high) // 2
-        if fits(middle):
+        need = _rows(left - middle + new, limit)
+        end_ms = start_ms + view.latency_ms(model, need, partition.share_pct, shape)
+        if end_ms <= queue.deadline_ms(taken + middle) - _ROUNDING_MS:
             high = middle
         else:
-            low = middle
-    return high
+            low = middle + 1
+    return low
 
 
 def _rows(wanted: float, limit: int) -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED, Request
 from interlace.policy.base import Dispatch, Drop, Launch, PartitionView, View
-from interlace.policy.batching import Sizes, given_up, rows_in_time, sizes
+from interlace.policy.batching import Sizes, given_up, own_turns, rows_in_time, sizes
 
 
 class _Claim(NamedTuple):
@@ -33,7 +33,7 @@ def deadline(view: View, now_ms: float) -> Dispatch:
     passing it. So one that must begin before the first could end goes first, if the first has more
     partitions to run in. A model that has partitions of its own waits for a batch that sustains
     its rate, as long as its head can wait; everything else starts at once. Where the queue has
-    grown beyond its time, the oldest are given up for a whole batch behind them.
+    grown beyond its time, as many of the oldest are given up as makes the fewest lost.
     """
     launches: list[Launch] = []
     drops: list[Drop] = []
@@ -44,6 +44,11 @@ def deadline(view: View, now_ms: float) -> Dispatch:
             continue
         claims, patient_ms = _claims(partition, view, taken, now_ms)
         wake_ms = min(wake_ms, patient_ms)
+        if not claims and patient_ms == float("inf"):
+            lent = _lent(partition, view, taken, now_ms)
+            if lent is not None:
+                launches.append(lent)
+                taken[lent.model] = taken.get(lent.model, 0) + lent.rows
         if claims:
             launch, dropped = _launch(claims, partition, view, taken, now_ms)
             launches.append(launch)
@@ -59,8 +64,10 @@ def _claims(
     """What may start here now, and when the first of those that wait for company must."""
     claims: list[_Claim] = []
     wake_ms = float("inf")
-    alone = len(partition.slots) == 1  # who is not starts at once
+    alone = own_turns(partition) == 1  # who is not starts at once
     for slot in view.queued(partition):
+        if slot.guest:
+            continue
         queue = view.queue(slot.model)
         head, left = queue.head, queue.rows - taken.get(slot.model, 0)
         if head is None or left <= 0:
@@ -75,6 +82,28 @@ def _claims(
         level = head.priority or UNSTATED
         claims.append(_Claim(level, head.deadline_ms, slot.model, run_ms, slot, head, wanted))
     return claims, wake_ms
+
+
+def _lent(
+    partition: PartitionView, view: View, taken: dict[str, int], now_ms: float
+) -> Launch | None:
+    """The most urgent guest whose own partitions are all busy, in a batch short enough here."""
+    best: tuple[float, Launch] | None = None
+    for slot in view.queued(partition):
+        queue = view.queue(slot.model)
+        head, left = queue.head, queue.rows - taken.get(slot.model, 0)
+        if not slot.guest or head is None or left <= 0:
+            continue
+        if any(host.accepting and host.running is None for host in view.hosts(slot.model)):
+            continue
+        rows = queue.batch_rows(max(slot.batch, head.rows))
+        budget_ms = head.deadline_ms - now_ms
+        rows = rows_in_time(min(rows, left), slot.model, head, partition, view, budget_ms)
+        run_ms = view.latency_ms(slot.model, rows, partition.share_pct, head.shape)
+        short = rows <= slot.batch and run_ms <= budget_ms
+        if short and (best is None or head.deadline_ms < best[0]):
+            best = head.deadline_ms, Launch(partition.id, slot.model, rows)
+    return best[1] if best else None
 
 
 def _latest_ms(
@@ -106,11 +135,10 @@ def _launch(
     others_ms = min((c.latest_ms for c in claims if c is not first), default=float("inf"))
     queue = view.queue(first.model)
     wanted = first.sizes or sizes(first.slot, partition, view)
-    dropped = 0
+    dropped, limit = 0, max(wanted.limit, first.head.rows)
     if not taken.get(first.model):
-        dropped = given_up(first.model, wanted.target, partition, view, now_ms)
+        dropped = given_up(first.model, limit, partition, view, now_ms)
     end_ms = min(queue.deadline_ms(dropped), others_ms)
-    limit = max(wanted.limit, first.head.rows)
     rows = queue.batch_rows(limit) if not dropped else min(limit, queue.rows - dropped)
     budget_ms = end_ms - now_ms
     rows = rows_in_time(rows, first.model, first.head, partition, view, budget_ms)

@@ -9,6 +9,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.policy.base import Planner
+from interlace.policy.lending import lent
 from interlace.policy.widening import widened
 
 
@@ -35,4 +36,5 @@ class Suited:
         if all(len(gpu.shares_pct) <= self.few and not gpu.layouts for gpu in fleet.gpus):
             return self.coarse(demand, fleet, profiles, current)
         even = [replace(one, cv=min(one.cv, 1.0)) for one in demand]
-        return widened(self.fine(even, fleet, profiles, current), fleet, profiles)
+        plan = widened(self.fine(even, fleet, profiles, current), fleet, profiles)
+        return lent(plan, demand, fleet, profiles)

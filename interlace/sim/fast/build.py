@@ -50,6 +50,8 @@ def stand(scenario: Scenario) -> Stand:
     wanted = {(p.id, slot.model) for p in state.target.partitions for slot in p.slots}
     if loaded != wanted or not all(tenant.hosts for tenant in state.tenants.values()):
         raise ValueError("not every model is loaded everywhere when the trace begins")
+    if any(slot.guest for live in lives for slot in live.slots):
+        raise ValueError("the plan lends time to guests, which only the engine plays")
     names = tuple(state.tenants)
     return Stand(_world(scenario, state, lives), names, lives, clock.now_ms())
 

@@ -7,14 +7,12 @@ from typing import Final
 
 from interlace.policy import batching
 from interlace.sim.fast import queues
-from interlace.sim.fast.beliefs import latency_ms, plain_ms
+from interlace.sim.fast.beliefs import latency_ms
 from interlace.sim.fast.compiled import compiled
 from interlace.sim.fast.layout import World
 
 # The policy's own constants: there is one place to change them.
-_TARGET: Final = batching._TARGET
 _LEAST: Final = batching._LEAST
-_ALONE: Final = batching._ALONE
 _ROUNDING_MS: Final = batching._ROUNDING_MS
 
 
@@ -29,22 +27,14 @@ def rows_of(wanted: float, limit: int) -> int:
 
 
 @compiled
-def sizes(world: World, partition: int, slot: int) -> tuple[int, int, int]:
-    """Rows: the limit, what heads are given up for, what is waited for."""
+def sizes(world: World, partition: int, slot: int) -> tuple[int, int]:
+    """Rows: the limit, and what is waited for."""
     part, one = world.partitions[partition], world.slots[slot]
     model, limit, several = world.models[one.model], one.limit, hosts(world, one.model)
+    if several == 1 or part.slot_to - part.slot_from > 1:
+        return limit, 1
     sustaining = model.rate_rps / 1000.0 * part.round_ms / several
-    if several == 1:
-        single_ms = plain_ms(world, slot, 1)
-        fixed_ms = single_ms
-        if limit > 1:
-            row_ms = max(0.0, (plain_ms(world, slot, limit) - single_ms) / (limit - 1))
-            fixed_ms = max(0.0, single_ms - row_ms)
-        target = sustaining * (1.0 + _ALONE * fixed_ms / model.slo_ms)
-        return limit, rows_of(target, limit), 1
-    alone = part.slot_to - part.slot_from == 1
-    least = rows_of(_LEAST * sustaining, limit) if alone else 1
-    return limit, rows_of(_TARGET * sustaining, limit), least
+    return limit, rows_of(_LEAST * sustaining, limit)
 
 
 @compiled
@@ -64,26 +54,47 @@ def rows_in_time(world: World, slot: int, rows: int, budget_ms: float) -> int:
 
 
 @compiled
-def fits(world: World, slot: int, place: int, target: int) -> bool:
-    """True if a batch of ``target``, or all the rest, from that place on ends in time."""
-    model = world.slots[slot].model
-    need = max(1, min(target, queues.count(world, model) - place))
-    left_ms = queues.deadline_ms(world, model, place) - world.state[0].now_ms - _ROUNDING_MS
-    return bool(latency_ms(world, slot, need) <= left_ms)
+def given_up(world: World, slot: int, partition: int, limit: int) -> int:
+    """How many heads to drop so that the fewest are lost, now and by the next batch."""
+    model, now_ms = world.slots[slot].model, world.state[0].now_ms
+    rows = queues.count(world, model)
+    best, fewest, dropped = 0, rows + 1, 0
+    while dropped < min(rows, fewest):
+        most = min(limit, rows - dropped)
+        budget_ms = queues.deadline_ms(world, model, dropped) - now_ms
+        batch = rows_in_time(world, slot, most, budget_ms)
+        run_ms = latency_ms(world, slot, batch)
+        if run_ms <= budget_ms - _ROUNDING_MS:
+            if batch == most and not dropped:
+                return 0
+            lost = dropped + lost_next(world, slot, partition, limit, dropped + batch, run_ms)
+            if lost < fewest:
+                best, fewest = dropped, lost
+            if batch == most:
+                break
+        dropped += 1
+    return best
 
 
 @compiled
-def given_up(world: World, slot: int, target: int) -> int:
-    """How many heads to drop so that the rest is served in time; 0 if none would do."""
-    if fits(world, slot, 0, target):
-        return 0
-    low, high = 0, queues.count(world, world.slots[slot].model) - 1
-    if high < 1 or not fits(world, slot, high, target):
-        return 0
-    while high - low > 1:
+def lost_next(
+    world: World, slot: int, partition: int, limit: int, taken: int, run_ms: float
+) -> int:
+    """How many that are queued now the next batch must drop, to take all that is there by then."""
+    index, now_ms = world.slots[slot].model, world.state[0].now_ms
+    model, start_ms = world.models[index], now_ms + run_ms
+    for at in range(model.host_from, model.host_to):
+        host = world.hosts[at].partition
+        if host != partition:
+            start_ms = min(start_ms, max(now_ms, world.partitions[host].free_at_ms))
+    left = queues.count(world, index) - taken
+    new = model.rate_rps / 1000.0 * (start_ms - now_ms)
+    low, high = 0, left
+    while low < high:
         middle = (low + high) // 2
-        if fits(world, slot, middle, target):
+        end_ms = start_ms + latency_ms(world, slot, rows_of(left - middle + new, limit))
+        if end_ms <= queues.deadline_ms(world, index, taken + middle) - _ROUNDING_MS:
             high = middle
         else:
-            low = middle
-    return high
+            low = middle + 1
+    return low
