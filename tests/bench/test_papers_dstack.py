@@ -8,6 +8,7 @@ import pytest
 
 from bench.papers.dstack import figure4, figure9, figure10, figure11, figure12, table1
 from bench.papers.dstack.convnets import kernels
+from bench.papers.dstack.fullbatches import every_time_16
 from bench.papers.dstack.published import BATCH, CONVNETS, TABLE_6
 from bench.papers.dstack.show import Row
 from bench.papers.dstack.trial import at_knees, of_table_6, parted, run
@@ -120,6 +121,22 @@ def test_figure_11(out: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours["11a C-7: D-STACK, use"] == pytest.approx(92.0, abs=4.0)
     assert all(ours[f"11b T{index}: use"] > 80.0 for index in range(5))
     _small(out)
+
+
+def test_batches_of_16_every_time_are_late_without_any_slowdown() -> None:
+    """What section 7 says of FB: VGG-19's 16 at 160/s take its whole SLO to come together."""
+    case = of_table_6({"resnet50": 320.0, "vgg19": 160.0}, profiles(steep=0.0))
+    found = every_time_16(case, 2.0)
+    assert found.missed_of_all > 0.3
+    assert found.answered_rps > 0.9 * sum(case.rates_rps.values())
+    assert run("fixed", case, 2.0).missed_of_all < 0.01  # with a timeout it is not
+
+
+def test_gslice_in_c7_depends_on_what_was_fitted() -> None:
+    """The page says that GSLICE's misses are a fit: 9 % by the logs' law, 79 % by the fitted."""
+    plain, fitted = (figure11.served("G", "C-7", 2.0, s).missed_of_all for s in (0.0, 1.0))
+    assert plain < 0.2
+    assert fitted > 0.6
 
 
 def test_figure_12(out: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from bench.papers.dstack.published import BATCH, CONVNETS
 from bench.papers.dstack.trial import Case
-from bench.papers.dstack.v100 import profile
+from bench.papers.dstack.v100 import STEEP, profile
 from interlace.core.profile import Profile
 from interlace.perf.ideal import Kernel
 
@@ -50,9 +50,11 @@ def slos_ms() -> Mapping[str, float]:
     return {model: 2.0 * run_ms for model, (_, run_ms) in CONVNETS.items()}
 
 
-def case(rates_rps: Mapping[str, float]) -> Case:
+def case(rates_rps: Mapping[str, float], steep: float = STEEP) -> Case:
     """The models run whole, one inference at a time: their batches are not given."""
-    one = {m: _single(profile(m, knee, run_ms)) for m, (knee, run_ms) in CONVNETS.items()}
+    one = {
+        m: _single(profile(m, knee, run_ms, steep=steep)) for m, (knee, run_ms) in CONVNETS.items()
+    }
     knees = {m: knee for m, (knee, _) in CONVNETS.items()}
     return Case(rates_rps, one, knees, slos_ms(), batch=1)
 

@@ -5,14 +5,15 @@ python -m bench.papers.dstack.figure11
 11a: fixed batches under default MPS (FB), temporal sharing (T), Triton (Tri), GSLICE (G), D-STACK,
 and our own row, at the paper's rates: 700/s for BERT and Mobilenet (BERT's is not given), 320 for
 ResNet-50, 160 for VGG-19; in C-7 440, 220 and 80. Throughput is what was answered; missed is late,
-dropped or refused. FB waits for a batch of 16 for half the SLO at most.
+dropped or refused. FB waits for a batch of 16 for half the SLO at most; "FB, 16 every time" is the
+paper's word taken literally, without a timeout and with nobody dropped (``fullbatches``).
 
-Left open, and decisive: how steep latency is below the knee ("exponential" in section 3.1). Here it
-grows with the square of knee / share. That one choice brings FB, whose models crowd each other
-below their knees on default MPS, and GSLICE, with seven models at two fifths of their knees, to the
-published misses; nothing else slows models beside each other. Where half the share takes twice the
-time, as in the published logs of the authors' earlier platform, neither misses much; the table has
-that too. Our own row plans for the latencies as they are, and depends on them as much.
+Left open, and decisive: how steep latency is below the knee ("exponential" in section 3.1). The
+bars are for share^-2, a power that was CHOSEN because FB and GSLICE then miss what is published:
+their agreement in C-7 is a fit and shows nothing. What was measured, in the authors' published V100
+logs, is about share^-0.9. The table has the power from 1 on. Without the fit GSLICE misses 9 % of
+C-7 and not 68 %, our own row nothing and not a third; temporal sharing, Triton, D-STACK and the
+literal FB are as published either way.
 
 11b: Alexnet, Mobilenet, ResNet-50 and VGG-19 in five sessions of 2 s; in each but the first one
 model's rate is lowered, in that order, to 40 % ("a random amount" in the paper). The others are
@@ -26,6 +27,7 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
+from bench.papers.dstack.fullbatches import every_time_16
 from bench.papers.dstack.published import (
     FEW_RPS,
     FIGURE_11B_PCT,
@@ -55,7 +57,7 @@ SYSTEMS: Final = {
     "D-STACK": "dstack",
     "interlace": "interlace",
 }
-_LESS_STEEP: Final = (0.0, 0.3)
+_LESS_STEEP: Final = (0.0, 0.3, 0.6)
 _SECONDS: Final = 4.0
 
 
@@ -98,6 +100,17 @@ def _missed(case: str, name: str) -> float | None:
     return SEVEN_MISSED_PCT["others"] if case == "C-7" else None
 
 
+def literal(cases: Sequence[str], seconds: float) -> list[Row]:
+    """FB without a timeout, where half the share takes twice the time."""
+    rows = []
+    for case in cases:
+        found = every_time_16(of_table_6(CASES[case], profiles(steep=0.0)), seconds)
+        what, missed = f"11a {case}: FB, 16 every time, share^-1", 100 * found.missed_of_all
+        rows.append(Row(f"{what}, answered", None, found.answered_rps, "/s"))
+        rows.append(Row(f"{what}, missed", _missed(case, "FB"), missed, " %"))
+    return rows
+
+
 def less_steep(seconds: float) -> list[Row]:
     """C-7 where a small share costs less."""
     rows = []
@@ -117,7 +130,7 @@ def main(
 ) -> list[Row]:
     """Print, draw, and return the rows."""
     found = {case: {name: served(name, case, seconds) for name in SYSTEMS} for case in cases}
-    rows = compared(found) + less_steep(seconds)
+    rows = compared(found) + literal(cases, seconds) + less_steep(seconds)
     sessions = changing(session_s)
     for index, one in enumerate(sessions):
         rows.append(Row(f"11b T{index}: use", FIGURE_11B_PCT, one.used_pct, " %"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from bench.papers.dstack.published import BATCH, TABLE_6
@@ -15,6 +16,7 @@ from interlace.core.profile import Profile
 from interlace.core.request import Outcome
 from interlace.device.simulated import Physics, made_of
 from interlace.perf.latency import surface
+from interlace.policy.base import Dispatcher
 from interlace.policy.catalog import system
 from interlace.sim.arrivals import Workload, mixed
 from interlace.sim.record import Record
@@ -81,12 +83,16 @@ def run(
     seconds: float,
     workloads: Mapping[str, Workload] | None = None,
     plan: Plan | None = None,
+    dispatcher: Dispatcher | None = None,
 ) -> Figures:
-    """Play a catalog row; gaps are uniformly distributed (section 6.3) unless others are given."""
-    demand = _demand(case)
+    """Play a catalog row; gaps are uniformly distributed (section 6.3) unless others are given.
+
+    With ``dispatcher`` the row has that one instead of its own.
+    """
+    demand, row = _demand(case), system(name)
     traffic = workloads or {m: Uniform(rate) for m, rate in case.rates_rps.items()}
     scenario = Scenario(
-        system(name),
+        replace(row, dispatcher=dispatcher or row.dispatcher),
         case.gpus,
         demand,
         case.profiles,

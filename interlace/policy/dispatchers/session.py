@@ -48,6 +48,10 @@ class Session:
     last ``sessions`` sessions first (the scoreboard; a batch is a run), with the largest batch that
     leaves everyone who is due, or will be, the share in time. The paper gives the plan of a session
     in advance; this one is made anew at every arrival and end, and reserves what is coming.
+
+    A model never runs below the share of its partition, the knee: the paper can "when necessary"
+    but does not say when, and shares of live partitions are fixed. Who lacks room gets a smaller
+    batch (halves are tried) or waits.
     """
 
     fill: bool = True
