@@ -44,9 +44,12 @@ class Opened:
 
 
 class Stand:
-    """A CPU device with its clock, arena and models; an async context."""
+    """A CPU device with its clock, arena and models; an async context.
 
-    def __init__(self, root: Path, names: Sequence[str]) -> None:
+    Workers share the weights of a model unless they are to have their own.
+    """
+
+    def __init__(self, root: Path, names: Sequence[str], share_weights: bool = True) -> None:
         self._root, self._names = root, names
         self._weights = TemporaryDirectory(prefix="interlace-fidelity-")
         loop = asyncio.get_running_loop()
@@ -55,7 +58,8 @@ class Stand:
         self._arenas = ArenaMap(os.getpid())
         self._arenas.add(self.arena)
         cores = tuple(sorted(os.sched_getaffinity(0)))[:2]
-        settings = CpuSettings(cores, memory_bytes(), self._weights.name)
+        weights = self._weights.name if share_weights else None
+        settings = CpuSettings(cores, memory_bytes(), weights)
         self.device = CpuDevice(loop, self._arenas, settings)
         self.rig = Rig(self.device, self.clock, self.arena)
         self.opened: dict[str, Opened] = {}
