@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
@@ -155,7 +156,7 @@ class _Change:
 
     def found(self, began_ms: float, change_ms: float) -> Changed:
         times = [at_ms for at_ms, _ in self._replies]
-        gaps = [(b - a, b) for a, b in zip(times, times[1:], strict=False)]
+        gaps = [(b - a, b) for a, b in pairwise(times)]
         return Changed(
             max(gap for gap, at_ms in gaps if at_ms >= began_ms),
             max(gap for gap, at_ms in gaps if at_ms < began_ms),
