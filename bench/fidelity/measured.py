@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.fidelity.stand import Opened, Stand
@@ -24,7 +24,7 @@ class Pairs:
 
     factors: Mapping[tuple[str, str], float]
 
-    def __call__(self, runner: Runner, neighbours: list[Runner]) -> float:
+    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
         found = [self.factors.get((runner.model, other.model), 1.0) for other in neighbours]
         return max([1.0, *found])
 
