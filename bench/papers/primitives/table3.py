@@ -1,0 +1,232 @@
+"""Table III: DNN-Recog, ResNeXt and Yolo on one V100, one after the other and side by side.
+
+python -m bench.papers.primitives.table3
+
+Rounds of 30 ms, in which what came at the round's beginning is answered. Temporal sharing: each
+model in turn has the whole GPU; Yolo and ResNeXt have one row in every other round, as the text
+says. Spatio-temporal: shares of 25, 40, 50, 50 and 60 %, as in Figure 10; Batch-Latency gives the
+batches that end in the time that is left. DNN-Recog gets the largest batch with which Yolo and
+ResNeXt still have one row. Both timetables are then played by the engine, DNN-Recog as an app with
+one deadline.
+
+Left open: the latencies. D-STACK's Table 6 (PyTorch, the same authors and GPU) is taken with what
+its equations make of other batches; VGG-Face is VGG-16, with 15.5 of VGG-19's 19.6 billion
+multiplications, Yolo its third version on 224 x 224, with 9.5. Every picture goes to both VGG-Face
+and ResNet-Car. Above the knee a twentieth is gained. The TensorRT logs are tried too: there a
+second row of VGG costs more than the first, so that DNN-Recog gains nothing. "Filled" gives Yolo
+and ResNeXt all the time that temporal sharing leaves, which the text does not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from matplotlib.axes import Axes
+
+from bench.papers.dstack.published import TABLE_6
+from bench.papers.dstack.v100 import profile as shaped
+from bench.papers.primitives.published import (
+    RECOG_GAIN,
+    ROUND_MS,
+    SYSTEM_GAIN,
+    TABLE_3_SHARES_PCT,
+)
+from bench.papers.primitives.show import COLOURS, Row, options, report
+from bench.papers.primitives.timetable import HOP_MS, SLACK_MS, Entry, Timetable, played
+from bench.papers.primitives.v100 import profile as logged
+from interlace.core.profile import Point, Profile
+from interlace.core.request import Outcome
+from interlace.perf.instances import batch_latency
+from interlace.perf.latency import Surface, surface
+from interlace.sim.pipeline.published import recog
+from interlace.sim.pipeline.served import AppServed
+from interlace.sim.record import Served
+
+RECOG: Final = ("mobilenet", "vgg-face", "resnet-car")
+BESIDE: Final = ("yolo", "resnext50")
+_MOST: Final = 32
+_GAIN: Final = 0.05
+_VGG_FACE, _YOLO = 15.5 / 19.6, 9.5 / 19.6
+
+Surfaces = Mapping[str, Surface]
+
+
+class Schedule(NamedTuple):
+    """A timetable, and rows of each app or model in the 1st, 2nd, ... round."""
+
+    table: Timetable
+    rows: Mapping[str, tuple[int, ...]]
+
+    def per_round(self, name: str) -> float:
+        return sum(self.rows[name]) / len(self.rows[name])
+
+
+def of_table_6() -> dict[str, Profile]:
+    """PyTorch's latencies, from what D-STACK prints."""
+    known = {m: shaped(m, one.knee_pct, one.run_ms, _GAIN, steep=0.0) for m, one in TABLE_6.items()}
+    return _five(known["mobilenet"], known["vgg19"], known["resnet50"], known["resnext50"])
+
+
+def of_logs() -> dict[str, Profile]:
+    """TensorRT's, ResNeXt-50 as much slower than ResNet-50 as in D-STACK's Table 6 at 50 %."""
+    known = {m: logged(m) for m in ("mobilenet", "vgg19", "resnet50")}
+    slower = TABLE_6["resnext50"].run_ms / (TABLE_6["resnet50"].run_ms * 0.8)
+    return _five(
+        known["mobilenet"], known["vgg19"], known["resnet50"], times(known["resnet50"], slower)
+    )
+
+
+def _five(mobile: Profile, vgg: Profile, resnet: Profile, resnext: Profile) -> dict[str, Profile]:
+    return {
+        "mobilenet": times(mobile),
+        "vgg-face": times(vgg, _VGG_FACE),
+        "resnet-car": times(resnet),
+        "resnext50": times(resnext),
+        "yolo": times(vgg, _YOLO),
+    }
+
+
+def times(profile: Profile, factor: float = 1.0) -> Profile:
+    """A profile with every latency ``factor`` times as long, and no spread."""
+    points = {
+        key: Point(*(point.median_ms * factor,) * 3, point.samples)
+        for key, point in profile.points.items()
+    }
+    return replace(profile, points=points)
+
+
+def temporal(known: Surfaces, most: int = 1) -> Schedule:
+    """Each in turn on the whole GPU; Yolo and ResNeXt take turns at what DNN-Recog leaves, up to
+    ``most`` rows at once."""
+
+    def left_ms(rows: int) -> float:
+        taken_ms = sum(known[model].latency_ms(rows, 100) for model in RECOG)
+        return ROUND_MS - taken_ms - (len(RECOG) + 2) * HOP_MS
+
+    rows = _largest(lambda n: all(batch_latency(known[m], 100, left_ms(n), _MOST) for m in BESIDE))
+    entries: list[Entry] = []
+    beside: dict[str, int] = {}
+    for turn, model in enumerate(BESIDE):
+        at_ms = turn * ROUND_MS + HOP_MS  # all of the round has come
+        for one in RECOG:
+            entries.append(Entry(at_ms, one, 100, rows))
+            at_ms += known[one].latency_ms(rows, 100) + HOP_MS
+        beside[model] = batch_latency(known[model], 100, left_ms(rows), most)
+        entries.append(Entry(at_ms, model, 100, beside[model]))
+    counts = {
+        "recog": (rows, rows),
+        "yolo": (beside["yolo"], 0),
+        "resnext50": (0, beside["resnext50"]),
+    }
+    return Schedule(Timetable(tuple(entries), 2 * ROUND_MS), counts)
+
+
+def spatial(known: Surfaces) -> Schedule:
+    """MobileNet, then VGG-Face in 40 %; beside them Yolo, ResNet-Car, ResNeXt in the other 60 %."""
+    shares = TABLE_3_SHARES_PCT
+
+    def ms(model: str, rows: int) -> float:
+        return known[model].latency_ms(rows, shares[model])
+
+    def batches(rows: int) -> tuple[int, int]:
+        """Of Yolo, before ResNet-Car, and of ResNeXt after it; 0 if it does not fit."""
+        mobile_ms, car_ms = ms("mobilenet", rows), ms("resnet-car", rows)
+        if mobile_ms + ms("vgg-face", rows) + 3 * HOP_MS > ROUND_MS:
+            return 0, 0
+        best = (0, 0)
+        for yolo in range(1, _MOST + 1):
+            begins_ms = max(mobile_ms, ms("yolo", yolo)) + 2 * HOP_MS
+            left_ms = ROUND_MS - begins_ms - car_ms - 2 * HOP_MS
+            beside = batch_latency(known["resnext50"], shares["resnext50"], left_ms, _MOST)
+            if beside and yolo + beside > sum(best):
+                best = yolo, beside
+        return best
+
+    rows = _largest(lambda n: all(batches(n)))
+    yolo, beside = batches(rows)
+    mobile_ms = ms("mobilenet", rows) + 2 * HOP_MS
+    car_ms = max(mobile_ms, ms("yolo", yolo) + 2 * HOP_MS)
+    entries = (
+        Entry(HOP_MS, "mobilenet", shares["mobilenet"], rows),
+        Entry(HOP_MS, "yolo", shares["yolo"], yolo),
+        Entry(mobile_ms, "vgg-face", shares["vgg-face"], rows),
+        Entry(car_ms, "resnet-car", shares["resnet-car"], rows),
+        Entry(car_ms + ms("resnet-car", rows) + HOP_MS, "resnext50", shares["resnext50"], beside),
+    )
+    counts = {"recog": (rows,), "yolo": (yolo,), "resnext50": (beside,)}
+    return Schedule(Timetable(entries, ROUND_MS), counts)
+
+
+def _largest(fits: Callable[[int], bool]) -> int:
+    """The largest batch that fits, none larger having fitted; 0 if one row does not."""
+    rows = 0
+    while rows < _MOST and fits(rows + 1):
+        rows += 1
+    return rows
+
+
+def in_time(schedule: Schedule, profiles: Mapping[str, Profile], rounds: int) -> dict[str, float]:
+    """What the engine answers in time under a timetable, requests/s."""
+    app = recog(slo_ms=ROUND_MS + SLACK_MS)
+    counts = {name: rows for name, rows in schedule.rows.items() if sum(rows)}
+    record = played(schedule.table, profiles, {"recog": app}, counts, ROUND_MS, rounds)
+    seconds = rounds * ROUND_MS / 1000.0
+    found = Counter(one.app for one in record.apps if _punctual(one))
+    found += Counter(one.model for one in record.served if _punctual(one))
+    return {name: found[name] / seconds for name in ("recog", *BESIDE)}
+
+
+def _punctual(one: AppServed | Served) -> bool:
+    return one.outcome is Outcome.OK and one.answered_ms - one.arrived_ms <= ROUND_MS
+
+
+def main(arguments: list[str] | None = None, rounds: int = 300) -> list[Row]:
+    """Print, draw, and return the rows."""
+    chosen = options(__doc__).parse_args(arguments)
+    rows: list[Row] = []
+    shown: dict[str, dict[str, float]] = {}
+    for source, profiles in (("PyTorch", of_table_6()), ("TensorRT logs", of_logs())):
+        known = {model: surface(one, "median_ms") for model, one in profiles.items()}
+        plans = {
+            "temporal": temporal(known),
+            "temporal, filled": temporal(known, _MOST),
+            "spatio-temporal": spatial(known),
+        }
+        good = {way: in_time(plan, profiles, rounds) for way, plan in plans.items()}
+        after, whole = good["spatio-temporal"], sum(good["spatio-temporal"].values())
+        one, all_one, filled = (
+            good["temporal"]["recog"],
+            *(sum(good[way].values()) for way in ("temporal", "temporal, filled")),
+        )
+        rows += [
+            Row(f"{source}: DNN-Recog over temporal", RECOG_GAIN, after["recog"] / one),
+            Row(f"{source}: all over temporal", SYSTEM_GAIN, whole / all_one),
+            Row(f"{source}: all over temporal, filled", None, whole / filled),
+        ]
+        for way, plan in plans.items():
+            for name in ("recog", *BESIDE):
+                rows.append(
+                    Row(f"{source}, {way}: {name}, rows a round", None, plan.per_round(name))
+                )
+                rows.append(Row(f"{source}, {way}: {name}, in time", None, good[way][name], " /s"))
+        if source == "PyTorch":
+            shown = good
+
+    def draw(panels: Sequence[Axes]) -> None:
+        (axes,) = panels
+        names = ("recog", *BESIDE)
+        for index, (way, good) in enumerate(shown.items()):
+            places = [i + (index - 0.5) * 0.4 for i in range(len(names))]
+            axes.bar(places, [good[n] for n in names], 0.4, label=way, color=COLOURS[index])
+        axes.set_xticks(range(len(names)), ["DNN-Recog", "Yolo", "ResNeXt-50"])
+        axes.set_ylabel("in 30 ms, requests/s")
+        axes.legend(frameon=False, fontsize=8)
+
+    return report(__doc__, rows, draw, "table3", chosen.out)
+
+
+if __name__ == "__main__":
+    main()
