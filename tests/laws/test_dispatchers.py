@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import Answer, Arrived, Command, Event, Run
 from interlace.core.plan import Demand, Plan
 from interlace.core.request import Outcome
@@ -24,6 +25,8 @@ from tests.builders import line_profile, machine
 #: Rows that promise never to let the shares that run exceed the accelerator.
 WITHIN_100 = {"dstack", "dstack-plain", "throughput", "maxmin"}
 MODELS = ("a", "b", "c")
+#: An accelerator whose partitions cannot overlap, with more shares than two.
+SLICED = Fleet((Gpu("g0", "test", 4, 10**9, (50, 60, 70, 80, 100), layouts=((50, 50), (100,))),))
 PROFILES = {m: line_profile(m, 1.0 + i, 0.4 + 0.2 * i) for i, m in enumerate(MODELS)}
 
 
@@ -85,9 +88,12 @@ class Log:
     slos=st.lists(st.floats(8.0, 120.0), min_size=3, max_size=3),
     cv=st.sampled_from([0.5, 1.0, 3.0]),
     seed=st.integers(0, 99),
+    sliced=st.booleans(),
 )
-def test_laws(name: str, rates: list[float], slos: list[float], cv: float, seed: int) -> None:
-    row, fleet = CATALOG[name], machine()
+def test_laws(
+    name: str, rates: list[float], slos: list[float], cv: float, seed: int, sliced: bool
+) -> None:
+    row, fleet = CATALOG[name], SLICED if sliced else machine()
     demand = tuple(Demand(*one) for one in zip(MODELS, rates, slos, strict=True))
     arrivals = mixed({d.model: Gamma(d.rate_rps, cv) for d in demand}, 0.5, seed)
     plan = row.planner(demand, fleet, PROFILES, Plan())

@@ -48,6 +48,7 @@ def elastic(view: View, now_ms: float) -> Dispatch:
 
 def _dispatch(view: View, guided: bool) -> Dispatch:
     launches: list[Launch] = []
+    begun: set[str] = set()  # where partitions cannot overlap, engines share their workers
     free_part = 1.0
     engines = list(_engines(view))
     for one in engines:
@@ -57,14 +58,17 @@ def _dispatch(view: View, guided: bool) -> Dispatch:
         room_rows = int(free_part * one.elastic.max_rows + 1e-9)
         wanted_rows = min(queue.rows, room_rows)
         idle = _configured(one, view.waiting_rows(one.model)) if guided else one.idle
+        idle = [(size, p) for size, p in idle if p.id not in begun]
         chosen = chosen_workers(wanted_rows, [size for size, _ in idle])
         if not chosen and (queue.complete or not one.alive_rows):
-            idle = one.idle
+            idle = [(size, p) for size, p in one.idle if p.id not in begun]
             chosen = chosen_workers(wanted_rows, [size for size, _ in idle])
         left = list(idle)
         for size in chosen:
             place = next(p for p, (batch, _) in enumerate(left) if batch == size)
-            launches.append(Launch(left.pop(place)[1].id, one.model, size))
+            worker = left.pop(place)[1].id
+            begun.add(worker)
+            launches.append(Launch(worker, one.model, size))
         free_part -= sum(chosen) / one.elastic.max_rows
         if queue.rows and room_rows < 1:
             break
