@@ -9,18 +9,19 @@ from interlace.core.plan import Slot
 from interlace.core.request import Request
 from interlace.policy.base import PartitionView, View
 
-#: Of the sustaining batch: what is worth waiting for where others run the same model. Found on
-#: Poisson arrivals (`bench.clairvoyant`), flat around the best.
-_LEAST = 1.2
+#: Of the sustaining batch: a full one, where others run the same model. Found on Poisson arrivals
+#: (`bench.clairvoyant`), flat around the best.
+_FULL = 1.2
 #: Sums of times that are equal on paper differ by less.
 _ROUNDING_MS = 1e-6
 
 
 class Sizes(NamedTuple):
-    """Rows: at most ``limit``; waited is for ``least``."""
+    """Rows: ``limit`` at most; ``least`` is waited for; the next batch takes up to ``following``."""
 
     limit: int
     least: int
+    following: int
 
 
 def rows_in_time(
@@ -59,26 +60,29 @@ def own_turns(partition: PartitionView) -> int:
 def sizes(slot: Slot, partition: PartitionView, view: View) -> Sizes:
     """Sizes after the sustaining batch: what arrives in a round that keeps up (``perf.pace``).
 
-    One host must not wait, for what it idles is lost. Several hosts waste less by running full
-    batches in turn than by small ones at once: they wait until the sustaining batch is there, or
-    until the head must begin.
+    One host must not wait, for what it idles is lost, and takes all that is there. Several hosts
+    waste less by running full batches in turn than by small ones at once: they wait until a full
+    one is there, or until the head must begin.
     """
     limit = limit_rows(slot, partition, view)
     hosts = max(1, len(view.hosts(slot.model)))
-    if hosts == 1 or own_turns(partition) > 1:
-        return Sizes(limit, 1)
+    if hosts == 1:
+        return Sizes(limit, 1, limit)
     sustaining = view.rate_rps(slot.model) / 1000.0 * partition.round_ms / hosts
-    return Sizes(limit, _rows(_LEAST * sustaining, limit))
+    full = _rows(_FULL * sustaining, limit)
+    return Sizes(limit, full if own_turns(partition) == 1 else 1, full)
 
 
-def given_up(model: str, limit: int, partition: PartitionView, view: View, now_ms: float) -> int:
+def given_up(
+    model: str, limit: int, following: int, partition: PartitionView, view: View, now_ms: float
+) -> int:
     """How many heads to drop before a batch of at most ``limit``, so that the fewest are lost.
 
     Without its oldest a batch has more time and takes more; but whom a smaller one leaves behind
     is not lost yet, for the next may take them. So the sum is made least of those dropped now and
-    of those whom the next batch would have to drop (``_lost_next``). There is nothing to fit in
-    this, and on Poisson arrivals it is as good as value iteration (`bench.clairvoyant`). Not
-    worth it after as many drops as another choice costs in all, so each drop is looked at once.
+    of those whom the next batch, of up to ``following``, would have to drop. For one host there is
+    nothing to fit in this, and on Poisson arrivals it is as good as value iteration
+    (`bench.clairvoyant`). More drops than another choice costs in all need not be looked at.
     """
     queue = view.queue(model)
     rows, head = queue.rows, queue.head
@@ -94,7 +98,7 @@ def given_up(model: str, limit: int, partition: PartitionView, view: View, now_m
             if batch == most and not dropped:
                 return 0  # by far the usual case
             taken = dropped + batch
-            lost = dropped + _lost_next(model, limit, taken, partition, view, run_ms, now_ms)
+            lost = dropped + _lost_next(model, following, taken, partition, view, run_ms, now_ms)
             if lost < fewest:
                 best, fewest = dropped, lost
             if batch == most:
@@ -105,14 +109,14 @@ def given_up(model: str, limit: int, partition: PartitionView, view: View, now_m
 
 def _lost_next(
     model: str,
-    limit: int,
+    following: int,
     taken: int,
     partition: PartitionView,
     view: View,
     run_ms: float,
     now_ms: float,
 ) -> int:
-    """How many that are queued now the next batch must drop, to take all that is there by then.
+    """How many that are queued now the next batch must drop, to take ``following`` or all there is.
 
     It starts when this one ends, or when another host of the model is free, with those who arrive
     until then at the rate seen. Found by halving: later heads have more time, and fewer behind.
@@ -127,7 +131,7 @@ def _lost_next(
     low, high = 0, left
     while low < high:
         middle = (low + high) // 2
-        need = _rows(left - middle + new, limit)
+        need = _rows(left - middle + new, following)
         end_ms = start_ms + view.latency_ms(model, need, partition.share_pct, shape)
         if end_ms <= queue.deadline_ms(taken + middle) - _ROUNDING_MS:
             high = middle

@@ -137,7 +137,7 @@ def _launch(
     wanted = first.sizes or sizes(first.slot, partition, view)
     dropped, limit = 0, max(wanted.limit, first.head.rows)
     if not taken.get(first.model):
-        dropped = given_up(first.model, limit, partition, view, now_ms)
+        dropped = given_up(first.model, limit, wanted.following, partition, view, now_ms)
     end_ms = min(queue.deadline_ms(dropped), others_ms)
     rows = queue.batch_rows(limit) if not dropped else min(limit, queue.rows - dropped)
     budget_ms = end_ms - now_ms

@@ -36,7 +36,7 @@ def collect(world: World, partition: int) -> int:
         left = queues.count(world, model) - world.taken[model]
         if left <= 0:
             continue
-        limit, least = sizes(world, partition, slot)
+        limit, least, following = sizes(world, partition, slot)
         due_ms = queues.deadline_ms(world, model, 0)
         if left < least:
             run_ms = latency_ms(world, slot, left + 1)
@@ -44,13 +44,13 @@ def collect(world: World, partition: int) -> int:
             if state.now_ms < latest_ms:
                 state.wish_ms = min(state.wish_ms, latest_ms)
                 continue
-        claim(world, found, slot, due_ms, limit)
+        claim(world, found, slot, due_ms, limit, following)
         found += 1
     return found
 
 
 @compiled
-def claim(world: World, found: int, slot: int, due_ms: float, limit: int) -> None:
+def claim(world: World, found: int, slot: int, due_ms: float, limit: int, following: int) -> None:
     """Put a claim at its place among those before it."""
     rank = world.models[world.slots[slot].model].rank
     place = found
@@ -61,10 +61,11 @@ def claim(world: World, found: int, slot: int, due_ms: float, limit: int) -> Non
         after = world.claims[place]
         after.deadline_ms, after.rank, after.slot = before.deadline_ms, before.rank, before.slot
         after.run_ms, after.latest_ms = before.run_ms, before.latest_ms
-        after.limit = before.limit
+        after.limit, after.following = before.limit, before.following
         place -= 1
     one = world.claims[place]
-    one.deadline_ms, one.rank, one.slot, one.limit = due_ms, rank, slot, limit
+    one.deadline_ms, one.rank, one.slot = due_ms, rank, slot
+    one.limit, one.following = limit, following
     one.run_ms = latency_ms(world, slot, 1)
     one.latest_ms = due_ms - one.run_ms
 
@@ -82,7 +83,7 @@ def launch(world: World, partition: int, claims: int) -> None:
             others_ms = min(others_ms, world.claims[at].latest_ms)
     dropped, limit = 0, max(one.limit, 1)
     if not world.taken[model]:
-        dropped = given_up(world, slot, partition, limit)
+        dropped = given_up(world, slot, partition, limit, one.following)
     end_ms = min(queues.deadline_ms(world, model, dropped), others_ms)
     rows = min(limit, queues.count(world, model) - dropped)
     decide(world, partition, slot, rows_in_time(world, slot, rows, end_ms - now_ms), dropped)

@@ -69,7 +69,7 @@ LAUNCH: Final = np.dtype(
 CLAIM: Final = np.dtype(
     [
         ("deadline_ms", "f8"), ("run_ms", "f8"), ("latest_ms", "f8"), ("slot", "i8"),
-        ("rows", "i8"), ("limit", "i8"), ("rank", "i8"),
+        ("rows", "i8"), ("limit", "i8"), ("following", "i8"), ("rank", "i8"),
     ],
     align=True,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from interlace.sim.fast.compiled import compiled
 from interlace.sim.fast.layout import World
 
 # The policy's own constants: there is one place to change them.
-_LEAST: Final = batching._LEAST
+_FULL: Final = batching._FULL
 _ROUNDING_MS: Final = batching._ROUNDING_MS
 
 
@@ -27,14 +27,14 @@ def rows_of(wanted: float, limit: int) -> int:
 
 
 @compiled
-def sizes(world: World, partition: int, slot: int) -> tuple[int, int]:
-    """Rows: the limit, and what is waited for."""
+def sizes(world: World, partition: int, slot: int) -> tuple[int, int, int]:
+    """Rows: the limit, what is waited for, what the next batch takes."""
     part, one = world.partitions[partition], world.slots[slot]
     model, limit, several = world.models[one.model], one.limit, hosts(world, one.model)
-    if several == 1 or part.slot_to - part.slot_from > 1:
-        return limit, 1
-    sustaining = model.rate_rps / 1000.0 * part.round_ms / several
-    return limit, rows_of(_LEAST * sustaining, limit)
+    if several == 1:
+        return limit, 1, limit
+    full = rows_of(_FULL * (model.rate_rps / 1000.0 * part.round_ms / several), limit)
+    return limit, full if part.slot_to - part.slot_from == 1 else 1, full
 
 
 @compiled
@@ -54,7 +54,7 @@ def rows_in_time(world: World, slot: int, rows: int, budget_ms: float) -> int:
 
 
 @compiled
-def given_up(world: World, slot: int, partition: int, limit: int) -> int:
+def given_up(world: World, slot: int, partition: int, limit: int, following: int) -> int:
     """How many heads to drop so that the fewest are lost, now and by the next batch."""
     model, now_ms = world.slots[slot].model, world.state[0].now_ms
     rows = queues.count(world, model)
@@ -67,7 +67,7 @@ def given_up(world: World, slot: int, partition: int, limit: int) -> int:
         if run_ms <= budget_ms - _ROUNDING_MS:
             if batch == most and not dropped:
                 return 0
-            lost = dropped + lost_next(world, slot, partition, limit, dropped + batch, run_ms)
+            lost = dropped + lost_next(world, slot, partition, following, dropped + batch, run_ms)
             if lost < fewest:
                 best, fewest = dropped, lost
             if batch == most:
@@ -78,9 +78,9 @@ def given_up(world: World, slot: int, partition: int, limit: int) -> int:
 
 @compiled
 def lost_next(
-    world: World, slot: int, partition: int, limit: int, taken: int, run_ms: float
+    world: World, slot: int, partition: int, following: int, taken: int, run_ms: float
 ) -> int:
-    """How many that are queued now the next batch must drop, to take all that is there by then."""
+    """How many that are queued now the next batch must drop."""
     index, now_ms = world.slots[slot].model, world.state[0].now_ms
     model, start_ms = world.models[index], now_ms + run_ms
     for at in range(model.host_from, model.host_to):
@@ -92,7 +92,7 @@ def lost_next(
     low, high = 0, left
     while low < high:
         middle = (low + high) // 2
-        end_ms = start_ms + latency_ms(world, slot, rows_of(left - middle + new, limit))
+        end_ms = start_ms + latency_ms(world, slot, rows_of(left - middle + new, following))
         if end_ms <= queues.deadline_ms(world, index, taken + middle) - _ROUNDING_MS:
             high = middle
         else:
