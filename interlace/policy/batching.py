@@ -17,7 +17,7 @@ _ROUNDING_MS = 1e-6
 
 
 class Sizes(NamedTuple):
-    """Rows: ``limit`` at most; ``least`` is waited for; the next batch takes up to ``following``."""
+    """Rows: at most ``limit``; ``least`` is waited for; the next batch takes to ``following``."""
 
     limit: int
     least: int
