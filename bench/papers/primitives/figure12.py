@@ -13,6 +13,7 @@ simulation takes from it is that instances with limits do not slow each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Final
 
 from matplotlib.axes import Axes
@@ -49,7 +50,7 @@ def main(arguments: list[str] | None = None, seconds: float = 2.0) -> list[Row]:
     rows: list[Row] = []
     seen: dict[str, dict[int, Crowd]] = {}
     for model, share in FIGURE_12_SHARES_PCT.items():
-        fits, most = 100 // share, 200 // share
+        fits, most = ceil(100 / share), 200 // share
         found = seen[model] = {n: crowd(model, n, seconds) for n in range(1, most + 1)}
         full, over = found[fits], found[most]
         name = f"{model} of {share} %"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -202,5 +202,8 @@ async def _workers_bytes(root: Path, shared: bool, most: int) -> list[int]:
 def _others_bytes() -> int:
     """Proportional set sizes of this process and its children: sharing moves pages between them."""
     own = psutil.Process()
-    every = [own, *own.children(recursive=True)]
-    return sum(one.memory_full_info().pss for one in every)
+    total = 0
+    for one in [own, *own.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            total += one.memory_full_info().pss
+    return total

@@ -1,0 +1,143 @@
+"""The primitives paper's figures again: every command runs, and shows what is written of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.papers.primitives import figure1, figure8, figure9, figure12, table2, table3, table4
+from bench.papers.primitives.live import changed
+from bench.papers.primitives.published import MORE_INSTANCES
+from bench.papers.primitives.sharing import FirstCome, time_sliced
+from bench.papers.primitives.show import Row
+from bench.papers.primitives.v100 import MODELS, at, logs, profile, t4
+from interlace.device.virtual.contention import Busy
+from interlace.perf.latency import surface
+
+_LARGEST_BYTES = 100_000
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> list[str]:
+    return ["--out", str(tmp_path)]
+
+
+def _drawn(out: list[str], name: str) -> None:
+    (path,) = Path(out[1]).iterdir()
+    assert path.name == f"primitives-{name}.svg"
+    assert 1_000 < path.stat().st_size < _LARGEST_BYTES
+
+
+def _value(rows: list[Row], what: str) -> float:
+    (row,) = [row for row in rows if row.what == what]
+    return row.ours
+
+
+def test_figure_1_all_statements_hold(out: list[str]) -> None:
+    rows = figure1.main(out)
+    stated = [row for row in rows if row.published is not None]
+    assert len(stated) == 9
+    assert all(row.ours == 1.0 for row in stated), [row.what for row in stated if not row.ours]
+    _drawn(out, "figure1")
+
+
+def test_figure_8_the_share_follows_the_rate_without_a_gap(out: list[str]) -> None:
+    rows = figure8.main(out, live=False)
+    assert _value(rows, "share before the change") == 40
+    assert _value(rows, "share after it") == 50
+    assert _value(rows, "without overlap: longest time without service") == pytest.approx(
+        3000, 0.02
+    )
+    assert _value(rows, "overlapped: longest time without service") == pytest.approx(0, abs=1e-6)
+    assert _value(rows, "baseline: images at the end") < 620
+    assert _value(rows, "overlapped: images at the end") > 660
+    _drawn(out, "figure8")
+
+
+def test_a_share_changes_live_and_no_model_goes_missing() -> None:
+    overlapped = changed(True, seconds=0.3)
+    assert overlapped.hostless_ms == 0.0
+    assert overlapped.lost == 0 and overlapped.sent > 50
+
+
+def test_without_overlap_a_model_goes_missing_live() -> None:
+    plain = changed(False, seconds=0.3)
+    assert plain.hostless_ms > 5.0
+    assert plain.down_ms >= plain.hostless_ms
+    assert plain.lost == 0, "requests wait for the new worker"
+
+
+def test_figure_9_instances_gain_until_latency_does_not_bear_it(out: list[str]) -> None:
+    rows = figure9.main(out, seconds=1.0)
+    assert _value(rows, "1 row: 4 instances over 1, throughput (more than)") > 2.0
+    assert _value(rows, "1 row: 4 instances over 1, p99") == pytest.approx(1.25, rel=0.1)
+    assert _value(rows, "8 rows: 5 instances over 1, throughput") == pytest.approx(1.5, rel=0.2)
+    assert _value(rows, "8 rows: p99 of 5 instances (below)") < 50.0
+    assert _value(rows, "8 rows: 10 instances over 5, throughput") == pytest.approx(1.0, rel=0.1)
+    assert _value(rows, "8 rows: 10 instances over 5, p99") > 1.5
+    _drawn(out, "figure9")
+
+
+def test_figure_12_beyond_the_whole_only_latency_grows(out: list[str]) -> None:
+    rows = figure12.main(out, seconds=1.0)
+    assert _value(rows, "alexnet of 25 %: 8 over 4, throughput") == pytest.approx(1.0, rel=0.05)
+    assert _value(rows, "alexnet of 25 %: 8 over 4, p99 (climbs)") > 1.8
+    assert _value(rows, "resnet50 of 40 %: 5 over 3, throughput") < 1.2
+    _drawn(out, "figure12")
+
+
+def test_table_2_counts_what_fits(out: list[str]) -> None:
+    rows = table2.main(out, workers=2, width=512)
+    memory = table2.T4.memory_bytes
+    for model, gain in MORE_INSTANCES.items():
+        weights = table2.WEIGHTS_BYTES[model]
+        own = _value(rows, f"{model}: instances with weights of their own")
+        assert own == memory // (weights + table2.PRIVATE_BYTES)
+        least, most = table2.consistent_bytes(model)
+        for private in (least, most):
+            shared, alone = (table2.fit(weights, private, s) for s in (True, False))
+            assert shared - alone == gain
+    _drawn(out, "table2")
+
+
+def test_table_3_side_by_side_serves_more_in_time(out: list[str]) -> None:
+    rows = table3.main(out, rounds=60)
+    assert _value(rows, "PyTorch: DNN-Recog over temporal") >= 4.0
+    assert _value(rows, "PyTorch: all over temporal") >= 3.0
+    assert _value(rows, "TensorRT logs: all over temporal") > 2.0
+    for row in rows:  # what was planned for a round is what the engine answers in it
+        if row.what.endswith("rows a round"):
+            answered = _value(rows, row.what.replace("rows a round", "in time"))
+            assert answered * 0.030 == pytest.approx(row.ours, rel=0.02), row.what
+    _drawn(out, "table3")
+
+
+def test_table_4_light_models_gain_by_instances(out: list[str]) -> None:
+    rows = table4.main(out, seconds=0.7)
+    assert _value(rows, "PyTorch, mobilenet: 4 x 25 % over 1 x 100 %") > 1.9
+    assert _value(rows, "PyTorch, alexnet: 4 x 25 % over 1 x 100 %") > 1.5
+    assert _value(rows, "PyTorch, vgg19: 2 x 50 % over 1 x 100 %") < 1.2
+    for model in MODELS:
+        assert _value(rows, f"PyTorch, {model}: the same gain, one row a batch") >= 1.9
+    _drawn(out, "table4")
+
+
+def test_the_logs_are_read_as_they_are() -> None:
+    assert len(logs()) == 24
+    assert surface(profile("resnet50"), "median_ms").latency_ms(16, 40) == 28.04
+    assert surface(t4("resnet50"), "median_ms").latency_ms(16, 80) == 28.04
+    assert at({10: 8.0, 20: 4.0}, 15) == 6.0
+    assert at({10: 8.0, 20: 4.0}, 5) == 16.0
+
+
+def test_ways_to_share_lose_no_time_and_make_none() -> None:
+    """Speeds are of at most 1; together nobody gets more of the GPU than there is."""
+    running = [Busy(m, 4, 100, surface(profile(m), "median_ms")) for m in MODELS]
+    assert time_sliced(running) == [0.25] * 4
+    speeds = FirstCome()(running)
+    assert all(0 < speed <= 1 for speed in speeds)
+    fastest = max(zip(speeds, MODELS, strict=True))[1]
+    assert fastest == "vgg19", "whoever has the longest kernels gets on best"
+    small = [Busy("mobilenet", 1, 100, surface(profile("mobilenet"), "median_ms"))] * 2
+    assert FirstCome()(small) == [1.0, 1.0]
