@@ -1,14 +1,17 @@
 """Highest load with 99 % in time, against perfect foresight: `python -m bench.clairvoyant.run`.
 
 One accelerator: the part of the clairvoyant optimum's load, on the same Poisson arrivals, by fixed
-cost over SLO and row cost over SLO. Sixteen: the part of the ceiling that no scheduler passes.
-Nothing is fitted to a run: the dispatcher knows the profile and the rate.
+cost over SLO and row cost over SLO; beside it the part that a policy found by value iteration
+reaches ("informed"), and what becomes of requests a little below our highest load. Several: the
+part of the ceiling that no scheduler passes. Nothing is fitted to a run: the dispatcher knows the
+profile and the rate.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
@@ -16,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from bench.clairvoyant.online import Values, served, values
 from bench.clairvoyant.optimum import fewest_drops
 from bench.clairvoyant.worlds import SLO_MS, World
 from interlace.core.request import Outcome
@@ -23,6 +27,12 @@ from interlace.policy.catalog import system as row
 
 #: Part of the requests that must end in time.
 ATTAINMENT: Final = 0.99
+#: Loads for which values are iterated, in one clairvoyant optimum's load.
+_VALUED: Final = 50
+#: Value iteration takes minutes where batches are larger than with this row cost.
+_INFORMED_FROM: Final = 0.02
+#: Of our highest load: where the ends of requests are counted.
+_BELOW: Final = 0.97
 #: Student's t for a 95 % interval of so many runs.
 _T95: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
 
@@ -53,6 +63,25 @@ def clairvoyant(world: World, count: int, seed: int) -> float:
     return highest(holds, 0.02, 1.0, 11)
 
 
+def informed(world: World, count: int, best: list[float]) -> list[float]:
+    """The highest load of each seed under value iteration, at most the clairvoyant's ``best``."""
+    known: dict[float, Values] = {}
+    ceiling = (1.0 - world.fixed) / world.row
+
+    def holds(load: float, seed: int) -> bool:
+        near = round(load / best[0] * _VALUED) / _VALUED * best[0]
+        if near not in known:
+            known[near] = values(world, near)
+        return served(known[near], np.cumsum(gaps(count, seed)), load, ceiling) >= (
+            ATTAINMENT * count
+        )
+
+    return [
+        highest(lambda load, seed=seed: holds(load, seed), 0.4 * top, top)  # type: ignore[misc]
+        for seed, top in enumerate(best)
+    ]
+
+
 def online(world: World, system: str, count: int, seed: int, most: float) -> float:
     """The highest load at which a system serves 99 % in time, up to ``most``."""
     system_row, drawn = row(system), gaps(count, seed)
@@ -67,10 +96,25 @@ def single(world: World, systems: list[str], count: int, seeds: int) -> dict[str
     """Loads on one accelerator, in parts of the clairvoyant's."""
     best = [clairvoyant(world, count, seed) for seed in range(seeds)]
     found: dict[str, Any] = {"row": world.row, "fixed": world.fixed, "clairvoyant": _spread(best)}
+    if world.row >= _INFORMED_FROM:
+        found["informed"] = _spread(_parts(informed(world, count, best), best))
     for system in systems:
         loads = [online(world, system, count, seed, best[seed]) for seed in range(seeds)]
-        found[system] = _spread([one / top for one, top in zip(loads, best, strict=True)])
+        found[system] = {**_spread(_parts(loads, best)), "ends": _ends(world, system, count, loads)}
     return found
+
+
+def _parts(loads: list[float], best: list[float]) -> list[float]:
+    return [one / top for one, top in zip(loads, best, strict=True)]
+
+
+def _ends(world: World, system: str, count: int, loads: list[float]) -> dict[str, float]:
+    """How requests end a little below the highest load: in time, refused at once, dropped."""
+    ends: Counter[str] = Counter()
+    for seed, load in enumerate(loads):
+        for outcome, times in world.served(row(system), gaps(count, seed), _BELOW * load).items():
+            ends[outcome.value] += times
+    return {name: round(times / count / len(loads), 4) for name, times in ends.items() if times}
 
 
 def many(world: World, systems: list[str], count: int, seeds: int) -> dict[str, Any]:
@@ -93,7 +137,7 @@ def main() -> None:
     parser.add_argument("--systems", nargs="+", default=["interlace"])
     parser.add_argument("--rows", type=float, nargs="+", default=[0.01, 0.02, 0.03])
     parser.add_argument("--fixed", type=float, nargs="+", default=[0.1, 0.2, 0.3, 0.4])
-    parser.add_argument("--replicas", type=int, default=16)
+    parser.add_argument("--replicas", type=int, nargs="*", default=[2, 4, 16])
     parser.add_argument("--requests", type=int, default=6_000)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=None)
@@ -104,10 +148,9 @@ def main() -> None:
             world = World(row_part, fixed)
             results.append(single(world, asked.systems, asked.requests, asked.seeds))
             print(json.dumps(results[-1]), flush=True)
-            if asked.replicas > 1 and fixed in (0.2, 0.4):
-                world = World(row_part, fixed, asked.replicas)
-                count = asked.requests * 5
-                results.append(many(world, asked.systems, count, min(asked.seeds, 3)))
+            for replicas in asked.replicas:
+                world = World(row_part, fixed, replicas)
+                results.append(many(world, asked.systems, asked.requests * 5, asked.seeds))
                 print(json.dumps(results[-1]), flush=True)
     if asked.out is not None:
         asked.out.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,10 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Point, Profile
 from interlace.core.request import Outcome
 from interlace.policy.base import System
+from interlace.policy.dispatchers.deadline import deadline
+from interlace.policy.dispatchers.duty import duty
 from interlace.sim.arrivals import Arrivals
+from interlace.sim.fast.run import simulate_fast
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Scenario
 
@@ -50,7 +53,7 @@ class World:
         return Profile(_MODEL, "", "line", 1, 1, points, load_ms=1.0)
 
     def served(self, system: System, gaps: NDArray[np.float64], load: float) -> dict[Outcome, int]:
-        """How the requests of one trace end, by the engine that serves.
+        """How the requests of one trace end, by the engine that serves or its compiled likeness.
 
         ``gaps`` are of mean 1; the load scales them. Slots hold half-SLO batches, as plans do.
         """
@@ -64,12 +67,12 @@ class World:
         slot = Slot(_MODEL, max(1, int((0.5 - self.fixed) / self.row)), rate_rps / self.replicas)
         plan = Plan(tuple(Partition(f"{gpu.id}.p", gpu.id, 100, (slot,)) for gpu in gpus))
         profiles = {_MODEL: self.profile}
-        record = simulate(
-            Scenario(
-                system, Fleet(gpus), (demand,), profiles, profiles, arrivals, plan,
-                warm_ms=1_000.0, epoch_ms=float("inf"),
-            )
+        scenario = Scenario(
+            system, Fleet(gpus), (demand,), profiles, profiles, arrivals, plan,
+            warm_ms=1_000.0, epoch_ms=float("inf"),
         )  # fmt: skip
+        compiled = system.dispatcher in (deadline, duty)
+        record = simulate_fast(scenario) if compiled else simulate(scenario)
         ends = dict.fromkeys(Outcome, 0)
         for one in record.served:
             ends[one.outcome] += 1
