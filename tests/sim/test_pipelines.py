@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import isnan
 
 import pytest
 from hypothesis import given, settings
@@ -13,8 +14,10 @@ from interlace.core.plan import Demand
 from interlace.core.request import Outcome
 from interlace.policy.catalog import system
 from interlace.sim.arrivals import Workload, mixed
+from interlace.sim.pipeline.figures import app_figures
 from interlace.sim.pipeline.graph import ByWork, Pipeline, Stage, demands, even
 from interlace.sim.pipeline.published import game, recog, traffic
+from interlace.sim.pipeline.served import AppServed
 from interlace.sim.record import Record
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Scenario
@@ -194,6 +197,21 @@ def test_equal_scenarios_give_equal_records() -> None:
     apps = {"recog": recog(slo_ms=60.0, people=1.5)}
     first, second = (_played(apps, {"recog": poisson(60.0)}) for _ in range(2))
     assert first == second
+
+
+def test_figures_of_apps_count_whole_answers() -> None:
+    served = [
+        AppServed("a", 0.0, 100.0, 50.0, Outcome.OK, 3),
+        AppServed("a", 10.0, 110.0, 160.0, Outcome.LATE, 3),
+        AppServed("a", 20.0, 120.0, 25.0, Outcome.REFUSED, 1),
+        AppServed("b", 30.0, 130.0, 35.0, Outcome.EXPIRED, 2),
+    ]
+    found = app_figures(Record(0.0, 2000.0, (), [], [], [], apps=served))
+    assert (found["a"].requests, found["a"].goodput_rps) == (3, 0.5)
+    assert found["a"].attainment == pytest.approx(1 / 3)
+    assert found["a"].outcomes == {"ok": 1, "late": 1, "refused": 1}
+    assert found["a"].p50_ms == 100.0
+    assert found["b"].attainment == 0.0 and isnan(found["b"].p99_ms)
 
 
 def test_what_apps_ask_of_their_models() -> None:

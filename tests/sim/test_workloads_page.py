@@ -51,4 +51,5 @@ def test_the_pipeline_runs(capsys: pytest.CaptureFixture[str]) -> None:
     profiles = {name: line_profile(name) for name in ("ssd", "vgg", "goo")}
     exec(compile(code, "workloads.md", "exec"), {"profiles": profiles})
     in_time, _, total, *_ = capsys.readouterr().out.split()
-    assert 200 < int(in_time) <= int(total) < 320
+    assert float(in_time.rstrip("%")) > 90
+    assert 200 < int(total) < 320

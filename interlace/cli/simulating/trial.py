@@ -80,8 +80,10 @@ def trace(question: Question, folder: Path, settings: Settings) -> Arrivals:
         table = question.workloads.get(one.model, {})
         try:
             workloads[one.model] = workload(table, one.model, one.rate_rps, one.cv, folder)
-        except (WorkloadError, TraceError) as error:
+        except WorkloadError as error:
             raise InputError(f"models.{one.model}.workload.{error}") from None
+        except TraceError as error:
+            raise InputError(f"models.{one.model}.workload: {error}") from None
     made = mixed(workloads, settings.seconds * settings.load, settings.seed)
     return Arrivals(made.models, made.times_ms / settings.load, made.which, settings.seconds)
 
