@@ -13,18 +13,19 @@ from interlace.perf.memory import holds
 
 
 def lent(plan: Plan, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles) -> Plan:
-    """The plan with every model a guest wherever it breaks no promise and memory allows.
+    """The plan with every model that has a place a guest wherever it breaks no promise.
 
     A guest's batch is so short that a request of a partition's own models that comes just after it
     began still ends in time: at most the SLO less the longest planned batches of the others and
     its own. Guests are held in memory where there is room, the longest SLOs first.
     """
-    wanted = {one.model: one for one in demand}
-    surfaces = {name: surface(profiles[name]) for name in wanted if name in profiles}
+    placed = {slot.model for partition in plan.partitions for slot in partition.slots}
+    wanted = {one.model: one for one in demand if one.model in placed}
+    surfaces = {name: surface(profiles[name]) for name in wanted}
     parts = {partition.id: partition for partition in plan.partitions}
     for partition in plan.partitions:
         room_ms = _room_ms(partition, wanted, surfaces)
-        for one in sorted(demand, key=lambda d: (-d.slo_ms, d.model)):
+        for one in sorted(wanted.values(), key=lambda d: (-d.slo_ms, d.model)):
             guest = _guest(one, partition, room_ms, surfaces)
             if guest is None:
                 continue
@@ -54,7 +55,7 @@ def _room_ms(
 def _guest(
     one: Demand, partition: Partition, room_ms: float, surfaces: Mapping[str, Surface]
 ) -> Slot | None:
-    if any(slot.model == one.model for slot in partition.slots) or one.model not in surfaces:
+    if any(slot.model == one.model for slot in partition.slots):
         return None
     latency = surfaces[one.model]
     if partition.share_pct < latency.shares_pct[0]:
