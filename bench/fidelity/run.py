@@ -96,7 +96,7 @@ async def compare(stand: Stand, measured: Measured, case: Case, seconds: float) 
 async def _all(out: Path, chosen: Sequence[Case], seconds: float) -> None:
     rows: list[dict[str, Any]] = []
     async with Stand(Path("models"), MODELS) as stand:
-        measured = await measure(stand, Settings(samples=150, budget_s=1.0))
+        measured = await measure(stand, Settings(samples=150, budget_s=1.0, retakes=4))
         print({f"{a}|{b}": round(f, 3) for (a, b), f in measured.pairs.factors.items()})
         for number, case in enumerate(chosen, 1):
             rows.append(await compare(stand, measured, case, seconds))
