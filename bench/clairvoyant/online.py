@@ -94,12 +94,11 @@ def _after_all(value: Any, rate: float, run: float, idle: float, most: int) -> f
 @njit(cache=True)
 def _after_some(value: Any, rate: float, run: float, most: int, left: Any) -> None:
     """Expected losses after a batch that leaves some, by how many and what their oldest has."""
-    chances = _chances(rate * run, most)
-    later = np.zeros((most + 1, most + 1))
+    chances, discount = _chances(rate * run, most), np.exp(-run / _HORIZON)
     for count in range(1, most + 1):
+        left[count, :] = 0.0
         for new in range(most + 1):
-            later[count, min(most, count + new)] += chances[new]
-    left[:] = np.exp(-run / _HORIZON) * np.dot(later, value)
+            left[count] += discount * chances[new] * value[min(most, count + new)]
 
 
 @njit(cache=True)
