@@ -11,8 +11,8 @@ import pytest
 
 from .programs import Running
 
-#: Short windows, loose stability: the point is that it works, not how fast.
-SHORT = ("-p", "400", "-r", "3", "-s", "900", "--max-threads", "4")
+#: Short windows, loose stability, many tries: the point is that it works, not how fast.
+SHORT = ("-p", "400", "-r", "10", "-s", "900", "--max-threads", "4")
 RUNS = {
     "http": ("-i", "http", "--concurrency-range", "4"),
     "http_json": ("-i", "http", "--input-tensor-format", "json", "--output-tensor-format", "json"),
