@@ -25,8 +25,7 @@ from interlace.core.model import Model
 from interlace.device.base import Done
 from interlace.device.cores import Cores, cpu_kind
 from interlace.device.describe import Description, describe
-from interlace.device.link import WorkerLink
-from interlace.device.partition import Partition
+from interlace.device.partition import Link, Partition
 from interlace.device.pool import InputPools
 from interlace.device.settings import CpuSettings
 from interlace.device.spawner import Spawner
@@ -73,7 +72,7 @@ class CpuDevice:
         self._models: dict[str, Model] = {}
         self._partitions: dict[str, Partition] = {}
         self._retired: list[Partition] = []  # dead, and read until the last reply is delivered
-        self._scratch: set[WorkerLink] = set()
+        self._scratch: set[Link] = set()
         self._describing = asyncio.Semaphore(len(settings.cores))
         self._spawner = Spawner(loop)
         self._pools = InputPools(loop, arenas)
@@ -133,9 +132,9 @@ class CpuDevice:
         async with self._describing:
             arena = Arena.create(1 << 12)
             setup = self._setup("describe", self._settings.cores, arena, background=True)
-            links: list[WorkerLink] = []
+            links: list[Link] = []
 
-            def keep(link: WorkerLink) -> None:
+            def keep(link: Link) -> None:
                 links.append(link)
                 self._scratch.add(link)
 

@@ -10,9 +10,20 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
-from interlace.device.link import Question, WorkerLink
+from interlace.device.link import Speech, WorkerLink
+from interlace.device.partition import Link
+from interlace.device.questions import Question
 from interlace.device.spawner import Spawner
-from interlace.device.wire import Answer, Failed, Loaded, LoadModel, Setup
+from interlace.device.wire import (
+    Answer,
+    Failed,
+    FromWorker,
+    Loaded,
+    LoadModel,
+    Setup,
+    Starved,
+    decode_from_worker,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +39,7 @@ async def describe(
     model: Model,
     setup: Setup,
     spawner: Spawner,
-    on_link: Callable[[WorkerLink], None],
+    on_link: Callable[[Link], None],
     limit_s: float,
 ) -> Description:
     """Load a model in a scratch worker, ask what it is, and end the worker.
@@ -49,10 +60,11 @@ async def describe(
         if isinstance(answer, Failure | Failed):
             settle(answer)
 
-    link = WorkerLink(loop, setup, lambda: None, lambda cause: None)
+    speech = Speech(decode_from_worker, _line)
+    link: Link = WorkerLink(loop, setup.name, speech, lambda cause: None)
     on_link(link)
     try:
-        link.start(spawner, started, limit_s)
+        link.start(spawner, setup, Question(started, limit_s, "start"))
         link.ask(LoadModel(model, ()), Question(settle, limit_s, f"load {model.key}"))
         answer = await answered
     finally:
@@ -60,3 +72,7 @@ async def describe(
     if isinstance(answer, Loaded):
         return Description(answer.signature, answer.weights_bytes, answer.resident_bytes)
     raise ServeError(Reason.BACKEND, getattr(answer, "detail", "the model did not load"))
+
+
+def _line(frame: FromWorker) -> tuple[str, Answer] | None:
+    return None if isinstance(frame, Starved) else ("", frame)
