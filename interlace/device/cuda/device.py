@@ -1,0 +1,192 @@
+"""A GPU as a device: the main process's side, which never touches CUDA."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from interlace.core.hardware import Gpu
+from interlace.core.messages import (
+    Carve,
+    Failure,
+    Finished,
+    Load,
+    Lost,
+    Release,
+    Run,
+    Stage,
+    Unload,
+    Work,
+)
+from interlace.core.model import Model
+from interlace.device.base import Done
+from interlace.device.cuda.launcher import Launcher
+from interlace.device.cuda.process import GpuProcess
+from interlace.device.cuda.settings import CudaSettings
+from interlace.device.cuda.worker.wire import GpuSetup
+from interlace.device.pool import InputPools
+from interlace.shm.arena import Arena, ArenaMap
+
+
+class CudaDevice:
+    """A ``Device`` whose partitions are lanes of one process, or of a process each.
+
+    A process that dies, by a fault of the GPU or by force, takes its partitions with it: what was
+    in flight fails, each partition is told as lost, and the next ``Carve`` starts a new process.
+    One event loop owns this. Outputs are read through ``arenas``.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, arenas: ArenaMap, settings: CudaSettings
+    ) -> None:
+        self._loop = loop
+        self._arenas = arenas
+        self._settings = settings
+        self._models: dict[str, Model] = {}
+        self._processes: list[GpuProcess] = []
+        self._retired: list[GpuProcess] = []  # dead, and read until the last reply is delivered
+        self._launcher = Launcher(loop, settings.environment, alone=not settings.private)
+        self._pools = InputPools(loop, arenas)
+        self._on_lost: Callable[[Lost], None] = lambda lost: None
+        self._open = True
+
+    @property
+    def gpu(self) -> Gpu:
+        return self._settings.gpu
+
+    def register(self, model: Model) -> None:
+        self._models[model.key] = model
+
+    def forget(self, key: str) -> None:
+        self._models.pop(key, None)
+        self._pools.forget(key)
+
+    def on_lost(self, lost: Callable[[Lost], None]) -> None:
+        self._on_lost = lost
+
+    def do(self, work: Work, done: Done) -> None:
+        try:
+            self._do(work, done)
+        except (ValueError, OSError) as error:
+            self._loop.call_soon(done, Finished(work, failure=Failure(str(error))))
+
+    def free(self, batch: int) -> None:
+        for process in self._processes:
+            if batch in process.held:
+                process.free(batch)
+                return
+        for process in self._retired:
+            if batch in process.held:
+                process.held.discard(batch)
+                self._dispose(process)
+                return
+
+    def workers(self) -> dict[str, int]:
+        """Process id of each partition's process, once it is there."""
+        pairs = ((name, one.link.pid) for one in self._processes for name in one.partitions)
+        return {name: pid for name, pid in pairs if pid is not None}
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        for process in list(self._processes):
+            process.link.close("the device is closed")
+        self._pools.close()
+        self._launcher.close()
+
+    # -------------------------------------------------------------------------- one piece of work
+
+    def _do(self, work: Work, done: Done) -> None:
+        if not self._open:
+            raise ValueError(f"{self.gpu.id} is closed")
+        if isinstance(work, Carve):
+            self._carve(work, done)
+            return
+        if isinstance(work, Stage):
+            self._pools.stage(work, done)
+            return
+        process = self._process(work.partition)
+        if work.partition in process.releasing:
+            raise ValueError(f"partition '{work.partition}' is being released")
+        match work:
+            case Run(batch=batch):
+                process.run(work, self._pools.window(batch), done)
+            case Load(model=key):
+                if key not in self._models:
+                    raise ValueError(f"model {key} is not registered with {self.gpu.id}")
+                process.load(work, self._models[key], done)
+            case Unload():
+                process.unload(work, done)
+            case Release():
+                process.release(work, done)
+
+    def _process(self, partition: str) -> GpuProcess:
+        for process in self._processes:
+            if partition in process.partitions:
+                return process
+        raise ValueError(f"no partition '{partition}' on {self.gpu.id}")
+
+    def _carve(self, work: Carve, done: Done) -> None:
+        if work.share_pct not in self.gpu.shares_pct:
+            raise ValueError(
+                f"a share of {work.share_pct} %: expected one of {list(self.gpu.shares_pct)}"
+            )
+        if any(work.partition in process.partitions for process in self._processes):
+            raise ValueError(f"partition '{work.partition}' of {self.gpu.id} exists already")
+        self._home(work.share_pct).carve(work, done)
+
+    def _home(self, share_pct: int) -> GpuProcess:
+        """The process for a new partition; started now if it is not there.
+
+        Raises:
+            OSError: no memory or file descriptor is left.
+        """
+        if self._processes and not self._settings.private:
+            return self._processes[0]
+        settings = self._settings
+        arena = Arena.create(settings.arena_bytes)
+        setup = GpuSetup(
+            settings.uuid,
+            settings.backend,
+            settings.lanes,
+            os.getpid(),
+            arena.number,
+            settings.inputs,
+            settings.patience_s,
+        )
+        process = GpuProcess(self._loop, setup, arena, settings, self._dead)
+        self._arenas.add(arena)
+        self._processes.append(process)
+        try:
+            process.start(self._launcher)
+        except OSError:
+            self._drop(process)
+            raise
+        return process
+
+    # --------------------------------------------------------------------------------------- death
+
+    def _dead(self, process: GpuProcess, cause: str) -> None:
+        if process not in self._processes:
+            return
+        lost = [name for name in process.partitions if name not in process.releasing]
+        self._drop(process)
+        process.buried()
+        if self._open and process.ready:
+            for name in lost:
+                self._on_lost(Lost(self.gpu.id, name, cause))
+
+    def _drop(self, process: GpuProcess) -> None:
+        self._processes.remove(process)
+        self._retired.append(process)
+        self._dispose(process)
+
+    def _dispose(self, process: GpuProcess) -> None:
+        if process.held:
+            return
+        self._retired.remove(process)
+        self._arenas.forget(process.arena.number)
+        process.arena.wipe()
+        process.arena.close()

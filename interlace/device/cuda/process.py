@@ -1,0 +1,221 @@
+"""The main process's side of one process that holds a GPU, for one partition or for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from interlace.core.messages import (
+    Carve,
+    Failure,
+    Finished,
+    Load,
+    PartitionWork,
+    Release,
+    Run,
+    Unload,
+)
+from interlace.core.model import Model
+from interlace.device.base import Done
+from interlace.device.batches import batch_timing, request_outputs, run_frame
+from interlace.device.cuda.settings import CudaSettings
+from interlace.device.cuda.worker.wire import (
+    Answered,
+    Asked,
+    Broken,
+    Carved,
+    CarveLane,
+    FromGpu,
+    GpuAnswer,
+    GpuSetup,
+    Noted,
+    ReleaseLane,
+    ToGpu,
+    decode_from_gpu,
+)
+from interlace.device.link import Spawns, Speech, WorkerLink
+from interlace.device.questions import Question
+from interlace.device.wire import Column, Failed, FreeBatches, Loaded, LoadModel, Ran, UnloadModel
+from interlace.shm.arena import Arena
+
+_FREED_MAX: Final = 256
+
+
+class GpuProcess:
+    """Translates work into frames and answers into ``Finished``.
+
+    Batches of a partition are answered in one line, its other work in another, since loading goes
+    on beside serving. ``held`` are batches whose outputs lie in ``arena`` until they are freed.
+    ``partitions`` are those that were carved or are being carved.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        setup: GpuSetup,
+        arena: Arena,
+        settings: CudaSettings,
+        on_dead: Callable[[GpuProcess, str], None],
+    ) -> None:
+        self.arena = arena
+        self.held: set[int] = set()
+        self.partitions: set[str] = set()
+        self.releasing: set[str] = set()
+        self.ready = False
+        self._setup = setup
+        self._settings = settings
+        self._freed: list[int] = []
+        self._starved = False
+        self._releases: list[Callable[[], None]] = []
+        speech = Speech(decode_from_gpu, self._heard)
+        self.link: WorkerLink[ToGpu, FromGpu, GpuAnswer] = WorkerLink(
+            loop, settings.gpu.id, speech, partial(on_dead, self)
+        )
+
+    def start(self, launcher: Spawns) -> None:
+        """Have the process born.
+
+        Raises:
+            OSError: no file descriptor is left.
+        """
+        limit_s = self._settings.limits.carve_s
+        question: Question[GpuAnswer] = Question(self._started, limit_s, "start")
+        self.link.start(launcher, self._setup, question)
+
+    def carve(self, work: Carve, done: Done) -> None:
+        self.partitions.add(work.partition)
+        self._change(work, CarveLane(work.share_pct), partial(self._carved, work, done))
+
+    def load(self, work: Load, model: Model, done: Done) -> None:
+        self._change(work, LoadModel(model, work.batches), partial(_loaded, work, done))
+
+    def unload(self, work: Unload, done: Done) -> None:
+        self._change(work, UnloadModel(work.model), partial(_ended, work, done))
+
+    def run(self, work: Run, window: tuple[Column, ...] | None, done: Done) -> None:
+        """Execute a batch, from a ``window`` of the model's ring if its rows lie there.
+
+        Raises:
+            ValueError: the batch cannot be put in a frame.
+        """
+        frame = run_frame(work.batch, tuple(self._freed), window)
+        what = f"batch {work.batch.id} of {work.batch.model}"
+        question = Question(partial(self._ran, work, done), self._settings.limits.run_s, what)
+        name = work.partition
+        if self.link.ask(Asked(name, name, frame), question, name):
+            self._freed.clear()
+
+    def release(self, work: Release, done: Done) -> None:
+        """Give the lane back after what it was asked; a private process ends with it."""
+        self.releasing.add(work.partition)
+        self._change(work, ReleaseLane(), partial(self._released, work, done))
+
+    def free(self, batch: int) -> None:
+        """The replies of that batch are delivered."""
+        self.held.discard(batch)
+        self._freed.append(batch)
+        if self._starved or len(self._freed) >= _FREED_MAX:
+            self._send_freed()
+
+    def buried(self) -> None:
+        """The process is gone: what was to end with it has."""
+        releases, self._releases = self._releases, []
+        for release in releases:
+            release()
+
+    def _change(
+        self,
+        work: PartitionWork,
+        what: CarveLane | ReleaseLane | LoadModel | UnloadModel,
+        answer: Callable[[GpuAnswer | Failure], None],
+    ) -> None:
+        limits = self._settings.limits
+        limit_s = limits.carve_s if isinstance(work, Carve) else limits.load_s
+        named = getattr(work, "model", work.partition)
+        question: Question[GpuAnswer] = Question(
+            answer, limit_s, f"{type(work).__name__.lower()} {named}"
+        )
+        line = f"{work.partition}+"
+        self.link.ask(Asked(line, work.partition, what), question, line)
+
+    # ----------------------------------------------------------------------------------- answers
+
+    def _heard(self, frame: FromGpu) -> tuple[str, GpuAnswer] | None:
+        match frame:
+            case Answered(line=line, answer=answer):
+                return line, answer
+            case Broken(detail=detail):
+                self.link.kill(detail)
+            case Noted(text=text):
+                self._settings.say(f"{self._settings.gpu.id}: {text}")
+            case _:
+                # A batch waits for memory: what is freed is sent, and from now on at once.
+                self._starved = True
+                if self._freed:
+                    self._send_freed()
+        return None
+
+    def _started(self, answer: GpuAnswer | Failure) -> None:
+        failure = _failure(answer)
+        self.ready = failure is None
+        if failure is not None and not failure.fatal:
+            self.link.close(failure.detail)
+
+    def _carved(self, work: Carve, done: Done, answer: GpuAnswer | Failure) -> None:
+        failure = _failure(answer)
+        if failure is not None and not (self.ready and failure.fatal):
+            # Nobody ever had it. It is no loss, which would be mended at once, again and again.
+            self._forget(work.partition)
+            failure = Failure(failure.detail)
+        units = answer.units if isinstance(answer, Carved) else ()
+        done(Finished(work, failure=failure, units=units))
+
+    def _released(self, work: Release, done: Done, answer: GpuAnswer | Failure) -> None:
+        failure = _failure(answer)
+        if failure is not None and not failure.fatal:
+            self.releasing.discard(work.partition)
+            done(Finished(work, failure=failure))
+            return
+        if failure is None and not self._settings.private:
+            self._forget(work.partition)
+            done(Finished(work))
+            return
+        self._releases.append(partial(done, Finished(work)))  # the process ends with it, or has
+        self.link.finish()
+
+    def _forget(self, partition: str) -> None:
+        self.partitions.discard(partition)
+        self.releasing.discard(partition)
+
+    def _ran(self, work: Run, done: Done, answer: GpuAnswer | Failure) -> None:
+        self._starved = False
+        if not isinstance(answer, Ran):
+            done(Finished(work, failure=_failure(answer)))
+            return
+        batch = work.batch
+        if answer.held:
+            self.held.add(batch.id)
+        done(Finished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
+
+    def _send_freed(self) -> None:
+        self.link.tell(FreeBatches(tuple(self._freed)))
+        self._freed.clear()
+
+
+def _loaded(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:
+    if isinstance(answer, Loaded):
+        done(Finished(work, resident_bytes=answer.resident_bytes))
+    else:
+        done(Finished(work, failure=_failure(answer)))
+
+
+def _ended(work: Unload, done: Done, answer: GpuAnswer | Failure) -> None:
+    done(Finished(work, failure=_failure(answer)))
+
+
+def _failure(answer: GpuAnswer | Failure) -> Failure | None:
+    if isinstance(answer, Failure):
+        return answer
+    return Failure(answer.detail) if isinstance(answer, Failed) else None

@@ -1,0 +1,38 @@
+"""What a CUDA device is made of, and how long its work may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from interlace.core.hardware import Gpu
+from interlace.device.settings import Limits
+
+#: What makes the ``Backend`` of a process: the driver, torch on that GPU, capture and kernels.
+BACKEND = "interlace.device.cuda.engine.backend:make_backend"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSettings:
+    """One device.
+
+    ``gpu`` is what it looks like to planners, ``uuid`` which GPU or MIG instance it is. ``lanes``
+    and ``backend`` are ``module:function``, called in the process that holds the GPU with the
+    driver and with the UUID. ``inputs`` are the arenas where requests will lie, page-locked when
+    the process starts. ``arena_bytes`` is the output memory of one process, page-locked too;
+    ``patience_s`` how long a batch waits for it. ``environment`` is what CUDA reads when it starts.
+    A ``private`` device has a process per partition.
+    """
+
+    gpu: Gpu
+    uuid: str
+    lanes: str
+    backend: str = BACKEND
+    inputs: tuple[int, ...] = ()
+    arena_bytes: int = 256 << 20
+    patience_s: float = 5.0
+    # A process starts torch and CUDA, locks memory and carves the ladder before its first answer.
+    limits: Limits = field(default_factory=lambda: Limits(carve_s=180.0, load_s=900.0))
+    environment: Mapping[str, str] = field(default_factory=dict)
+    private: bool = False
+    say: Callable[[str], None] = lambda text: None

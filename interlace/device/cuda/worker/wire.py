@@ -1,0 +1,99 @@
+"""Frames between the main process and a process that holds a GPU.
+
+Lanes end their work in any order among each other, so a question names the line in which it is
+answered, and its answer names it again. What is asked of one lane is said with the frames of the
+CPU's workers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from interlace.device.wire import (
+    Failed,
+    FreeBatches,
+    Loaded,
+    LoadModel,
+    Ran,
+    Ready,
+    RunBatch,
+    Starved,
+    Unloaded,
+    UnloadModel,
+)
+
+# ---------------------------------------------------------------------------- main process to GPU
+
+
+class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
+    """The first frame: which GPU, how it is parted, where outputs go.
+
+    ``backend`` and ``lanes`` are ``module:function``: what makes the ``Backend`` of a process, and
+    what makes its ``Lanes`` from the driver. ``gpu`` is a UUID, of a GPU or of a MIG instance, or
+    empty for the only one that the process sees.
+    """
+
+    gpu: str
+    backend: str
+    lanes: str
+    owner_pid: int
+    arena: int  #: where outputs are published, made by the main process
+    arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
+    patience_s: float  #: how long a batch waits for output memory
+    sharing: str = ""  #: a socket path: processes of one GPU share weights through it
+
+
+class CarveLane(msgspec.Struct, array_like=True, tag=11, frozen=True):
+    share_pct: int
+
+
+class ReleaseLane(msgspec.Struct, array_like=True, tag=12, frozen=True):
+    """Give the lane back after what it was asked before."""
+
+
+class Asked(msgspec.Struct, array_like=True, tag=13, frozen=True):
+    """Something of one partition, answered in ``line``."""
+
+    line: str
+    partition: str
+    what: CarveLane | ReleaseLane | LoadModel | UnloadModel | RunBatch
+
+
+ToGpu = GpuSetup | Asked | FreeBatches
+
+# ---------------------------------------------------------------------------- GPU to main process
+
+
+class Carved(msgspec.Struct, array_like=True, tag=11, frozen=True):
+    """``units`` are the SMs granted, as numbers; where SMs are not parted, all of them."""
+
+    units: tuple[int, ...]
+
+
+class Released(msgspec.Struct, array_like=True, tag=12, frozen=True):
+    """The answer to ``ReleaseLane``."""
+
+
+class Answered(msgspec.Struct, array_like=True, tag=13, frozen=True):
+    line: str
+    answer: Ready | Carved | Released | Loaded | Unloaded | Ran | Failed
+
+
+class Broken(msgspec.Struct, array_like=True, tag=14, frozen=True):
+    """The GPU failed and the process ends. ``batches`` were in flight. Not an answer."""
+
+    detail: str
+    batches: tuple[int, ...]
+
+
+class Noted(msgspec.Struct, array_like=True, tag=15, frozen=True):
+    """Something an operator should read. Not an answer."""
+
+    text: str
+
+
+FromGpu = Answered | Starved | Broken | Noted
+GpuAnswer = Ready | Carved | Released | Loaded | Unloaded | Ran | Failed
+
+decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode
+decode_from_gpu = msgspec.msgpack.Decoder[FromGpu](FromGpu).decode
