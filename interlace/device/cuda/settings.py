@@ -36,3 +36,8 @@ class CudaSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     private: bool = False
     say: Callable[[str], None] = lambda text: None
+
+
+def for_models(memory_bytes: int) -> int:
+    """What models may hold of a GPU's memory: the rest is for contexts, kernels and workspaces."""
+    return memory_bytes // 10 * 9
