@@ -46,7 +46,7 @@ class CudaDevice:
         self._models: dict[str, Model] = {}
         self._processes: list[GpuProcess] = []
         self._retired: list[GpuProcess] = []  # dead, and read until the last reply is delivered
-        self._launcher = Launcher(loop, settings.environment, alone=not settings.private)
+        self._launcher = Launcher(loop)
         self._pools = InputPools(loop, arenas)
         self._on_lost: Callable[[Lost], None] = lambda lost: None
         self._open = True
@@ -95,6 +95,7 @@ class CudaDevice:
             process.link.close("the device is closed")
         self._pools.close()
         self._launcher.close()
+        self._settings.at_close()
 
     # -------------------------------------------------------------------------- one piece of work
 
@@ -160,7 +161,7 @@ class CudaDevice:
         self._arenas.add(arena)
         self._processes.append(process)
         try:
-            process.start(self._launcher)
+            process.start(self._launcher.spawner(settings.environment(share_pct)))
         except OSError:
             self._drop(process)
             raise
@@ -173,10 +174,22 @@ class CudaDevice:
             return
         lost = [name for name in process.partitions if name not in process.releasing]
         self._drop(process)
+        if process.broken or not self._settings.private:
+            self._launcher.wait_for_all()
+        if process.broken:
+            self._take_along(cause)
         process.buried()
         if self._open and process.ready:
             for name in lost:
                 self._on_lost(Lost(self.gpu.id, name, cause))
+
+    def _take_along(self, cause: str) -> None:
+        """A fault of the GPU is reported to all clients of MPS (MPS documentation, 2.3.3).
+
+        Their server takes no new ones before all are gone, so they are ended at once.
+        """
+        for other in list(self._processes):
+            other.link.close(f"another process on {self.gpu.id} had a fault: {cause}")
 
     def _drop(self, process: GpuProcess) -> None:
         self._processes.remove(process)

@@ -10,7 +10,7 @@ from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.partitions.green_lanes import ATOM_SMS, GreenLanes
 from interlace.device.cuda.partitions.lanes import Lanes
-from interlace.device.cuda.settings import CudaSettings, for_models
+from interlace.device.cuda.settings import CudaSettings, for_models, only
 
 LANES: Final = "interlace.device.cuda.green:make_lanes"
 #: Green contexts came with CUDA 12.4; atoms of 8 SMs are those of compute capability 9.0.
@@ -53,8 +53,7 @@ def green_gpu(found: Found, gpu_id: str) -> Gpu:
 
 def green_settings(found: Found, gpu_id: str) -> CudaSettings:
     """The settings of such a device."""
-    environment = {"CUDA_VISIBLE_DEVICES": found.uuid}
-    return CudaSettings(green_gpu(found, gpu_id), found.uuid, LANES, environment=environment)
+    return CudaSettings(green_gpu(found, gpu_id), found.uuid, LANES, environment=only(found.uuid))
 
 
 def make_lanes(driver: Driver) -> Lanes:

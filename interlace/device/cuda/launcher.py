@@ -11,8 +11,9 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
+from interlace.device.link import Spawns
 from interlace.device.spawner import Birth
 
 _CODE: Final = (
@@ -32,41 +33,57 @@ BEFORE_CUDA: Final[Mapping[str, str]] = {
 _CLOSE_S: Final = 5.0
 
 
-class Launcher:
-    """Starts processes and hears of their end. ``environment`` is added to this process's own.
+class _Order(NamedTuple):
+    """A process to be started."""
 
-    With ``alone`` one starts when the one before it has ended: a GPU's memory is given back when
-    its process is gone, not when it dies. No fork server: CUDA reads the environment when it
-    starts, and a context does not survive a fork.
+    name: str
+    descriptor: int
+    birth: Birth
+    environment: Mapping[str, str]
+
+
+class Launcher:
+    """Starts processes and hears of their end.
+
+    No fork server: CUDA reads the environment when it starts, and a context does not survive a
+    fork.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        environment: Mapping[str, str],
-        alone: bool = False,
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._environment = {**BEFORE_CUDA, **environment}
-        self._alone = alone
         self._running: dict[int, tuple[subprocess.Popen[bytes], int, Birth]] = {}
-        self._waiting: deque[tuple[str, int, Birth]] = deque()
+        self._leaving: set[int] = set()
+        self._waiting: deque[_Order] = deque()
 
-    def spawn(self, name: str, descriptor: int, birth: Birth) -> None:
-        """Start a process that talks over ``descriptor``, which it inherits."""
-        if self._alone and self._running:
+    def spawner(self, environment: Mapping[str, str]) -> Spawns:
+        """Starts processes with these settings besides this process's own environment."""
+        return _Spawner(self, environment)
+
+    def wait_for_all(self) -> None:
+        """What is spawned from now on starts when all that run now have ended.
+
+        A GPU's memory is given back, and an MPS server is well again, when processes are gone, not
+        when they die.
+        """
+        self._leaving.update(self._running)
+
+    def spawn(self, order: _Order) -> None:
+        """Start a process, now or when those that leave are gone."""
+        if self._leaving:
             # Who asked may give up meanwhile, and close it.
-            self._waiting.append((name, os.dup(descriptor), birth))
+            self._waiting.append(order._replace(descriptor=os.dup(order.descriptor)))
         else:
-            self._start(name, descriptor, birth)
+            self._start(order)
 
-    def _start(self, name: str, descriptor: int, birth: Birth) -> None:
-        argument = json.dumps([descriptor, os.getpid(), name, sys.path])
-        settings = [f"{key}={value}" for key, value in self._environment.items()]
+    def _start(self, order: _Order) -> None:
+        birth = order.birth
+        argument = json.dumps([order.descriptor, os.getpid(), order.name, sys.path])
+        environment = {**BEFORE_CUDA, **order.environment}
+        settings = [f"{key}={value}" for key, value in environment.items()]
         try:
             process = subprocess.Popen(
                 ["env", *settings, sys.executable, "-c", _CODE, argument],
-                pass_fds=[descriptor],
+                pass_fds=[order.descriptor],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
@@ -81,7 +98,7 @@ class Launcher:
     def close(self) -> None:
         """Wait a little for processes whose sockets are closed, and kill those that stay."""
         while self._waiting:
-            os.close(self._waiting.popleft()[1])
+            os.close(self._waiting.popleft().descriptor)
         for process, watch, _ in self._running.values():
             self._loop.remove_reader(watch)
             os.close(watch)
@@ -97,7 +114,18 @@ class Launcher:
         self._loop.remove_reader(watch)
         os.close(watch)
         birth.exited(process.wait())
-        if self._waiting and not (self._alone and self._running):
-            name, descriptor, birth = self._waiting.popleft()
-            self._start(name, descriptor, birth)
-            os.close(descriptor)
+        self._leaving.discard(pid)
+        while self._waiting and not self._leaving:
+            order = self._waiting.popleft()
+            self._start(order)
+            os.close(order.descriptor)
+
+
+class _Spawner(NamedTuple):
+    """``Spawns`` with an environment."""
+
+    launcher: Launcher
+    environment: Mapping[str, str]
+
+    def spawn(self, name: str, descriptor: int, birth: Birth) -> None:
+        self.launcher.spawn(_Order(name, descriptor, birth, self.environment))

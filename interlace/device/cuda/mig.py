@@ -9,7 +9,7 @@ from interlace.device.cuda.discovery import Found, Instance
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.partitions.lanes import Lanes
 from interlace.device.cuda.partitions.whole_lanes import WholeLanes
-from interlace.device.cuda.settings import CudaSettings, for_models
+from interlace.device.cuda.settings import CudaSettings, for_models, only
 
 LANES: Final = "interlace.device.cuda.mig:make_lanes"
 
@@ -47,8 +47,9 @@ def mig_gpu(instance: Instance, gpu_id: str) -> Gpu:
 
 def mig_settings(instance: Instance, gpu_id: str) -> CudaSettings:
     """The settings of such a device."""
-    environment = {"CUDA_VISIBLE_DEVICES": instance.uuid}
-    return CudaSettings(mig_gpu(instance, gpu_id), instance.uuid, LANES, environment=environment)
+    return CudaSettings(
+        mig_gpu(instance, gpu_id), instance.uuid, LANES, environment=only(instance.uuid)
+    )
 
 
 def make_lanes(driver: Driver) -> Lanes:

@@ -64,6 +64,7 @@ class GpuProcess:
         self.partitions: set[str] = set()
         self.releasing: set[str] = set()
         self.ready = False
+        self.broken = False  #: the GPU failed in it
         self._setup = setup
         self._settings = settings
         self._freed: list[int] = []
@@ -147,6 +148,7 @@ class GpuProcess:
             case Answered(line=line, answer=answer):
                 return line, answer
             case Broken(detail=detail):
+                self.broken = True
                 self.link.kill(detail)
             case Noted(text=text):
                 self._settings.say(f"{self._settings.gpu.id}: {text}")

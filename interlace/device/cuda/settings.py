@@ -20,8 +20,9 @@ class CudaSettings:
     and ``backend`` are ``module:function``, called in the process that holds the GPU with the
     driver and with the UUID. ``inputs`` are the arenas where requests will lie, page-locked when
     the process starts. ``arena_bytes`` is the output memory of one process, page-locked too;
-    ``patience_s`` how long a batch waits for it. ``environment`` is what CUDA reads when it starts.
-    A ``private`` device has a process per partition.
+    ``patience_s`` how long a batch waits for it. ``environment`` is what CUDA reads when a process
+    starts, given the share of the partition that it is started for. A ``private`` device has a
+    process per partition. ``at_close`` is called when all processes are gone.
     """
 
     gpu: Gpu
@@ -33,9 +34,15 @@ class CudaSettings:
     patience_s: float = 5.0
     # A process starts torch and CUDA, locks memory and carves the ladder before its first answer.
     limits: Limits = field(default_factory=lambda: Limits(carve_s=180.0, load_s=900.0))
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Callable[[int], Mapping[str, str]] = lambda share_pct: {}
     private: bool = False
+    at_close: Callable[[], None] = lambda: None
     say: Callable[[str], None] = lambda text: None
+
+
+def only(uuid: str) -> Callable[[int], Mapping[str, str]]:
+    """The environment of processes that see one GPU, or one MIG instance."""
+    return lambda share_pct: {"CUDA_VISIBLE_DEVICES": uuid}
 
 
 def for_models(memory_bytes: int) -> int:

@@ -9,7 +9,7 @@ from interlace.device.cuda.discovery import Found
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.partitions.lanes import Lanes
 from interlace.device.cuda.partitions.stream_lanes import StreamLanes
-from interlace.device.cuda.settings import CudaSettings, for_models
+from interlace.device.cuda.settings import CudaSettings, for_models, only
 
 LANES: Final = "interlace.device.cuda.streams:make_lanes"
 #: A share says only how many may stand side by side: up to eight.
@@ -35,8 +35,7 @@ def streams_gpu(found: Found, gpu_id: str) -> Gpu:
 
 def streams_settings(found: Found, gpu_id: str) -> CudaSettings:
     """The settings of such a device."""
-    environment = {"CUDA_VISIBLE_DEVICES": found.uuid}
-    return CudaSettings(streams_gpu(found, gpu_id), found.uuid, LANES, environment=environment)
+    return CudaSettings(streams_gpu(found, gpu_id), found.uuid, LANES, environment=only(found.uuid))
 
 
 def make_lanes(driver: Driver) -> Lanes:
