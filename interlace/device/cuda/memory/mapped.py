@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
 
@@ -9,6 +11,7 @@ from interlace.device.cuda.driver.api import Driver, Mapped
 from interlace.shm.buddy import Buddy
 
 _SLAB_BYTES: Final = 1 << 18
+_WORD_BYTES: Final = 8
 
 
 class MappedMemory:
@@ -69,3 +72,28 @@ class MappedMemory:
     def _piece(self, slab: Mapped, blocks: Buddy, offset: int, nbytes: int) -> Mapped:
         self._owners[slab.host + offset] = (blocks, offset)
         return Mapped(slab.host + offset, slab.device + offset, nbytes)
+
+
+class Words:
+    """64-bit words that the host writes and kernels read when they run; zero at first."""
+
+    def __init__(self, memory: MappedMemory, count: int) -> None:
+        self._memory = memory
+        self._piece = memory.take(count * _WORD_BYTES)
+        self._words = (ctypes.c_uint64 * count).from_address(self._piece.host)
+        self._words[:] = [0] * count
+
+    def address(self, at: int) -> int:
+        """Where the GPU finds a word."""
+        return self._piece.device + at * _WORD_BYTES
+
+    def put(self, at: int, value: int) -> None:
+        self._words[at] = value
+
+    def put_all(self, at: int, values: Sequence[int]) -> None:
+        """Write words that follow each other."""
+        self._words[at : at + len(values)] = list(values)
+
+    def close(self) -> None:
+        """Give the memory back; no kernel reads it any more."""
+        self._memory.give_back(self._piece)

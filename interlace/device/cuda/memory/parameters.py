@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from typing import Final
 
-from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.mapped import MappedMemory, Words
 
-_WORD_BYTES: Final = 8
 _ROWS: Final = 0
 _SEQUENCE: Final = 1
 _TABLES: Final = 2
@@ -24,28 +22,24 @@ class Parameters:
     """
 
     def __init__(self, memory: MappedMemory, inputs: int, outputs: int, max_rows: int) -> None:
-        words = _TABLES + inputs * max_rows + outputs
-        self._memory = memory
         self._inputs, self._outputs, self.max_rows = inputs, outputs, max_rows
-        self._piece = memory.take(words * _WORD_BYTES)
-        self._words = (ctypes.c_uint64 * words).from_address(self._piece.host)
-        self._words[:] = [0] * words
+        self._words = Words(memory, _TABLES + inputs * max_rows + outputs)
 
     @property
     def rows_word(self) -> int:
-        return self._device(_ROWS)
+        return self._words.address(_ROWS)
 
     @property
     def sequence_word(self) -> int:
-        return self._device(_SEQUENCE)
+        return self._words.address(_SEQUENCE)
 
     def table(self, place: int) -> int:
         """Where the addresses of an input's rows begin."""
-        return self._device(_TABLES + place * self.max_rows)
+        return self._words.address(_TABLES + place * self.max_rows)
 
     def target_word(self, place: int) -> int:
         """Where the address lies that an output goes to."""
-        return self._device(_TABLES + self._inputs * self.max_rows + place)
+        return self._words.address(_TABLES + self._inputs * self.max_rows + place)
 
     def write(
         self,
@@ -71,18 +65,15 @@ class Parameters:
             raise ValueError(f"{[len(one) for one in sources]} addresses for {rows} rows")
         words, at = self._words, _TABLES
         for addresses in sources:
-            words[at : at + rows] = list(addresses)
+            words.put_all(at, addresses)
             at += self.max_rows
-        words[at : at + len(targets)] = list(targets)
-        words[_ROWS] = rows
-        words[_SEQUENCE] = sequence
+        words.put_all(at, targets)
+        words.put(_ROWS, rows)
+        words.put(_SEQUENCE, sequence)
 
     def close(self) -> None:
         """Give the memory back; the graphs that read it are destroyed."""
-        self._memory.give_back(self._piece)
-
-    def _device(self, word: int) -> int:
-        return self._piece.device + word * _WORD_BYTES
+        self._words.close()
 
 
 def row_addresses(first: int, rows: int, row_bytes: int) -> Sequence[int]:

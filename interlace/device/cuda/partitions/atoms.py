@@ -80,6 +80,14 @@ class Atoms:
         atoms = mask & ~(1 << self.count)
         return atoms.bit_count() * self.atom_sms + (self.rest_sms if mask >> self.count else 0)
 
+    def numbers(self, mask: int) -> tuple[int, ...]:
+        """The SMs of a mask, numbered through from atom to atom."""
+        found: list[int] = []
+        for one in indices(mask):
+            first = one * self.atom_sms
+            found.extend(range(first, first + self.atom_sms if one < self.count else self.units))
+        return tuple(found)
+
     def holders(self, masks: Iterable[int]) -> tuple[int, ...]:
         """Of how many of the masks each atom is part; the rest comes last if there is one."""
         counts = [0] * self.whole.bit_length()

@@ -103,15 +103,17 @@ class GreenLanes:
 
     def _lane(self, index: int, share_pct: int, mask: int) -> Lane:
         if mask in (0, self.atoms.whole):
-            stream = self._driver.stream()
-            return Lane(index, share_pct, self._driver.board.sms, stream, mask or self.atoms.whole)
+            mask = self.atoms.whole
+            units = self.atoms.numbers(mask)
+            return Lane(index, share_pct, len(units), self._driver.stream(), mask, units=units)
         with ExitStack() as undo:
             green = self._driver.green([self._resources[one] for one in indices(mask)])
             undo.callback(self._driver.destroy_green, green)
             self._check(green, mask)
             stream = self._driver.stream(green)
             undo.pop_all()
-        return Lane(index, share_pct, green.sms, stream, mask, green=green)
+        units = self.atoms.numbers(mask)
+        return Lane(index, share_pct, green.sms, stream, mask, green=green, units=units)
 
     def _check(self, green: Green, mask: int) -> None:
         wanted = self.atoms.sms(mask)

@@ -17,7 +17,8 @@ class Lane:
     A lane outlives its partition: while it is idle (``name is None``) it keeps what was captured on
     it, so the next partition that gets it runs at once. ``index`` is its number among the lanes of
     the process that exist now, 0 for the lane aside. ``mask`` are its atoms, 0 where SMs are not
-    parted; ``sms`` what the driver granted, read back. Whoever captures sets ``pool``.
+    parted; ``units`` are its SMs by number, ``sms`` how many of them the driver granted, read back.
+    Whoever captures sets ``pool``.
     """
 
     index: int
@@ -29,6 +30,7 @@ class Lane:
     green: Green | None = None
     name: str | None = None
     pool: object | None = None
+    units: tuple[int, ...] = ()
 
 
 class Lanes(Protocol):

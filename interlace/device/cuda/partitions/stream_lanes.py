@@ -27,7 +27,7 @@ class StreamLanes:
 
     def aside(self) -> Lane:
         if self._aside is None:
-            self._aside = Lane(0, 0, self._driver.board.sms, self._driver.stream())
+            self._aside = self._lane(0, 0)
         return self._aside
 
     def carve(self, name: str, share_pct: int, leaving: Collection[str] = ()) -> Lane:
@@ -56,5 +56,8 @@ class StreamLanes:
                 steps.callback(self._driver.destroy_stream, lane.stream)
 
     def _create(self) -> Lane:
-        stream = self._driver.stream()
-        return self._roster.add(Lane(self._roster.index(), 100, self._driver.board.sms, stream))
+        return self._roster.add(self._lane(self._roster.index(), 100))
+
+    def _lane(self, index: int, share_pct: int) -> Lane:
+        sms = self._driver.board.sms
+        return Lane(index, share_pct, sms, self._driver.stream(), units=tuple(range(sms)))

@@ -59,6 +59,16 @@ def test_a_share_is_granted_in_full_and_by_less_than_an_atom_more(atoms: Atoms) 
 
 
 @given(gpus, st.data())
+def test_masks_are_disjoint_where_their_sms_are(atoms: Atoms, data: st.DataObject) -> None:
+    one, other = (data.draw(st.integers(0, atoms.whole)) for _ in range(2))
+    first, second = atoms.numbers(one), atoms.numbers(other)
+    assert len(first) == len(set(first)) == atoms.sms(one)
+    assert set(first) & set(second) == set(atoms.numbers(one & other))
+    assert set(first) | set(second) == set(atoms.numbers(one | other))
+    assert set(atoms.numbers(atoms.whole)) == set(range(atoms.units))
+
+
+@given(gpus, st.data())
 def test_holders_conserve_atoms(atoms: Atoms, data: st.DataObject) -> None:
     masks = data.draw(st.lists(st.integers(1, atoms.whole)))
     holders = atoms.holders(masks)

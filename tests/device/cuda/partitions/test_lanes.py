@@ -258,7 +258,8 @@ class Changes(RuleBasedStateMachine):
         lanes = self.green.lanes
         assert len({lane.index for lane in lanes}) == len(lanes)
         assert len({lane.stream for lane in lanes}) == len(lanes)
-        assert all(len(self.driver.sms_of(lane.stream)) == lane.sms for lane in lanes)
+        assert all(self.driver.sms_of(lane.stream) == set(lane.units) for lane in lanes)
+        assert all(len(lane.units) == lane.sms for lane in lanes)
         contexts = sum(1 for lane in lanes if lane.green is not None)
         there = [f"{len(lanes)} stream(s)"] if lanes else []
         there += [f"{contexts} green context(s)"] if contexts else []
