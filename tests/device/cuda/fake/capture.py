@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,8 +34,10 @@ class FakeCapturer:
     """
 
     def __init__(self, driver: Core, torch_too: bool = True) -> None:
+        self.trims = 0  #: how often memory was given back
         self._driver = driver
         self._torch_too = torch_too
+        self._one = threading.Lock()
 
     def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> FakeCaptured:
         """Record ``body``; ``pool`` is that of an earlier graph of the same stream.
@@ -47,10 +50,13 @@ class FakeCapturer:
         if not isinstance(shared, Pool) or shared.stream != stream:
             raise Misuse("a graph pool belongs to the stream that it was first used on")
         whole = _inference(body) if self._torch_too else body
-        with self._driver.recording(stream) as recording:
+        with self._one, self._driver.recording(stream) as recording:
             whole()
         graph = Graph(whole, shared, recording.nodes, GRAPH_BYTES)
         return FakeCaptured(self._driver.add_graph(graph), shared, GRAPH_BYTES, self._driver)
+
+    def trim(self) -> None:
+        self.trims += 1
 
 
 def _inference(body: Callable[[], None]) -> Callable[[], None]:
