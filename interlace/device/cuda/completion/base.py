@@ -28,7 +28,11 @@ class Completions(Protocol):
         ...
 
     def drain(self) -> list[tuple[int, int]]:
-        """(lane, sequence) of what ended since the last call, in order within a lane."""
+        """(lane, sequence) of what ended since the last call, in order within a lane.
+
+        Raises:
+            CudaError: the GPU failed, and this way of completion asks it here already.
+        """
         ...
 
     def check(self) -> None:
