@@ -6,18 +6,15 @@ import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
+from interlace.cli.accelerators import Accelerators
 from interlace.cli.folders import Say, drafts, find
-from interlace.cli.machine import memory_bytes
 from interlace.cli.progressbar import SweepBar
 from interlace.control.preparation import Preparation
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
-from interlace.device.cpu import CpuDevice
-from interlace.device.settings import CpuSettings
 from interlace.measure.fill import Filled, fill
 from interlace.measure.rig import Rig
 from interlace.measure.store import ProfileStore
@@ -29,11 +26,11 @@ _ARENA_BYTES = 1 << 30  # address space; memory is taken as inputs are written
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is measured: all models of ``root`` or the named ones, on these cores."""
+    """What is measured: all models of ``root`` or the named ones, on these accelerators."""
 
     root: Path
     names: tuple[str, ...]
-    cores: tuple[int, ...]
+    where: Accelerators
     folder: Path
     force: bool
 
@@ -49,24 +46,23 @@ async def measure(task: Task, errors: Console, say: Say) -> tuple[list[Model], F
     found = find(task.root, task.names)
     arena, arenas = Arena.create(_ARENA_BYTES), ArenaMap(os.getpid())
     arenas.add(arena)
-    with TemporaryDirectory(prefix="interlace-weights-") as weights:
-        device = CpuDevice(loop, arenas, CpuSettings(task.cores, memory_bytes(), weights))
-        rig = Rig(device, WallClock(loop), arena)
-        store = ProfileStore(task.folder, errors.print)
-        preparation = Preparation(task.root, device, rig, store)
-        models: list[Model] = []
-        try:
-            for draft in drafts(task.root, found, say):
-                try:
-                    models.append(await preparation.open(draft, generation=0))
-                except (RepositoryError, ServeError) as error:
-                    say(f"{draft.name}: {error}")
-                    continue
-                device.register(models[-1])
-            with SweepBar(errors) as bar:
-                return models, await fill(rig, models, store, progress=bar, force=task.force)
-        finally:
-            await rig.close()
-            device.close()
-            arenas.close()
-            arena.close()
+    devices = task.where.make(loop, arenas, (arena.number,), errors.print)
+    rig = Rig(devices.all[0], WallClock(loop), arena)
+    store = ProfileStore(task.folder, errors.print)
+    preparation = Preparation(task.root, devices, rig, store)
+    models: list[Model] = []
+    try:
+        for draft in drafts(task.root, found, say):
+            try:
+                models.append(await preparation.open(draft, generation=0))
+            except (RepositoryError, ServeError) as error:
+                say(f"{draft.name}: {error}")
+                continue
+            devices.register(models[-1])
+        with SweepBar(errors) as bar:
+            return models, await fill(rig, models, store, progress=bar, force=task.force)
+    finally:
+        await rig.close()
+        devices.close()
+        arenas.close()
+        arena.close()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import msgspec
 import typer
 import uvloop
 
+from interlace.cli.accelerators import choose
 from interlace.cli.failure import CommandError
-from interlace.cli.machine import default_profiles, parse_cores
+from interlace.cli.machine import cores_of, default_profiles
 from interlace.cli.measuring import Task, measure
-from interlace.cli.options import Cores, Json, Profiles, Root
+from interlace.cli.options import Cores, Device, Json, Profiles, Root
 from interlace.cli.profiletable import cost_table, latency_table
 from interlace.cli.screen import console
 from interlace.core.model import Model
@@ -26,14 +28,15 @@ def profile(
     model: Annotated[
         list[str] | None, typer.Option(help="Only this model; may be given again.")
     ] = None,
+    device: Device = "auto",
     cores: Cores = None,
     profiles: Profiles = None,
     force: Annotated[bool, typer.Option("--force", help="Measure what is known, too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure models on this machine's cores and keep the figures.
+    """Measure models on this machine's GPU or cores and keep the figures.
 
-    Runs every model at batches 1, 2, 4, ... and every share of the cores, and stores latency
+    Runs every model at batches 1, 2, 4, ... and every share of the device, and stores latency
     (median, p95, p99), memory, load time and overhead in one readable file a model. What is
     stored already and still holds is not measured again. `interlace serve` does the same for
     models that are new to it; this is for doing it ahead of time, or for looking.
@@ -43,11 +46,14 @@ def profile(
       interlace profile models/
       interlace profile models/ --model embedder --model detector --force
       interlace profile models/ --cores 0-3 --json > profiles.json
+      interlace profile models/ --device mps          # each way of parting has its own figures
     """
     folder = profiles or default_profiles()
-    task = Task(models_dir, tuple(model or ()), parse_cores(cores), folder, force)
     complaints: list[str] = []
-    models, filled = uvloop.run(measure(task, console(stderr=True), complaints.append))
+    with TemporaryDirectory(prefix="interlace-weights-") as weights:
+        where = choose(device, cores_of(cores, Path(weights)))
+        task = Task(models_dir, tuple(model or ()), where, folder, force)
+        models, filled = uvloop.run(measure(task, console(stderr=True), complaints.append))
     complaints += filled.failures.values()
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}
     if as_json:

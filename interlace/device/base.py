@@ -12,7 +12,19 @@ from interlace.core.model import Model
 Done = Callable[[Finished], None]
 
 
-class Device(Protocol):
+class Registers(Protocol):
+    """What is told of models by deployment key: a device, or several."""
+
+    def register(self, model: Model) -> None:
+        """Make a deployment key known, before any ``Load`` of it."""
+        ...
+
+    def forget(self, key: str) -> None:
+        """Drop what ``register`` kept; the model is loaded nowhere."""
+        ...
+
+
+class Device(Registers, Protocol):
     """An accelerator that carries out work.
 
     ``do`` returns at once, calls ``done`` exactly once for that piece of work, later (never inside
@@ -23,14 +35,6 @@ class Device(Protocol):
 
     @property
     def gpu(self) -> Gpu: ...
-    def register(self, model: Model) -> None:
-        """Make a deployment key known, before any ``Load`` of it."""
-        ...
-
-    def forget(self, key: str) -> None:
-        """Drop what ``register`` kept; the model is loaded nowhere."""
-        ...
-
     def do(self, work: Work, done: Done) -> None: ...
     def free(self, batch: int) -> None:
         """The replies of that batch are delivered: its output bytes may be reused."""

@@ -27,6 +27,13 @@ TRAITS: Final = frozenset(
 )
 
 
+def lacking(found: Found) -> str:
+    """Why a GPU cannot be used so; empty if it can."""
+    if found.mig:
+        return f"GPU {found.number} has MIG switched on: its instances are devices of their own"
+    return ""
+
+
 def streams_gpu(found: Found, gpu_id: str) -> Gpu:
     """The accelerator that such a device is; its profiles are kept apart from those of parts."""
     memory_bytes = for_models(found.memory_bytes)
