@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.fidelity.stand import Opened, Stand
+from interlace.core.hardware import Gpu
 from interlace.core.messages import Carve, Load, Release
 from interlace.core.profile import Profile
 from interlace.core.request import Batch
@@ -15,12 +16,11 @@ from interlace.measure.sweep import Settings
 from interlace.perf.interference import Runner
 
 _TIMEOUT_S = 60.0
-_SHARE_PCT = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Slowdown of a model beside another, each on its half of the cores: an ``Interference``."""
+    """Slowdown of a model beside another, each on its half of the device: an ``Interference``."""
 
     factors: Mapping[tuple[str, str], float]
 
@@ -41,6 +41,11 @@ async def measure(stand: Stand, settings: Settings, seconds: float = 1.0) -> Mea
     """Every model alone, then every pair side by side for ``seconds``."""
     profiles = await stand.profiles(settings)
     await stand.rig.close()
+    return Measured(profiles, await slowdowns(stand, seconds))
+
+
+async def slowdowns(stand: Stand, seconds: float) -> Pairs:
+    """Every pair of models side by side for ``seconds``, each on half the device."""
     names = [await _partition(stand, side) for side in ("left", "right")]
     factors: dict[tuple[str, str], float] = {}
     models = list(stand.opened)
@@ -50,12 +55,17 @@ async def measure(stand: Stand, settings: Settings, seconds: float = 1.0) -> Mea
             factors[one, other], factors[other, one] = pair
     for name in names:
         await stand.rig.do(Release(stand.device.gpu.id, name), _TIMEOUT_S)
-    return Measured(profiles, Pairs(factors))
+    return Pairs(factors)
+
+
+def half_pct(gpu: Gpu) -> int:
+    """The largest share of which two stand side by side."""
+    return max(share for share in gpu.shares_pct if gpu.legal((share, share)))
 
 
 async def _partition(stand: Stand, name: str) -> str:
     gpu = stand.device.gpu.id
-    await stand.rig.do(Carve(gpu, name, _SHARE_PCT), _TIMEOUT_S)
+    await stand.rig.do(Carve(gpu, name, half_pct(stand.device.gpu)), _TIMEOUT_S)
     for key in stand.opened:
         await stand.rig.do(Load(gpu, name, key), _TIMEOUT_S)
     return name

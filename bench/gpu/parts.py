@@ -1,0 +1,96 @@
+"""The parts of a run in order, with the seconds each may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Final
+
+#: A lent GPU is often lent for ten minutes at a time: all parts end before nine.
+MOST_S: Final = 540.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One step, in a process of its own that is ended after ``seconds``.
+
+    ``entry`` is "module:function"; it is given a ``Bench`` and yields rows. ``needs`` are parts
+    whose findings it reads if they are there.
+    """
+
+    name: str
+    group: str
+    seconds: float
+    tells: str
+    entry: str
+    needs: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)  #: beside every child's own
+
+
+def _check(number: int, name: str, seconds: float, tells: str, module: str = "") -> Part:
+    entry = f"bench.gpu.checks.{module or name.replace('-', '_')}:rows"
+    return Part(name, "checks", seconds, f"{number}. {tells}", entry)
+
+
+PARTS: Final[tuple[Part, ...]] = (
+    _check(1, "versions", 8, "versions, tools and limits of the machine"),
+    _check(2, "split", 10, "which groups of SMs there are, and which SMs run what"),
+    _check(3, "green-cost", 12, "what a green context and a stream cost, and how many there can be"),
+    _check(4, "graphs", 16, "whether a captured graph keeps the SMs it was captured on"),
+    _check(5, "libraries", 18, "whether cuBLAS and cuDNN heed the SMs of a partition"),
+    _check(6, "isolation", 26, "how much neighbours slow a model on SMs of its own"),
+    Part(
+        "connections", "checks", 8, "6. streams side by side with 8 hardware queues instead of 32",
+        "bench.gpu.checks.isolation:overlap", (), {"CUDA_DEVICE_MAX_CONNECTIONS": "8"},
+    ),
+    _check(7, "host-access", 14, "layers that read their weights from host memory"),
+    _check(8, "copies", 18, "rates of copies and gathers, and small copies beside large ones"),
+    _check(9, "pinning", 14, "how fast host memory is page-locked"),
+    _check(10, "completion", 22, "how soon and at what cost the end of a batch is known"),
+    _check(11, "graph-memory", 14, "memory and time of captures, and replays beside them"),
+    _check(12, "aoti", 24, "whether a compiled package takes our weights and our streams"),
+    _check(13, "mps", 24, "whether MPS can be had, with percentages, and leaves the card clean"),
+    _check(14, "counters", 12, "which pressure counters can be read"),
+    Part(
+        "contracts", "contracts", 40, "the contract of devices on green, MPS and streams",
+        "bench.gpu.contracts:rows",
+    ),
+    Part(
+        "profiles", "profiles", 76, "latency of the ten models by batch and share",
+        "bench.gpu.profiles:rows",
+    ),
+    Part(
+        "goodput", "comparisons", 100, "requests in time per second, every system on this GPU",
+        "bench.gpu.goodput:rows", ("profiles",),
+    ),
+    Part(
+        "changing", "comparisons", 22, "the gap when shares change under load",
+        "bench.gpu.changing:rows", ("profiles",),
+    ),
+    Part(
+        "mechanisms", "comparisons", 30, "each mechanism of the papers on and off",
+        "bench.gpu.mechanisms:rows", ("profiles",),
+    ),
+    Part(
+        "twin", "comparisons", 28, "the simulator against this GPU",
+        "bench.gpu.twin:rows", ("profiles",),
+    ),
+)  # fmt: skip
+
+GROUPS: Final = tuple(dict.fromkeys(part.group for part in PARTS))
+
+
+def chosen(names: Sequence[str]) -> list[Part]:
+    """The parts of those names or groups, in their order; all if none is named.
+
+    Raises:
+        KeyError: nothing has that name; the message says what there is.
+    """
+    known = [part.name for part in PARTS]
+    for name in names:
+        if name not in (*known, *GROUPS):
+            near = get_close_matches(name, [*known, *GROUPS], n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise KeyError(f"no part '{name}'{hint}; there are: {', '.join([*known, *GROUPS])}")
+    return [part for part in PARTS if not names or {part.name, part.group} & set(names)]
