@@ -160,6 +160,19 @@ def test_the_second_of_a_pair_takes_the_ready_rung_at_the_other_end(size: int) -
     assert other == span(0, 16) & ~one
 
 
+def test_a_partition_stands_where_the_largest_rung_stays_free() -> None:
+    right = span(12, 4)
+    assert choose(H100, 24, [right]) == span(8, 4)  # and the first 8 atoms are one rung
+    assert choose(H100, 48, [right, span(8, 4)]) == span(0, 8)
+
+
+def test_of_equals_one_that_is_carved_already_is_taken() -> None:
+    scattered = 1 << 3 | 1 << 9
+    assert choose(H100, 12, [1 << 0], (), [scattered]) == scattered
+    assert choose(H100, 12, [1 << 3], (), [scattered]) != scattered  # but not at any price
+    assert choose(H100, 12, (), [1 << 3], [scattered]) != scattered
+
+
 def test_equal_partitions_pile_up_evenly() -> None:
     masks: list[int] = []
     for _ in range(4):  # workers of half a GPU each, two on every SM
