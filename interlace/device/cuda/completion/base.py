@@ -44,5 +44,9 @@ class Completions(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop; nothing is in flight any more."""
+        """Stop; nothing is in flight any more, or the GPU failed.
+
+        Raises:
+            CudaError: it failed; threads and descriptors are given back all the same.
+        """
         ...
