@@ -9,11 +9,13 @@ from typing import Final
 from interlace.device.cuda.driver.api import Atom, Driver, Green
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.partitions.atoms import Atoms, indices
-from interlace.device.cuda.partitions.ladder import Rung, choose, ladder
+from interlace.device.cuda.partitions.ladder import Crowd, Rung, choose, ladder, reuse
 from interlace.device.cuda.partitions.lanes import Lane, Roster
 
 #: SMs of an atom on sm_90: the smallest group that keeps thread block clusters whole.
 ATOM_SMS: Final = 8
+#: Three ladders of the largest GPU. Lanes past the first ladder come from plans, one by one.
+_LANES_MAX: Final = 96
 
 
 class GreenLanes:
@@ -23,8 +25,11 @@ class GreenLanes:
     of who has which atom is ours: the driver reserves nothing.
     """
 
-    def __init__(self, driver: Driver, atom_sms: int = ATOM_SMS) -> None:
+    def __init__(
+        self, driver: Driver, atom_sms: int = ATOM_SMS, lanes_max: int = _LANES_MAX
+    ) -> None:
         self._driver = driver
+        self._lanes_max = lanes_max
         split = driver.split(atom_sms)
         self.atoms = Atoms.of(split)
         self._resources: list[Atom] = [*split.atoms, *([split.rest] if split.rest else [])]
@@ -66,13 +71,14 @@ class GreenLanes:
         return self._aside
 
     def carve(self, name: str, share_pct: int, leaving: Collection[str] = ()) -> Lane:
+        """A lane on SMs that nobody else has, as far as there are enough.
+
+        If no context can be made any more, a lane that is idle already is used, overlap or not:
+        ``units`` say which SMs it has.
+        """
         self._roster.check_new(name)
-        used = [lane for lane in self._roster if lane.name is not None]
-        stays = [lane.mask for lane in used if lane.name not in leaving]
-        leaves = [lane.mask for lane in used if lane.name in leaving]
-        idle = {lane.mask: lane for lane in self._roster.idle()}
-        mask = choose(self.atoms, share_pct, stays, leaves, idle)
-        lane = idle.get(mask) or self._make(share_pct, mask)
+        mask = choose(self.atoms, share_pct, self._crowd(leaving))
+        lane = self._idle(mask) or self._make(share_pct, mask, leaving)
         lane.name = name
         return lane
 
@@ -87,18 +93,41 @@ class GreenLanes:
         aside, self._aside = self._aside, None
         self._destroy([*self._roster.clear(), *([aside] if aside else [])])
 
-    def _make(self, share_pct: int, mask: int) -> Lane:
-        """A new lane; idle lanes that nothing was captured on make room if there is none."""
-        while True:
-            try:
-                return self._create(share_pct, mask)
-            except CudaError as error:
-                spare = next((one for one in self._roster.idle() if one.pool is None), None)
-                if error.sticky or spare is None:
-                    raise
-                self.retire(spare)
+    def _crowd(self, leaving: Collection[str]) -> Crowd:
+        used = [lane for lane in self._roster if lane.name is not None]
+        return Crowd(
+            [lane.mask for lane in used if lane.name not in leaving],
+            [lane.mask for lane in used if lane.name in leaving],
+            {lane.mask for lane in self._roster.idle()},
+        )
+
+    def _idle(self, mask: int | None) -> Lane | None:
+        return next((lane for lane in self._roster.idle() if lane.mask == mask), None)
+
+    def _make(self, share_pct: int, mask: int, leaving: Collection[str]) -> Lane:
+        """A new lane, or the best that is idle if there can be no new one."""
+        try:
+            return self._grow(share_pct, mask)
+        except CudaError as error:
+            lane = self._idle(reuse(self.atoms, share_pct, self._crowd(leaving)))
+            if error.sticky or lane is None:
+                raise
+            return lane
+
+    def _grow(self, share_pct: int, mask: int) -> Lane:
+        """A new lane; the newest idle one makes room for it if nothing was captured there."""
+        try:
+            return self._create(share_pct, mask)
+        except CudaError as error:
+            spare = [lane for lane in self._roster.idle() if lane.pool is None]
+            if error.sticky or not spare:
+                raise
+        self.retire(spare[-1])
+        return self._create(share_pct, mask)
 
     def _create(self, share_pct: int, mask: int) -> Lane:
+        if len(self.lanes) >= self._lanes_max:
+            raise _refused(f"there are {self._lanes_max} lanes already")
         return self._roster.add(self._lane(self._roster.index(), share_pct, mask))
 
     def _lane(self, index: int, share_pct: int, mask: int) -> Lane:
@@ -118,8 +147,7 @@ class GreenLanes:
     def _check(self, green: Green, mask: int) -> None:
         wanted = self.atoms.sms(mask)
         if green.sms < wanted:
-            detail = f"asked for {wanted} SMs, got {green.sms}"
-            raise CudaError("cuGreenCtxCreate", "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", detail)
+            raise _refused(f"asked for {wanted} SMs, got {green.sms}")
 
     def _destroy(self, lanes: Collection[Lane]) -> None:
         with ExitStack() as steps:  # last in, first out; every step is tried
@@ -128,3 +156,7 @@ class GreenLanes:
                     steps.callback(self._driver.destroy_green, lane.green)
             for lane in lanes:
                 steps.callback(self._driver.destroy_stream, lane.stream)
+
+
+def _refused(detail: str) -> CudaError:
+    return CudaError("cuGreenCtxCreate", "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", detail)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import reduce
+from operator import or_
 from typing import NamedTuple
 
 from interlace.device.cuda.partitions.atoms import Atoms, indices, span
@@ -32,13 +34,15 @@ def ladder(atoms: Atoms) -> tuple[Rung, ...]:
     return tuple(rungs)
 
 
-def choose(
-    atoms: Atoms,
-    share_pct: int,
-    staying: Sequence[int] = (),
-    leaving: Sequence[int] = (),
-    ready: Collection[int] = (),
-) -> int:
+class Crowd(NamedTuple):
+    """The masks that stand: those ``staying``, those ``leaving`` soon, those idle and ``ready``."""
+
+    staying: Sequence[int] = ()
+    leaving: Sequence[int] = ()
+    ready: Collection[int] = ()
+
+
+def choose(atoms: Atoms, share_pct: int, crowd: Crowd) -> int:
     """The mask for a partition of a share beside those that stand.
 
     It overlaps ``staying`` masks least, counting each atom once per mask that has it: not at all
@@ -52,31 +56,42 @@ def choose(
     size = atoms.size(share_pct)
     if share_pct == 100:
         return atoms.whole
-    stays, leaves = atoms.holders(staying), atoms.holders(leaving)
+    stays, leaves = atoms.holders(crowd.staying), atoms.holders(crowd.leaving)
     by_holders = sorted(range(atoms.count), key=lambda one: (stays[one], leaves[one]))
     candidates = {sum(1 << one for one in by_holders[:size])}
     candidates.update(span(first, size) for first in range(atoms.count - size + 1))
-    candidates.update(mask for mask in ready if _fits(atoms, mask, size))
-    taken = _union(staying)
+    candidates.update(_fitting(atoms, size, crowd.ready))
+    return min(candidates, key=_cost(atoms, crowd))
+
+
+def reuse(atoms: Atoms, share_pct: int, crowd: Crowd) -> int | None:
+    """As ``choose``, from those that are ready alone; ``None`` if none has the size.
+
+    Raises:
+        ValueError: no such share.
+    """
+    size = atoms.size(share_pct)
+    if share_pct == 100:
+        return atoms.whole if atoms.whole in crowd.ready else None
+    return min(_fitting(atoms, size, crowd.ready), key=_cost(atoms, crowd), default=None)
+
+
+def _fitting(atoms: Atoms, size: int, masks: Collection[int]) -> list[int]:
+    return [mask for mask in masks if mask < 1 << atoms.count and mask.bit_count() == size]
+
+
+def _cost(atoms: Atoms, crowd: Crowd) -> Callable[[int], tuple[int, int, bool, int, int]]:
+    stays, leaves = atoms.holders(crowd.staying), atoms.holders(crowd.leaving)
+    taken = reduce(or_, crowd.staying, 0)
     rungs = [rung.mask for rung in ladder(atoms) if not rung.mask & taken]
 
     def cost(mask: int) -> tuple[int, int, bool, int, int]:
         blocked = sum(1 for rung in rungs if rung & mask)
-        return _overlap(mask, stays), _overlap(mask, leaves), mask not in ready, blocked, mask
+        fresh = mask not in crowd.ready
+        return _overlap(mask, stays), _overlap(mask, leaves), fresh, blocked, mask
 
-    return min(candidates, key=cost)
-
-
-def _fits(atoms: Atoms, mask: int, size: int) -> bool:
-    return mask < 1 << atoms.count and mask.bit_count() == size
+    return cost
 
 
 def _overlap(mask: int, holders: Sequence[int]) -> int:
     return sum(holders[one] for one in indices(mask))
-
-
-def _union(masks: Sequence[int]) -> int:
-    union = 0
-    for mask in masks:
-        union |= mask
-    return union

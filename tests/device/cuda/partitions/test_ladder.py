@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from interlace.core.kinds import KINDS
 from interlace.device.cuda.driver.api import Atom, Split
 from interlace.device.cuda.partitions.atoms import Atoms, indices, span
-from interlace.device.cuda.partitions.ladder import choose, ladder
+from interlace.device.cuda.partitions.ladder import Crowd, choose, ladder, reuse
 
 H100 = Atoms(16, 8, 4)
 
@@ -50,7 +50,7 @@ def test_atoms_are_read_from_what_the_driver_split() -> None:
 @given(gpus)
 def test_a_share_is_granted_in_full_and_by_less_than_an_atom_more(atoms: Atoms) -> None:
     for share in atoms.shares_pct:
-        sms = atoms.sms(choose(atoms, share))
+        sms = atoms.sms(choose(atoms, share, Crowd()))
         assert share * atoms.units <= 100 * sms
         if share < 100:
             assert 100 * sms < (share + 1) * atoms.units
@@ -100,7 +100,7 @@ def test_a_choice_has_the_size_of_its_share_and_overlaps_least(
     crowd: tuple[Atoms, int, list[int], list[int], list[int]],
 ) -> None:
     atoms, share, staying, leaving, ready = crowd
-    mask = choose(atoms, share, staying, leaving, ready)
+    mask = choose(atoms, share, Crowd(staying, leaving, ready))
     if share == 100:
         assert mask == atoms.whole
         return
@@ -121,7 +121,7 @@ def test_partitions_of_at_most_100_percent_are_disjoint_on_an_h100(shares: list[
     for share in shares:
         if sum(H100.size(s) for s in shares[: len(masks) + 1]) > H100.count:
             break
-        masks.append(choose(H100, share, masks))
+        masks.append(choose(H100, share, Crowd(masks)))
     if KINDS["h100"].legal(shares):
         assert len(masks) == len(shares)  # no legal set is refused for want of atoms
     assert all(not one & other for one, other in combinations(masks, 2))
@@ -137,7 +137,7 @@ def test_after_make_before_break_what_stands_is_disjoint(
 ) -> None:
     before: list[int] = []
     for share in old:
-        before.append(choose(H100, share, before))
+        before.append(choose(H100, share, Crowd(before)))
     if not all(not one & other for one, other in combinations(before, 2)):
         return
     kept = [mask for mask in before if data.draw(st.booleans())]
@@ -146,7 +146,7 @@ def test_after_make_before_break_what_stands_is_disjoint(
     for share in new:
         if sum(mask.bit_count() for mask in standing) + H100.size(share) > H100.count:
             continue
-        standing.append(choose(H100, share, standing, leaving, before))
+        standing.append(choose(H100, share, Crowd(standing, leaving, before)))
     assert all(not one & other for one, other in combinations(standing, 2))
 
 
@@ -154,32 +154,52 @@ def test_after_make_before_break_what_stands_is_disjoint(
 def test_the_second_of_a_pair_takes_the_ready_rung_at_the_other_end(size: int) -> None:
     ready = [rung.mask for rung in ladder(H100)]
     share = {number: share for share, number in H100.sizes.items() if share < 100}
-    one = choose(H100, share[size], (), (), ready)
+    one = choose(H100, share[size], Crowd(ready=ready))
     assert one in (span(0, size), span(16 - size, size))
-    other = choose(H100, share[16 - size], [one], (), ready)
+    other = choose(H100, share[16 - size], Crowd([one], (), ready))
     assert other == span(0, 16) & ~one
 
 
 def test_a_partition_stands_where_the_largest_rung_stays_free() -> None:
     right = span(12, 4)
-    assert choose(H100, 24, [right]) == span(8, 4)  # and the first 8 atoms are one rung
-    assert choose(H100, 48, [right, span(8, 4)]) == span(0, 8)
+    assert choose(H100, 24, Crowd([right])) == span(8, 4)  # and the first 8 atoms are one rung
+    assert choose(H100, 48, Crowd([right, span(8, 4)])) == span(0, 8)
 
 
 def test_of_equals_one_that_is_carved_already_is_taken() -> None:
     scattered = 1 << 3 | 1 << 9
-    assert choose(H100, 12, [1 << 0], (), [scattered]) == scattered
-    assert choose(H100, 12, [1 << 3], (), [scattered]) != scattered  # but not at any price
-    assert choose(H100, 12, (), [1 << 3], [scattered]) != scattered
+    assert choose(H100, 12, Crowd([1], (), [scattered])) == scattered
+    assert choose(H100, 12, Crowd([1 << 3], (), [scattered])) != scattered  # but not at any price
+    assert choose(H100, 12, Crowd((), [1 << 3], [scattered])) != scattered
 
 
 def test_equal_partitions_pile_up_evenly() -> None:
     masks: list[int] = []
     for _ in range(4):  # workers of half a GPU each, two on every SM
-        masks.append(choose(H100, 48, masks))
+        masks.append(choose(H100, 48, Crowd(masks)))
     assert H100.holders(masks) == (*[2] * 16, 0)
+
+
+@given(crowds())
+def test_what_is_ready_is_reused_with_the_least_overlap(
+    crowd: tuple[Atoms, int, list[int], list[int], list[int]],
+) -> None:
+    atoms, share, staying, leaving, ready = crowd
+    mask = reuse(atoms, share, Crowd(staying, leaving, ready))
+    size, parts = atoms.size(share), span(0, atoms.count)
+    fitting = [one for one in ready if one.bit_count() == size and one & parts == one]
+    if share == 100:
+        fitting = [one for one in ready if one == atoms.whole]
+    if mask is None:
+        assert not fitting
+        return
+    assert mask in fitting
+    cost = overlap(atoms, mask, staying), overlap(atoms, mask, leaving)
+    if share < 100:
+        pairs = [(overlap(atoms, one, staying), overlap(atoms, one, leaving)) for one in fitting]
+        assert cost == min(pairs)
 
 
 def test_an_unknown_share_is_refused_with_the_legal_ones() -> None:
     with pytest.raises(ValueError, match="a share of 5 %: expected one of \\[6, 12, 18"):
-        choose(H100, 5)
+        choose(H100, 5, Crowd())

@@ -113,12 +113,37 @@ def test_preparing_ends_where_the_driver_refuses(driver: FakeDriver, green: Gree
 
 def test_idle_lanes_make_room_for_what_is_asked_for(driver: FakeDriver, green: GreenLanes) -> None:
     green.prepare(ladder(green.atoms)[1:4])
-    kept = green.lanes[0]
+    empty, kept = green.lanes[0], green.lanes[2]
     kept.pool = object()
-    driver.fail("green", REFUSED, times=2)
+    driver.fail("green", REFUSED)
     lane = green.carve("a", 42)
     assert lane.sms == 56
-    assert set(green.lanes) == {kept, lane}
+    assert set(green.lanes) == {empty, kept, lane}
+
+
+def test_no_more_lanes_than_allowed_are_made(driver: FakeDriver) -> None:
+    green = GreenLanes(driver, lanes_max=3)
+    assert green.prepare() == 3  # the whole, all atoms, the first atom
+    for lane in green.lanes:
+        lane.pool = object()
+    assert green.carve("a", 6).mask == 1
+    with pytest.raises(CudaError, match="there are 3 lanes already"):
+        green.carve("b", 6)
+    green.close()
+
+
+def test_if_no_lane_can_be_made_an_idle_one_is_shared(driver: FakeDriver) -> None:
+    green = GreenLanes(driver)
+    green.prepare(ladder(green.atoms)[1:3])
+    everything, first = green.lanes
+    everything.pool = first.pool = object()
+    assert green.carve("a", 6) is first
+    driver.fail("green", REFUSED, times=9)
+    assert green.carve("b", 96) is everything  # all atoms, one of which is taken
+    with pytest.raises(CudaError, match="cuGreenCtxCreate"):
+        green.carve("c", 48)
+    assert set(green.lanes) == {everything, first}
+    green.close()
 
 
 def test_a_refused_partition_leaves_nothing_behind(driver: FakeDriver, green: GreenLanes) -> None:
@@ -244,7 +269,7 @@ class Changes(RuleBasedStateMachine):
     @rule(refused=st.sampled_from(["green", "stream"]))
     def fail(self, refused: str) -> None:
         before = self.green.lanes
-        self.driver.fail(refused, REFUSED, times=len(before) + 1)
+        self.driver.fail(refused, REFUSED, times=99)
         try:
             self.green.carve("refused", 54)
         except CudaError:
