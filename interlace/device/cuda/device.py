@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from interlace.core.hardware import Gpu
+from interlace.core.hardware import Gpu, Trait
 from interlace.core.messages import (
     Carve,
     Failure,
@@ -24,8 +24,7 @@ from interlace.device.base import Done
 from interlace.device.cuda.launcher import Launcher
 from interlace.device.cuda.process import GpuProcess
 from interlace.device.cuda.settings import CudaSettings
-from interlace.device.cuda.worker.wire import GpuSetup
-from interlace.device.pool import InputPools
+from interlace.device.cuda.worker.wire import ForgetInputs, GpuSetup
 from interlace.shm.arena import Arena, ArenaMap
 
 
@@ -47,7 +46,6 @@ class CudaDevice:
         self._processes: list[GpuProcess] = []
         self._retired: list[GpuProcess] = []  # dead, and read until the last reply is delivered
         self._launcher = Launcher(loop)
-        self._pools = InputPools(loop, arenas)
         self._on_lost: Callable[[Lost], None] = lambda lost: None
         self._open = True
 
@@ -60,7 +58,8 @@ class CudaDevice:
 
     def forget(self, key: str) -> None:
         self._models.pop(key, None)
-        self._pools.forget(key)
+        for process in self._processes:
+            process.link.tell(ForgetInputs(key))
 
     def on_lost(self, lost: Callable[[Lost], None]) -> None:
         self._on_lost = lost
@@ -93,7 +92,6 @@ class CudaDevice:
         self._open = False
         for process in list(self._processes):
             process.link.close("the device is closed")
-        self._pools.close()
         self._launcher.close()
         self._settings.at_close()
 
@@ -106,14 +104,14 @@ class CudaDevice:
             self._carve(work, done)
             return
         if isinstance(work, Stage):
-            self._pools.stage(work, done)
+            self._stage(work, done)
             return
         process = self._process(work.partition)
         if work.partition in process.releasing:
             raise ValueError(f"partition '{work.partition}' is being released")
         match work:
-            case Run(batch=batch):
-                process.run(work, self._pools.window(batch), done)
+            case Run():
+                process.run(work, done)
             case Load(model=key):
                 if key not in self._models:
                     raise ValueError(f"model {key} is not registered with {self.gpu.id}")
@@ -122,6 +120,11 @@ class CudaDevice:
                 process.unload(work, done)
             case Release():
                 process.release(work, done)
+
+    def _stage(self, work: Stage, done: Done) -> None:
+        if Trait.INPUT_POOL not in self.gpu.traits or not self._processes:
+            raise ValueError(f"{self.gpu.id} has no ring for the inputs of {work.request.model}")
+        self._processes[0].stage(work, done)
 
     def _process(self, partition: str) -> GpuProcess:
         for process in self._processes:
@@ -152,6 +155,8 @@ class CudaDevice:
             settings.uuid,
             settings.backend,
             settings.lanes,
+            settings.opener,
+            settings.completion,
             os.getpid(),
             arena.number,
             settings.inputs,

@@ -29,7 +29,6 @@ TRAITS: Final = frozenset(
     {
         Trait.MULTI_MODEL,
         Trait.SHARED_WEIGHTS,
-        Trait.INPUT_POOL,
         Trait.GATHER_DMA,
         Trait.LIGHT_SYNC,
         Trait.OVERLAPPED_REORGANISATION,

@@ -15,9 +15,11 @@ from interlace.core.messages import (
     PartitionWork,
     Release,
     Run,
+    Stage,
     Unload,
 )
 from interlace.core.model import Model
+from interlace.core.request import Batch
 from interlace.device.base import Done
 from interlace.device.batches import batch_timing, request_outputs, run_frame
 from interlace.device.cuda.settings import CudaSettings
@@ -32,6 +34,7 @@ from interlace.device.cuda.worker.wire import (
     GpuSetup,
     Noted,
     ReleaseLane,
+    StageInputs,
     ToGpu,
     decode_from_gpu,
 )
@@ -41,6 +44,7 @@ from interlace.device.wire import Column, Failed, FreeBatches, Loaded, LoadModel
 from interlace.shm.arena import Arena
 
 _FREED_MAX: Final = 256
+_STAGE: Final = "+"  #: the line of inputs on their way
 
 
 class GpuProcess:
@@ -95,18 +99,30 @@ class GpuProcess:
     def unload(self, work: Unload, done: Done) -> None:
         self._change(work, UnloadModel(work.model), partial(_ended, work, done))
 
-    def run(self, work: Run, window: tuple[Column, ...] | None, done: Done) -> None:
-        """Execute a batch, from a ``window`` of the model's ring if its rows lie there.
+    def run(self, work: Run, done: Done) -> None:
+        """Execute a batch, from its model's ring if its rows are staged there.
 
         Raises:
             ValueError: the batch cannot be put in a frame.
         """
-        frame = run_frame(work.batch, tuple(self._freed), window)
-        what = f"batch {work.batch.id} of {work.batch.model}"
+        batch = work.batch
+        frame = run_frame(batch, tuple(self._freed), _window(batch))
+        slot = -1 if batch.slot is None else batch.slot
+        what = f"batch {batch.id} of {batch.model}"
         question = Question(partial(self._ran, work, done), self._settings.limits.run_s, what)
         name = work.partition
-        if self.link.ask(Asked(name, name, frame), question, name):
+        if self.link.ask(Asked(name, name, frame, slot), question, name):
             self._freed.clear()
+
+    def stage(self, work: Stage, done: Done) -> None:
+        """Copy a request's inputs to its model's ring on the GPU."""
+        request = work.request
+        inputs = tuple((tensor.name, *tensor.span) for tensor in request.inputs)
+        frame = StageInputs(request.model, work.slot, work.slots, request.rows, inputs)
+        what = f"inputs of request {request.id}"
+        answer = partial(_ended, work, done)
+        question: Question[GpuAnswer] = Question(answer, self._settings.limits.run_s, what)
+        self.link.ask(Asked(_STAGE, "", frame), question, _STAGE)
 
     def release(self, work: Release, done: Done) -> None:
         """Give the lane back after what it was asked; a private process ends with it."""
@@ -213,7 +229,17 @@ def _loaded(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:
         done(Finished(work, failure=_failure(answer)))
 
 
-def _ended(work: Unload, done: Done, answer: GpuAnswer | Failure) -> None:
+def _window(batch: Batch) -> tuple[Column, ...] | None:
+    """What the rows of a staged batch are; where they are is told by its slot."""
+    if batch.slot is None or not batch.requests:
+        return None
+    return tuple(
+        Column(tensor.name, tensor.datatype, tensor.shape, (), (), ())
+        for tensor in batch.requests[0].inputs
+    )
+
+
+def _ended(work: Unload | Stage, done: Done, answer: GpuAnswer | Failure) -> None:
     done(Finished(work, failure=_failure(answer)))
 
 

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from interlace.core.hardware import Gpu
 from interlace.device.settings import Limits
 
 #: What makes the ``Backend`` of a process: the driver, torch on that GPU, capture and kernels.
-BACKEND = "interlace.device.cuda.engine.backend:make_backend"
+BACKEND: Final = "interlace.device.cuda.engine.backend:make_backend"
+#: What opens a model on the host.
+OPENER: Final = "interlace.device.formats:open_torch"
 
 
 @dataclass(frozen=True, slots=True)
 class CudaSettings:
     """One device.
 
-    ``gpu`` is what it looks like to planners, ``uuid`` which GPU or MIG instance it is. ``lanes``
-    and ``backend`` are ``module:function``, called in the process that holds the GPU with the
-    driver and with the UUID. ``inputs`` are the arenas where requests will lie, page-locked when
-    the process starts. ``arena_bytes`` is the output memory of one process, page-locked too;
-    ``patience_s`` how long a batch waits for it. ``environment`` is what CUDA reads when a process
-    starts, given the share of the partition that it is started for. A ``private`` device has a
-    process per partition. ``at_close`` is called when all processes are gone.
+    ``gpu`` is what it looks like to planners, ``uuid`` which GPU or MIG instance it is. ``lanes``,
+    ``backend`` and ``opener`` are ``module:function``, called in the process that holds the GPU
+    with the driver, the UUID, and a model. ``completion`` is how ends of batches are learnt
+    (``completion.kinds``), the usual way if it is empty. ``inputs`` are the arenas where requests
+    will lie, page-locked when the process starts. ``arena_bytes`` is the output memory of one
+    process, page-locked too; ``patience_s`` how long a batch waits for it. ``environment`` is what
+    CUDA reads when a process starts, given the share of the partition that it is started for. A
+    ``private`` device has a process per partition, and no rings of inputs. ``at_close`` is called
+    when all processes are gone.
     """
 
     gpu: Gpu
     uuid: str
     lanes: str
     backend: str = BACKEND
+    opener: str = OPENER
+    completion: str = ""
     inputs: tuple[int, ...] = ()
     arena_bytes: int = 256 << 20
     patience_s: float = 5.0

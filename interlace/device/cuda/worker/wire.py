@@ -28,14 +28,17 @@ from interlace.device.wire import (
 class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     """The first frame: which GPU, how it is parted, where outputs go.
 
-    ``backend`` and ``lanes`` are ``module:function``: what makes the ``Backend`` of a process, and
-    what makes its ``Lanes`` from the driver. ``gpu`` is a UUID, of a GPU or of a MIG instance, or
-    empty for the only one that the process sees.
+    ``backend``, ``lanes`` and ``opener`` are ``module:function``: what makes the ``Backend`` of a
+    process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
+    ``completion`` is one of ``completion.kinds``, or empty for the usual. ``gpu`` is a UUID, of a
+    GPU or of a MIG instance, or empty for the only one that the process sees.
     """
 
     gpu: str
     backend: str
     lanes: str
+    opener: str
+    completion: str
     owner_pid: int
     arena: int  #: where outputs are published, made by the main process
     arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
@@ -51,15 +54,35 @@ class ReleaseLane(msgspec.Struct, array_like=True, tag=12, frozen=True):
     """Give the lane back after what it was asked before."""
 
 
+class StageInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
+    """Copy a request's inputs (name, arena, offset, bytes) to slots of its model's ring."""
+
+    model: str
+    slot: int
+    slots: int
+    rows: int
+    inputs: tuple[tuple[str, int, int, int], ...]
+
+
 class Asked(msgspec.Struct, array_like=True, tag=13, frozen=True):
-    """Something of one partition, answered in ``line``."""
+    """Something of one partition (of none, for inputs), answered in ``line``.
+
+    The rows of a staged batch begin at ``slot`` of its model's ring.
+    """
 
     line: str
     partition: str
-    what: CarveLane | ReleaseLane | LoadModel | UnloadModel | RunBatch
+    what: CarveLane | ReleaseLane | LoadModel | UnloadModel | RunBatch | StageInputs
+    slot: int = -1
 
 
-ToGpu = GpuSetup | Asked | FreeBatches
+class ForgetInputs(msgspec.Struct, array_like=True, tag=17, frozen=True):
+    """A model's ring is needed no more. No answer."""
+
+    model: str
+
+
+ToGpu = GpuSetup | Asked | FreeBatches | ForgetInputs
 
 # ---------------------------------------------------------------------------- GPU to main process
 
@@ -74,9 +97,13 @@ class Released(msgspec.Struct, array_like=True, tag=12, frozen=True):
     """The answer to ``ReleaseLane``."""
 
 
+class Staged(msgspec.Struct, array_like=True, tag=16, frozen=True):
+    """The inputs lie in their slots."""
+
+
 class Answered(msgspec.Struct, array_like=True, tag=13, frozen=True):
     line: str
-    answer: Ready | Carved | Released | Loaded | Unloaded | Ran | Failed
+    answer: Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
 
 
 class Broken(msgspec.Struct, array_like=True, tag=14, frozen=True):
@@ -93,7 +120,7 @@ class Noted(msgspec.Struct, array_like=True, tag=15, frozen=True):
 
 
 FromGpu = Answered | Starved | Broken | Noted
-GpuAnswer = Ready | Carved | Released | Loaded | Unloaded | Ran | Failed
+GpuAnswer = Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
 
 decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode
 decode_from_gpu = msgspec.msgpack.Decoder[FromGpu](FromGpu).decode
