@@ -198,9 +198,8 @@ class _Run:
             (usual if same else around).append(_between_ms(before, after))
         lost = sum(reply.outcome is not Outcome.OK for reply in self._replies)
         took = [until - since for since, until in self.changes]
-        return Changes(
-            usual or [0.0], around, took, self._sent, lost + self._sent - len(self._replies)
-        )
+        lost += self._sent - len(self._replies)
+        return Changes(usual or [0.0], around, took, self._sent, lost)
 
 
 def _between_ms(before: Execution, after: Execution) -> float:

@@ -101,7 +101,28 @@ def _end(pid: int | None, alive: Callable[[], bool]) -> None:
         if alive():
             os.kill(pid, signal.SIGUSR1)
             time.sleep(_TRACE_S)
+            for one in _descendants(pid):  # a GPU's process is in a session of its own
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
         os.killpg(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes that one started, and those that they started."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # "pid (name) state parent ...", where the name may hold anything
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+    found, todo = [], [pid]
+    while todo:
+        one = todo.pop()
+        children = [child for child, parent in parents.items() if parent == one]
+        found += children
+        todo += children
+    return found
 
 
 def _run(errand: Errand, pipe: Connection) -> None:

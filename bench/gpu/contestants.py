@@ -15,7 +15,7 @@ from interlace.policy.catalog import system
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """``device`` is the mechanism; ``row`` the catalog's; ``apart``: a stream a model, no shares."""
+    """``device`` is the mechanism, ``row`` the catalog's; ``apart``: a stream a model, no share."""
 
     name: str
     device: str

@@ -43,7 +43,7 @@ def contract(bench: Bench, kind: str) -> Iterable[Row]:
         if bench.left_s <= 0:
             yield skipped(what, "no time was left for it")
             continue
-        yield from attempt(what, partial(_held, what, make, test))
+        yield from attempt(what, partial(held, what, make, test))
 
 
 def tests() -> dict[str, Callable[[Any], None]]:
@@ -58,7 +58,7 @@ def tests() -> dict[str, Callable[[Any], None]]:
     }
 
 
-def _held(what: str, make: Callable[[Path], Any], test: Callable[[Any], None]) -> Iterable[Row]:
+def held(what: str, make: Callable[[Path], Any], test: Callable[[Any], None]) -> Iterable[Row]:
     from tests.contracts.stands import QUICK, SLOW
 
     with TemporaryDirectory(prefix="interlace-contract-") as folder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
@@ -31,8 +32,11 @@ def board(bench: Bench) -> Found:
 
 def lacking(bench: Bench, kind: str) -> str:
     """Why this GPU cannot be parted so; empty if it can."""
-    asked = {"green": green.lacking, "mps": mps.lacking}.get(kind)
-    return "" if asked is None else asked(board(bench))
+    found = board(bench)
+    if kind == "mps" and not bench.dry and shutil.which(mps.PROGRAM) is None:
+        return f"{mps.PROGRAM} is not installed: it comes with the GPU's driver"
+    asked = {"green": green.lacking, "mps": mps.lacking, "streams": streams.lacking}
+    return asked[kind](found)
 
 
 def maker(bench: Bench, kind: str, shares_pct: tuple[int, ...] = ()) -> MakeDevice:
@@ -54,7 +58,7 @@ def _settings(bench: Bench, kind: str, found: Found) -> CudaSettings:
     made: dict[str, Callable[[], CudaSettings]] = {
         "green": lambda: green.green_settings(found, "gpu0"),
         "streams": lambda: streams.streams_settings(found, "gpu0"),
-        "mps": lambda: mps.mps_settings(found, "gpu0", _control(bench)),
+        "mps": lambda: mps.mps_settings(found, "gpu0", _control(bench, found)),
     }
     settings = made[kind]()
     return replace(settings, backend=FAKE_BACKEND) if bench.dry else settings
@@ -70,8 +74,8 @@ class _NoDaemon(MpsControl):
         return
 
 
-def _control(bench: Bench) -> MpsControl:
-    control = _NoDaemon() if bench.dry else MpsControl()
+def _control(bench: Bench, found: Found) -> MpsControl:
+    control = _NoDaemon(found.uuid) if bench.dry else MpsControl(found.uuid)
     if not bench.dry:
         control.start()
     return control

@@ -36,7 +36,7 @@ def _check(number: int, name: str, seconds: float, tells: str, module: str = "")
 PARTS: Final[tuple[Part, ...]] = (
     _check(1, "versions", 8, "versions, tools and limits of the machine"),
     _check(2, "split", 10, "which groups of SMs there are, and which SMs run what"),
-    _check(3, "green-cost", 12, "what a green context and a stream cost, and how many there can be"),
+    _check(3, "green-cost", 12, "what green contexts and streams cost, and how many there can be"),
     _check(4, "graphs", 16, "whether a captured graph keeps the SMs it was captured on"),
     _check(5, "libraries", 18, "whether cuBLAS and cuDNN heed the SMs of a partition"),
     _check(6, "isolation", 26, "how much neighbours slow a model on SMs of its own"),
@@ -49,8 +49,8 @@ PARTS: Final[tuple[Part, ...]] = (
     _check(9, "pinning", 14, "how fast host memory is page-locked"),
     _check(10, "completion", 22, "how soon and at what cost the end of a batch is known"),
     _check(11, "graph-memory", 14, "memory and time of captures, and replays beside them"),
-    _check(12, "aoti", 24, "whether a compiled package takes our weights and our streams"),
-    _check(13, "mps", 24, "whether MPS can be had, with percentages, and leaves the card clean"),
+    _check(12, "aoti", 22, "whether a compiled package takes our weights and our streams"),
+    _check(13, "mps", 18, "whether MPS can be had, with percentages, and leaves the card clean"),
     _check(14, "counters", 12, "which pressure counters can be read"),
     Part(
         "contracts", "contracts", 40, "the contract of devices on green, MPS and streams",

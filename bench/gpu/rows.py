@@ -36,10 +36,11 @@ class Row:
         return {**asdict(self), "verdict": self.verdict.value}
 
     def dry(self) -> Row:
-        """The row as it counts without a GPU: what it found says nothing; that it ran does."""
+        """The row as it counts without a GPU: that it ran is all that it says, so that no figure
+        of a dry run is ever taken for one of a GPU."""
         if self.verdict in (Verdict.FAILED, Verdict.SKIPPED):
             return self
-        return replace(self, verdict=Verdict.DRY)
+        return replace(self, found="ran", verdict=Verdict.DRY, figures={})
 
 
 def row_of(plain: Mapping[str, Any]) -> Row:

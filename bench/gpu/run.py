@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -134,6 +134,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="parts or groups")
     parser.add_argument("--resume", action="store_true", help="leave out what has finished")
     parser.add_argument("--dry-run", action="store_true", help="walk every part without a GPU")
+    parser.add_argument(
+        "--patience", type=float, default=1.0, metavar="N", help="give every part N times as long"
+    )
     parser.add_argument("--out", type=Path, default=Path("build/gpu-check"), metavar="FOLDER")
     return parser.parse_args(arguments)
 
@@ -142,10 +145,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 1 if something did not run to its end, 2 if a part is unknown."""
     asked = _arguments(arguments)
     try:
-        parts = chosen(asked.only)
+        found = chosen(asked.only)
     except KeyError as error:
         print(error.args[0], file=sys.stderr)
         return 2
+    parts = [replace(part, seconds=asked.patience * part.seconds) for part in found]
     screen = Screen(asked.dry_run)
     results = run(parts, asked.out, asked.dry_run, asked.resume, screen)
     screen.summary([(one.part, one.rows, one.seconds) for one in results], asked.out)

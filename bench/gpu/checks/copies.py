@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
@@ -62,20 +62,9 @@ def _batch(driver: Driver, device: int, host: int) -> Iterable[Row]:
     attributes.srcAccessOrder = kind
     for kib in (4, 16, 28, 64, 256):
         size, count = kib << 10, 512
-        sources = [cu.CUdeviceptr(host + index * size) for index in range(count)]
-        targets = [cu.CUdeviceptr(device + index * size) for index in range(count)]
-
-        def at_once() -> None:
-            (error,) = cu.cuMemcpyBatchAsync(
-                targets, sources, [size] * count, count, [attributes], [0], 1, stream
-            )
-            if int(error):
-                raise RuntimeError(f"cuMemcpyBatchAsync: {error}")
-
-        def one_by_one() -> None:
-            for index in range(count):
-                driver.copy(device + index * size, host + index * size, size, stream)
-
+        pairs = [(device + index * size, host + index * size) for index in range(count)]
+        one_by_one = partial(_each, driver, pairs, size, stream)
+        at_once = partial(_at_once, cu, pairs, size, attributes, stream)
         each = middle(times_ms(driver, stream, one_by_one, 5))
         once = middle(times_ms(driver, stream, at_once, 5))
         yield seen(
@@ -85,6 +74,24 @@ def _batch(driver: Driver, device: int, host: int) -> Iterable[Row]:
             kib=kib, each_ms=each, once_ms=once,
         )  # fmt: skip
     driver.destroy_stream(stream)
+
+
+def _each(driver: Driver, pairs: Sequence[tuple[int, int]], size: int, stream: int) -> None:
+    for target, source in pairs:
+        driver.copy(target, source, size, stream)
+
+
+def _at_once(
+    cu: Any, pairs: Sequence[tuple[int, int]], size: int, attributes: Any, stream: int
+) -> None:
+    targets = [cu.CUdeviceptr(target) for target, _ in pairs]
+    sources = [cu.CUdeviceptr(source) for _, source in pairs]
+    sizes = [size] * len(pairs)
+    (error,) = cu.cuMemcpyBatchAsync(
+        targets, sources, sizes, len(pairs), [attributes], [0], 1, cu.CUstream(stream)
+    )
+    if int(error):
+        raise RuntimeError(f"cuMemcpyBatchAsync: {error}")
 
 
 def _behind(bench: Bench, driver: Driver, device: int, host: int, most: int) -> Iterable[Row]:

@@ -73,7 +73,7 @@ def _layers(bench: Bench, device: str) -> list[Layer]:
         return torch.randn(*shape, device=device, dtype=dtype)
 
     return [
-        Layer("linear", (wide, wide), lambda n: floats(n, wide), lambda x, w: functional.linear(x, w)),
+        Layer("linear", (wide, wide), lambda n: floats(n, wide), functional.linear),
         Layer(
             "convolution", (channels, channels, 3, 3), lambda n: floats(n, channels, side, side),
             lambda x, w: functional.conv2d(x, w, padding=1),
@@ -81,7 +81,7 @@ def _layers(bench: Bench, device: str) -> list[Layer]:
         Layer(
             "embedding", (words, 768 if not bench.dry else 8),
             lambda n: torch.randint(0, words, (n, bench.size(128, 4)), device=device),
-            lambda x, w: functional.embedding(x, w),
+            functional.embedding,
         ),
     ]  # fmt: skip
 
@@ -127,13 +127,15 @@ def _three_times(
                 launch = partial(driver.launch_graph, graph, lane.stream)
                 found[name] = middle(times_ms(driver, lane.stream, launch, count))
                 if weights is near:
-
-                    def copied() -> None:
-                        driver.copy(near.data_ptr(), memory.device, nbytes, lane.stream)
-                        launch()
-
-                    found["copy_ms"] = middle(times_ms(driver, lane.stream, copied, count))
+                    copy = partial(driver.copy, near.data_ptr(), memory.device, nbytes, lane.stream)
+                    both = partial(_in_turn, copy, launch)
+                    found["copy_ms"] = middle(times_ms(driver, lane.stream, both, count))
     return found
+
+
+def _in_turn(first: Callable[[], object], then: Callable[[], object]) -> None:
+    first()
+    then()
 
 
 def _side_effects(backend: Backend, kind: str, memory: Mapped) -> Iterable[Row]:

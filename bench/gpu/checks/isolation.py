@@ -44,9 +44,8 @@ def rows(bench: Bench) -> Iterator[Row]:
         neighbours = _neighbours(bench, backend, other, stack)
         for name, make in (("convolution", layers.convolution), ("product", layers.gemm)):
             body = make(bench, backend.torch_device)
-            yield from attempt(
-                name, partial(_beside, bench, backend, name, body, (own, other), neighbours)
-            )
+            ask = partial(_beside, bench, backend, name, body, (own, other), neighbours)
+            yield from attempt(name, ask)
     yield from attempt("streams side by side", lambda: list(overlap(bench)))
 
 

@@ -50,9 +50,9 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield skipped("MPS", "a dry run starts no daemon")
         return
     with bench.driver() as driver:
-        sms = driver.board.sms
+        sms, uuid = driver.board.sms, driver.board.uuid
     before = _compute_mode()
-    control = MpsControl()
+    control = MpsControl(uuid)
     control.start()
     environment = {**os.environ, **control.environment()}
     try:
