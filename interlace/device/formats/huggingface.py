@@ -50,7 +50,7 @@ def open_call(model: Model) -> Opened:
     call = _plain_call(module) if pooling is None else _pooled_call(module, pooling)
     tensors = module_tensors(module)
     exact = frozenset(name for name in tensors if name.rpartition(".")[2] in _FREQUENCIES)
-    return Opened(call, tensors, spoken, exact, _DEFAULTS)
+    return Opened(call, tensors, spoken, exact, _DEFAULTS, _below(module), _longest(module))
 
 
 def _load(folder: Path, bare: bool) -> Any:
@@ -99,6 +99,25 @@ def _inputs(module: Any, accepted: Mapping[str, Any], source: str) -> tuple[Tens
                 f"main input '{other}'",
                 "input_ids, pixel_values, input_values or _features",
             )
+
+
+def _below(module: Any) -> dict[str, int]:
+    sizes = {
+        "input_ids": getattr(module.config, "vocab_size", 0),
+        "token_type_ids": getattr(module.config, "type_vocab_size", 0),
+    }
+    return {name: size for name, size in sizes.items() if size}
+
+
+def _longest(module: Any) -> dict[str, int]:
+    most = getattr(module.config, "max_position_embeddings", None)
+    if not isinstance(most, int):
+        return {}
+    for name, part in module.named_modules():
+        # Some count positions from behind the padding's.
+        if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None:
+            most = min(most, part.num_embeddings - part.padding_idx - 1)
+    return dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), most)
 
 
 def _plain_call(module: Any) -> Call:

@@ -34,7 +34,9 @@ class Opened:
     ``call`` executes it on values that lie where ``tensors`` lie, and makes none elsewhere.
     ``tensors`` are its weights and constants by name: giving one other ``data`` moves or converts
     it. Those in ``exact`` stay in FP32 when others are converted. ``defaults`` fill an optional
-    input that a request leaves out.
+    input that a request leaves out. Indices in an input are below its entry of ``below``, and its
+    last dim is at most its entry of ``longest``: beyond, the model reads memory that is not its
+    own, which ends a process on a GPU.
     """
 
     call: Call
@@ -42,6 +44,8 @@ class Opened:
     spoken: Spoken
     exact: frozenset[str] = frozenset()
     defaults: Mapping[str, int] = field(default_factory=dict)
+    below: Mapping[str, int] = field(default_factory=dict)
+    longest: Mapping[str, int] = field(default_factory=dict)
     retarget: Retarget = _nothing_written_down
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from pathlib import Path
+from typing import Final, NamedTuple
 
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.driver.kernels import Kernels
-from interlace.device.cuda.engine.capture import Capturer
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.kernels import Kernels, load_kernels
+from interlace.device.cuda.engine.capture import Capturer, TorchCapturer
+
+_KERNELS_DIR: Final = "~/.cache/interlace/kernels"
 
 
 class Backend(NamedTuple):
@@ -17,6 +21,34 @@ class Backend(NamedTuple):
     torch_device: str
     capturer: Capturer
     kernels: Kernels
+
+
+def make_backend(gpu: str) -> Backend:
+    """The backend of the GPU or MIG instance with this UUID, "" for the first one.
+
+    It must be the first GPU that this process sees (``CUDA_VISIBLE_DEVICES``).
+
+    Raises:
+        CudaError: no GPU, another one, or no NVRTC to compile our kernels with.
+    """
+    import torch
+
+    from interlace.device.cuda.driver.bound import BoundDriver
+    from interlace.device.cuda.driver.nvrtc import image
+
+    driver = BoundDriver()
+    try:
+        board = driver.board
+        if gpu.startswith("GPU-") and board.uuid.removeprefix("GPU-") != gpu.removeprefix("GPU-"):
+            raise CudaError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE", f"{board.uuid}, not {gpu}")
+        kernels = load_kernels(driver, image(board.capability, Path(_KERNELS_DIR).expanduser()))
+        torch.cuda.init()
+        torch.cuda.set_device(0)
+        be_exact()
+    except BaseException:
+        driver.close()
+        raise
+    return Backend(driver, "cuda:0", TorchCapturer(0, lambda: driver.memory().free_bytes), kernels)
 
 
 def on_stream(backend: Backend, stream: int) -> AbstractContextManager[object]:
