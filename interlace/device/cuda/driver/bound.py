@@ -14,6 +14,8 @@ from interlace.device.cuda.driver.errors import CudaError
 
 _SM: Final = cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
 _NON_BLOCKING: Final = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+_BLOCKING: Final = int(cu.CUevent_flags.CU_EVENT_BLOCKING_SYNC)
+_NO_TIMING: Final = int(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)
 _NAME_CHARS: Final = 256
 _IPC_BYTES: Final = 64
 #: Flags of memory calls by value: the header's names are macros, not enums.
@@ -118,10 +120,8 @@ class BoundDriver:
         self._call(cu.cuStreamSynchronize, stream)
 
     def event(self, blocking: bool = False, timing: bool = False) -> int:
-        flags = cu.CUevent_flags
-        chosen = int(flags.CU_EVENT_BLOCKING_SYNC) if blocking else 0
-        chosen |= 0 if timing else int(flags.CU_EVENT_DISABLE_TIMING)
-        return int(self._call(cu.cuEventCreate, chosen))
+        flags = (_BLOCKING if blocking else 0) | (0 if timing else _NO_TIMING)
+        return int(self._call(cu.cuEventCreate, flags))
 
     def destroy_event(self, event: int) -> None:
         self._call(cu.cuEventDestroy, event)
@@ -153,7 +153,10 @@ class BoundDriver:
         return int(self._call(cu.cuLibraryLoadData, image, [], [], 0, [], [], 0))
 
     def kernel(self, module: int, name: str) -> int:
-        found = self._call(cu.cuLibraryGetKernel, module, name.encode())
+        try:
+            found = self._call(cu.cuLibraryGetKernel, module, name.encode())
+        except CudaError as error:
+            raise CudaError(error.call, error.name, f"kernel {name}") from error
         self._call(cu.cuKernelGetFunction, found)  # loads it now: in a capture it cannot be
         return int(found)
 
@@ -185,14 +188,14 @@ class BoundDriver:
         return int(self._call(cu.cuMemHostGetDevicePointer, host, 0))
 
     def _describe(self) -> Board:
-        device, which = self._context.device, cu.CUdevice_attribute
+        device = self._context.device
         name = self._call(cu.cuDeviceGetName, _NAME_CHARS, device)
         major, minor, sms = (
             self._call(cu.cuDeviceGetAttribute, one, device)
             for one in (
-                which.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                which.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-                which.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
             )
         )
         return Board(

@@ -22,7 +22,8 @@ def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> Any:
     try:
         status, *values = function(*arguments)
     except RuntimeError as error:  # the bindings' loader: no libcuda, or not this function in it
-        raise CudaError(name, "CUDA_ERROR_NO_DEVICE", str(error)) from error
+        why = str(error).strip().splitlines()[0]
+        raise CudaError(name, "CUDA_ERROR_NO_DEVICE", why) from error
     if status != cu.CUresult.CUDA_SUCCESS:
         raise CudaError(name, _name(status), _detail(status))
     return values[0] if len(values) == 1 else tuple(values) or None

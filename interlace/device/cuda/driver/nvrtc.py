@@ -54,9 +54,9 @@ def compiled(text: str, arch: str) -> bytes:
 
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
-        raise CudaError(
-            "NVRTC", "CUDA_ERROR_NOT_FOUND", f"pip install interlace[cuda] ({error})"
-        ) from error
+        why = str(error).strip().splitlines()[0]
+        advice = f"pip install 'interlace[cuda]' ({why})"
+        raise CudaError("NVRTC", "CUDA_ERROR_NOT_FOUND", advice) from error
     program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"interlace.cu", 0, [], []))
     try:
         options = [one.encode() for one in (f"--gpu-architecture={arch}", *_OPTIONS)]
