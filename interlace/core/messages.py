@@ -18,11 +18,16 @@ from interlace.core.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Carve:
-    """Make a partition of ``share_pct``; the device picks and reports the units."""
+    """Make a partition of ``share_pct``; the device picks and reports the units.
+
+    ``leaving`` are partitions that go once this one serves: better to share units with them
+    meanwhile than with any that stay.
+    """
 
     gpu: str
     partition: str
     share_pct: int
+    leaving: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
