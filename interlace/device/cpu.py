@@ -169,7 +169,8 @@ class CpuDevice:
             raise ValueError(f"{self._gpu.id} is closed")
         if work.partition in self._partitions:
             raise ValueError(f"partition '{work.partition}' of {self._gpu.id} exists already")
-        cores = self._cores.grant(work.share_pct)
+        going = [self._partitions[name] for name in work.leaving if name in self._partitions]
+        cores = self._cores.grant(work.share_pct, [core for one in going for core in one.cores])
         try:
             arena = Arena.create(self._settings.arena_bytes)
         except OSError:
