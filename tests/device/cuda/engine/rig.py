@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -111,6 +111,9 @@ def _read(piece: Mapped, dims: tuple[int, ...], datatype: str) -> np.ndarray[Any
     return np.frombuffer(ctypes.string_at(piece.host, nbytes), dtype).reshape(dims)
 
 
-def bench(pace: str = "at once", **changes: Any) -> closing[Bench]:
-    """A bench that checks at its end that nothing is left."""
-    return closing(Bench(pace, **changes))
+@contextmanager
+def bench(pace: str = "at once", **changes: Any) -> Iterator[Bench]:
+    """A bench that checks at its end that nothing is left, unless the test failed."""
+    gpu = Bench(pace, **changes)
+    yield gpu
+    gpu.close()
