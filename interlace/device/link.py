@@ -119,11 +119,13 @@ class WorkerLink(Generic[To, From, A]):
         if not self._ended:
             self._end_soon()
 
-    def close(self, cause: str) -> None:
-        """Kill the worker and report its death now."""
+    def close(self, cause: str, kill: bool = True) -> None:
+        """Report the worker's death now: kill it, or let it end by itself at the closed socket."""
         if self.dead:
             return
-        self.kill(cause)
+        if kill:
+            self.kill(cause)
+        self._cause = self._cause or cause
         self._die()
 
     def _heard(self, frame: From) -> None:

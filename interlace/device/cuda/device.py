@@ -37,7 +37,11 @@ class CudaDevice:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, arenas: ArenaMap, settings: CudaSettings
+        self,
+        loop: asyncio.AbstractEventLoop,
+        arenas: ArenaMap,
+        settings: CudaSettings,
+        launcher: Launcher | None = None,
     ) -> None:
         self._loop = loop
         self._arenas = arenas
@@ -45,7 +49,7 @@ class CudaDevice:
         self._models: dict[str, Model] = {}
         self._processes: list[GpuProcess] = []
         self._retired: list[GpuProcess] = []  # dead, and read until the last reply is delivered
-        self._launcher = Launcher(loop)
+        self._launcher = launcher or Launcher(loop)
         self._on_lost: Callable[[Lost], None] = lambda lost: None
         self._open = True
 
@@ -91,7 +95,7 @@ class CudaDevice:
             return
         self._open = False
         for process in list(self._processes):
-            process.link.close("the device is closed")
+            process.link.close("the device is closed", kill=False)
         self._launcher.close()
         self._settings.at_close()
 

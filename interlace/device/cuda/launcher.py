@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from interlace.device.link import Spawns
 from interlace.device.spawner import Birth
@@ -33,13 +33,22 @@ BEFORE_CUDA: Final[Mapping[str, str]] = {
 _CLOSE_S: Final = 5.0
 
 
-class _Order(NamedTuple):
-    """A process to be started."""
+class Order(NamedTuple):
+    """A process to be started, with settings besides this process's own environment."""
 
     name: str
     descriptor: int
     birth: Birth
     environment: Mapping[str, str]
+
+
+class Process(Protocol):
+    """A process that runs, as ``subprocess`` has it."""
+
+    @property
+    def pid(self) -> int: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
 
 
 class Launcher:
@@ -51,9 +60,9 @@ class Launcher:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._running: dict[int, tuple[subprocess.Popen[bytes], int, Birth]] = {}
+        self._running: dict[int, tuple[Process, int, Birth]] = {}
         self._leaving: set[int] = set()
-        self._waiting: deque[_Order] = deque()
+        self._waiting: deque[Order] = deque()
 
     def spawner(self, environment: Mapping[str, str]) -> Spawns:
         """Starts processes with these settings besides this process's own environment."""
@@ -67,7 +76,7 @@ class Launcher:
         """
         self._leaving.update(self._running)
 
-    def spawn(self, order: _Order) -> None:
+    def spawn(self, order: Order) -> None:
         """Start a process, now or when those that leave are gone."""
         if self._leaving:
             # Who asked may give up meanwhile, and close it.
@@ -75,18 +84,25 @@ class Launcher:
         else:
             self._start(order)
 
-    def _start(self, order: _Order) -> None:
-        birth = order.birth
+    def begin(self, order: Order) -> Process:
+        """Start a process now.
+
+        Raises:
+            OSError: no process or memory is left.
+        """
         argument = json.dumps([order.descriptor, os.getpid(), order.name, sys.path])
-        environment = {**BEFORE_CUDA, **order.environment}
-        settings = [f"{key}={value}" for key, value in environment.items()]
+        settings = [f"{key}={value}" for key, value in order.environment.items()]
+        return subprocess.Popen(
+            ["env", *settings, sys.executable, "-c", _CODE, argument],
+            pass_fds=[order.descriptor],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _start(self, order: Order) -> None:
+        birth = order.birth
         try:
-            process = subprocess.Popen(
-                ["env", *settings, sys.executable, "-c", _CODE, argument],
-                pass_fds=[order.descriptor],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            process = self.begin(order)
             watch = os.pidfd_open(process.pid)
         except OSError:
             self._loop.call_soon(birth.exited, None)
@@ -128,4 +144,5 @@ class _Spawner(NamedTuple):
     environment: Mapping[str, str]
 
     def spawn(self, name: str, descriptor: int, birth: Birth) -> None:
-        self.launcher.spawn(_Order(name, descriptor, birth, self.environment))
+        environment = {**BEFORE_CUDA, **self.environment}
+        self.launcher.spawn(Order(name, descriptor, birth, environment))

@@ -20,9 +20,12 @@ from interlace.device.cuda.mps import MpsControl, mps_settings
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.streams import streams_settings
 from tests.device.cuda import models
+from tests.device.cuda.backends import clients_sms
+from tests.device.cuda.warm import WarmLauncher
 from tests.device.rig import Rig
 
-BACKEND = "tests.device.cuda.fake.backend:on_threads"
+BACKEND = "tests.device.cuda.backends:whole"
+CLIENT = "tests.device.cuda.backends:client"
 FOUND = Found(0, "GPU-fake-0", "fake-h100", 132, 80 << 30, (9, 0), 13000)
 INSTANCE = Instance("MIG-fake-0", "fake-h100-mig-16sm-10gb", 16, 10 << 30)
 
@@ -43,12 +46,15 @@ MECHANISMS: dict[str, Callable[[], CudaSettings]] = {
 }
 
 
-def cuda_rig(mechanism: str, **changes: object) -> Rig:
-    """A device of a mechanism on the fake driver; ``changes`` are those of its settings."""
+def cuda_rig(mechanism: str, warm: bool = True, **changes: object) -> Rig:
+    """A device of a mechanism on the fake driver; ``changes`` are those of its settings.
+
+    Its processes are forked if ``warm``, else started as they are in service.
+    """
 
     def make(rig: Rig) -> CudaDevice:
         values: dict[str, object] = {
-            "backend": BACKEND,
+            "backend": CLIENT if mechanism == "mps" else BACKEND,
             "opener": models.OPENER,
             "completion": "blocking",  # its threads sleep: these tests share few cores
             "inputs": (rig.arena.number,),
@@ -56,7 +62,8 @@ def cuda_rig(mechanism: str, **changes: object) -> Rig:
             **changes,
         }
         chosen = replace(MECHANISMS[mechanism](), **values)  # type: ignore[arg-type]
-        return CudaDevice(rig.loop, rig.arenas, chosen)
+        launcher = WarmLauncher(rig.loop) if warm else None
+        return CudaDevice(rig.loop, rig.arenas, chosen, launcher)
 
     return Rig(make)
 
@@ -65,6 +72,7 @@ class CudaStand:
     """Processes on the fake driver, and real time."""
 
     def __init__(self, mechanism: str) -> None:
+        self._mechanism = mechanism
         self._rig = cuda_rig(mechanism)
         self.device: Device = self._rig.device
         self.finished: list[Finished] = self._rig.finished
@@ -80,6 +88,15 @@ class CudaStand:
 
     def kill(self, partition: str) -> None:
         os.kill(self._rig.device.workers()[partition], signal.SIGKILL)
+
+    def units(self, share_pct: int) -> int:
+        """Whole atoms of 8 SMs; of the SMs that MPS leaves, all; all of them on streams."""
+        if self._mechanism == "green":
+            return 132 if share_pct == 100 else -(-share_pct * 132 // 800) * 8
+        return clients_sms(share_pct) if self._mechanism == "mps" else 132
+
+    def die_together(self) -> bool:
+        return self._mechanism != "mps"
 
 
 def stand_of(mechanism: str) -> Callable[[Path], CudaStand]:
