@@ -33,7 +33,7 @@ class Rig:
         """Mapped memory and the host's view of its bytes, zero at first."""
         made = self.driver.allocate_mapped(nbytes)
         self.held.append(made)
-        view = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(made.host), np.uint8)
+        view = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(made.host))
         view[:] = 0
         return made, view
 
