@@ -6,16 +6,20 @@ import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
 from interlace.cli.accelerators import Accelerators
 from interlace.cli.folders import Say, drafts, find
+from interlace.cli.further import Further
 from interlace.cli.progressbar import SweepBar
 from interlace.control.preparation import Preparation
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
+from interlace.measure.corun import CoRun
 from interlace.measure.fill import Filled, fill
+from interlace.measure.further import Wanted
 from interlace.measure.rig import Rig
 from interlace.measure.store import ProfileStore
 from interlace.runtime.clock import WallClock
@@ -33,10 +37,19 @@ class Task:
     where: Accelerators
     folder: Path
     force: bool
+    wanted: Wanted
 
 
-async def measure(task: Task, errors: Console, say: Say) -> tuple[list[Model], Filled]:
-    """The models that open, and their profiles; those that do not are told through ``say``.
+class Findings(NamedTuple):
+    """The models that open, their profiles, and what was seen of them side by side."""
+
+    models: list[Model]
+    filled: Filled
+    seen: list[CoRun]
+
+
+async def measure(task: Task, errors: Console, say: Say) -> Findings:
+    """The models that open, and what was measured; those that do not are told through ``say``.
 
     Raises:
         RepositoryError: there is no such repository.
@@ -60,7 +73,9 @@ async def measure(task: Task, errors: Console, say: Say) -> tuple[list[Model], F
                 continue
             devices.register(models[-1])
         with SweepBar(errors) as bar:
-            return models, await fill(rig, models, store, progress=bar, force=task.force)
+            filled = await fill(rig, models, store, progress=bar, force=task.force)
+        further = Further(task.wanted, task.where, rig, store, say)
+        return Findings(models, filled, await further.measure(models, filled.profiles))
     finally:
         await rig.close()
         devices.close()

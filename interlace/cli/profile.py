@@ -13,6 +13,8 @@ import uvloop
 
 from interlace.cli.accelerators import choose
 from interlace.cli.failure import CommandError
+from interlace.cli.further import check
+from interlace.cli.furthertable import further_tables
 from interlace.cli.machine import cores_of, default_profiles
 from interlace.cli.measuring import Task, measure
 from interlace.cli.options import Cores, Device, Json, Profiles, Root
@@ -20,7 +22,14 @@ from interlace.cli.profiletable import cost_table, latency_table
 from interlace.cli.screen import console
 from interlace.core.model import Model
 from interlace.core.profile import Profile
-from interlace.measure.record import rows
+from interlace.measure.corun import CoRun
+from interlace.measure.further import Wanted
+from interlace.measure.record import more, rows
+
+Layers = Annotated[bool, typer.Option("--layers", help="Copy and run times by layer (GPU).")]
+Pressure = Annotated[bool, typer.Option("--pressure", help="Use of L2, DRAM (--device green).")]
+Power = Annotated[bool, typer.Option("--power", help="Power, energy of a request (GPU).")]
+CoRunning = Annotated[bool, typer.Option("--corun", help="Pairs, triples of models together.")]
 
 
 def profile(
@@ -32,6 +41,10 @@ def profile(
     cores: Cores = None,
     profiles: Profiles = None,
     force: Annotated[bool, typer.Option("--force", help="Measure what is known, too.")] = False,
+    layers: Layers = False,
+    pressure: Pressure = False,
+    power: Power = False,
+    corun: CoRunning = False,
     as_json: Json = False,
 ) -> None:
     """Measure models on this machine's GPU or cores and keep the figures.
@@ -39,7 +52,8 @@ def profile(
     Runs every model at batches 1, 2, 4, ... and every share of the device, and stores latency
     (median, p95, p99), memory, load time and overhead in one readable file a model. What is
     stored already and still holds is not measured again. `interlace serve` does the same for
-    models that are new to it; this is for doing it ahead of time, or for looking.
+    models that are new to it; this is for doing it ahead of time, or for looking. --layers,
+    --pressure, --power and --corun measure more, each time anew, and add it to the files.
 
     \b
     Examples:
@@ -47,19 +61,22 @@ def profile(
       interlace profile models/ --model embedder --model detector --force
       interlace profile models/ --cores 0-3 --json > profiles.json
       interlace profile models/ --device mps          # each way of parting has its own figures
+      interlace profile models/ --device green --power --corun
     """
     folder = profiles or default_profiles()
     complaints: list[str] = []
     with TemporaryDirectory(prefix="interlace-weights-") as weights:
         where = choose(device, cores_of(cores, Path(weights)))
-        task = Task(models_dir, tuple(model or ()), where, folder, force)
-        models, filled = uvloop.run(measure(task, console(stderr=True), complaints.append))
+        wanted = Wanted(layers, pressure, power, corun)
+        check(wanted, where)
+        task = Task(models_dir, tuple(model or ()), where, folder, force, wanted)
+        models, filled, seen = uvloop.run(measure(task, console(stderr=True), complaints.append))
     complaints += filled.failures.values()
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}
     if as_json:
-        typer.echo(_as_json(found))
+        typer.echo(_as_json(found, seen))
     elif found:
-        _show(found, len(models) - len(filled.measured), folder)
+        _show(found, seen, len(models) - len(filled.measured), folder)
     if complaints:
         raise CommandError("\n".join(["not every model could be measured:", *complaints]))
 
@@ -68,14 +85,14 @@ def _label(model: Model) -> str:
     return model.name if model.version == 1 else f"{model.name}/{model.version}"
 
 
-def _show(found: dict[str, Profile], known: int, folder: Path) -> None:
+def _show(found: dict[str, Profile], seen: Sequence[CoRun], known: int, folder: Path) -> None:
     out = console()
-    out.print(latency_table(found))
-    out.print(cost_table(found))
+    for made in (latency_table(found), cost_table(found), *further_tables(found, seen)):
+        out.print(made)
     out.print(f"kept in {folder}; {known} of {len(found)} were known (--force measures them again)")
 
 
-def _as_json(found: dict[str, Profile]) -> str:
+def _as_json(found: dict[str, Profile], seen: Sequence[CoRun]) -> str:
     entries: Sequence[object] = [
         {
             "model": name,
@@ -85,6 +102,9 @@ def _as_json(found: dict[str, Profile]) -> str:
             "load_ms": one.load_ms,
             "overhead_ms": one.overhead.total_ms,
             "points": rows(one),
+            "more": more(one),
+            "layers": one.layers,
+            "beside": [run._asdict() for run in seen if run.runner.model == name],
         }
         for name, one in found.items()
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -89,9 +89,16 @@ async def idle_w(rig: Rig, meter: Meter, seconds: float) -> float:
 
 
 async def drawn(
-    rig: Rig, meter: Meter, model: Model, profile: Profile, idle: float, seconds: float = 1.0
+    rig: Rig,
+    meter: Meter,
+    model: Model,
+    points: Mapping[int, Sequence[int]],
+    idle: float,
+    seconds: float = 1.0,
 ) -> dict[tuple[int, int], Drawn]:
-    """Power and counters at the chosen points of a profile, the GPU kept full for ``seconds`` each.
+    """Power and counters by (batch, share), the GPU kept full for ``seconds`` each.
+
+    ``points`` are batches by share.
 
     Raises:
         MeasureError: the model does not load or fails.
@@ -100,7 +107,7 @@ async def drawn(
     found: dict[tuple[int, int], Drawn] = {}
     inputs = SampleInputs(model, rig.arena)
     try:
-        for share_pct, batches in chosen(profile).items():
+        for share_pct, batches in points.items():
             partition = await rig.partition(share_pct, _TIMEOUT_S)
             async with _loaded(rig, partition, model, batches):
                 for batch in batches:
@@ -149,9 +156,9 @@ async def _one(
 
 @asynccontextmanager
 async def _loaded(
-    rig: Rig, partition: str, model: Model, batches: tuple[int, ...]
+    rig: Rig, partition: str, model: Model, batches: Sequence[int]
 ) -> AsyncIterator[None]:
-    await rig.do(Load(rig.gpu.id, partition, model.key, batches), _TIMEOUT_S)
+    await rig.do(Load(rig.gpu.id, partition, model.key, tuple(batches)), _TIMEOUT_S)
     try:
         yield
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
@@ -74,6 +74,10 @@ class Readers:
         """Bytes a ms that the reader reaches on the lane with nothing beside it."""
         return self._read(reader, lane, milliseconds, lambda running: 0.0).bytes_per_ms
 
+    def peaks(self, whole: Lane, milliseconds: int = 100) -> dict[str, float]:
+        """Bytes a ms of each kind alone on a lane of all SMs: what the GPU can do."""
+        return {one.what: self.alone(one, whole, milliseconds) for one in self.kinds}
+
     def beside(
         self, reader: Reader, lane: Lane, milliseconds: int, model: Callable[[], float]
     ) -> Reading:
@@ -121,28 +125,27 @@ class Readers:
 
 def strains(
     readers: Readers,
-    whole: Lane,
-    lanes: Sequence[Beside],
+    peaks: Mapping[str, float],
+    beside: Beside,
     model: Callable[[], float],
     milliseconds: int = 100,
 ) -> tuple[Strain, ...]:
-    """The model beside each kind of reader in each of the lanes, none of which shares its SMs.
+    """The model beside each kind of reader, whose lane shares no SMs with the model's.
 
-    ``model`` runs one execution and returns its ms; ``whole`` is a lane of all SMs, where readers
-    alone show what the GPU can do.
+    ``model`` runs one execution and returns its ms; ``peaks`` are the rates of readers alone on
+    all SMs. A model too slow to end once beside a reader says nothing.
 
     Raises:
         CudaError: the GPU failed.
     """
     found: list[Strain] = []
     for reader in readers.kinds:
-        peak = readers.alone(reader, whole, milliseconds)
-        for one in lanes:
-            before_ms = statistics.median(model() for _ in range(5))
-            alone = readers.alone(reader, one.lane, milliseconds)
-            seen = readers.beside(reader, one.lane, milliseconds, model)
-            if seen.model_ms > 0 and before_ms > 0:
-                found.append(strain(reader.what, one.share_pct, peak, alone, before_ms, seen))
+        alone_ms = statistics.median(model() for _ in range(5))
+        alone = readers.alone(reader, beside.lane, milliseconds)
+        seen = readers.beside(reader, beside.lane, milliseconds, model)
+        if seen.model_ms > 0 and alone_ms > 0:
+            peak = peaks[reader.what]
+            found.append(strain(reader.what, beside.share_pct, peak, alone, alone_ms, seen))
     return tuple(found)
 
 

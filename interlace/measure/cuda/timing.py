@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from interlace.device.cuda.engine.backend import Backend, on_stream
 from interlace.device.cuda.partitions.lanes import Lane
 
 Body = Callable[[], None]
-
-#: More than any L2 holds (50 MiB on an H100): writing so much leaves nothing else in it.
-FLUSH_BYTES: Final = 128 << 20
 
 
 class Timer(Protocol):
@@ -32,30 +28,43 @@ class Timer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class GraphTimer:
     """``repeats`` executions in a graph, launched ``takes`` times; the median launch counts.
 
-    Cold executions each follow a write of ``flush_bytes``, whose own time is taken off.
+    Cold executions each follow a write of ``flush_bytes``, more than the L2 holds, whose own time
+    is taken off.
     """
 
-    backend: Backend
-    lane: Lane
-    repeats: int = 10
-    takes: int = 5
-    flush_bytes: int = FLUSH_BYTES
+    def __init__(
+        self,
+        backend: Backend,
+        lane: Lane,
+        repeats: int = 10,
+        takes: int = 5,
+        flush_bytes: int = 128 << 20,
+    ) -> None:
+        import torch
+
+        self.backend = backend
+        self.lane = lane
+        self.repeats = repeats
+        self.takes = takes
+        with on_stream(backend, lane.stream):
+            self._scratch = torch.zeros(flush_bytes // 4, device=backend.torch_device)
+        self._flush_ms: float | None = None
 
     def warm_ms(self, body: Body) -> float:
         return self._graph_ms(body) / self.repeats
 
     def cold_ms(self, body: Body) -> float:
-        flush = self._flush()
+        if self._flush_ms is None:
+            self._flush_ms = self._graph_ms(self._flush)
 
         def both() -> None:
-            flush()
+            self._flush()
             body()
 
-        return max(0.0, self._graph_ms(both) - self._graph_ms(flush)) / self.repeats
+        return max(0.0, self._graph_ms(both) - self._flush_ms) / self.repeats
 
     def copy_ms(self, target: int, source: int, nbytes: int) -> float:
         driver = self.backend.driver
@@ -101,13 +110,5 @@ class GraphTimer:
             driver.destroy_event(end)
         return statistics.median(taken)
 
-    def _flush(self) -> Body:
-        import torch
-
-        with on_stream(self.backend, self.lane.stream):
-            scratch = torch.zeros(self.flush_bytes // 4, device=self.backend.torch_device)
-
-        def write() -> None:
-            scratch.fill_(1.0)
-
-        return write
+    def _flush(self) -> None:
+        self._scratch.fill_(1.0)

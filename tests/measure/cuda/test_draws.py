@@ -63,7 +63,7 @@ def measure(nvml: FakeNvml, seconds: float = 1.0) -> dict[tuple[int, int], Drawn
     async def both() -> dict[tuple[int, int], Drawn]:
         meter = Meter(rig, nvml)
         idle = await idle_w(rig, meter, seconds)
-        found = await drawn(rig, meter, model, profile_of(model.key), idle, seconds)
+        found = await drawn(rig, meter, model, chosen(profile_of(model.key)), idle, seconds)
         await rig.close()
         return found
 
