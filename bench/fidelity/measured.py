@@ -12,6 +12,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.messages import Carve, Load, Release
 from interlace.core.profile import Profile
 from interlace.core.request import Batch
+from interlace.measure.corun import company
 from interlace.measure.sweep import Settings
 from interlace.perf.interference import Runner
 
@@ -60,7 +61,9 @@ async def slowdowns(stand: Stand, seconds: float) -> Pairs:
 
 def half_pct(gpu: Gpu) -> int:
     """The largest share of which two stand side by side."""
-    return max(share for share in gpu.shares_pct if gpu.legal((share, share)))
+    share_pct = company(gpu, 2)
+    assert share_pct is not None, f"{gpu.id} cannot be parted"
+    return share_pct
 
 
 async def _partition(stand: Stand, name: str) -> str:

@@ -19,14 +19,10 @@ from typing import Final
 from bench.gpu.bench import Bench, Entry
 from bench.gpu.rows import Row, failed
 from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.launcher import BEFORE_CUDA
 
-#: Read by the CUDA libraries when they start: more hardware queues than streams, code that is
-#: loaded before it is needed, small workspaces.
-ENVIRONMENT: Final[Mapping[str, str]] = {
-    "CUDA_DEVICE_MAX_CONNECTIONS": "32",
-    "CUDA_MODULE_LOADING": "EAGER",
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8",
-}
+#: What the devices' own processes start CUDA with.
+ENVIRONMENT: Final[Mapping[str, str]] = BEFORE_CUDA
 #: A part is told to end a little before it is ended.
 _GRACE: Final = 0.9
 _TRACE_S: Final = 0.5

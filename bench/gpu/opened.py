@@ -12,9 +12,13 @@ from bench.gpu.models import remember, remembered, repository
 
 @asynccontextmanager
 async def stand(bench: Bench, make: MakeDevice, names: Sequence[str] = ()) -> AsyncIterator[Stand]:
-    """The device with these models, or all; closed afterwards."""
+    """The device with these models, or all; closed afterwards.
+
+    Where there are none of these names, as without a GPU, it has as many of those there are.
+    """
     with repository(bench) as (root, all_names):
-        wanted = [name for name in all_names if not names or name in names]
+        wanted = [name for name in names or all_names if name in all_names]
+        wanted = wanted or list(all_names[: len(names)])
         async with Stand(root, wanted, make, remembered(bench)) as opened:
             known = remembered(bench) | {m.name: m for m in opened.models()}
             remember(bench, list(known.values()))

@@ -39,7 +39,7 @@ PARTS: Final[tuple[Part, ...]] = (
     _check(3, "green-cost", 12, "what green contexts and streams cost, and how many there can be"),
     _check(4, "graphs", 16, "whether a captured graph keeps the SMs it was captured on"),
     _check(5, "libraries", 18, "whether cuBLAS and cuDNN heed the SMs of a partition"),
-    _check(6, "isolation", 26, "how much neighbours slow a model on SMs of its own"),
+    _check(6, "isolation", 24, "how much neighbours slow a model on SMs of its own"),
     Part(
         "connections", "checks", 8, "6. streams side by side with 8 hardware queues instead of 32",
         "bench.gpu.checks.isolation:overlap", (), {"CUDA_DEVICE_MAX_CONNECTIONS": "8"},
@@ -48,16 +48,16 @@ PARTS: Final[tuple[Part, ...]] = (
     _check(8, "copies", 18, "rates of copies and gathers, and small copies beside large ones"),
     _check(9, "pinning", 14, "how fast host memory is page-locked"),
     _check(10, "completion", 22, "how soon and at what cost the end of a batch is known"),
-    _check(11, "graph-memory", 14, "memory and time of captures, and replays beside them"),
-    _check(12, "aoti", 22, "whether a compiled package takes our weights and our streams"),
+    _check(11, "graph-memory", 12, "memory and time of captures, and replays beside them"),
+    _check(12, "aoti", 20, "whether a compiled package takes our weights and our streams"),
     _check(13, "mps", 18, "whether MPS can be had, with percentages, and leaves the card clean"),
     _check(14, "counters", 12, "which pressure counters can be read"),
     Part(
-        "contracts", "contracts", 40, "the contract of devices on green, MPS and streams",
+        "contracts", "contracts", 36, "the contract of devices on green, MPS and streams",
         "bench.gpu.contracts:rows",
     ),
     Part(
-        "profiles", "profiles", 76, "latency of the ten models by batch and share",
+        "profiles", "profiles", 74, "latency of the ten models by batch and share",
         "bench.gpu.profiles:rows",
     ),
     Part(
@@ -65,7 +65,7 @@ PARTS: Final[tuple[Part, ...]] = (
         "bench.gpu.goodput:rows", ("profiles",),
     ),
     Part(
-        "changing", "comparisons", 22, "the gap when shares change under load",
+        "changing", "comparisons", 36, "the gap when shares change under load",
         "bench.gpu.changing:rows", ("profiles",),
     ),
     Part(

@@ -20,7 +20,7 @@ from bench.gpu.devices import lacking, maker
 from bench.gpu.flowing import flow
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, judged, skipped
-from bench.gpu.world import demand, profiles_of
+from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
 from interlace.core.hardware import Fleet
 from interlace.core.profile import Profile
 from interlace.device.simulated import MECHANISMS, Physics, made_of
@@ -62,9 +62,10 @@ async def compared(
     """Every system at every load, live and simulated."""
     systems = [one for one in CONTESTANTS if one.row in _SYSTEMS]
     goodputs: dict[str, list[tuple[float, float]]] = {one.name: [] for one in systems}
+    least = bench.size(LEAST_SLO_MS, DRY_SLO_MS)
     for load in bench.size(_LOADS, _LOADS[:1]):
         for one in systems:
-            live, simulated = await both(opened, profiles, pairs, one, load, seconds)
+            live, simulated = await both(opened, profiles, pairs, one, load, seconds, least)
             goodputs[one.name].append((live.goodput_rps, simulated.goodput_rps))
             yield _row(one.name, load, live, simulated)
     yield _ranks(goodputs)
@@ -77,10 +78,11 @@ async def both(
     one: Contestant,
     load: float,
     seconds: float,
+    least_slo_ms: float,
 ) -> tuple[Figures, Figures]:
     """One case on the device and in virtual time."""
     gpu = opened.device.gpu
-    asked = demand(profiles, gpu, load)
+    asked = demand(profiles, gpu, load, least_slo_ms)
     plan = one.plan(asked, gpu, profiles)
     arrivals = mixed({each.model: poisson(each.rate_rps) for each in asked}, seconds, seed=1)
     live = await play(opened, one.system, plan, asked, profiles, arrivals)

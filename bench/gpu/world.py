@@ -19,6 +19,8 @@ from interlace.measure.sweep import Settings
 
 #: Below this a Python process's own delays decide, whatever the GPU does.
 LEAST_SLO_MS = 15.0
+#: Without a GPU what is asked must be possible on any machine, however busy.
+DRY_SLO_MS = 2_000.0
 _SLO_FACTOR = 3.0
 #: For a part that runs without the profiles of the part before it.
 HASTY = Settings(samples=15, samples_min=3, warm_ups=2, budget_s=0.03, factor=8, retakes=0)
@@ -61,12 +63,12 @@ def nearest_pct(profile: Profile, share_pct: int) -> int:
     return min({share for _, share in profile.points}, key=lambda one: abs(one - share_pct))
 
 
-def slo_ms(profile: Profile, gpu: Gpu) -> float:
+def slo_ms(profile: Profile, gpu: Gpu, least_ms: float = LEAST_SLO_MS) -> float:
     """Three times the latency of half the largest batch on half the GPU."""
     share = nearest_pct(profile, half_pct(gpu))
     points = {batch: p.median_ms for (batch, s), p in profile.points.items() if s == share}
     half = min(points, key=lambda batch: abs(batch - max(points) / 2))
-    return max(LEAST_SLO_MS, _SLO_FACTOR * points[half])
+    return max(least_ms, _SLO_FACTOR * points[half])
 
 
 def cost_s(profile: Profile, gpu: Gpu, within_ms: float) -> float:
@@ -81,11 +83,13 @@ def cost_s(profile: Profile, gpu: Gpu, within_ms: float) -> float:
     )
 
 
-def demand(profiles: Mapping[str, Profile], gpu: Gpu, load: float) -> tuple[Demand, ...]:
+def demand(
+    profiles: Mapping[str, Profile], gpu: Gpu, load: float, least_ms: float = LEAST_SLO_MS
+) -> tuple[Demand, ...]:
     """Equal parts of the GPU's time for each model; at a load of 1 the area bound says: full."""
     found = []
     for key, profile in profiles.items():
-        slo = slo_ms(profile, gpu)
+        slo = slo_ms(profile, gpu, least_ms)
         rate_rps = load / len(profiles) / cost_s(profile, gpu, slo)
         found.append(Demand(key, rate_rps, slo, max(batch for batch, _ in profile.points)))
     return tuple(found)

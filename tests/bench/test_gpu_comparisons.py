@@ -17,7 +17,7 @@ from bench.gpu.contestants import CONTESTANTS, Contestant, protecting, side_by_s
 from bench.gpu.goodput import Race, Trial
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, Verdict
-from bench.gpu.world import cost_s, demand, kept_profiles, profiles_of
+from bench.gpu.world import DRY_SLO_MS, cost_s, demand, kept_profiles, profiles_of
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.measure.store import ProfileStore
@@ -85,7 +85,7 @@ def test_a_search_ends_at_a_load_that_was_kept(tmp_path: Path) -> None:
 
     async def search(opened: Stand) -> list[Row]:
         profiles = await profiles_of(bench(tmp_path), opened, QUICK)
-        race, best = Race(profiles, 0.3, 2), dict[str, Trial]()
+        race, best = Race(profiles, 0.3, 2, DRY_SLO_MS), dict[str, Trial]()
         group = [one for one in CONTESTANTS if one.name in ("interlace", "streams")]
         rows = await gathered(goodput.contest(opened, race, group, best, bench(tmp_path)))
         tried.extend(trial.load for trial in best.values())

@@ -185,3 +185,25 @@ print("done")
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert said.stdout.strip() == "done", said.stderr
+
+
+def test_a_dry_run_walks_parts_and_tells_them_plainly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bench.gpu.show.find_spec", lambda name: None)  # no rich
+    assert main(["--dry-run", "--only", "split", "counters", "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "SMs of both sides: ran" in said
+    assert "no figure above says anything of" in said
+    kept = json.loads((tmp_path / "split.json").read_text())
+    assert kept["dry"] and kept["finished"]
+    assert not any(row["figures"] for row in kept["rows"])
+
+
+def test_the_script_starts_and_knows_its_parts() -> None:
+    said = subprocess.run(
+        [ROOT / "scripts" / "gpu-check", "--help"], capture_output=True, text=True, check=True,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    for one in PARTS:
+        assert one.name in said.stdout
