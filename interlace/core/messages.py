@@ -182,10 +182,14 @@ class Withdrawn:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a piece of work failed. ``fatal`` if the partition's process died with it."""
+    """Why a piece of work failed. ``fatal`` if the partition's process died with it.
+
+    ``innocent``: it died of something else, or of one of several pieces and nobody knows which.
+    """
 
     detail: str
     fatal: bool = False
+    innocent: bool = False
 
 
 class Finished(NamedTuple):

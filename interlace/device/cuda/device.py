@@ -198,7 +198,7 @@ class CudaDevice:
         Their server takes no new ones before all are gone, so they are ended at once.
         """
         for other in list(self._processes):
-            other.link.close(f"another process on {self.gpu.id} had a fault: {cause}")
+            other.fall(f"another process on {self.gpu.id} had a fault: {cause}")
 
     def _drop(self, process: GpuProcess) -> None:
         self._processes.remove(process)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -74,6 +76,9 @@ class GpuProcess:
         self._freed: list[int] = []
         self._starved = False
         self._releases: list[Callable[[], None]] = []
+        self._open: Counter[str] = Counter()  #: questions by line
+        #: Lines to blame for its end, once that is known.
+        self._culprits: frozenset[str] | None = None
         speech = Speech(decode_from_gpu, self._heard)
         self.link: WorkerLink[ToGpu, FromGpu, GpuAnswer] = WorkerLink(
             loop, settings.gpu.id, speech, partial(on_dead, self)
@@ -91,7 +96,8 @@ class GpuProcess:
 
     def carve(self, work: Carve, done: Done) -> None:
         self.partitions.add(work.partition)
-        self._change(work, CarveLane(work.share_pct), partial(self._carved, work, done))
+        what = CarveLane(work.share_pct, work.leaving)
+        self._change(work, what, partial(self._carved, work, done))
 
     def load(self, work: Load, model: Model, done: Done) -> None:
         self._change(work, LoadModel(model, work.batches), partial(_loaded, work, done))
@@ -109,9 +115,9 @@ class GpuProcess:
         frame = run_frame(batch, tuple(self._freed), _window(batch))
         slot = -1 if batch.slot is None else batch.slot
         what = f"batch {batch.id} of {batch.model}"
-        question = Question(partial(self._ran, work, done), self._settings.limits.run_s, what)
         name = work.partition
-        if self.link.ask(Asked(name, name, frame, slot), question, name):
+        asked = Asked(name, name, frame, slot, alone=batch.attempt > 1)
+        if self._ask(asked, partial(self._ran, work, done), self._settings.limits.run_s, what):
             self._freed.clear()
 
     def stage(self, work: Stage, done: Done) -> None:
@@ -121,8 +127,7 @@ class GpuProcess:
         frame = StageInputs(request.model, work.slot, work.slots, request.rows, inputs)
         what = f"inputs of request {request.id}"
         answer = partial(_ended, work, done)
-        question: Question[GpuAnswer] = Question(answer, self._settings.limits.run_s, what)
-        self.link.ask(Asked(_STAGE, "", frame), question, _STAGE)
+        self._ask(Asked(_STAGE, "", frame), answer, self._settings.limits.run_s, what)
 
     def release(self, work: Release, done: Done) -> None:
         """Give the lane back after what it was asked; a private process ends with it."""
@@ -135,6 +140,11 @@ class GpuProcess:
         self._freed.append(batch)
         if self._starved or len(self._freed) >= _FREED_MAX:
             self._send_freed()
+
+    def fall(self, cause: str) -> None:
+        """End it now, for something that it has no part in."""
+        self._culprits = frozenset()
+        self.link.close(cause)
 
     def buried(self) -> None:
         """The process is gone: what was to end with it has."""
@@ -151,11 +161,36 @@ class GpuProcess:
         limits = self._settings.limits
         limit_s = limits.carve_s if isinstance(work, Carve) else limits.load_s
         named = getattr(work, "model", work.partition)
-        question: Question[GpuAnswer] = Question(
-            answer, limit_s, f"{type(work).__name__.lower()} {named}"
-        )
-        line = f"{work.partition}+"
-        self.link.ask(Asked(line, work.partition, what), question, line)
+        asked = Asked(f"{work.partition}+", work.partition, what)
+        self._ask(asked, answer, limit_s, f"{type(work).__name__.lower()} {named}")
+
+    def _ask(
+        self,
+        asked: Asked,
+        answer: Callable[[GpuAnswer | Failure], None],
+        limit_s: float,
+        what: str,
+    ) -> bool:
+        line = asked.line
+
+        def heard(said: GpuAnswer | Failure) -> None:
+            failure = said if isinstance(said, Failure) else None
+            if failure is not None and failure.fatal:
+                said = self._judged(failure, asked)
+            self._open[line] -= 1
+            answer(said)
+
+        question: Question[GpuAnswer] = Question(heard, limit_s, what)
+        self._open[line] += 1
+        return self.link.ask(asked, question, line)
+
+    def _judged(self, failure: Failure, asked: Asked) -> Failure:
+        """The end of the process as seen by what it was asked: its cause, or innocent of it."""
+        if self._culprits is None:
+            # Without a word of the process: whoever was alone in it.
+            lines = [line for line, count in self._open.items() if count > 0]
+            self._culprits = frozenset(lines) if len(lines) == 1 else frozenset()
+        return replace(failure, innocent=asked.line not in self._culprits)
 
     # ----------------------------------------------------------------------------------- answers
 
@@ -163,8 +198,9 @@ class GpuProcess:
         match frame:
             case Answered(line=line, answer=answer):
                 return line, answer
-            case Broken(detail=detail):
+            case Broken(detail=detail, lines=lines):
                 self.broken = True
+                self._culprits = frozenset(lines) if len(lines) == 1 else frozenset()
                 self.link.kill(detail)
             case Noted(text=text):
                 self._settings.say(f"{self._settings.gpu.id}: {text}")

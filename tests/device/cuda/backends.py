@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.backend import Backend
 from tests.device.cuda.fake.backend import on
 from tests.device.cuda.fake.core import H100
@@ -19,6 +20,16 @@ def whole(uuid: str) -> Backend:
     """All SMs, streams beside each other."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == uuid
     return on(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
+
+
+def small(uuid: str) -> Backend:
+    """A GPU of 16 MiB."""
+    return on(FakeDriver(H100._replace(uuid=uuid, memory_bytes=16 << 20), pace="threads"))
+
+
+def absent(uuid: str) -> Backend:
+    """No GPU."""
+    raise CudaError("cuInit", "CUDA_ERROR_NO_DEVICE")
 
 
 def client(uuid: str) -> Backend:

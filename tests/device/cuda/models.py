@@ -11,6 +11,7 @@ import torch
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
+from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.formats.opened import Opened
 from interlace.device.formats.trial import Spoken
 from tests.device.models import SLOW_S
@@ -61,4 +62,13 @@ def _die(x: torch.Tensor) -> None:
         os.kill(os.getpid(), 9)
 
 
-_BEHAVIOURS: dict[str, Callable[[torch.Tensor], None]] = {"slow": _slow, "die": _die}
+def _sticky(x: torch.Tensor) -> None:
+    if _real(x):
+        raise CudaError("kernel", "CUDA_ERROR_ILLEGAL_ADDRESS", "poisoned")
+
+
+_BEHAVIOURS: dict[str, Callable[[torch.Tensor], None]] = {
+    "slow": _slow,
+    "die": _die,
+    "sticky": _sticky,
+}

@@ -5,6 +5,7 @@ A real one cannot be: CUDA reads the environment when it starts. The fake reads 
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import subprocess
@@ -62,13 +63,18 @@ class _Forked:
 
 
 class WarmLauncher(Launcher):
-    """Forks where the real one starts an interpreter."""
+    """Forks where the real one starts an interpreter. ``begun`` are all processes ever started."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.begun: list[Process] = []
 
     def begin(self, order: Order) -> Process:
         arguments = (_Descriptor(order.descriptor), order.name, dict(order.environment))
         process = _context().Process(target=_become, args=arguments)
         process.start()
-        return _Forked(process)
+        self.begun.append(_Forked(process))
+        return self.begun[-1]
 
 
 class _Descriptor:

@@ -71,10 +71,17 @@ class Changes:
     def _unload(self, partition: Partition, change: Change, key: str) -> None:
         partition.models.pop(key, None)
         ended = partial(self._end, partition, change, Unloaded(key))
-        if self._models.leave(key, partition.name):
-            self._aside(partition, partial(self._models.drop, key), lambda result: ended())
-        else:
+        if not self._models.leave(key, partition.name):
             ended()
+            return
+
+        def dropped(result: object) -> None:
+            if isinstance(result, BaseException):
+                what = f"model {key} was unloaded, but not all of its memory came back"
+                self._equipment.note(told(what, result))
+            ended()
+
+        self._aside(partition, partial(self._models.drop, key), dropped)
 
     def _release(self, partition: Partition, change: Change) -> None:
         keys, partition.models = list(partition.models), {}
@@ -103,9 +110,9 @@ class Changes:
         partition.changing = True
 
         def heard(result: Any) -> None:
-            partition.changing = False
             if isinstance(result, CudaError) and result.sticky:
                 raise result
+            partition.changing = False
             ended(result)
             self.begin(partition)
 

@@ -37,6 +37,7 @@ class Equipment:
             CudaError: the GPU or its driver refused; what was made is given back.
             ValueError: an arena is gone.
         """
+        self.note = note
         with ExitStack() as steps:
             backend = _made(setup, steps)
             driver = backend.driver

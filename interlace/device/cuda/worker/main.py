@@ -58,8 +58,13 @@ def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
     setup = frames.receive()
     if not isinstance(setup, GpuSetup):
         return 0
+
+    def note(text: str) -> None:
+        with contextlib.suppress(OSError):  # the other end is closed: nobody reads it
+            frames.send(Noted(text))
+
     try:
-        equipment = Equipment(setup, lambda text: frames.send(Noted(text)))
+        equipment = Equipment(setup, note)
     except Exception as error:
         frames.send(Answered("", Failed(told("the GPU's process could not start", error))))
         return 0

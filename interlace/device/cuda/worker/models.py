@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Protocol
 
 from interlace.core.model import Model
@@ -92,9 +93,11 @@ class Models:
             served.close()
 
     def close(self) -> None:
-        """Let go of everything; nothing runs any more."""
-        while self._served:
-            self._served.popitem()[1].close()
+        """Let go of everything; nothing runs any more. Every step is tried."""
+        served, self._served = self._served, {}
+        with ExitStack() as steps:
+            for one in served.values():
+                steps.callback(one.close)
 
     def _open(self, model: Model, lane: Lane, batches: Sequence[int]) -> Served:
         served = self._opened(model)

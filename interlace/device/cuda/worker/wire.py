@@ -47,7 +47,10 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
 
 
 class CarveLane(msgspec.Struct, array_like=True, tag=11, frozen=True):
+    """Make a partition; those ``leaving`` go once it serves."""
+
     share_pct: int
+    leaving: tuple[str, ...] = ()
 
 
 class ReleaseLane(msgspec.Struct, array_like=True, tag=12, frozen=True):
@@ -67,13 +70,15 @@ class StageInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
 class Asked(msgspec.Struct, array_like=True, tag=13, frozen=True):
     """Something of one partition (of none, for inputs), answered in ``line``.
 
-    The rows of a staged batch begin at ``slot`` of its model's ring.
+    The rows of a staged batch begin at ``slot`` of its model's ring. A batch ``alone`` runs when
+    nothing else does, in any partition: if the GPU fails then, it is known why.
     """
 
     line: str
     partition: str
     what: CarveLane | ReleaseLane | LoadModel | UnloadModel | RunBatch | StageInputs
     slot: int = -1
+    alone: bool = False
 
 
 class ForgetInputs(msgspec.Struct, array_like=True, tag=17, frozen=True):
@@ -107,10 +112,10 @@ class Answered(msgspec.Struct, array_like=True, tag=13, frozen=True):
 
 
 class Broken(msgspec.Struct, array_like=True, tag=14, frozen=True):
-    """The GPU failed and the process ends. ``batches`` were in flight. Not an answer."""
+    """The GPU failed and the process ends. What was under way is in ``lines``. Not an answer."""
 
     detail: str
-    batches: tuple[int, ...]
+    lines: tuple[str, ...]
 
 
 class Noted(msgspec.Struct, array_like=True, tag=15, frozen=True):

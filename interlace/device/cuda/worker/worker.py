@@ -5,14 +5,12 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Callable
-from itertools import count
 from typing import Final
 
-from interlace.device.blocks import Blocks
 from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.worker.batches import Batches
 from interlace.device.cuda.worker.changes import Changes
 from interlace.device.cuda.worker.equipment import Equipment
-from interlace.device.cuda.worker.flight import Flight, Full
 from interlace.device.cuda.worker.partition import Change, Partition, Waiting
 from interlace.device.cuda.worker.wire import (
     Answered,
@@ -24,11 +22,9 @@ from interlace.device.cuda.worker.wire import (
     FromGpu,
     GpuAnswer,
     ReleaseLane,
-    Staged,
     StageInputs,
     ToGpu,
 )
-from interlace.device.cuda.worker.words import told
 from interlace.device.wire import (
     Failed,
     FreeBatches,
@@ -46,8 +42,7 @@ _CHECK_S: Final = 0.25
 class Worker:
     """Carries out what frames ask for, on all partitions beside each other.
 
-    Nothing here blocks: what takes time is done by the loader's thread, and a batch that finds no
-    output memory waits without holding up other partitions.
+    Nothing here blocks: what takes time is done by the loader's thread.
     """
 
     def __init__(
@@ -58,11 +53,16 @@ class Worker:
     ) -> None:
         self._frames = frames
         self._equipment = equipment
-        self._patience_s = patience_s
-        self._blocks = Blocks(equipment.outputs, lambda: False)
         self._partitions: dict[str, Partition] = {}
-        self._sequences = count(1)
         self._changes = Changes(equipment, self._changed)
+        self._batches = Batches(
+            equipment,
+            self._partitions,
+            patience_s,
+            self._answer,
+            lambda: frames.send(Starved()),
+            self._changes.begin,
+        )
         self._checked_s = time.monotonic()
         self._open = True
         self._selector = selectors.DefaultSelector()
@@ -79,33 +79,46 @@ class Worker:
             while self._open:
                 for key, _ in self._selector.select(self._timeout_s()):
                     key.data()
-                self._look()
+                self._batches.look()
+                self._check()
         except CudaError as error:
-            flights = [one.flight for one in self._partitions.values() if one.flight is not None]
-            self._frames.send(Broken(str(error), tuple(flight.run.batch for flight in flights)))
+            changing = (one.changes[0].line for one in self._partitions.values() if one.changing)
+            self._frames.send(Broken(str(error), (*self._batches.lines, *changing)))
             raise
 
     @property
     def in_flight(self) -> bool:
         """Whether the GPU works on a batch, or on inputs."""
-        flying = any(one.flight is not None for one in self._partitions.values())
-        return flying or self._equipment.stager.busy
+        return self._batches.in_flight or self._equipment.stager.busy
 
     def _sources(self) -> dict[int, Callable[[], None]]:
         return {
             self._frames.fileno(): self._read,
-            self._equipment.completions.fileno(): self._ended,
+            self._equipment.completions.fileno(): self._batches.ended,
             self._equipment.loader.fileno(): self._equipment.loader.drain,
         }
 
-    # -------------------------------------------------------------------------------- frames
+    def _timeout_s(self) -> float | None:
+        until_s = self._batches.patient_until_s
+        if self.in_flight:
+            check_s = self._checked_s + _CHECK_S
+            until_s = check_s if until_s is None else min(until_s, check_s)
+        return None if until_s is None else max(0.0, until_s - time.monotonic())
+
+    def _check(self) -> None:
+        now_s = time.monotonic()
+        if self.in_flight and now_s - self._checked_s >= _CHECK_S:
+            self._equipment.completions.check()
+            self._checked_s = now_s
+
+    # ---------------------------------------------------------------------------------- frames
     def _read(self) -> None:
         frame = self._frames.receive()
         match frame:
             case None:
                 self._open = False
             case FreeBatches(batches=batches):
-                self._free(batches)
+                self._batches.free(batches)
             case Asked():
                 self._asked(frame)
             case ForgetInputs(model=model):
@@ -125,6 +138,18 @@ class Worker:
             case LoadModel() | UnloadModel() | ReleaseLane() as what:
                 self._change(name, Change(line, what))
 
+    def _run(self, asked: Asked, run: RunBatch) -> None:
+        if run.freed:
+            self._batches.free(run.freed)
+        partition = self._partitions.get(asked.partition)
+        served = None if partition is None else partition.models.get(run.model)
+        if partition is None:
+            self._answer(asked.line, Failed(f"no partition '{asked.partition}' here"))
+        elif served is None:
+            self._answer(asked.line, Failed(f"model {run.model} is not loaded here"))
+        else:
+            self._batches.run(partition, Waiting(asked, run, served))
+
     def _stage(self, line: str, stage: StageInputs) -> None:
         try:
             self._equipment.stager.begin(line, stage)
@@ -133,24 +158,9 @@ class Worker:
                 raise
             self._answer(line, Failed(f"inputs could not be staged: {error}"))
 
-    def _run(self, asked: Asked, run: RunBatch) -> None:
-        if run.freed:
-            self._free(run.freed)
-        line, name = asked.line, asked.partition
-        partition = self._partitions.get(name)
-        if partition is None:
-            self._answer(line, Failed(f"no partition '{name}' here"))
-            return
-        served = partition.models.get(run.model)
-        if served is None:
-            self._answer(line, Failed(f"model {run.model} is not loaded here"))
-            return
-        partition.batches.append(Waiting(asked, run, served))
-        self._advance(partition)
-
     def _carve(self, name: str, what: CarveLane) -> GpuAnswer:
         try:
-            lane = self._equipment.lanes.carve(name, what.share_pct)
+            lane = self._equipment.lanes.carve(name, what.share_pct, what.leaving)
         except (CudaError, ValueError) as error:
             if isinstance(error, CudaError) and error.sticky:
                 raise
@@ -166,111 +176,11 @@ class Worker:
         partition.changes.append(change)
         self._changes.begin(partition)
 
+    # --------------------------------------------------------------------------------- answers
     def _changed(self, partition: Partition, line: str, answer: GpuAnswer, gone: bool) -> None:
         if gone:
             del self._partitions[partition.name]
         self._answer(line, answer)
 
-    def _free(self, batches: tuple[int, ...]) -> None:
-        self._blocks.free(batches)
-        for partition in self._partitions.values():
-            if partition.patient_until_s is not None:
-                self._advance(partition)
-
     def _answer(self, line: str, answer: GpuAnswer) -> None:
         self._frames.send(Answered(line, answer))
-
-    # ------------------------------------------------------------------------------- batches
-    def _advance(self, partition: Partition) -> None:
-        """Begin the first batch that waits, if the partition is free for it."""
-        while partition.flight is None and partition.batches:
-            waiting = partition.batches[0]
-            try:
-                partition.flight = self._launch(partition, waiting)
-            except Full as full:
-                if not self._wait(partition):
-                    return
-                self._fail(partition, f"{full}")
-                continue
-            except (Exception, SystemExit) as error:
-                if isinstance(error, CudaError) and error.sticky:
-                    raise
-                run = waiting.run
-                self._fail(partition, told(f"model {run.model} failed on batch {run.batch}", error))
-                continue
-            partition.batches.popleft()
-            partition.patient_until_s = None
-        if not partition.batches:
-            self._changes.begin(partition)
-
-    def _launch(self, partition: Partition, waiting: Waiting) -> Flight:
-        run, lane = waiting.run, partition.lane
-        rows = max(sum(run.rows), run.padded_rows)
-        dims = {column.name: column.dims for column in run.columns}
-        program = waiting.served.program(lane, rows, dims)
-        flight = Flight(waiting.asked, run, program, self._blocks)
-        slot, stager = waiting.asked.slot, self._equipment.stager
-        staged = stager.rows(run, slot) if slot >= 0 else {}
-        try:
-            flight.launch(self._equipment.arenas, staged, next(self._sequences))
-        except BaseException:
-            self._left(waiting.asked, run)
-            raise
-        self._equipment.completions.submitted(lane.index, flight.sequence, lane.stream)
-        return flight
-
-    def _left(self, asked: Asked, run: RunBatch) -> None:
-        """A batch reads its staged inputs no more."""
-        if asked.slot >= 0:
-            self._equipment.stager.left(run, asked.slot)
-
-    def _ended(self) -> None:
-        by_lane = {one.lane.index: one for one in self._partitions.values()}
-        stager = self._equipment.stager
-        for index, sequence in self._equipment.completions.drain():
-            if index == stager.lane.index:
-                for line in stager.ended(sequence):
-                    self._answer(line, Staged())
-                continue
-            partition = by_lane.get(index)
-            flight = None if partition is None else partition.flight
-            if partition is None or flight is None or flight.sequence != sequence:
-                continue
-            partition.flight = None
-            self._left(flight.asked, flight.run)
-            self._answer(flight.asked.line, flight.answer())
-            self._advance(partition)
-
-    def _fail(self, partition: Partition, detail: str) -> None:
-        waiting = partition.batches.popleft()
-        partition.patient_until_s = None
-        self._answer(waiting.asked.line, Failed(detail))
-
-    # ------------------------------------------------------------------------------ patience
-    def _wait(self, partition: Partition) -> bool:
-        """Have the first batch wait for output memory; true if it has waited enough."""
-        now_s = time.monotonic()
-        if partition.patient_until_s is None:
-            partition.patient_until_s = now_s + self._patience_s
-            self._frames.send(Starved())
-        return now_s >= partition.patient_until_s
-
-    def _timeout_s(self) -> float | None:
-        until = [
-            one.patient_until_s
-            for one in self._partitions.values()
-            if one.patient_until_s is not None
-        ]
-        if self.in_flight or not self._equipment.loader.idle:
-            until.append(self._checked_s + _CHECK_S)
-        return max(0.0, min(until) - time.monotonic()) if until else None
-
-    def _look(self) -> None:
-        """What time brings: batches that have waited enough, a GPU that failed."""
-        now_s = time.monotonic()
-        for partition in self._partitions.values():
-            if partition.patient_until_s is not None and now_s >= partition.patient_until_s:
-                self._advance(partition)
-        if self.in_flight and now_s - self._checked_s >= _CHECK_S:
-            self._equipment.completions.check()
-            self._checked_s = now_s

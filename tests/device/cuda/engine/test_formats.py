@@ -13,6 +13,7 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cuda.engine.loaded import LoadedModel
+from interlace.device.cuda.engine.opening import open_portable
 from interlace.device.formats import open_model, open_torch
 from interlace.device.formats.torch_values import named_values
 from tests.device.cuda.engine.rig import bench
@@ -20,6 +21,7 @@ from tests.device.formats.making import (
     Net,
     a_model,
     identity_onnx,
+    layers_onnx,
     write_exported,
     write_factory,
     write_torchscript,
@@ -193,6 +195,26 @@ def test_texts_without_numbers_are_refused(tmp_path: Path) -> None:
     model = a_model(Format.FACTORY, write_factory(tmp_path / "net", FACTORY), text)
     with bench() as gpu, pytest.raises(RepositoryError, match="'x' of type BYTES"):
         LoadedModel(gpu.shop, model)
+
+
+def test_onnx_runs_eagerly_on_tensors_where_they_lie(tmp_path: Path) -> None:
+    model = a_model(Format.ONNX, layers_onnx(tmp_path / "layers", (16, 8, 4)))
+    inputs = {"x": np.random.default_rng(0).standard_normal((3, 16), np.float32)}
+    wanted = open_model(model, 1, None).run(inputs)
+    with bench() as gpu:
+        lane = gpu.carve("a")
+        loaded = gpu.load(model, lane)
+        assert loaded.eager_because == "onnxruntime launches its kernels itself"
+        found = gpu.run(loaded, lane, inputs)
+        assert found.keys() == wanted.keys()
+        assert all(np.allclose(found[name], wanted[name], atol=1e-6) for name in wanted)
+        loaded.close()
+
+
+def test_onnx_on_a_gpu_says_what_to_install(tmp_path: Path) -> None:
+    model = a_model(Format.ONNX, layers_onnx(tmp_path / "layers", (16, 8)))
+    with pytest.raises(RepositoryError, match="pip install onnxruntime-gpu"):
+        open_portable(model, "cuda:0")
 
 
 def test_onnx_is_not_for_torch(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -180,7 +181,7 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(eager_gpu: Bench) -> 
     assert loaded.eager_because == (
         "RuntimeError: operation not permitted when stream is capturing"
     )
-    assert gpu.notes[0] == f"m/1#0 runs eagerly: {loaded.eager_because}"
+    assert gpu.notes[0].startswith(f"m/1#0 loaded, fp32, run eagerly ({loaded.eager_because})")
     assert loaded.ready(lane, (1,))
     for rows in (3, 1, 3):
         given = batch(rows)
@@ -257,7 +258,7 @@ def test_memory_is_really_given_back_and_shown() -> None:
         assert taken == entry.weights_bytes + entry.inputs_bytes + entry.graphs_bytes
         loaded.close()
         assert gpu.driver.memory() == before
-        assert "m/1#0 loaded: " in gpu.notes[0]
+        assert "m/1#0 loaded, fp32, as graphs of 1, 2, 3, 4, 6, 8 rows: " in gpu.notes[0]
         assert "m/1#0 unloaded: " in gpu.notes[1]
         assert lane.pool is None  # the lane may be retired
         loaded.close()  # twice is once
@@ -291,6 +292,36 @@ def test_without_memory_it_says_what_was_needed_and_what_there_was() -> None:
             loaded.prepare(lane, ())
         gpu.driver.others(0)
         loaded.close()
+
+
+def test_a_second_process_borrows_the_weights() -> None:
+    """A process of an MPS partition: the same bits, and no memory of its own for them."""
+    with gpu_with() as gpu:
+        lane = gpu.carve("a")
+        loaded = gpu.load(model(), lane, batches=(4,))
+        wanted = gpu.run(loaded, lane, batch(3))
+        lent = loaded.share()
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with suppress(BaseException), gpu_with(lent=lambda described: lent) as other:
+                theirs = other.carve("b")
+                borrowed = other.load(model(), theirs, batches=(4,))
+                found = other.run(borrowed, theirs, batch(3))
+                same = np.array_equal(found["y"], wanted["y"])
+                os.write(write, f"{same} {borrowed.weights_bytes}".encode())
+                borrowed.close()
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as answers:
+            assert answers.read() == "True 0"
+        os.waitpid(child, 0)
+        loaded.close()
+
+
+def test_there_is_nothing_to_share_before_it_is_loaded() -> None:
+    with gpu_with() as gpu, pytest.raises(ValueError, match="not on the GPU"):
+        LoadedModel(gpu.shop, model()).share()
 
 
 CALLS = ("allocate", "stream", "launch", "synchronize", "allocate_mapped")
