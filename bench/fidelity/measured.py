@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from bench.fidelity.stand import Opened, Stand
 from interlace.core.hardware import Gpu
@@ -16,7 +18,14 @@ from interlace.measure.corun import company
 from interlace.measure.sweep import Settings
 from interlace.perf.interference import Runner
 
-_TIMEOUT_S = 60.0
+_TIMEOUT_S: Final = 60.0
+#: Pairs are measured in so many rounds: in any one of them the machine may have other guests.
+_ROUNDS: Final = 3
+#: Sizes of the batches that pairs are measured with, in turn.
+_ROWS: Final = (1, 4)
+
+#: Latencies of executions by rows, in ms.
+Samples = Mapping[int, Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,31 +41,31 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The machine as it was just before the runs."""
+    """The machine as it was before the runs."""
 
     profiles: Mapping[str, Profile]
     pairs: Pairs
 
 
-async def measure(stand: Stand, settings: Settings, seconds: float = 1.0) -> Measured:
-    """Every model alone, then every pair side by side for ``seconds``."""
+async def measure(stand: Stand, settings: Settings, seconds: float = 0.6) -> Measured:
+    """Every model alone, then every pair side by side for ``seconds`` in each round."""
     profiles = await stand.profiles(settings)
     await stand.rig.close()
     return Measured(profiles, await slowdowns(stand, seconds))
 
 
 async def slowdowns(stand: Stand, seconds: float) -> Pairs:
-    """Every pair of models side by side for ``seconds``, each on half the device."""
-    names = [await _partition(stand, side) for side in ("left", "right")]
-    factors: dict[tuple[str, str], float] = {}
+    """Every pair of models side by side, each on half the device."""
+    seen: dict[tuple[str, str], list[float]] = {}
     models = list(stand.opened)
-    for index, one in enumerate(models):
-        for other in models[index:]:
-            pair = await _side_by_side(stand, names, (one, other), seconds)
-            factors[one, other], factors[other, one] = pair
-    for name in names:
-        await stand.rig.do(Release(stand.device.gpu.id, name), _TIMEOUT_S)
-    return Pairs(factors)
+    async with halves(stand) as names:
+        for _ in range(_ROUNDS):
+            for index, one in enumerate(models):
+                for other in models[index:]:
+                    pair = await _side_by_side(stand, names, (one, other), seconds)
+                    seen.setdefault((one, other), []).append(pair[0])
+                    seen.setdefault((other, one), []).append(pair[1])
+    return Pairs({pair: statistics.median(found) for pair, found in seen.items()})
 
 
 def half_pct(gpu: Gpu) -> int:
@@ -66,39 +75,54 @@ def half_pct(gpu: Gpu) -> int:
     return share_pct
 
 
-async def _partition(stand: Stand, name: str) -> str:
-    gpu = stand.device.gpu.id
-    await stand.rig.do(Carve(gpu, name, half_pct(stand.device.gpu)), _TIMEOUT_S)
-    for key in stand.opened:
-        await stand.rig.do(Load(gpu, name, key), _TIMEOUT_S)
-    return name
+@asynccontextmanager
+async def halves(stand: Stand) -> AsyncIterator[tuple[str, str]]:
+    """Two partitions of half the device each, with every model loaded."""
+    names = ("left", "right")
+    gpu, share_pct = stand.device.gpu.id, half_pct(stand.device.gpu)
+    for name in names:
+        await stand.rig.do(Carve(gpu, name, share_pct), _TIMEOUT_S)
+        for key in stand.opened:
+            await stand.rig.do(Load(gpu, name, key), _TIMEOUT_S)
+    try:
+        yield names
+    finally:
+        for name in names:
+            await stand.rig.do(Release(gpu, name), _TIMEOUT_S)
+
+
+async def sampled(
+    stand: Stand, name: str, models: Sequence[Opened], seconds: float
+) -> Mapping[str, Samples]:
+    """Executions of the models in turn, a few sizes each, for so long."""
+    end_ms = stand.clock.now_ms() + seconds * 1000.0
+    taken_ms: dict[str, dict[int, list[float]]] = {one.model.key: {} for one in models}
+    while stand.clock.now_ms() < end_ms or not taken_ms[models[-1].model.key]:
+        for wanted in _ROWS:
+            for one in models:
+                rows = min(wanted, max(1, one.model.signature.max_batch))
+                number = stand.rig.next_id()
+                requests = tuple(one.request(number + i, 0.0, 1e9) for i in range(rows))
+                batch = Batch(number, one.model.key, requests, rows)
+                took_ms = (await stand.rig.run(name, batch, _TIMEOUT_S)).took_ms
+                taken_ms[one.model.key].setdefault(rows, []).append(took_ms)
+    return taken_ms
+
+
+def slowdown(beside: Samples, alone: Samples) -> float:
+    """Ratio of the medians, the mean of those of each size."""
+    ratios = [statistics.median(beside[n]) / statistics.median(alone[n]) for n in alone]
+    return statistics.mean(ratios)
 
 
 async def _side_by_side(
-    stand: Stand, names: list[str], pair: tuple[str, str], seconds: float
+    stand: Stand, names: tuple[str, str], pair: tuple[str, str], seconds: float
 ) -> tuple[float, float]:
-    """Median latency of each beside the other over that alone, in turn within one measurement."""
-    alone = [
-        await _median_ms(stand, name, stand.opened[key], seconds / 2)
-        for name, key in zip(names, pair, strict=True)
-    ]
-    beside = await asyncio.gather(
-        *(
-            _median_ms(stand, name, stand.opened[key], seconds)
-            for name, key in zip(names, pair, strict=True)
-        )
+    """How much each is slower beside the other than alone, in turn within one measurement."""
+    sides = [(name, [stand.opened[key]]) for name, key in zip(names, pair, strict=True)]
+    alone = [await sampled(stand, name, models, seconds / 2) for name, models in sides]
+    beside = await asyncio.gather(*(sampled(stand, name, one, seconds) for name, one in sides))
+    first, second = (
+        slowdown(b[key], a[key]) for key, a, b in zip(pair, alone, beside, strict=True)
     )
-    first, second = (b / a for a, b in zip(alone, beside, strict=True))
     return first, second
-
-
-async def _median_ms(stand: Stand, name: str, opened: Opened, seconds: float) -> float:
-    end_ms = stand.clock.now_ms() + seconds * 1000.0
-    taken_ms: list[float] = []
-    rows = max(1, opened.model.signature.max_batch // 2)
-    while stand.clock.now_ms() < end_ms or len(taken_ms) < 5:
-        number = stand.rig.next_id()
-        requests = tuple(opened.request(number + i, 0.0, 1e9) for i in range(rows))
-        batch = Batch(number, opened.model.key, requests, rows)
-        taken_ms.append((await stand.rig.run(name, batch, _TIMEOUT_S)).took_ms)
-    return statistics.median(taken_ms)

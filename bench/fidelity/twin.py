@@ -30,17 +30,18 @@ def twin(
     fleet: Fleet,
     plan: Plan,
     demand: Sequence[Demand],
-    profiles: Mapping[str, Profile],
+    believed: Mapping[str, Profile],
+    truth: Mapping[str, Profile],
     arrivals: Arrivals,
     device: MakeDevice,
 ) -> Record:
-    """The run as the simulator sees it; beliefs and truth are both what was measured before."""
+    """The run as the simulator sees it, with the beliefs that the live run began with."""
     scenario = Scenario(
         system,
         fleet,
         tuple(demand),
-        profiles,
-        profiles,
+        believed,
+        truth,
         arrivals,
         plan,
         device,

@@ -1,7 +1,8 @@
 """Comparison 4: the simulator, fed with this GPU's profiles, against this GPU.
 
 The plan and the very arrivals of each live run are played again in virtual time. How much busy
-neighbours slow a model is measured first, on halves of the GPU; nothing is fitted to the runs.
+neighbours slow a model is measured first, on halves of the GPU, and how executions spread there
+just before and after each run; nothing is fitted to the runs.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 
 from bench.fidelity.gaps import Figures, Gap, figures, gap
 from bench.fidelity.live import play
-from bench.fidelity.measured import slowdowns
+from bench.fidelity.measured import Measured, Pairs, half_pct, slowdowns
 from bench.fidelity.stand import Stand
+from bench.fidelity.truth import at_the_moment, busy
 from bench.fidelity.twin import sent, twin
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import CONTESTANTS, Contestant
@@ -24,7 +26,6 @@ from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
 from interlace.core.hardware import Fleet
 from interlace.core.profile import Profile
 from interlace.device.simulated import MECHANISMS, Physics, made_of
-from interlace.perf.interference import Interference
 from interlace.sim.arrivals import mixed
 from interlace.sim.workload.renewal import poisson
 
@@ -46,7 +47,7 @@ async def _rows(bench: Bench) -> AsyncIterator[Row]:
         return
     async with stand(bench, maker(bench, "green"), _MODELS) as opened:
         profiles = await profiles_of(bench, opened)
-        pairs = await slowdowns(opened, bench.size(0.4, 0.02))
+        pairs = await slowdowns(opened, bench.size(0.15, 0.02))
         async for row in compared(bench, opened, profiles, pairs, bench.size(2.5, 0.3)):
             yield row
     await asyncio.sleep(0)
@@ -56,7 +57,7 @@ async def compared(
     bench: Bench,
     opened: Stand,
     profiles: Mapping[str, Profile],
-    pairs: Interference,
+    pairs: Pairs,
     seconds: float,
 ) -> AsyncIterator[Row]:
     """Every system at every load, live and simulated."""
@@ -74,7 +75,7 @@ async def compared(
 async def both(
     opened: Stand,
     profiles: Mapping[str, Profile],
-    pairs: Interference,
+    pairs: Pairs,
     one: Contestant,
     load: float,
     seconds: float,
@@ -85,10 +86,14 @@ async def both(
     asked = demand(profiles, gpu, load, least_slo_ms)
     plan = one.plan(asked, gpu, profiles)
     arrivals = mixed({each.model: poisson(each.rate_rps) for each in asked}, seconds, seed=1)
+    looks = [await busy(opened, seconds / 10)]
     live = await play(opened, one.system, plan, asked, profiles, arrivals)
+    looks.append(await busy(opened, seconds / 10))
+    truth = at_the_moment(Measured(profiles, pairs), looks, half_pct(gpu))
     physics = Physics(costs=MECHANISMS["green"], interference=pairs, jitter=True, seed=1)
     again = sent(live, arrivals.models, seconds)
-    simulated = twin(one.system, Fleet((gpu,)), plan, asked, profiles, again, made_of(physics))
+    fleet, device = Fleet((gpu,)), made_of(physics)
+    simulated = twin(one.system, fleet, plan, asked, profiles, truth, again, device)
     return figures(live), figures(simulated)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from interlace.core.messages import Run
 from interlace.core.plan import Partition, Slot
+from interlace.engine.ledger import Ledger
 
 
 class Life(Enum):
@@ -63,6 +64,7 @@ class Live:
     batch: Running | None = None
     starts_ms: dict[str, float] = field(default_factory=dict)
     round_ms: float = 0.0  #: see ``perf.pace``
+    ledger: Ledger = field(default_factory=Ledger)
     dying: bool = False  #: its process died; what it held is being finished
 
     def become(self, life: Life) -> None:
@@ -92,6 +94,9 @@ class Live:
 
     def last_start_ms(self, model: str) -> float:
         return self.starts_ms.get(model, float("-inf"))
+
+    def behind_ms(self, ahead: str) -> Mapping[str, float]:
+        return self.ledger.behind_ms(ahead)
 
     def loaded(self, model: str) -> bool:
         return self.stays.get(model) is Stay.LOADED

@@ -10,7 +10,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.hardware import Gpu
 from interlace.core.messages import Answer, Command, Finished, Run, Stage, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request, Timing
-from interlace.engine import refusals
+from interlace.engine import fairness, refusals
 from interlace.engine.partitions import Life, Live, Running
 from interlace.engine.pool import Pool
 from interlace.engine.rates import Rates
@@ -48,6 +48,7 @@ class Serving:
         self._rates.count(request.model, request.rows)
         error = self._judge(request, tenant, now_ms)
         if error is not None:
+            fairness.lost(self._state, tenant, now_ms)
             return [_refused(request, error)]
         tenant.queue.push(request)
         stages = self.staging.fill(tenant)
@@ -114,6 +115,7 @@ class Serving:
         commands: list[Command] = []
         for gpu in gpus:
             commands += self._expire_hopeless(gpu, now_ms)
+            fairness.contend(self._state, gpu, now_ms)
             decision = self._system.dispatcher(self._views[gpu], now_ms)
             for drop in decision.drops:
                 commands += self._drop(drop, gpu, now_ms)
@@ -150,6 +152,7 @@ class Serving:
         commands: list[Command] = []
         for request in self.staging.source(tenant, gpu).pop(drop.requests):
             self._state.retried.discard(request.id)
+            fairness.lost(self._state, tenant, now_ms)
             error = refusals.given_up(request, now_ms)
             commands.append(Answer(Reply(request, Outcome.EXPIRED, error=error)))
         return commands
@@ -180,6 +183,7 @@ class Serving:
         run_ms = tenant.belief.latency_ms(batch.run_rows, live.share_pct, head.shape)
         live.batch = Running(run, now_ms, now_ms + run_ms)
         live.starts_ms[launch.model] = now_ms
+        live.ledger.began(launch.model, rows)
         self._state.began(live.gpu, launch.model, now_ms)
         return [run]
 
@@ -204,6 +208,7 @@ class Serving:
                 tenant.caution.kept()
             elif tenant is not None:
                 tenant.caution.missed(request.arrived_ms, now_ms)
+                fairness.lost(self._state, tenant, now_ms)
             timing = Timing(
                 started_ms - request.arrived_ms,
                 finished.timing.input_ms,
@@ -267,6 +272,7 @@ class Serving:
 
     def _expired(self, request: Request, run_ms: float, now_ms: float) -> Command:
         self._state.retried.discard(request.id)
+        fairness.lost(self._state, self._state.tenants.get(request.model), now_ms)
         error = refusals.expired(request, run_ms, now_ms)
         return Answer(Reply(request, Outcome.EXPIRED, error=error))
 

@@ -37,6 +37,7 @@ class Tenant:
     shares_pct: tuple[int, ...] = ()  #: those of its hosts, each once
     pools: dict[str, Pool] = field(default_factory=dict)  #: by accelerator, where inputs are staged
     crashes_ms: list[float] = field(default_factory=list)
+    lost_ms: float = float("-inf")  #: when a request was last refused, dropped or late
     aside: str | None = None  #: why it is not served
     leaving: bool = False
     told: bool = False  #: its owner knows that it is ready, or failed
@@ -86,6 +87,7 @@ class State:
     batches: int = 0
     partitions: int = 0
     lost_partitions: int = 0
+    lost_ms: float = float("-inf")  #: when any model last lost a request
 
     def tally(self, gpu: str) -> Mapping[str, Tally]:
         return self.tallies.setdefault(gpu, {})
@@ -124,6 +126,7 @@ class State:
             tenant.lenders.clear()
         for live in self.lives.values():
             live.slots = _slots(live, wanted.get(live.id), switched)
+            live.ledger.plan(live.slots)
             if live.accepting:
                 for slot in live.slots:
                     if slot.model in self.tenants:

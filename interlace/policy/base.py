@@ -39,9 +39,7 @@ class PartitionView(Protocol):
         ...
 
     @property
-    def running(self) -> str | None:
-        """The model whose batch runs now."""
-        ...
+    def running(self) -> str | None: ...  #: the model whose batch runs now
 
     @property
     def rows_running(self) -> int:
@@ -51,6 +49,10 @@ class PartitionView(Protocol):
     @property
     def round_ms(self) -> float:
         """The shortest round of batches that keeps up with the rates (``perf.pace.round_ms``)."""
+        ...
+
+    def behind_ms(self, ahead: str) -> Mapping[str, float]:
+        """Who contends and has had less than ``ahead``, by how much: ``policy.fairness``."""
         ...
 
     def last_start_ms(self, model: str) -> float:
@@ -107,10 +109,7 @@ class View(Protocol):
         ...
 
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
-        """Turns of a partition whose model may have something to launch, in plan order.
-
-        What is not here has nothing: with many models, most.
-        """
+        """Turns of a partition whose model may have something to launch: of many, few."""
         ...
 
     def waiting_rows(self, model: str) -> int:

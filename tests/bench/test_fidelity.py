@@ -7,9 +7,12 @@ import math
 import pytest
 
 from bench.fidelity.gaps import Figures, figures, gap
+from bench.fidelity.measured import Measured, Pairs, slowdown
 from bench.fidelity.run import cases, demand
+from bench.fidelity.truth import at_the_moment
 from bench.fidelity.twin import sent
 from interlace.core.request import Outcome
+from interlace.perf.latency import surface
 from interlace.sim.record import Record, Served
 from tests.builders import line_profile
 
@@ -66,3 +69,20 @@ def test_a_load_is_part_of_what_the_machine_does_at_its_best_batches() -> None:
     one, other = demand(profiles, case)
     assert one.rate_rps == other.rate_rps == pytest.approx(0.5 * 2 / 2 * 1000.0 / (10.0 / 8))
     assert one.slo_ms == case.slo_factor * 3.0
+
+
+def test_profiles_follow_the_machine_s_speed_and_spread_of_the_moment() -> None:
+    profile = line_profile("a", 2.0, 1.0, max_batch=8)
+    measured = Measured({"a": profile}, Pairs({("a", "a"): 1.1}))
+    usual_ms = surface(profile, "median_ms").latency_ms(1, 50)
+    look = {"a": {1: [usual_ms * 1.1 * 1.2] * 99 + [usual_ms * 1.1 * 2.4]}}
+    moved = at_the_moment(measured, [look, look], 50)["a"]
+    for key, point in moved.points.items():
+        assert point.median_ms == pytest.approx(profile.points[key].median_ms * 1.2)
+        assert point.p95_ms == pytest.approx(point.median_ms)
+        assert point.median_ms < point.p99_ms < 2.0 * point.median_ms
+
+
+def test_a_pair_slows_as_much_as_its_sizes_do_on_average() -> None:
+    alone, beside = {1: [10.0, 11.0, 12.0], 4: [40.0]}, {1: [22.0], 4: [44.0]}
+    assert slowdown(beside, alone) == pytest.approx((2.0 + 1.1) / 2)

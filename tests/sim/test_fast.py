@@ -12,6 +12,7 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.core.request import Outcome
+from interlace.engine.ledger import Ledger
 from interlace.policy.admission import Deadline, everyone
 from interlace.policy.base import Admission, Dispatcher, System
 from interlace.policy.catalog import system
@@ -55,7 +56,10 @@ def _plan(names: list[str], gpus: int, random: np.random.Generator) -> Plan:
                 f"p{i:02}",
                 gpu,
                 share,
-                tuple(Slot(m, int(random.integers(1, 17)), 1.0) for m in own),
+                tuple(
+                    Slot(m, int(random.integers(1, 17)), float(random.integers(1, 100)))
+                    for m in own
+                ),
             )
             for i, ((gpu, share), own) in enumerate(zip(cuts, slots, strict=True))
         )
@@ -135,6 +139,28 @@ def test_requests_that_arrive_and_batches_that_end_at_one_time_keep_their_order(
         slow, fast = simulate(scenario), simulate_fast(scenario)
         assert slow.executions == fast.executions
         assert sorted(map(repr, slow.served)) == sorted(map(repr, fast.served))
+
+
+@pytest.mark.parametrize("admission", [everyone, Deadline()], ids=["everyone", "in-time"])
+def test_who_is_owed_a_batch_in_overload_is_the_engines(
+    admission: Admission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half as much is planned for long deadlines, and by deadline alone they would have less."""
+    profiles = {name: line_profile(name, 2.0, 0.5) for name in ("a", "b", "c")}
+    slos = {"a": 20.0, "b": 60.0, "c": 200.0}
+    demand = tuple(Demand(name, 1000.0, slo) for name, slo in slos.items())
+    turns = tuple(Slot(m, 4, rate) for m, rate in (("a", 400.0), ("b", 200.0), ("c", 200.0)))
+    plan = Plan((Partition("p0", "g0", 50, turns), Partition("p1", "g0", 50, turns[1:])))
+    scenario = Scenario(
+        _system(deadline, admission), Fleet((Gpu("g0", "test", 2, 10**9, (50, 100)),)), demand,
+        profiles, profiles, mixed({m: poisson(1000.0) for m in slos}, 2.0, 0), plan,
+        epoch_ms=float("inf"),
+    )  # fmt: skip
+    slow, fast = simulate(scenario), simulate_fast(scenario)
+    assert slow.executions == fast.executions
+    assert _answers(slow) == _answers(fast)
+    monkeypatch.setattr(Ledger, "behind_ms", lambda ledger, ahead: {})
+    assert simulate(scenario).executions != slow.executions, "nobody was owed a batch"
 
 
 def test_a_sweep_is_its_runs_one_by_one() -> None:

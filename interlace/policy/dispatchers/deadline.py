@@ -8,6 +8,7 @@ from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED, Request
 from interlace.policy.base import Dispatch, Drop, Launch, PartitionView, View
 from interlace.policy.batching import Sizes, given_up, own_turns, rows_in_time, sizes
+from interlace.policy.fairness import owed_ms
 
 
 class _Claim(NamedTuple):
@@ -33,7 +34,8 @@ def deadline(view: View, now_ms: float) -> Dispatch:
     passing it. So one that must begin before the first could end goes first, if the first has more
     partitions to run in. A model that has partitions of its own waits for a batch that sustains
     its rate, as long as its head can wait; everything else starts at once. Where the queue has
-    grown beyond its time, as many of the oldest are given up as makes the fewest lost.
+    grown beyond its time, as many of the oldest are given up as makes the fewest lost. Of models
+    that lose requests, who is owed a batch goes first (``policy.fairness``).
     """
     launches: list[Launch] = []
     drops: list[Drop] = []
@@ -124,15 +126,12 @@ def _launch(
     now_ms: float,
 ) -> tuple[Launch, int]:
     """The batch that starts, and how many of its model's oldest are given up for it."""
-    claims.sort(key=lambda claim: claim[:3])
-    first = claims[0]
-    for other in claims[1:]:
-        must_begin = now_ms <= other.latest_ms < now_ms + first.run_ms
-        if must_begin and _has_more_hosts(first, other, view):
-            first = other
-            break
-    # A batch may grow as long as nobody else who waits here must begin before it ends.
-    others_ms = min((c.latest_ms for c in claims if c is not first), default=float("inf"))
+    chosen = _chosen(claims, view, now_ms)
+    owed = _owed(chosen, claims, partition) if len(claims) > 1 else None
+    first, others_ms = owed or chosen, float("inf")
+    if owed is None:
+        # A batch may grow as long as nobody else who waits here must begin before it ends.
+        others_ms = min((c.latest_ms for c in claims if c is not first), default=others_ms)
     queue = view.queue(first.model)
     wanted = first.sizes or sizes(first.slot, partition, view)
     dropped, limit = 0, max(wanted.limit, first.head.rows)
@@ -143,6 +142,31 @@ def _launch(
     budget_ms = end_ms - now_ms
     rows = rows_in_time(rows, first.model, first.head, partition, view, budget_ms)
     return Launch(partition.id, first.model, rows), dropped
+
+
+def _chosen(claims: list[_Claim], view: View, now_ms: float) -> _Claim:
+    """Whose turn it is by deadline; the claims are left in that order."""
+    claims.sort(key=lambda claim: claim[:3])
+    first = claims[0]
+    for other in claims[1:]:
+        must_begin = now_ms <= other.latest_ms < now_ms + first.run_ms
+        if must_begin and _has_more_hosts(first, other, view):
+            return other
+    return first
+
+
+def _owed(chosen: _Claim, claims: list[_Claim], partition: PartitionView) -> _Claim | None:
+    """Who is furthest behind the chosen, if that is so far that it is owed a batch before it."""
+    behind_ms = partition.behind_ms(chosen.model)
+    if not behind_ms:
+        return None
+    owed = [
+        claim
+        for claim in claims
+        if claim.priority == chosen.priority
+        and behind_ms.get(claim.model, 0.0) >= owed_ms(claim.slot)
+    ]
+    return max(owed, key=lambda claim: behind_ms[claim.model], default=None)
 
 
 def _has_more_hosts(first: _Claim, other: _Claim, view: View) -> bool:

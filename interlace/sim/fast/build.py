@@ -14,6 +14,7 @@ from interlace.engine import beliefs
 from interlace.engine.partitions import Live
 from interlace.engine.state import State
 from interlace.perf.latency import surface
+from interlace.policy.fairness import owed_ms, planned_rps
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.fast import layout
 from interlace.sim.fast.layout import Table, World
@@ -122,6 +123,7 @@ def _world(scenario: Scenario, state: State, lives: Sequence[Live]) -> World:
 def _clock(scenario: Scenario, state: State) -> Table:
     one = np.zeros(1, layout.STATE)
     one["now_ms"], one["wake_at_ms"] = scenario.warm_ms, np.inf
+    one["lost_ms"] = -np.inf
     one["lenience"] = getattr(scenario.system.admission, "lenience", 0.0)
     return one
 
@@ -152,6 +154,7 @@ def _slots(
         limit = max(slot.batch, demand.max_batch) if alone else slot.batch
         one["last_start_ms"], one["hand_over_ms"] = -np.inf, Costs().hand_over_ms
         one["model"], one["batch"], one["limit"] = order.index(slot.model), slot.batch, limit
+        one["planned_rps"], one["owed_ms"] = planned_rps(slot), owed_ms(slot)
         one["table"] = len(believed)
         longest = max(limit, slot.batch, 1)
         believed += surface(scenario.belief[slot.model]).table(live.share_pct, longest)
@@ -171,7 +174,7 @@ def _models(state: State, lives: Sequence[Live], slots: Table) -> tuple[Table, T
         one["slo_ms"], one["rate_rps"] = tenant.demand.slo_ms, tenant.demand.rate_rps
         one["factor"] = one["overall"] = 1.0
         one["spread"] = one["overall_spread"] = beliefs._SPREAD
-        one["learned_ms"] = one["widened_ms"] = -np.inf
+        one["learned_ms"] = one["widened_ms"] = one["lost_ms"] = -np.inf
         one["margin_ms"] = one["least_ms"] = caution.margin_ms
         one["step_ms"], one["most_ms"] = caution._step_ms, caution._most_ms
         one["rank"], one["limit"] = names.index(name), tenant.queue.limit

@@ -7,6 +7,7 @@ from math import inf
 from interlace.sim.fast import queues
 from interlace.sim.fast.beliefs import latency_ms
 from interlace.sim.fast.compiled import compiled
+from interlace.sim.fast.fairness import contend, owed
 from interlace.sim.fast.launching import decide, forget_taken
 from interlace.sim.fast.layout import World
 from interlace.sim.fast.sizes import given_up, hosts, rows_in_time, sizes
@@ -18,6 +19,7 @@ def deadline(world: World, gpu: int) -> None:
     state, one = world.state[0], world.gpus[gpu]
     state.launches, state.wish_ms = 0, inf
     forget_taken(world, gpu)
+    contend(world, gpu)
     for at in range(one.part_from, one.part_to):
         partition = world.gpu_partitions[at]
         if world.partitions[partition].model >= 0:
@@ -75,11 +77,15 @@ def launch(world: World, partition: int, claims: int) -> None:
     """Decide which claim starts, with how many rows, and how many heads it gives up."""
     now_ms = world.state[0].now_ms
     chosen = choose(world, claims)
-    one = world.claims[chosen]
+    first = owed(world, chosen, claims)
+    is_owed = first >= 0
+    if not is_owed:
+        first = chosen
+    one = world.claims[first]
     slot, model = one.slot, world.slots[one.slot].model
     others_ms = inf
     for at in range(claims):
-        if at != chosen:
+        if at != first and not is_owed:
             others_ms = min(others_ms, world.claims[at].latest_ms)
     dropped, limit = 0, max(one.limit, 1)
     if not world.taken[model]:

@@ -8,6 +8,7 @@ from interlace.sim.fast import queues
 from interlace.sim.fast.beliefs import judge, latency_ms, learn
 from interlace.sim.fast.calls import call_at, wake_at
 from interlace.sim.fast.compiled import compiled
+from interlace.sim.fast.fairness import began
 from interlace.sim.fast.layout import World
 
 
@@ -72,6 +73,7 @@ def start(world: World, partition: int, slot: int, limit: int) -> None:
     one.started_ms = now_ms
     one.free_at_ms = now_ms + latency_ms(world, slot, rows)
     turn.last_start_ms = now_ms
+    began(world, partition, slot, rows)
     work_ms = world.true_ms[turn.table + rows] + turn.hand_over_ms
     turn.hand_over_ms = 0.0
     call_at(world, now_ms + work_ms, partition)

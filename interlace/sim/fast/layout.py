@@ -17,6 +17,7 @@ MODEL: Final = np.dtype(
         ("slo_ms", "f8"), ("rate_rps", "f8"), ("factor", "f8"), ("spread", "f8"),
         ("overall", "f8"), ("overall_spread", "f8"), ("learned_ms", "f8"), ("margin_ms", "f8"),
         ("least_ms", "f8"), ("step_ms", "f8"), ("most_ms", "f8"), ("widened_ms", "f8"),
+        ("lost_ms", "f8"),
         ("host_from", "i8"), ("host_to", "i8"), ("rank", "i8"), ("known", "i8"),
         ("first", "i8"), ("last", "i8"), ("limit", "i8"),
     ],
@@ -25,16 +26,19 @@ MODEL: Final = np.dtype(
 #: A partition; ``model`` is -1 while it is idle, else ``rows`` requests from ``batch`` on run.
 PARTITION: Final = np.dtype(
     [
-        ("round_ms", "f8"), ("free_at_ms", "f8"), ("started_ms", "f8"), ("gpu", "i8"),
+        ("round_ms", "f8"), ("free_at_ms", "f8"), ("started_ms", "f8"), ("begun_ms", "f8"),
+        ("contending", "i8"), ("gpu", "i8"),
         ("slot_from", "i8"), ("slot_to", "i8"), ("model", "i8"), ("slot", "i8"), ("batch", "i8"),
         ("rows", "i8"),
     ],
     align=True,
 )  # fmt: skip
-#: A model in a partition: planned and largest batch, where its latencies begin in the tables.
+#: A model in a partition: planned and largest batch, where its latencies begin in the tables, and
+#: what ``engine.ledger`` keeps of it.
 SLOT: Final = np.dtype(
     [
-        ("last_start_ms", "f8"), ("hand_over_ms", "f8"), ("model", "i8"), ("batch", "i8"),
+        ("last_start_ms", "f8"), ("hand_over_ms", "f8"), ("counter_ms", "f8"), ("owed_ms", "f8"),
+        ("planned_rps", "f8"), ("contends", "i8"), ("model", "i8"), ("batch", "i8"),
         ("limit", "i8"), ("table", "i8"),
     ],
     align=True,
@@ -80,6 +84,7 @@ STATE: Final = np.dtype(
         ("now_ms", "f8"), ("wake_at_ms", "f8"), ("next_turn", "i8"), ("calls", "i8"),
         ("next_request", "i8"), ("source_turn", "i8"), ("open", "i8"), ("executions", "i8"),
         ("event", "i8"), ("asked", "i8"), ("launches", "i8"), ("lenience", "f8"), ("wish_ms", "f8"),
+        ("lost_ms", "f8"),
     ],
     align=True,
 )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Final
 
 from interlace.core.request import Outcome
 from interlace.sim.fast.compiled import compiled
+from interlace.sim.fast.fairness import lost
 from interlace.sim.fast.layout import World
 
 OUTCOMES: Final = (Outcome.OK, Outcome.LATE, Outcome.REFUSED, Outcome.EXPIRED)
@@ -68,6 +69,8 @@ def answer(world: World, request: int, outcome: int) -> None:
     one.outcome = outcome
     one.answered_ms = world.state[0].now_ms
     world.state[0].open -= 1
+    if outcome != OK:
+        lost(world, one.model)
 
 
 @compiled

@@ -1,0 +1,37 @@
+"""Who loses requests, and who contends for the turns of a partition: see ``policy.fairness``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlace.engine.partitions import Live
+from interlace.engine.state import State, Tenant
+
+#: A model is losing for so long after the last request that it lost.
+LOSING_MS: Final = 1000.0
+
+
+def lost(state: State, tenant: Tenant | None, now_ms: float) -> None:
+    """A request of the model was refused, dropped or late."""
+    state.lost_ms = now_ms
+    if tenant is not None:
+        tenant.lost_ms = now_ms
+
+
+def contend(state: State, gpu: str, now_ms: float) -> None:
+    """Before a decision: find who contends in each idle partition of an accelerator."""
+    calm = now_ms - state.lost_ms > LOSING_MS
+    for live in state.here.get(gpu, ()):
+        if live.batch is None and not (calm and not live.ledger.contending):
+            live.ledger.contend(_contending(state, live, now_ms))
+
+
+def _contending(state: State, live: Live, now_ms: float) -> set[str]:
+    """Models with a turn that lose requests and have a whole batch waiting."""
+    return {
+        slot.model
+        for slot, tenant in state.turns.get(live.id, ())
+        if now_ms - tenant.lost_ms <= LOSING_MS
+        and tenant.queue.rows >= slot.batch
+        and slot.model in live.ledger.planned_rps
+    }

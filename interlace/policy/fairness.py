@@ -1,0 +1,53 @@
+"""Fair parts in overload: of two models that lose requests, neither falls far behind the other.
+
+Deadlines decide as long as everyone is served. Where requests are lost they would starve whoever
+has long deadlines, so a model that *contends* for a partition is kept close to the others that do.
+It contends while, at every decision about the partition, it has lost a request (refused, dropped
+or late) within the last second and a whole planned batch of it waits. Each has a counter in ms,
+the rows it was served over its planned rate: the time in which they would have arrived as planned.
+Start-time fair queueing counts so (Goyal et al., SIGCOMM 1996), and VTC (Sheng et al., OSDI 2024).
+Whoever contends and is ``BATCHES`` of its planned batches or more behind the one that deadlines
+choose is *owed* one; of those, the one that is furthest behind goes first.
+
+The bound. Let b_i be the planned batch of model i in rows, r_i its planned rate in rows per ms,
+and B_i its largest batch here in rows (b_i, unless one request has more). While i and j contend for
+a partition, with heads of equal stated priority, their counters differ by less than
+
+    c_j - c_i  <  BATCHES * b_i / r_i  +  B_j / r_j        (ms of planned arrivals),
+
+the batches that i waits before it is owed one, and the batch of j that runs. For when a batch of j
+begins, either j was chosen by deadline and i was not owed one, or j was owed one, and then i was
+not, or had had no less. Who comes to contend starts from the largest counter with which a batch
+began, which is within one batch of everyone's. A counter grows by service only, so over any time
+in which both contend what they get differs by less than both bounds together,
+
+    | W_j / r_j - W_i / r_i |  <  (BATCHES * b_i + B_i) / r_i  +  (BATCHES * b_j + B_j) / r_j,
+
+however long it lasts. A turn lasts until a decision finds no whole batch: also one that another
+partition of the same model takes at that very moment.
+
+The price is goodput counted in requests: the time that a model of long rows gets back would have
+served more short ones. ``BATCHES`` lets bursts pass, in which deadlines serve more: at nine tenths
+of the ceiling with gaps of CV 4 (D-STACK C-4), 1 costs 0.8 % of the requests in time, 3 0.4 %.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlace.core.plan import Slot
+
+#: How many of its planned batches a model waits behind another before it is owed one.
+BATCHES: Final = 3
+#: Planned at least, where a slot says nothing: rows per second.
+_LEAST_RPS: Final = 0.1
+
+
+def planned_rps(slot: Slot) -> float:
+    """The weight of a turn, in rows per second."""
+    return max(slot.rate_rps, _LEAST_RPS)
+
+
+def owed_ms(slot: Slot) -> float:
+    """How far behind another a model is owed a batch, in ms of its planned arrivals."""
+    return BATCHES * slot.batch / planned_rps(slot) * 1000.0
