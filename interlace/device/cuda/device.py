@@ -49,7 +49,7 @@ class CudaDevice:
         self._models: dict[str, Model] = {}
         self._processes: list[GpuProcess] = []
         self._retired: list[GpuProcess] = []  # dead, and read until the last reply is delivered
-        self._launcher = launcher or Launcher(loop)
+        self.launcher = launcher or Launcher(loop)
         self._on_lost: Callable[[Lost], None] = lambda lost: None
         self._open = True
 
@@ -96,7 +96,7 @@ class CudaDevice:
         self._open = False
         for process in list(self._processes):
             process.link.close("the device is closed", kill=False)
-        self._launcher.close()
+        self.launcher.close()
         self._settings.at_close()
 
     # -------------------------------------------------------------------------- one piece of work
@@ -170,7 +170,7 @@ class CudaDevice:
         self._arenas.add(arena)
         self._processes.append(process)
         try:
-            process.start(self._launcher.spawner(settings.environment(share_pct)))
+            process.start(self.launcher.spawner(settings.environment(share_pct)))
         except OSError:
             self._drop(process)
             raise
@@ -184,7 +184,7 @@ class CudaDevice:
         lost = [name for name in process.partitions if name not in process.releasing]
         self._drop(process)
         if process.broken or not self._settings.private:
-            self._launcher.wait_for_all()
+            self.launcher.wait_for_all()
         if process.broken:
             self._take_along(cause)
         process.buried()

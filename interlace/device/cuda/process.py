@@ -38,6 +38,7 @@ from interlace.device.cuda.worker.wire import (
     ReleaseLane,
     StageInputs,
     ToGpu,
+    Waits,
     decode_from_gpu,
 )
 from interlace.device.link import Spawns, Speech, WorkerLink
@@ -74,7 +75,7 @@ class GpuProcess:
         self._setup = setup
         self._settings = settings
         self._freed: list[int] = []
-        self._starved = False
+        self._waiting: set[str] = set()  #: lines whose batch waits for output memory
         self._releases: list[Callable[[], None]] = []
         self._open: Counter[str] = Counter()  #: questions by line
         #: Lines to blame for its end, once that is known.
@@ -138,7 +139,7 @@ class GpuProcess:
         """The replies of that batch are delivered."""
         self.held.discard(batch)
         self._freed.append(batch)
-        if self._starved or len(self._freed) >= _FREED_MAX:
+        if self._waiting or len(self._freed) >= _FREED_MAX:
             self._send_freed()
 
     def fall(self, cause: str) -> None:
@@ -204,9 +205,9 @@ class GpuProcess:
                 self.link.kill(detail)
             case Noted(text=text):
                 self._settings.say(f"{self._settings.gpu.id}: {text}")
-            case _:
-                # A batch waits for memory: what is freed is sent, and from now on at once.
-                self._starved = True
+            case Waits(line=line):
+                # What is freed is sent, and from now on at once.
+                self._waiting.add(line)
                 if self._freed:
                     self._send_freed()
         return None
@@ -244,7 +245,7 @@ class GpuProcess:
         self.releasing.discard(partition)
 
     def _ran(self, work: Run, done: Done, answer: GpuAnswer | Failure) -> None:
-        self._starved = False
+        self._waiting.discard(work.partition)
         if not isinstance(answer, Ran):
             done(Finished(work, failure=_failure(answer)))
             return

@@ -23,7 +23,6 @@ _PRELOAD = [
     "interlace.device.cuda.completion.blocking_events",
     "tests.device.cuda.fake.backend",
     "tests.device.cuda.models",
-    "torch._inductor.config",  # deterministic algorithms want it
 ]
 
 

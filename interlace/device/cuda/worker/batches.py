@@ -20,7 +20,7 @@ class Batches:
     """Runs one batch a partition, partitions beside each other, none held up by another.
 
     ``partitions`` is the worker's own. ``answer`` gets a line and what is answered in it;
-    ``starved`` is called when a batch begins to wait for output memory, ``idle`` with a partition
+    ``starved`` gets the line of a batch that begins to wait for output memory, ``idle`` a partition
     that has none left.
     """
 
@@ -30,7 +30,7 @@ class Batches:
         partitions: Mapping[str, Partition],
         patience_s: float,
         answer: Callable[[str, GpuAnswer], None],
-        starved: Callable[[], None],
+        starved: Callable[[str], None],
         idle: Callable[[Partition], None],
     ) -> None:
         self._equipment = equipment
@@ -183,7 +183,7 @@ class Batches:
         now_s = time.monotonic()
         if partition.patient_until_s is None:
             partition.patient_until_s = now_s + self._patience_s
-            self._starved()
+            self._starved(partition.batches[0].asked.line)
         return now_s >= partition.patient_until_s
 
     def _left(self, asked: Asked, run: RunBatch) -> None:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from interlace.device.cuda.completion.kinds import completions, usual
-from interlace.device.cuda.engine.backend import Backend, be_exact
+from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.staging import InputRings
 from interlace.device.cuda.engine.stopwatch import graph_ms
@@ -96,7 +96,6 @@ def named(path: str) -> Any:
 
 
 def _made(setup: GpuSetup, steps: ExitStack) -> Backend:
-    be_exact()
     backend: Backend = named(setup.backend)(setup.gpu)
     steps.callback(backend.driver.close)
     steps.callback(backend.driver.unload_kernels, backend.kernels.module)

@@ -17,7 +17,6 @@ from interlace.device.wire import (
     Ran,
     Ready,
     RunBatch,
-    Starved,
     Unloaded,
     UnloadModel,
 )
@@ -118,13 +117,19 @@ class Broken(msgspec.Struct, array_like=True, tag=14, frozen=True):
     lines: tuple[str, ...]
 
 
+class Waits(msgspec.Struct, array_like=True, tag=18, frozen=True):
+    """The batch of this line waits for output memory: free what is delivered. Not an answer."""
+
+    line: str
+
+
 class Noted(msgspec.Struct, array_like=True, tag=15, frozen=True):
     """Something an operator should read. Not an answer."""
 
     text: str
 
 
-FromGpu = Answered | Starved | Broken | Noted
+FromGpu = Answered | Waits | Broken | Noted
 GpuAnswer = Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
 
 decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode

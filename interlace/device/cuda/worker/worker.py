@@ -24,13 +24,13 @@ from interlace.device.cuda.worker.wire import (
     ReleaseLane,
     StageInputs,
     ToGpu,
+    Waits,
 )
 from interlace.device.wire import (
     Failed,
     FreeBatches,
     LoadModel,
     RunBatch,
-    Starved,
     UnloadModel,
 )
 from interlace.shm.frames import BlockingFrames
@@ -60,7 +60,7 @@ class Worker:
             self._partitions,
             patience_s,
             self._answer,
-            lambda: frames.send(Starved()),
+            lambda line: frames.send(Waits(line)),
             self._changes.begin,
         )
         self._checked_s = time.monotonic()
