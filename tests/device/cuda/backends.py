@@ -22,6 +22,11 @@ def whole(uuid: str) -> Backend:
     return on(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
 
 
+def few_sms(uuid: str) -> Backend:
+    """A GPU of two atoms."""
+    return on(FakeDriver(H100._replace(uuid=uuid, sms=16), pace="threads"))
+
+
 def small(uuid: str) -> Backend:
     """A GPU of 16 MiB."""
     return on(FakeDriver(H100._replace(uuid=uuid, memory_bytes=16 << 20), pace="threads"))

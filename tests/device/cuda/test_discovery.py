@@ -14,6 +14,7 @@ from interlace.cli.failure import CommandError
 from interlace.device.cuda.discovery import NoGpus, discover, kind_of
 from interlace.device.cuda.mps import MpsControl, MpsError
 from interlace.device.settings import CpuSettings
+from tests.device.cuda.control import control_program
 from tests.device.cuda.nvml import FakeGpu, FakeNvml
 
 CPU = CpuSettings((0,), 1 << 30)
@@ -110,26 +111,8 @@ def test_mps_clients_are_held_to_their_share() -> None:
     assert one.gpu.kind == "h100-sxm5-80gb-mps"
 
 
-PROGRAM = """#!{python}
-import os, pathlib, sys
-pipe = pathlib.Path(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
-assert pathlib.Path(os.environ["CUDA_MPS_LOG_DIRECTORY"]).is_dir()
-said = sys.argv[1] if len(sys.argv) > 1 else sys.stdin.read().strip()
-with open({log!r}, "a") as log:
-    print(said, os.environ["CUDA_VISIBLE_DEVICES"], file=log)
-sys.exit({code})
-"""
-
-
-def _program(folder: Path, code: int = 0) -> tuple[str, Path]:
-    program, log = folder / "control", folder / "log"
-    program.write_text(PROGRAM.format(python=sys.executable, log=str(log), code=code))
-    program.chmod(0o755)
-    return str(program), log
-
-
 def test_a_daemon_of_our_own_is_started_and_stopped(tmp_path: Path) -> None:
-    program, log = _program(tmp_path)
+    program, log = control_program(tmp_path)
     control = MpsControl("GPU-0", program)
     control.start()
     control.start()
@@ -144,7 +127,7 @@ def test_a_daemon_of_our_own_is_started_and_stopped(tmp_path: Path) -> None:
 def test_a_daemon_that_is_missing_or_fails_is_told(tmp_path: Path) -> None:
     with pytest.raises(MpsError, match="not-there is not installed"):
         MpsControl("GPU-0", "not-there").start()
-    program, _ = _program(tmp_path, code=1)
+    program, _ = control_program(tmp_path, code=1)
     with pytest.raises(MpsError, match="failed with code 1"):
         MpsControl("GPU-0", program).start()
 
