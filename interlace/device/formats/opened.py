@@ -36,7 +36,8 @@ class Opened:
     it. Those in ``exact`` stay in FP32 when others are converted. ``defaults`` fill an optional
     input that a request leaves out. Indices in an input are below its entry of ``below``, and its
     last dim is at most its entry of ``longest``: beyond, the model reads memory that is not its
-    own, which ends a process on a GPU.
+    own, which ends a process on a GPU. ``eager_because`` says why it cannot be captured as a graph,
+    if that is known.
     """
 
     call: Call
@@ -46,6 +47,7 @@ class Opened:
     defaults: Mapping[str, int] = field(default_factory=dict)
     below: Mapping[str, int] = field(default_factory=dict)
     longest: Mapping[str, int] = field(default_factory=dict)
+    eager_because: str = ""
     retarget: Retarget = _nothing_written_down
 
 

@@ -23,7 +23,7 @@ from interlace.device.cuda.engine.samples import sample_dims, sample_inputs
 from interlace.device.cuda.engine.side import Side
 from interlace.device.cuda.engine.stopwatch import Stopwatch
 from interlace.device.cuda.engine.variant import Variant, candidates
-from interlace.device.cuda.engine.weights import DeviceWeights, lay_out
+from interlace.device.cuda.engine.weights import DeviceWeights, SharedWeights, lay_out
 
 #: One of each kind of made-up inputs.
 _SEEDS: Final = (0, 1)
@@ -45,6 +45,19 @@ def place(model: Portable, variant: Variant, backend: Backend, stream: int) -> D
     except BaseException:
         weights.close()
         raise
+    return weights
+
+
+def borrow(model: Portable, lent: SharedWeights, backend: Backend) -> DeviceWeights:
+    """The model on weights that another process has on this GPU, in the variant chosen there.
+
+    Raises:
+        ValueError: they are not this model's.
+        CudaError: that process let go of them, or the platform has no CUDA IPC.
+    """
+    layout = lay_out(model.originals, lent.variant, model.exact)
+    weights = DeviceWeights.open(backend.driver, layout, lent)
+    model.become(lent.variant, weights)
     return weights
 
 

@@ -14,9 +14,9 @@ from interlace.core.tensor import Signature
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.backend import Backend, on_stream
 from interlace.device.cuda.engine.buckets import choose_buckets
-from interlace.device.cuda.engine.choosing import Chooser, place
+from interlace.device.cuda.engine.choosing import Chooser, borrow, place
 from interlace.device.cuda.engine.opening import OpenTorch, open_portable
-from interlace.device.cuda.engine.precision import Figure, first_line
+from interlace.device.cuda.engine.precision import Figure, first_line, is_sticky
 from interlace.device.cuda.engine.program import GraphProgram, Station
 from interlace.device.cuda.engine.samples import most_rows, sample_dims, sample_inputs
 from interlace.device.cuda.engine.side import Side, side_of
@@ -24,7 +24,7 @@ from interlace.device.cuda.engine.stock import Program, Stock
 from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
 from interlace.device.cuda.engine.table import Entry
 from interlace.device.cuda.engine.variant import candidates
-from interlace.device.cuda.engine.weights import DeviceWeights, lay_out
+from interlace.device.cuda.engine.weights import DeviceWeights, SharedWeights, lay_out
 from interlace.device.cuda.memory.budget import Budget, Change
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.partitions.lanes import Lane
@@ -38,7 +38,8 @@ class Shop(NamedTuple):
     """What models of one process are loaded with.
 
     ``flag`` gives the word of a lane (by its index) as the GPU sees it; ``note`` tells operators.
-    ``stopwatch`` is ``None`` where times mean nothing.
+    ``stopwatch`` is ``None`` where times mean nothing. ``lent`` gives the weights of a model that
+    another process has on this GPU, and keeps there as long as this one has the model.
     """
 
     backend: Backend
@@ -48,6 +49,7 @@ class Shop(NamedTuple):
     note: Callable[[str], None]
     stopwatch: Stopwatch | None = graph_ms
     open_model: OpenTorch = open_torch
+    lent: Callable[[Model], SharedWeights | None] = lambda model: None
 
 
 class LoadedModel:
@@ -65,9 +67,9 @@ class LoadedModel:
         """
         self.model = model
         self.figures: Sequence[Figure] = ()
-        self.eager_because = ""
         self._shop = shop
         self._portable = open_portable(model, shop.backend.torch_device, shop.open_model)
+        self.eager_because = self._portable.eager_because
         self._dims = sample_dims(model, self.signature)
         self._weights: DeviceWeights | None = None
         self._stocks: dict[Lane, Stock] = {}
@@ -125,7 +127,7 @@ class LoadedModel:
                 with self._loading(undo) as change:
                     self._settle(self._side(lane, undo), max(self._buckets(batches)))
                     stock, made = self._made(lane, batches, undo)
-                self._shop.note(f"{self.model.key} loaded: {change}")
+                self._shop.note(f"{self.model.key} loaded, {self._how(made)}: {change}")
             else:
                 with self._shop.budget.growing(self.model.key):
                     stock, made = self._made(lane, batches, undo)
@@ -149,6 +151,17 @@ class LoadedModel:
                 raise ValueError(f"input '{name}' of length {shape[-1]}: at most {most}")
         return self._stocks[lane].program(rows, given)
 
+    def share(self) -> SharedWeights:
+        """What another process of this GPU reads the weights with, while they are here.
+
+        Raises:
+            ValueError: it is not ready on any lane.
+            CudaError: the platform has no CUDA IPC.
+        """
+        if self._weights is None:
+            raise ValueError(f"the weights of {self.model.key} are not on the GPU")
+        return self._weights.share(self._portable.variant)
+
     def close(self) -> None:
         """Destroy its graphs, then give its memory back. Nothing of it runs."""
         key, budget = self.model.key, self._shop.budget
@@ -160,6 +173,12 @@ class LoadedModel:
             self._give_back()
 
     # ---------------------------------------------------------------------------------- inside
+    def _how(self, made: Sequence[GraphProgram]) -> str:
+        if self.eager_because:
+            return f"{self._portable.variant}, run eagerly ({self.eager_because})"
+        rows = ", ".join(str(program.rows) for program in reversed(made))
+        return f"{self._portable.variant}, as graphs of {rows} rows"
+
     def _loading(self, undo: ExitStack) -> AbstractContextManager[Change]:
         portable, terms = self._portable, self.model.terms
         undo.callback(self._give_back)
@@ -183,10 +202,14 @@ class LoadedModel:
         """Choose the variant, have the weights in it on the GPU, and try it once."""
         shop, portable = self._shop, self._portable
         chooser = Chooser(self.model, portable, shop.backend, side, rows)
-        variant, self.figures = chooser.choose(shop.stopwatch)
-        for figure in self.figures:
-            shop.note(f"{self.model.key}: {figure}")
-        self._weights = place(portable, variant, shop.backend, side.stream)
+        lent = shop.lent(self.model)
+        if lent is not None:
+            self._weights = borrow(portable, lent, shop.backend)
+        else:
+            variant, self.figures = chooser.choose(shop.stopwatch)
+            for figure in self.figures:
+                shop.note(f"{self.model.key}: {figure}")
+            self._weights = place(portable, variant, shop.backend, side.stream)
         portable.settle()
         release_free_memory()
 
@@ -201,11 +224,12 @@ class LoadedModel:
             station = Station(shop.backend, shop.memory, lane, side, shop.flag(lane.index))
             stock = Stock(station, self._portable, self._dims)
             undo.callback(stock.close)
-        if self.eager_because:
-            return stock, ()
         buckets = self._buckets(batches)
+        if self.eager_because:
+            self._warm_eager(lane, buckets)
+            return stock, ()
         try:
-            self._warm(side, buckets)
+            self._warm(side.stream, buckets)
             return stock, stock.capture(buckets, undo)
         except Exception as error:
             if _is_about_memory(error) or isinstance(error, RepositoryError | CudaError):
@@ -213,19 +237,30 @@ class LoadedModel:
             if not stock.graphs:
                 stock.close()  # its inputs have no use
             self.eager_because = first_line(error)
-            self._shop.note(f"{self.model.key} runs eagerly: {self.eager_because}")
+            if self._stocks:
+                self._shop.note(f"{self.model.key} runs eagerly: {self.eager_because}")
+        self._warm_eager(lane, buckets)
         return stock, ()
 
-    def _warm(self, side: Side, buckets: Sequence[int]) -> None:
+    def _warm_eager(self, lane: Lane, buckets: Sequence[int]) -> None:
+        """What comes first costs most, also on a stream: a cache without memory, a new session."""
+        try:
+            self._warm(lane.stream, buckets)
+        except Exception as error:  # made-up inputs may be nonsense to it; requests will show
+            if is_sticky(error) or _is_about_memory(error):
+                raise
+            self._shop.note(f"{self.model.key} fails on made-up inputs: {first_line(error)}")
+
+    def _warm(self, stream: int, buckets: Sequence[int]) -> None:
         """Everything that happens once in a process, at each size that is new to it."""
         known = {rows for stock in self._stocks.values() for rows in stock.buckets}
         backend, portable = self._shop.backend, self._portable
-        with on_stream(backend, side.stream), torch.inference_mode():
+        with on_stream(backend, stream), torch.inference_mode():
             for rows in sorted(set(buckets) - known, reverse=True):
                 values = sample_inputs(self.signature, self._dims, rows, portable.device)
                 for _ in range(_WARM_RUNS):
                     portable.outputs(values)
-        backend.driver.synchronize(side.stream)
+        backend.driver.synchronize(stream)
 
     def _give_back(self) -> None:
         with ExitStack() as steps:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Model
+from interlace.core.model import Format, Model
 from interlace.core.tensor import BYTES, Signature, TensorSpec
 from interlace.device.cuda.engine.addresses import TORCH_TYPES
 from interlace.device.cuda.engine.variant import Variant
@@ -34,6 +34,7 @@ class Portable:
         self.defaults = dict(opened.defaults)
         self.exact = opened.exact
         self.longest = dict(opened.longest)
+        self.eager_because = opened.eager_because
         self.originals = {name: tensor.detach() for name, tensor in opened.tensors.items()}
         self.variant = Variant()
         self._opened = opened
@@ -108,16 +109,28 @@ class Portable:
         return tensor.to(dtype).resolve_conj().resolve_neg().contiguous()
 
 
+def _learnt(opened: Opened, model: Model) -> Signature:
+    said = opened.spoken
+    if said.inputs is None or said.outputs is None or said.batched is None:
+        return try_out(opened.call, model, said).signature
+    return Signature(said.inputs, said.outputs, said.batched, said.max_batch)
+
+
 def open_portable(model: Model, device: str, open_model: OpenTorch = open_torch) -> Portable:
     """Open a model on the host, and learn what its description leaves open by trying it there.
 
     Raises:
         RepositoryError: it does not open, or a tensor of it has no fixed size (BYTES).
     """
-    opened = open_model(model)
+    if model.format is Format.ONNX and open_model is open_torch:
+        from interlace.device.cuda.engine.onnx import open_onnx
+
+        opened = open_onnx(model, device)
+    else:
+        opened = open_model(model)
     signature = model.signature
     if not (signature.inputs and signature.outputs):
-        signature = try_out(opened.call, model, opened.spoken).signature
+        signature = _learnt(opened, model)
     for spec in (*signature.inputs, *signature.outputs):
         if spec.datatype == BYTES:
             raise RepositoryError(

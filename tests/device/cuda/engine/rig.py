@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from interlace.core.model import Model
 from interlace.device.cuda.driver.api import Mapped
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.stock import Program
+from interlace.device.cuda.engine.weights import SharedWeights
 from interlace.device.cuda.memory.budget import Budget
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.partitions.green_lanes import GreenLanes
@@ -117,3 +121,12 @@ def bench(pace: str = "at once", **changes: Any) -> Iterator[Bench]:
     gpu = Bench(pace, **changes)
     yield gpu
     gpu.close()
+
+
+def borrow(what: str, shared: SharedWeights) -> list[str]:
+    """What ``borrower`` answers; not forked, since torch's threads do not survive that."""
+    sent = msgspec.msgpack.encode(shared).hex()
+    command = [sys.executable, "-m", "tests.device.cuda.engine.borrower", what, sent]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()

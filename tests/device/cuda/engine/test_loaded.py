@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,7 +24,7 @@ from interlace.device.cuda.memory.budget import DeviceMemoryError
 from interlace.device.formats.opened import Opened, keyword_call
 from interlace.device.formats.trial import Spoken
 from interlace.device.resident import MemoryLimitError
-from tests.device.cuda.engine.rig import Bench, bench
+from tests.device.cuda.engine.rig import Bench, bench, borrow
 from tests.device.formats.making import a_model
 
 WIDTH = 64
@@ -300,22 +299,8 @@ def test_a_second_process_borrows_the_weights() -> None:
         lane = gpu.carve("a")
         loaded = gpu.load(model(), lane, batches=(4,))
         wanted = gpu.run(loaded, lane, batch(3))
-        lent = loaded.share()
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            with suppress(BaseException), gpu_with(lent=lambda described: lent) as other:
-                theirs = other.carve("b")
-                borrowed = other.load(model(), theirs, batches=(4,))
-                found = other.run(borrowed, theirs, batch(3))
-                same = np.array_equal(found["y"], wanted["y"])
-                os.write(write, f"{same} {borrowed.weights_bytes}".encode())
-                borrowed.close()
-            os._exit(0)
-        os.close(write)
-        with os.fdopen(read) as answers:
-            assert answers.read() == "True 0"
-        os.waitpid(child, 0)
+        found = borrow("loaded", loaded.share())
+        assert found == [wanted["y"].tobytes().hex(), "0"]
         loaded.close()
 
 

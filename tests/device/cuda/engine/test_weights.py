@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from itertools import pairwise
 
-import msgspec
 import pytest
 import torch
 from hypothesis import given
@@ -15,7 +12,8 @@ from hypothesis import strategies as st
 from interlace.core.model import Precision
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.variant import Variant
-from interlace.device.cuda.engine.weights import DeviceWeights, SharedWeights, lay_out
+from interlace.device.cuda.engine.weights import DeviceWeights, lay_out
+from tests.device.cuda.engine.rig import borrow
 from tests.device.cuda.fake.driver import FakeDriver
 
 shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
@@ -75,41 +73,14 @@ def test_what_was_needed_and_what_there_was() -> None:
 
 
 def test_another_process_reads_the_same_weights() -> None:
-    """The handle goes over a pipe to a forked process with a driver of its own."""
     tensor = torch.arange(300.0)
     driver, variant = FakeDriver(), Variant(Precision.BF16)
     weights = DeviceWeights.allocate(driver, lay_out({"w": tensor}, variant, frozenset()))
     weights.fill({"w": tensor}, "cpu")
-    sent = msgspec.msgpack.encode(weights.share(variant))
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException):
-            os.write(write, _opened_elsewhere(sent).encode())
-        os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as answers:
-        assert answers.read() == f"{tensor.bfloat16().double().sum().item()} 0 bfloat16"
-    os.waitpid(child, 0)
+    total = tensor.bfloat16().double().sum().item()
+    assert borrow("tensor", weights.share(variant)) == [str(total), "0", "torch.bfloat16"]
     weights.close()
     driver.close()
-
-
-def _opened_elsewhere(sent: bytes) -> str:
-    shared = msgspec.msgpack.decode(sent, type=SharedWeights)
-    driver = FakeDriver()
-    tensors = {"w": torch.zeros(300)}  # the same model, opened there
-    layout = lay_out(tensors, shared.variant, frozenset())
-    opened = DeviceWeights.open(driver, layout, shared)
-    opened.adopt(tensors, "cpu")
-    total = tensors["w"].tolist()
-    answer = (
-        f"{float(sum(total))} {opened.own_bytes} {str(tensors['w'].dtype).removeprefix('torch.')}"
-    )
-    tensors["w"].data = torch.zeros(0)
-    opened.close()
-    driver.close()
-    return answer
 
 
 def test_other_weights_are_refused() -> None:
