@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
 from interlace.core.messages import (
@@ -24,8 +27,10 @@ from interlace.device.base import Done
 from interlace.device.cuda.launcher import Launcher
 from interlace.device.cuda.process import GpuProcess
 from interlace.device.cuda.settings import CudaSettings
-from interlace.device.cuda.worker.wire import ForgetInputs, GpuSetup
+from interlace.device.cuda.worker.wire import ForgetInputs, GpuSetup, KeeperSetup
 from interlace.shm.arena import Arena, ArenaMap
+
+_WHOLE: Final = 100
 
 
 class CudaDevice:
@@ -50,6 +55,8 @@ class CudaDevice:
         self._processes: list[GpuProcess] = []
         self._retired: list[GpuProcess] = []  # dead, and read until the last reply is delivered
         self.launcher = launcher or Launcher(loop)
+        self._keeper: GpuProcess | None = None
+        self._folder = TemporaryDirectory(prefix="interlace-") if settings.private else None
         self._on_lost: Callable[[Lost], None] = lambda lost: None
         self._open = True
 
@@ -94,9 +101,11 @@ class CudaDevice:
         if not self._open:
             return
         self._open = False
-        for process in list(self._processes):
+        for process in [*self._processes, *([self._keeper] if self._keeper else [])]:
             process.link.close("the device is closed", kill=False)
         self.launcher.close()
+        if self._folder is not None:
+            self._folder.cleanup()
         self._settings.at_close()
 
     # -------------------------------------------------------------------------- one piece of work
@@ -154,6 +163,7 @@ class CudaDevice:
         if self._processes and not self._settings.private:
             return self._processes[0]
         settings = self._settings
+        lender = self._lender()
         arena = Arena.create(settings.arena_bytes)
         setup = GpuSetup(
             settings.uuid,
@@ -165,6 +175,7 @@ class CudaDevice:
             arena.number,
             settings.inputs,
             settings.patience_s,
+            lender,
         )
         process = GpuProcess(self._loop, setup, arena, settings, self._dead)
         self._arenas.add(arena)
@@ -176,9 +187,33 @@ class CudaDevice:
             raise
         return process
 
+    def _lender(self) -> str:
+        """The socket of the process that keeps weights for all others, which is started now.
+
+        Raises:
+            OSError: no file descriptor is left.
+        """
+        if self._folder is None:
+            return ""
+        path = f"{self._folder.name}/weights"
+        if self._keeper is None:
+            settings = self._settings
+            Path(path).unlink(missing_ok=True)
+            setup = KeeperSetup(
+                settings.uuid, settings.backend, settings.lanes, settings.opener, path
+            )
+            self._keeper = GpuProcess(self._loop, setup, None, settings, self._dead)
+            self._keeper.start(self.launcher.spawner(settings.environment(_WHOLE)))
+        return path
+
     # --------------------------------------------------------------------------------------- death
 
     def _dead(self, process: GpuProcess, cause: str) -> None:
+        if process is self._keeper:
+            self._keeper = None
+            self.launcher.wait_for_all()
+            self._take_along(cause)  # it takes the weights with it
+            return
         if process not in self._processes:
             return
         lost = [name for name in process.partitions if name not in process.releasing]
@@ -197,7 +232,8 @@ class CudaDevice:
 
         Their server takes no new ones before all are gone, so they are ended at once.
         """
-        for other in list(self._processes):
+        others = [*self._processes, *([self._keeper] if self._keeper else [])]
+        for other in others:
             other.fall(f"another process on {self.gpu.id} had a fault: {cause}")
 
     def _drop(self, process: GpuProcess) -> None:
@@ -209,6 +245,7 @@ class CudaDevice:
         if process.held:
             return
         self._retired.remove(process)
-        self._arenas.forget(process.arena.number)
-        process.arena.wipe()
-        process.arena.close()
+        if process.arena is not None:
+            self._arenas.forget(process.arena.number)
+            process.arena.wipe()
+            process.arena.close()

@@ -34,6 +34,7 @@ from interlace.device.cuda.worker.wire import (
     FromGpu,
     GpuAnswer,
     GpuSetup,
+    KeeperSetup,
     Noted,
     ReleaseLane,
     StageInputs,
@@ -54,15 +55,16 @@ class GpuProcess:
     """Translates work into frames and answers into ``Finished``.
 
     Batches of a partition are answered in one line, its other work in another, since loading goes
-    on beside serving. ``held`` are batches whose outputs lie in ``arena`` until they are freed.
+    on beside serving. ``held`` are batches whose outputs lie in ``arena`` until they are freed; a
+    process that keeps weights has none.
     ``partitions`` are those that were carved or are being carved.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        setup: GpuSetup,
-        arena: Arena,
+        setup: GpuSetup | KeeperSetup,
+        arena: Arena | None,
         settings: CudaSettings,
         on_dead: Callable[[GpuProcess, str], None],
     ) -> None:

@@ -8,19 +8,22 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
+from interlace.core.model import Model
+from interlace.device.cuda.completion.flags import Flags
 from interlace.device.cuda.completion.kinds import completions, usual
 from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.staging import InputRings
-from interlace.device.cuda.engine.stopwatch import graph_ms
+from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
 from interlace.device.cuda.memory.budget import Budget
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.registered import RegisteredArenas
-from interlace.device.cuda.partitions.lanes import Lanes
+from interlace.device.cuda.partitions.lanes import Lane, Lanes
+from interlace.device.cuda.worker.lending import Borrowed
 from interlace.device.cuda.worker.loader import Loader
 from interlace.device.cuda.worker.models import Models
 from interlace.device.cuda.worker.stager import Stager
-from interlace.device.cuda.worker.wire import GpuSetup
+from interlace.device.cuda.worker.wire import GpuSetup, KeeperSetup
 from interlace.shm.arena import Arena, ArenaMap
 
 #: Lanes of one process at most: two ladders of the largest GPU, and what plans add beside.
@@ -39,7 +42,7 @@ class Equipment:
         """
         self.note = note
         with ExitStack() as steps:
-            backend = _made(setup, steps)
+            backend = made_backend(setup.backend, setup.gpu, steps)
             driver = backend.driver
             self._mapped = MappedMemory(driver)
             steps.callback(self._mapped.close)
@@ -54,7 +57,9 @@ class Equipment:
             self.completions = completions(_kind(setup.completion), driver, LANES_MAX)
             steps.callback(self.completions.close)
             self.stager = self._stager(backend, steps)
-            self.models = Models(partial(LoadedModel, self._shop(setup, backend, note)))
+            borrowed = Borrowed(setup.lender, note)
+            shop = self._shop(setup, backend, borrowed)
+            self.models = Models(partial(LoadedModel, shop), borrowed.give_back)
             steps.callback(self.models.close)
             self.loader = Loader()
             steps.callback(self.loader.close)
@@ -76,17 +81,45 @@ class Equipment:
         steps.callback(rings.close)
         return Stager(rings, lane, self.completions)
 
-    def _shop(self, setup: GpuSetup, backend: Backend, note: Callable[[str], None]) -> Shop:
-        timed = not backend.torch_device.startswith("cpu")
-        return Shop(
+    def _shop(self, setup: GpuSetup, backend: Backend, borrowed: Borrowed) -> Shop:
+        shop = Shop(
             backend,
             self._mapped,
             Budget(backend.driver),
             lambda index: self.completions.flag(index).device,
-            note,
-            graph_ms if timed else None,
+            self.note,
+            stopwatch_of(backend),
             named(setup.opener),
         )
+        return shop._replace(lent=borrowed.lent) if setup.lender else shop
+
+
+def keepers_tools(
+    setup: KeeperSetup, note: Callable[[str], None], steps: ExitStack
+) -> tuple[Callable[[Model], LoadedModel], Lane]:
+    """What opens models in a process that serves nobody, and the lane that they are tried on.
+
+    Raises:
+        CudaError: the GPU or its driver refused.
+    """
+    backend = made_backend(setup.backend, setup.gpu, steps)
+    mapped = MappedMemory(backend.driver)
+    steps.callback(mapped.close)
+    lanes: Lanes = named(setup.lanes)(backend.driver)
+    steps.callback(lanes.close)
+    lane = lanes.carve("weights", 100)
+    flags = Flags(backend.driver, lane.index + 1)
+    steps.callback(flags.close)
+    shop = Shop(
+        backend,
+        mapped,
+        Budget(backend.driver),
+        lambda index: flags.mapped(index).device,
+        note,
+        stopwatch_of(backend),
+        named(setup.opener),
+    )
+    return partial(LoadedModel, shop), lane
 
 
 def named(path: str) -> Any:
@@ -95,11 +128,21 @@ def named(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def _made(setup: GpuSetup, steps: ExitStack) -> Backend:
-    backend: Backend = named(setup.backend)(setup.gpu)
+def made_backend(maker: str, gpu: str, steps: ExitStack) -> Backend:
+    """The backend that ``module:function`` makes; ``steps`` close it.
+
+    Raises:
+        CudaError: the GPU or its driver refused.
+    """
+    backend: Backend = named(maker)(gpu)
     steps.callback(backend.driver.close)
     steps.callback(backend.driver.unload_kernels, backend.kernels.module)
     return backend
+
+
+def stopwatch_of(backend: Backend) -> Stopwatch | None:
+    """How variants are timed; not at all where there is no GPU."""
+    return None if backend.torch_device.startswith("cpu") else graph_ms
 
 
 def _kind(name: str) -> Any:

@@ -10,15 +10,19 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.worker.equipment import Equipment
+from interlace.device.cuda.worker.equipment import Equipment, keepers_tools
+from interlace.device.cuda.worker.lending import Keeper
 from interlace.device.cuda.worker.wire import (
     Answered,
     FromGpu,
     GpuSetup,
+    KeeperSetup,
     Noted,
     ToGpu,
     decode_to_gpu,
@@ -27,6 +31,8 @@ from interlace.device.cuda.worker.words import told
 from interlace.device.cuda.worker.worker import Worker
 from interlace.device.wire import Failed, Ready
 from interlace.shm.frames import BlockingFrames
+
+Note = Callable[[str], None]
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
@@ -56,7 +62,7 @@ def main(descriptor: int, owner_pid: int, name: str) -> None:
 
 def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
     setup = frames.receive()
-    if not isinstance(setup, GpuSetup):
+    if setup is None:
         return 0
 
     def note(text: str) -> None:
@@ -64,6 +70,10 @@ def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
             frames.send(Noted(text))
 
     try:
+        if isinstance(setup, KeeperSetup):
+            return _keep(setup, frames, note)
+        if not isinstance(setup, GpuSetup):
+            raise ValueError(f"a {type(setup).__name__} frame is not expected here")
         equipment = Equipment(setup, note)
     except Exception as error:
         frames.send(Answered("", Failed(told("the GPU's process could not start", error))))
@@ -79,6 +89,15 @@ def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
     if worker.in_flight or not equipment.loader.idle:
         return 0  # nobody waits for it: the driver gives everything back when the process ends
     equipment.close()
+    return 0
+
+
+def _keep(setup: KeeperSetup, frames: BlockingFrames[FromGpu, ToGpu], note: Note) -> int:
+    with ExitStack() as steps:
+        keeper = Keeper(setup.path, frames.fileno(), *keepers_tools(setup, note, steps))
+        steps.callback(keeper.close)
+        frames.send(Answered("", Ready()))
+        keeper.serve()
     return 0
 
 

@@ -42,8 +42,12 @@ class Served(Protocol):
 class Models:
     """Who holds what. ``load`` and ``drop`` are jobs for the loader's thread, the rest is quick."""
 
-    def __init__(self, opened: Callable[[Model], Served]) -> None:
+    def __init__(
+        self, opened: Callable[[Model], Served], closed: Callable[[str], None] = lambda key: None
+    ) -> None:
+        """``closed`` gets the key of a model when nothing is left of it."""
         self._opened = opened
+        self._closed = closed
         self._served: dict[str, Served] = {}
         self._holders: dict[str, set[str]] = {}
         self._lock = threading.Lock()  # between two looks at who holds a model
@@ -90,20 +94,26 @@ class Models:
             self._holders.pop(key, None)
             served = self._served.pop(key, None)
         if served is not None:
-            served.close()
+            self._close(key, served)
 
     def close(self) -> None:
         """Let go of everything; nothing runs any more. Every step is tried."""
         served, self._served = self._served, {}
         with ExitStack() as steps:
-            for one in served.values():
-                steps.callback(one.close)
+            for key, one in served.items():
+                steps.callback(self._close, key, one)
 
     def _open(self, model: Model, lane: Lane, batches: Sequence[int]) -> Served:
         served = self._opened(model)
         try:
             served.prepare(lane, batches)
         except BaseException:
-            served.close()
+            self._close(model.key, served)
             raise
         return served
+
+    def _close(self, key: str, served: Served) -> None:
+        try:
+            served.close()
+        finally:
+            self._closed(key)

@@ -42,7 +42,20 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     arena: int  #: where outputs are published, made by the main process
     arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
     patience_s: float  #: how long a batch waits for output memory
-    sharing: str = ""  #: a socket path: processes of one GPU share weights through it
+    lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
+
+
+class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
+    """The first frame of a process that keeps weights and lends them through a socket at ``path``.
+
+    The rest as in ``GpuSetup``.
+    """
+
+    gpu: str
+    backend: str
+    lanes: str
+    opener: str
+    path: str
 
 
 class CarveLane(msgspec.Struct, array_like=True, tag=11, frozen=True):
@@ -86,7 +99,7 @@ class ForgetInputs(msgspec.Struct, array_like=True, tag=17, frozen=True):
     model: str
 
 
-ToGpu = GpuSetup | Asked | FreeBatches | ForgetInputs
+ToGpu = GpuSetup | KeeperSetup | Asked | FreeBatches | ForgetInputs
 
 # ---------------------------------------------------------------------------- GPU to main process
 
