@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,29 +19,31 @@ def question(heard: list[object], limit_s: float = 60.0, what: str = "work") -> 
     return Question(heard.append, limit_s, what)
 
 
-@given(st.lists(LINES, max_size=30), st.randoms(use_true_random=False))
+@given(asked=st.lists(LINES, max_size=30), chance=st.randoms(use_true_random=False))
 def test_each_answer_is_to_the_oldest_question_of_its_line(
-    asked: list[str], chance: object
+    asked: list[str], chance: Random
 ) -> None:
-    loop = asyncio.new_event_loop()
-    questions: Questions[int] = Questions(loop, lambda late: None)
-    heard: dict[str, list[object]] = {}
-    for number, line in enumerate(asked):
-        whole = heard.setdefault(line, [])
-        questions.add(
-            line, Question(lambda said, n=number, to=whole: to.append((n, said)), 60.0, "")
-        )
-    order = list(asked)
-    chance.shuffle(order)  # type: ignore[attr-defined]
-    for said, line in enumerate(order[: len(order) // 2]):
-        questions.answered(line).answer(said)
-    for left in questions.close():
-        left.answer(Failure("gone"))
-    for line, answers in heard.items():
-        assert [number for number, _ in answers] == [
-            n for n, one in enumerate(asked) if one == line
-        ]  # type: ignore[misc]
-    loop.close()
+    heard: dict[str, list[int]] = {line: [] for line in asked}
+
+    async def play() -> None:
+        questions: Questions[int] = Questions(asyncio.get_running_loop(), lambda late: None)
+        for number, line in enumerate(asked):
+            told = partial(_note, heard[line], number)
+            questions.add(line, Question(told, 60.0, "work"))
+        order = list(asked)
+        chance.shuffle(order)
+        for line in order[: len(order) // 2]:
+            questions.answered(line).answer(0)
+        for left in questions.close():
+            left.answer(Failure("gone"))
+
+    asyncio.run(play())
+    for line, numbers in heard.items():
+        assert numbers == [number for number, one in enumerate(asked) if one == line]
+
+
+def _note(numbers: list[int], number: int, said: object) -> None:
+    numbers.append(number)
 
 
 def test_the_first_question_that_takes_too_long_is_told_whatever_its_line() -> None:
