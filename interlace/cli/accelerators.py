@@ -49,6 +49,13 @@ class Devices:
         for device in self.all:
             device.forget(key)
 
+    def on_away(self, away: Callable[[str], None], back: Callable[[str], None]) -> None:
+        """Tell when one of several failed, and when it is back. A single one has no stand-in."""
+        for device in self.all if len(self.all) > 1 else ():
+            if isinstance(device, CudaDevice):
+                name = device.gpu.id
+                device.on_away(partial(away, name), partial(back, name))
+
     async def describe(self, model: Model) -> Description:
         """What a model says of itself, as ``Describer.describe``."""
         return await self._describe(model)

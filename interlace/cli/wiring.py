@@ -90,6 +90,7 @@ class Assembly:
             [Executions(self.table), *([self._log] if self._log else [])],
             scaling=NoScaling(say),
         )
+        self.devices.on_away(self.runtime.away, self.runtime.back)
         self.plane = DataPlane(self.runtime, self.table, self.arenas)
         self.registry = Registry()
         self.news = News(self._set_aside)

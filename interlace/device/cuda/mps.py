@@ -31,6 +31,7 @@ TRAITS: Final = frozenset(
         Trait.SHARED_WEIGHTS,
         Trait.GATHER_DMA,
         Trait.LIGHT_SYNC,
+        Trait.GRAPHS,
         Trait.OVERLAPPED_REORGANISATION,
     }
 )

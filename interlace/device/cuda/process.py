@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -24,6 +22,7 @@ from interlace.core.model import Model
 from interlace.core.request import Batch
 from interlace.device.base import Done
 from interlace.device.batches import batch_timing, request_outputs, run_frame
+from interlace.device.cuda.docket import Docket
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.worker.wire import (
     Answered,
@@ -48,6 +47,8 @@ from interlace.device.wire import Column, Failed, FreeBatches, Loaded, LoadModel
 from interlace.shm.arena import Arena
 
 _FREED_MAX: Final = 256
+
+Started = Callable[[Failure | None], None]
 _STAGE: Final = "+"  #: the line of inputs on their way
 
 
@@ -74,25 +75,25 @@ class GpuProcess:
         self.releasing: set[str] = set()
         self.ready = False
         self.broken = False  #: the GPU failed in it
+        self.docket = Docket()
         self._setup = setup
         self._settings = settings
+        self._on_started: Started = lambda failure: None
         self._freed: list[int] = []
         self._waiting: set[str] = set()  #: lines whose batch waits for output memory
         self._releases: list[Callable[[], None]] = []
-        self._open: Counter[str] = Counter()  #: questions by line
-        #: Lines to blame for its end, once that is known.
-        self._culprits: frozenset[str] | None = None
         speech = Speech(decode_from_gpu, self._heard)
         self.link: WorkerLink[ToGpu, FromGpu, GpuAnswer] = WorkerLink(
             loop, settings.gpu.id, speech, partial(on_dead, self)
         )
 
-    def start(self, launcher: Spawns) -> None:
-        """Have the process born.
+    def start(self, launcher: Spawns, on_started: Started) -> None:
+        """Have the process born; ``on_started`` hears of it.
 
         Raises:
             OSError: no file descriptor is left.
         """
+        self._on_started = on_started
         limit_s = self._settings.limits.carve_s
         question: Question[GpuAnswer] = Question(self._started, limit_s, "start")
         self.link.start(launcher, self._setup, question)
@@ -146,7 +147,7 @@ class GpuProcess:
 
     def fall(self, cause: str) -> None:
         """End it now, for something that it has no part in."""
-        self._culprits = frozenset()
+        self.docket.blame(())
         self.link.close(cause)
 
     def buried(self) -> None:
@@ -174,26 +175,9 @@ class GpuProcess:
         limit_s: float,
         what: str,
     ) -> bool:
-        line = asked.line
-
-        def heard(said: GpuAnswer | Failure) -> None:
-            failure = said if isinstance(said, Failure) else None
-            if failure is not None and failure.fatal:
-                said = self._judged(failure, asked)
-            self._open[line] -= 1
-            answer(said)
-
+        heard = self.docket.entered(asked, answer)
         question: Question[GpuAnswer] = Question(heard, limit_s, what)
-        self._open[line] += 1
-        return self.link.ask(asked, question, line)
-
-    def _judged(self, failure: Failure, asked: Asked) -> Failure:
-        """The end of the process as seen by what it was asked: its cause, or innocent of it."""
-        if self._culprits is None:
-            # Without a word of the process: whoever was alone in it.
-            lines = [line for line, count in self._open.items() if count > 0]
-            self._culprits = frozenset(lines) if len(lines) == 1 else frozenset()
-        return replace(failure, innocent=asked.line not in self._culprits)
+        return self.link.ask(asked, question, asked.line)
 
     # ----------------------------------------------------------------------------------- answers
 
@@ -203,7 +187,7 @@ class GpuProcess:
                 return line, answer
             case Broken(detail=detail, lines=lines):
                 self.broken = True
-                self._culprits = frozenset(lines) if len(lines) == 1 else frozenset()
+                self.docket.blame(lines)
                 self.link.kill(detail)
             case Noted(text=text):
                 self._settings.say(f"{self._settings.gpu.id}: {text}")
@@ -219,6 +203,7 @@ class GpuProcess:
         self.ready = failure is None
         if failure is not None and not failure.fatal:
             self.link.close(failure.detail)
+        self._on_started(failure)
 
     def _carved(self, work: Carve, done: Done, answer: GpuAnswer | Failure) -> None:
         failure = _failure(answer)

@@ -22,6 +22,7 @@ TRAITS: Final = frozenset(
         Trait.INPUT_POOL,
         Trait.GATHER_DMA,
         Trait.LIGHT_SYNC,
+        Trait.GRAPHS,
         Trait.OVERLAPPED_REORGANISATION,
     }
 )

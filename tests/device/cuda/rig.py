@@ -52,20 +52,26 @@ def cuda_rig(mechanism: str, warm: bool = True, **changes: object) -> Rig:
     Its processes are forked if ``warm``, else started as they are in service.
     """
 
-    def make(rig: Rig) -> CudaDevice:
-        values: dict[str, object] = {
-            "backend": CLIENT if mechanism == "mps" else BACKEND,
-            "opener": models.OPENER,
-            "completion": "blocking",  # its threads sleep: these tests share few cores
-            "inputs": (rig.arena.number,),
-            "arena_bytes": 1 << 24,
-            **changes,
-        }
-        chosen = replace(MECHANISMS[mechanism](), **values)  # type: ignore[arg-type]
-        launcher = WarmLauncher(rig.loop) if warm else None
-        return CudaDevice(rig.loop, rig.arenas, chosen, launcher)
+    return Rig(lambda rig: device_on(rig, mechanism, "gpu0", warm, **changes))
 
-    return Rig(make)
+
+def device_on(
+    rig: Rig, mechanism: str, name: str, warm: bool = True, **changes: object
+) -> CudaDevice:
+    """A device on the loop and the arena of a rig."""
+    plain = MECHANISMS[mechanism]()
+    values: dict[str, object] = {
+        "gpu": replace(plain.gpu, id=name),
+        "backend": CLIENT if mechanism == "mps" else BACKEND,
+        "opener": models.OPENER,
+        "completion": "blocking",  # its threads sleep: these tests share few cores
+        "inputs": (rig.arena.number,),
+        "arena_bytes": 1 << 24,
+        **changes,
+    }
+    chosen = replace(plain, **values)  # type: ignore[arg-type]
+    launcher = WarmLauncher(rig.loop) if warm else None
+    return CudaDevice(rig.loop, rig.arenas, chosen, launcher)
 
 
 class CudaStand:

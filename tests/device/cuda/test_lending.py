@@ -38,7 +38,7 @@ def rig(told: Told) -> Iterator[Rig]:
 
 def keeper(rig: Rig) -> int:
     """Process id of the one that was started first."""
-    pid: int = rig.device.launcher.begun[0].pid
+    pid: int = rig.device.processes.launcher.begun[0].pid
     return pid
 
 

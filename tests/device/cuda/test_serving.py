@@ -181,4 +181,4 @@ def test_a_process_gives_everything_back(make_rig: MakeRig, mechanism: str) -> N
     rig.free(rig.run(rig.floats(DOUBLE, ROW)))
     rig.device.close()
     # The fake driver ends its process with an error if anything is left over or was misused.
-    assert {process.wait() for process in rig.device.launcher.begun} == {0}
+    assert {process.wait() for process in rig.device.processes.launcher.begun} == {0}

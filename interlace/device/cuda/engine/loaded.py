@@ -13,7 +13,7 @@ from interlace.core.model import Model
 from interlace.core.tensor import Signature
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.backend import Backend, on_stream
-from interlace.device.cuda.engine.buckets import choose_buckets
+from interlace.perf.buckets import choose_buckets
 from interlace.device.cuda.engine.choosing import Chooser, borrow, place
 from interlace.device.cuda.engine.opening import OpenTorch, open_portable
 from interlace.device.cuda.engine.precision import Figure, first_line, is_sticky

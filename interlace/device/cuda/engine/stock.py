@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from interlace.device.cuda.engine.backend import on_stream
-from interlace.device.cuda.engine.buckets import bucket_for
+from interlace.perf.buckets import bucket_for
 from interlace.device.cuda.engine.eager import EagerProgram, output_slots
 from interlace.device.cuda.engine.opening import Portable
 from interlace.device.cuda.engine.program import (
