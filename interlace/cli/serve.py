@@ -76,8 +76,7 @@ def serve(
     Examples:
       interlace serve models/
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
-      interlace serve models/ --cores 0-3 --system gpulet
-      interlace serve models/ --device mps
+      interlace serve models/ --device mps --system gpulet
       interlace serve models/ --plan plan.json
       interlace serve models/ --log events.log        # for interlace replay
     """
