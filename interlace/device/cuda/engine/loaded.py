@@ -13,7 +13,6 @@ from interlace.core.model import Model
 from interlace.core.tensor import Signature
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.backend import Backend, on_stream
-from interlace.perf.buckets import choose_buckets
 from interlace.device.cuda.engine.choosing import Chooser, borrow, place
 from interlace.device.cuda.engine.opening import OpenTorch, open_portable
 from interlace.device.cuda.engine.precision import Figure, first_line, is_sticky
@@ -30,6 +29,7 @@ from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.partitions.lanes import Lane
 from interlace.device.formats import open_torch
 from interlace.device.formats.memory import release_free_memory
+from interlace.perf.buckets import choose_buckets
 
 _WARM_RUNS: Final = 3  #: TorchScript profiles twice and compiles on the third
 

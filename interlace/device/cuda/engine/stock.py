@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from typing import Final
 
 from interlace.device.cuda.engine.backend import on_stream
-from interlace.perf.buckets import bucket_for
 from interlace.device.cuda.engine.eager import EagerProgram, output_slots
 from interlace.device.cuda.engine.opening import Portable
 from interlace.device.cuda.engine.program import (
@@ -20,6 +19,7 @@ from interlace.device.cuda.engine.program import (
     input_slots,
 )
 from interlace.device.cuda.engine.samples import most_rows, sample_inputs
+from interlace.perf.buckets import bucket_for
 
 #: Shapes that run eagerly and are remembered on a lane; the oldest is forgotten.
 _EAGER_MAX: Final = 64
