@@ -22,7 +22,7 @@ from bench.gpu.devices import lacking, maker
 from bench.gpu.flowing import flow
 from bench.gpu.lanes import middle, quantile
 from bench.gpu.opened import stand
-from bench.gpu.rows import Row, failed, judged, seen, skipped
+from bench.gpu.rows import Row, failed, judged, law, seen, skipped
 from interlace.core.hardware import Fleet
 from interlace.core.messages import Carve, Deployed, Deployment, Load, Planned, Release, Solve
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -88,7 +88,7 @@ def told(kind: str, found: Changes) -> Iterator[Row]:
     yield seen(
         f"from plan to standing ({kind})", f"{middle(found.took_ms):.1f} ms", took_ms=found.took_ms
     )
-    yield judged(
+    yield law(
         f"requests lost ({kind})", "none", f"{found.lost} of {found.sent}", not found.lost,
         sent=found.sent, lost=found.lost,
     )  # fmt: skip

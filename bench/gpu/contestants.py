@@ -34,7 +34,7 @@ class Contestant:
 
 
 #: Of one device together: starting one takes seconds. The papers' schedulers get green contexts,
-#: under which their plans change at once; one of them keeps the percentages of MPS.
+#: under which their plans change at once.
 CONTESTANTS: Final = (
     Contestant("interlace", "green", "interlace"),
     Contestant("temporal", "green", "temporal"),
@@ -42,7 +42,14 @@ CONTESTANTS: Final = (
     Contestant("D-STACK", "green", "dstack"),
     Contestant("E-Ebird", "green", "e2bird"),
     Contestant("streams", "streams", "tfserving-nowait", apart=True),
-    Contestant("MPS percentages", "mps", "gslice"),
+)
+
+#: The same on percentages of MPS, as they were published: a process for each partition.
+ON_MPS: Final = (
+    Contestant("GSLICE", "mps", "gslice"),
+    Contestant("gpulet", "mps", "gpulet"),
+    Contestant("D-STACK", "mps", "dstack"),
+    Contestant("E-Ebird", "mps", "e2bird"),
 )
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from bench.gpu.bench import Bench
 from bench.gpu.devices import KINDS, board, lacking
-from bench.gpu.rows import Row, attempt, failed, judged, skipped
+from bench.gpu.rows import Row, attempt, failed, law, skipped
 from interlace.device.cuda.mps import MpsControl
 
 _AT_ONCE: Final = 12
@@ -107,6 +107,8 @@ def tests() -> dict[str, Test]:
 
 def held(what: str, make: Callable[[Path], Any], test: Test) -> Iterable[Row]:
     """Whether one test of the contract holds on a fresh stand."""
+    import pytest
+
     from tests.contracts.stands import QUICK, SLOW
 
     with TemporaryDirectory(prefix="interlace-contract-") as folder:
@@ -115,10 +117,12 @@ def held(what: str, make: Callable[[Path], Any], test: Test) -> Iterable[Row]:
             for known in (QUICK, SLOW):
                 stand.device.register(known)
             test(stand)
-        except AssertionError as error:
-            yield judged(what, "holds", f"does not hold: {error}"[:300], False)
+        except pytest.skip.Exception as why:
+            yield skipped(what, str(why))
+        except (AssertionError, pytest.fail.Exception) as error:
+            yield law(what, "holds", f"does not hold: {error}"[:300], False)
         else:
-            yield judged(what, "holds", "holds", True)
+            yield law(what, "holds", "holds", True)
         finally:
             stand.close()
 

@@ -21,8 +21,18 @@ from interlace.perf.latency import surface
 
 #: Shares to measure, next to which the device has legal ones; what lies between is interpolated.
 _SHARES_PCT: Final = (12, 24, 36, 48, 72, 100)
-_SETTINGS: Final = Settings(samples=60, warm_ups=2, budget_s=0.05, factor=4, retakes=1)
+_REAL_SETTINGS: Final = Settings(samples=60, warm_ups=2, budget_s=0.05, factor=4, retakes=1)
 _DRY_SETTINGS: Final = Settings(samples=3, samples_min=2, warm_ups=1, budget_s=0.01, retakes=0)
+
+
+def settings_of(bench: Bench) -> Settings:
+    """How thoroughly latencies are measured."""
+    return bench.size(_REAL_SETTINGS, _DRY_SETTINGS)
+
+
+def store_of(bench: Bench) -> ProfileStore:
+    """Where profiles are kept: a folder for each kind of GPU, as the package has them."""
+    return ProfileStore(bench.out / "profiles", print)
 
 
 def rows(bench: Bench) -> Iterator[Row]:
@@ -38,8 +48,7 @@ async def _profiles(bench: Bench) -> AsyncIterator[Row]:
     legal = green_gpu(board(bench), "gpu0").shares_pct
     wanted = bench.size(_SHARES_PCT, (48, 100))
     shares = tuple(sorted({min(legal, key=lambda one: abs(one - w)) for w in wanted}))
-    settings = bench.size(_SETTINGS, _DRY_SETTINGS)
-    store = ProfileStore(bench.out / "profiles", print)
+    settings, store = settings_of(bench), store_of(bench)
     async with stand(bench, maker(bench, "green", shares)) as opened:
         models = opened.models()
         async for measured in profile_all(opened.rig, models, settings):

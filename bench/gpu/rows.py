@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -23,13 +23,22 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One question and its answer. ``figures`` are the numbers behind the words, units in names."""
+    """One question and its answer. ``figures`` are the numbers behind the words, units in names.
+
+    A ``binding`` row tells of a law, not of a figure: it must hold without a GPU, too.
+    """
 
     what: str
     expected: str
     found: str
     verdict: Verdict
     figures: Mapping[str, Any] = field(default_factory=dict)
+    binding: bool = False
+
+    @property
+    def broken(self) -> bool:
+        """Whether a run that has this row has failed."""
+        return self.verdict is Verdict.FAILED or (self.binding and self.verdict is Verdict.OTHER)
 
     def plain(self) -> dict[str, Any]:
         """The row as JSON has it."""
@@ -37,9 +46,11 @@ class Row:
 
     def dry(self) -> Row:
         """The row as it counts without a GPU: that it ran is all that it says, so that no figure
-        of a dry run is ever taken for one of a GPU."""
+        of a dry run is ever taken for one of a GPU. A law that does not hold is an error."""
         if self.verdict in (Verdict.FAILED, Verdict.SKIPPED):
             return self
+        if self.broken:
+            return Row(self.what, self.expected, self.found, Verdict.FAILED)
         return Row(self.what, "", "ran", Verdict.DRY)
 
 
@@ -55,6 +66,7 @@ def row_of(plain: Mapping[str, Any]) -> Row:
         plain["found"],
         Verdict(plain["verdict"]),
         plain.get("figures", {}),
+        plain.get("binding", False),
     )
 
 
@@ -66,6 +78,11 @@ def seen(what: str, found: str, **figures: Any) -> Row:
 def judged(what: str, expected: str, found: str, holds: bool, **figures: Any) -> Row:
     """An expectation, and whether it holds."""
     return Row(what, expected, found, Verdict.AS_EXPECTED if holds else Verdict.OTHER, figures)
+
+
+def law(what: str, expected: str, found: str, holds: bool, **figures: Any) -> Row:
+    """What must hold on any GPU, and without one: if it does not, the run has failed."""
+    return replace(judged(what, expected, found, holds, **figures), binding=True)
 
 
 def skipped(what: str, why: str) -> Row:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.gpu.child import ENVIRONMENT, Children, Errand
-from bench.gpu.parts import MOST_S, PARTS, Part, chosen
+from bench.gpu.parts import MOST_S, PARTS, START_S, Part, chosen, granted_s
 from bench.gpu.rows import Row, Verdict, as_json, row_of
 from bench.gpu.show import Screen
 
@@ -51,15 +51,17 @@ def kept(out: Path, part: Part, dry: bool) -> Found | None:
     return Found(part, rows, float(plain["seconds"]), True)
 
 
-def run_part(children: Children, part: Part, out: Path, dry: bool, screen: Screen) -> Found:
-    """Run one part, show its rows as they come, and keep them."""
+def run_part(
+    children: Children, part: Part, seconds: float, out: Path, dry: bool, screen: Screen
+) -> Found:
+    """Run one part for so many seconds at most, show its rows as they come, and keep them."""
     errand = Errand(
         part.entry,
         FAKE if dry else BACKEND,
         dry,
         out,
         out / f"{part.name}.log",
-        part.seconds * (_DRY_PATIENCE if dry else 1),
+        seconds * (_DRY_PATIENCE if dry else 1),
         {**ENVIRONMENT, **part.environment},
     )
     began_s, began = time.monotonic(), datetime.now(UTC)
@@ -67,9 +69,9 @@ def run_part(children: Children, part: Part, out: Path, dry: bool, screen: Scree
     for row in children.rows(errand):
         rows.append(row)
         screen.row(row)
-    seconds = round(time.monotonic() - began_s, 2)
+    took_s = round(time.monotonic() - began_s, 2)
     broken = any(r.verdict is Verdict.FAILED and r.what.startswith("the part") for r in rows)
-    found = Found(part, rows, seconds, finished=not broken)
+    found = Found(part, rows, took_s, finished=not broken)
     (out / f"{part.name}.json").write_text(as_json(_plain(found, dry, began)))
     return found
 
@@ -88,18 +90,30 @@ def _plain(found: Found, dry: bool, began: datetime) -> dict[str, Any]:
     }
 
 
-def run(parts: Sequence[Part], out: Path, dry: bool, resume: bool, screen: Screen) -> list[Found]:
-    """The parts in order; those that finished before are read instead, if that is asked for."""
+def run(
+    parts: Sequence[Part],
+    out: Path,
+    dry: bool,
+    resume: bool,
+    screen: Screen,
+    most_s: float = MOST_S,
+) -> list[Found]:
+    """The parts in order; those that finished before are read instead, if that is asked for.
+
+    What a part leaves of its seconds is there for those that follow, ``most_s`` in all.
+    """
     out.mkdir(parents=True, exist_ok=True)
+    end_s = time.monotonic() + most_s - START_S
     children = Children()
     results: list[Found] = []
-    for part in parts:
-        screen.part(part)
+    for place, part in enumerate(parts):
+        seconds = granted_s(part, parts[place + 1 :], end_s - time.monotonic())
+        screen.part(part, seconds)
         before = kept(out, part, dry) if resume else None
         if before is not None:
             for row in before.rows:
                 screen.row(row)
-        found = before or run_part(children, part, out, dry, screen)
+        found = before or run_part(children, part, seconds, out, dry, screen)
         screen.ended(found.seconds, resumed=before is not None)
         results.append(found)
     (out / "summary.json").write_text(as_json(_summary(results, dry)))
@@ -130,7 +144,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/gpu-check",
         description=__doc__,
-        epilog=f"parts, and how long each may take ({MOST_S:g} s in all at most):\n{about}",
+        epilog=f"parts, and what each can count on ({MOST_S:g} s in all at most):\n{about}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="parts or groups")
@@ -153,10 +167,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     parts = [replace(part, seconds=asked.patience * part.seconds) for part in found]
     screen = Screen(asked.dry_run)
-    results = run(parts, asked.out, asked.dry_run, asked.resume, screen)
+    most_s = asked.patience * MOST_S
+    results = run(parts, asked.out, asked.dry_run, asked.resume, screen, most_s)
     screen.summary([(one.part, one.rows, one.seconds) for one in results], asked.out)
-    broken = any(row.verdict is Verdict.FAILED for one in results for row in one.rows)
-    return 1 if broken else 0
+    return 1 if any(row.broken for one in results for row in one.rows) else 0
 
 
 if __name__ == "__main__":

@@ -36,9 +36,9 @@ class Screen:
 
             self._rich = Console(highlight=False, soft_wrap=True)
 
-    def part(self, part: Part) -> None:
-        """A part begins."""
-        self._line(f"\n{part.name}: {part.tells} (at most {part.seconds:g} s)", "bold")
+    def part(self, part: Part, seconds: float) -> None:
+        """A part begins that is ended after ``seconds``."""
+        self._line(f"\n{part.name}: {part.tells} (at most {seconds:.0f} s)", "bold")
 
     def row(self, row: Row) -> None:
         """One finding."""

@@ -13,11 +13,24 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench.gpu.bench import Bench
 from bench.gpu.child import Children, Errand
-from bench.gpu.parts import MOST_S, PARTS, Part, chosen
-from bench.gpu.rows import Row, Verdict, as_json, attempt, failed, judged, row_of, seen, skipped
+from bench.gpu.parts import MOST_S, PARTS, START_S, Part, chosen, granted_s
+from bench.gpu.rows import (
+    Row,
+    Verdict,
+    as_json,
+    attempt,
+    failed,
+    judged,
+    law,
+    row_of,
+    seen,
+    skipped,
+)
 from bench.gpu.run import main, run
 from bench.gpu.show import Screen
 
@@ -29,10 +42,35 @@ FORBIDDEN = (
 )  # fmt: skip
 
 
+#: What a test of a few seconds walks without a GPU, one process a part. The others start devices:
+#: test_gpu_comparisons.py walks what they do in one process, `scripts/gpu-check --dry-run` all.
+CHEAP = (*(part.name for part in PARTS if part.group == "checks"), "mechanisms")
+COSTLY = (
+    "contracts", "profiles", "power", "layers", "pressure", "coruns", "goodput", "goodput-mps",
+    "changing", "sharing", "ebird", "twin",
+)  # fmt: skip
+
+
 def test_all_parts_end_before_nine_minutes() -> None:
-    start_s = 5.0  # of the process that the others are forked from
-    assert sum(part.seconds for part in PARTS) + start_s <= MOST_S
+    assert sum(part.seconds for part in PARTS) + START_S <= MOST_S
     assert len({part.name for part in PARTS}) == len(PARTS)
+
+
+@given(
+    st.lists(st.floats(1, 60), min_size=1, max_size=8),
+    st.lists(st.floats(0, 2), min_size=8, max_size=8),
+)
+def test_time_that_is_left_goes_to_those_who_follow_and_nobody_loses_any(
+    seconds: list[float], parts_used: list[float]
+) -> None:
+    parts = [Part(str(place), "g", each, "", "") for place, each in enumerate(seconds)]
+    left_s = sum(seconds)
+    for place, (one, used) in enumerate(zip(parts, parts_used, strict=False)):
+        granted = granted_s(one, parts[place + 1 :], left_s)
+        assert one.seconds <= granted <= 2 * one.seconds
+        left_s -= min(1.0, used) * granted
+        assert left_s >= sum(each.seconds for each in parts[place + 1 :]) - 1e-6
+    assert granted_s(parts[0], (), 1e9) == 2 * parts[0].seconds
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
@@ -77,6 +115,30 @@ def test_no_figure_leaves_a_dry_run() -> None:
     assert (dry.found, dry.figures, dry.verdict) == ("ran", {}, Verdict.DRY)
     assert skipped("a", "b").dry().verdict is Verdict.SKIPPED
     assert failed("a", "b").dry().verdict is Verdict.FAILED
+
+
+def test_a_law_must_hold_without_a_gpu_too_and_an_expectation_need_not() -> None:
+    assert law("a", "so", "so", True, ms=1.0).dry().verdict is Verdict.DRY
+    assert law("a", "so", "not so", False).dry() == Row("a", "so", "not so", Verdict.FAILED)
+    assert judged("a", "so", "not so", False).dry().verdict is Verdict.DRY
+    assert law("a", "so", "not so", False).broken
+    assert not judged("a", "so", "not so", False).broken
+    again = row_of(json.loads(as_json(law("a", "so", "not so", False).plain())))
+    assert again.binding
+
+
+def lawless(bench: Bench) -> Iterator[Row]:
+    yield law("contract", "holds", "does not hold", False)
+
+
+@pytest.mark.parametrize("dry", [["--dry-run"], []])
+def test_a_contract_that_does_not_hold_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dry: list[str]
+) -> None:
+    monkeypatch.setattr("bench.gpu.run.chosen", lambda names: [part("lawless")])
+    assert main([*dry, "--out", str(tmp_path)]) == 1
+    kept = json.loads((tmp_path / "lawless.json").read_text())
+    assert kept["rows"][0]["found"] == "does not hold"
 
 
 def test_a_broken_question_is_a_row_and_keeps_what_came_before() -> None:
@@ -187,17 +249,19 @@ print("done")
     assert said.stdout.strip() == "done", said.stderr
 
 
-def test_a_dry_run_walks_parts_and_tells_them_plainly(
+def test_a_dry_run_walks_every_part_that_starts_no_device_and_tells_them_plainly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert sorted((*CHEAP, *COSTLY)) == sorted(part.name for part in PARTS)
     monkeypatch.setattr("bench.gpu.show.find_spec", lambda name: None)  # no rich
-    assert main(["--dry-run", "--only", "split", "counters", "--out", str(tmp_path)]) == 0
+    assert main(["--dry-run", "--only", *CHEAP, "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "SMs of both sides: ran" in said
     assert "no figure above says anything of" in said
-    kept = json.loads((tmp_path / "split.json").read_text())
-    assert kept["dry"] and kept["finished"]
-    assert not any(row["figures"] for row in kept["rows"])
+    for name in CHEAP:
+        kept = json.loads((tmp_path / f"{name}.json").read_text())
+        assert kept["dry"] and kept["finished"] and kept["rows"], name
+        assert not any(row["figures"] for row in kept["rows"])
 
 
 def test_the_script_starts_and_knows_its_parts() -> None:

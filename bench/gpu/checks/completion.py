@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bench.gpu.bench import Bench
 from bench.gpu.checks import layers
@@ -19,13 +19,15 @@ from interlace.device.cuda.completion.kinds import KINDS, Kind, completions
 from interlace.device.cuda.engine.backend import Backend
 
 _LIMIT_S = 2.0
+_WARM = 5
 
 
 class Known(NamedTuple):
-    """Times from launch to known, and the process's CPU time for one, in ms."""
+    """Times from launch to known, the process's CPU time for one, the GPU's own, in ms."""
 
     took_ms: list[float]
     cpu_ms: float
+    gpu_ms: float
 
 
 def rows(bench: Bench) -> Iterator[Row]:
@@ -47,7 +49,33 @@ def compared(bench: Bench, backend: Backend, kinds: Sequence[Kind]) -> Iterable[
 def _way(
     bench: Bench, backend: Backend, lane: Lane, body: layers.Body, kind: Kind
 ) -> Iterable[Row]:
-    driver, count = backend.driver, bench.size(300, 3)
+    for name, busy in (("quiet", 0), ("beside a busy Python thread", 1)):
+        known = timed(bench, backend, lane, body, kind, bench.size(300, 3), busy)
+        delays_us = [(ms - known.gpu_ms) * 1000.0 for ms in known.took_ms]
+        p50, p99 = quantile(delays_us, 0.5), quantile(delays_us, 0.99)
+        yield seen(
+            f"{kind}, {name}: known after the end",
+            f"p50 {p50:.0f} us, p99 {p99:.0f} us; CPU {known.cpu_ms * 1000.0:.0f} us",
+            p50_us=p50, p99_us=p99, cpu_us=known.cpu_ms * 1000.0, gpu_ms=known.gpu_ms, way=kind,
+        )  # fmt: skip
+
+
+def timed(
+    bench: Bench,
+    backend: Backend,
+    lane: Lane,
+    body: layers.Body,
+    kind: Kind,
+    count: int,
+    busy: int = 0,
+) -> Known:
+    """A body that ends with our signal, ``count`` times, its end learnt in one way.
+
+    Raises:
+        ImportError: this way needs numba.
+        TimeoutError: an end was not told.
+    """
+    driver = backend.driver
     with ExitStack() as stack:
         ways = completions(kind, driver, 1)
         stack.callback(ways.close)
@@ -64,25 +92,20 @@ def _way(
         graph = stack.enter_context(captured(backend, lane.stream, signalled))
         launch = partial(driver.launch_graph, graph, lane.stream)
         own_ms = middle(times_ms(driver, lane.stream, launch, bench.size(30, 2)))
-        for name, busy in (("quiet", 0), ("beside a busy Python thread", 1)):
-            with _busy(busy):
-                known = _known(ways, lane, number, launch, count)
-            delays_us = [(ms - own_ms) * 1000.0 for ms in known.took_ms]
-            p50, p99 = quantile(delays_us, 0.5), quantile(delays_us, 0.99)
-            yield seen(
-                f"{kind}, {name}: known after the end",
-                f"p50 {p50:.0f} us, p99 {p99:.0f} us; CPU {known.cpu_ms * 1000.0:.0f} us",
-                p50_us=p50, p99_us=p99, cpu_us=known.cpu_ms * 1000.0, gpu_ms=own_ms, way=kind,
-            )  # fmt: skip
+        with _busy(busy):
+            took_ms, cpu_ms = _known(ways, lane, number, launch, count)
+    return Known(took_ms, cpu_ms, own_ms)
 
 
 def _known(
-    ways: Completions, lane: Lane, number: Sequence[int], launch: Callable[[], object], count: int
-) -> Known:
+    ways: Completions, lane: Lane, number: Any, launch: Callable[[], object], count: int
+) -> tuple[list[float], float]:
     took_ms: list[float] = []
-    began_cpu_s = time.process_time()
-    for _ in range(count):
-        number[0] += 1  # type: ignore[index]
+    for place in range(_WARM + count):
+        if place == _WARM:
+            took_ms.clear()
+            began_cpu_s = time.process_time()
+        number[0] += 1
         began_s = time.perf_counter()
         launch()
         ways.submitted(0, number[0], lane.stream)
@@ -92,7 +115,7 @@ def _known(
                 ways.check()
                 raise TimeoutError(f"the end was not told within {_LIMIT_S:g} s")
         took_ms.append((time.perf_counter() - began_s) * 1000.0)
-    return Known(took_ms, (time.process_time() - began_cpu_s) * 1000.0 / count)
+    return took_ms, (time.process_time() - began_cpu_s) * 1000.0 / count
 
 
 @contextmanager
