@@ -46,7 +46,7 @@ def packaged(kind: str, folder: Path = FOLDER) -> dict[str, Profile]:
 
 def packaged_kinds(folder: Path = FOLDER) -> tuple[str, ...]:
     """The kinds, as the driver's folders are called, that there are profiles of."""
-    return tuple(sorted(path.parent.name for path in folder.glob(f"*/{_FILES}")))
+    return tuple(sorted({path.parent.name for path in folder.glob(f"*/{_FILES}")}))
 
 
 def _read(path: Path, kind: str) -> tuple[str, Profile]:

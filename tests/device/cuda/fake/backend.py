@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from interlace.device.cuda.engine.backend import Backend
-
 from interlace.device.cuda.driver.kernels import load_kernels
+from interlace.device.cuda.engine.backend import Backend
 from tests.device.cuda.fake.capture import FakeCapturer
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
