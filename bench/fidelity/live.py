@@ -37,10 +37,12 @@ async def play(
     """
     recorder = Recorder()
     run = _Live(stand, replace(system, planner=Pinned(plan)), recorder)
-    await run.deploy(demand, profiles)
-    start_ms = stand.clock.now_ms() + 50.0
-    await run.send(arrivals, {one.model: one.slo_ms for one in demand}, start_ms)
-    await run.retire()
+    try:
+        await run.deploy(demand, profiles)
+        start_ms = stand.clock.now_ms() + 50.0
+        await run.send(arrivals, {one.model: one.slo_ms for one in demand}, start_ms)
+    finally:
+        await run.retire()
     gpu = stand.device.gpu.id
     return recorder.record(start_ms, start_ms + arrivals.seconds * 1000.0, [gpu])
 

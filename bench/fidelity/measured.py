@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.fidelity.stand import Opened, Stand
+from interlace.core.hardware import Gpu
 from interlace.core.messages import Carve, Load, Release
 from interlace.core.profile import Profile
 from interlace.core.request import Batch
+from interlace.measure.corun import company
 from interlace.measure.sweep import Settings
 from interlace.perf.interference import Runner
 
 _TIMEOUT_S: Final = 60.0
-_SHARE_PCT: Final = 50
 #: Pairs are measured in so many rounds: in any one of them the machine may have other guests.
 _ROUNDS: Final = 3
 #: Sizes of the batches that pairs are measured with, in turn.
@@ -29,7 +30,7 @@ Samples = Mapping[int, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Slowdown of a model beside another, each on its half of the cores: an ``Interference``."""
+    """Slowdown of a model beside another, each on its half of the device: an ``Interference``."""
 
     factors: Mapping[tuple[str, str], float]
 
@@ -50,6 +51,11 @@ async def measure(stand: Stand, settings: Settings, seconds: float = 0.6) -> Mea
     """Every model alone, then every pair side by side for ``seconds`` in each round."""
     profiles = await stand.profiles(settings)
     await stand.rig.close()
+    return Measured(profiles, await slowdowns(stand, seconds))
+
+
+async def slowdowns(stand: Stand, seconds: float) -> Pairs:
+    """Every pair of models side by side, each on half the device."""
     seen: dict[tuple[str, str], list[float]] = {}
     models = list(stand.opened)
     async with halves(stand) as names:
@@ -59,17 +65,23 @@ async def measure(stand: Stand, settings: Settings, seconds: float = 0.6) -> Mea
                     pair = await _side_by_side(stand, names, (one, other), seconds)
                     seen.setdefault((one, other), []).append(pair[0])
                     seen.setdefault((other, one), []).append(pair[1])
-    factors = {pair: statistics.median(found) for pair, found in seen.items()}
-    return Measured(profiles, Pairs(factors))
+    return Pairs({pair: statistics.median(found) for pair, found in seen.items()})
+
+
+def half_pct(gpu: Gpu) -> int:
+    """The largest share of which two stand side by side."""
+    share_pct = company(gpu, 2)
+    assert share_pct is not None, f"{gpu.id} cannot be parted"
+    return share_pct
 
 
 @asynccontextmanager
 async def halves(stand: Stand) -> AsyncIterator[tuple[str, str]]:
-    """Two partitions of half the cores each, with every model loaded."""
+    """Two partitions of half the device each, with every model loaded."""
     names = ("left", "right")
-    gpu = stand.device.gpu.id
+    gpu, share_pct = stand.device.gpu.id, half_pct(stand.device.gpu)
     for name in names:
-        await stand.rig.do(Carve(gpu, name, _SHARE_PCT), _TIMEOUT_S)
+        await stand.rig.do(Carve(gpu, name, share_pct), _TIMEOUT_S)
         for key in stand.opened:
             await stand.rig.do(Load(gpu, name, key), _TIMEOUT_S)
     try:
@@ -84,15 +96,16 @@ async def sampled(
 ) -> Mapping[str, Samples]:
     """Executions of the models in turn, a few sizes each, for so long."""
     end_ms = stand.clock.now_ms() + seconds * 1000.0
-    taken_ms = {one.model.key: {rows: list[float]() for rows in _ROWS} for one in models}
-    while stand.clock.now_ms() < end_ms or not taken_ms[models[-1].model.key][_ROWS[-1]]:
-        for rows in _ROWS:
+    taken_ms: dict[str, dict[int, list[float]]] = {one.model.key: {} for one in models}
+    while stand.clock.now_ms() < end_ms or not taken_ms[models[-1].model.key]:
+        for wanted in _ROWS:
             for one in models:
+                rows = min(wanted, max(1, one.model.signature.max_batch))
                 number = stand.rig.next_id()
                 requests = tuple(one.request(number + i, 0.0, 1e9) for i in range(rows))
                 batch = Batch(number, one.model.key, requests, rows)
                 took_ms = (await stand.rig.run(name, batch, _TIMEOUT_S)).took_ms
-                taken_ms[one.model.key][rows].append(took_ms)
+                taken_ms[one.model.key].setdefault(rows, []).append(took_ms)
     return taken_ms
 
 

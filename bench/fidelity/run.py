@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from bench.fidelity.gaps import figures, gap
 from bench.fidelity.live import play
-from bench.fidelity.measured import Measured, measure
+from bench.fidelity.measured import Measured, half_pct, measure
 from bench.fidelity.stand import Stand
 from bench.fidelity.truth import at_the_moment, busy, simulated_device
 from bench.fidelity.twin import sent, twin
@@ -107,7 +107,7 @@ async def _take(stand: Stand, measured: Measured, case: Case, seconds: float) ->
         plan,
         asked,
         measured.profiles,
-        at_the_moment(measured, looks),
+        at_the_moment(measured, looks, half_pct(stand.device.gpu)),
         sent(lives[0], arrivals.models, seconds),
         simulated_device(measured),
     )

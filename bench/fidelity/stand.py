@@ -1,14 +1,15 @@
-"""This machine's cores as a device under test, with models opened and inputs laid out."""
+"""A device under test, with models opened and inputs laid out; this machine's cores if not said."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import TracebackType
+from types import MappingProxyType, TracebackType
+from typing import NamedTuple
 
 from interlace.cli.machine import memory_bytes
 from interlace.control.preparation import Preparation
@@ -16,6 +17,7 @@ from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.request import Request
 from interlace.core.tensor import Tensor
+from interlace.device.base import Device
 from interlace.device.cpu import CpuDevice
 from interlace.device.settings import CpuSettings
 from interlace.measure.profiler import profile_all
@@ -43,36 +45,78 @@ class Opened:
         return Request(number, self.model.key, arrived_ms, deadline_ms, inputs=inputs)
 
 
-class Stand:
-    """A CPU device with its clock, arena and models; an async context.
+class Ground(NamedTuple):
+    """What a device is made of here: the loop that owns it, the arenas it reads, the arena where
+    requests will lie, and a folder for what it keeps."""
 
-    Workers share the weights of a model unless they are to have their own.
+    loop: asyncio.AbstractEventLoop
+    arenas: ArenaMap
+    requests: Arena
+    folder: Path
+
+
+MakeDevice = Callable[[Ground], Device]
+
+
+def cores(ground: Ground, share_weights: bool = True, count: int = 2) -> CpuDevice:
+    """Some of this machine's cores; workers share the weights of a model, or have their own."""
+    some = tuple(sorted(os.sched_getaffinity(0)))[:count]
+    weights = str(ground.folder) if share_weights else None
+    return CpuDevice(ground.loop, ground.arenas, CpuSettings(some, memory_bytes(), weights))
+
+
+class Stand:
+    """A device with its clock, arena and models; an async context.
+
+    Models are opened by processes on cores, whatever the device is, but for those that are
+    ``known``, by name, from the same files.
     """
 
-    def __init__(self, root: Path, names: Sequence[str], share_weights: bool = True) -> None:
-        self._root, self._names = root, names
-        self._weights = TemporaryDirectory(prefix="interlace-fidelity-")
+    def __init__(
+        self,
+        root: Path,
+        names: Sequence[str],
+        make: MakeDevice = cores,
+        known: Mapping[str, Model] = MappingProxyType({}),
+    ) -> None:
+        self._root, self._names, self._known = root, names, known
+        self._folder = TemporaryDirectory(prefix="interlace-stand-")
         loop = asyncio.get_running_loop()
         self.clock = WallClock(loop)
         self.arena = Arena.create(_ARENA_BYTES)
         self._arenas = ArenaMap(os.getpid())
         self._arenas.add(self.arena)
-        cores = tuple(sorted(os.sched_getaffinity(0)))[:2]
-        weights = self._weights.name if share_weights else None
-        settings = CpuSettings(cores, memory_bytes(), weights)
-        self.device = CpuDevice(loop, self._arenas, settings)
+        ground = Ground(loop, self._arenas, self.arena, Path(self._folder.name))
+        self.device = make(ground)
+        self._opener = self.device if isinstance(self.device, CpuDevice) else cores(ground, count=8)
         self.rig = Rig(self.device, self.clock, self.arena)
         self.opened: dict[str, Opened] = {}
 
     async def __aenter__(self) -> Stand:
-        store = ProfileStore(Path(self._weights.name), print)
-        preparation = Preparation(self._root, self.device, self.rig, store)
-        for name in self._names:
-            model = await preparation.open(preparation.draft(name, 1), generation=0)
+        for model in await self._models():
             self.device.register(model)
             inputs = SampleInputs(model, self.arena).batch(0, model.signature.max_batch)
             self.opened[model.key] = Opened(model, tuple(one.inputs for one in inputs.requests))
+        if self._opener is not self.device:
+            self._opener.close()
         return self
+
+    async def _models(self) -> list[Model]:
+        store = ProfileStore(Path(self._folder.name), print)
+        preparation = Preparation(self._root, self._opener, self.rig, store)
+
+        async def model(name: str) -> Model:
+            draft = preparation.draft(name, 1)
+            known, files = self._known.get(name), draft.provisional()
+            if known is not None and known.digest == files.digest:
+                return replace(known, path=files.path, terms=files.terms)
+            return await preparation.open(draft, 0)
+
+        return await asyncio.gather(*(model(name) for name in self._names))
+
+    def models(self) -> list[Model]:
+        """The models, as they were found."""
+        return [one.model for one in self.opened.values()]
 
     async def __aexit__(
         self,
@@ -84,7 +128,7 @@ class Stand:
         self.device.close()
         self._arenas.close()
         self.arena.close()
-        self._weights.cleanup()
+        self._folder.cleanup()
 
     async def profiles(self, settings: Settings) -> Mapping[str, Profile]:
         """Every model measured now, one batch at a time on an otherwise idle device."""

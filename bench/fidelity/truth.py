@@ -37,24 +37,25 @@ async def busy(stand: Stand, seconds: float = 2.0) -> Mapping[str, Samples]:
 
 
 def at_the_moment(
-    measured: Measured, looks: Sequence[Mapping[str, Samples]]
+    measured: Measured, looks: Sequence[Mapping[str, Samples]], share_pct: int
 ) -> Mapping[str, Profile]:
-    """The profiles at the speed and with the spread that the looks around a run saw."""
+    """The profiles at the speed and with the spread that looks around a run saw on that share."""
     return {
-        key: _moved(profile, [one[key] for one in looks], measured.pairs.factors[key, key])
+        key: _moved(
+            profile, [one[key] for one in looks], measured.pairs.factors[key, key], share_pct
+        )
         for key, profile in measured.profiles.items()
     }
 
 
-def _moved(profile: Profile, looks: Sequence[Samples], beside: float) -> Profile:
+def _moved(profile: Profile, looks: Sequence[Samples], beside: float, share_pct: int) -> Profile:
     """A profile's medians times the drift; its quantiles as far above them as was seen."""
     expected = surface(profile, "median_ms")
     speeds, spreads = [], []
     for look in looks:
         for rows, taken_ms in look.items():
-            share = min(share for _, share in profile.points)
             median_ms = statistics.median(taken_ms)
-            speeds.append(median_ms / (expected.latency_ms(rows, share) * max(1.0, beside)))
+            speeds.append(median_ms / (expected.latency_ms(rows, share_pct) * max(1.0, beside)))
             spreads.append(np.percentile(taken_ms, (95, 99)) / median_ms)
     drift, (p95, p99) = statistics.mean(speeds), np.mean(spreads, axis=0)
     points = {

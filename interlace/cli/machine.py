@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 
 from interlace.cli.failure import CommandError
-from interlace.core.hardware import Gpu
-from interlace.device.cpu import cpu_gpu
 from interlace.device.settings import CpuSettings
 
 #: Part of the machine's memory that models may hold; the rest is for buffers and neighbours.
@@ -25,9 +23,13 @@ def memory_bytes() -> int:
     return int(total * _MEMORY_PART)
 
 
-def cpu(cores: tuple[int, ...]) -> Gpu:
-    """These cores as the accelerator that `interlace serve` would use."""
-    return cpu_gpu(CpuSettings(cores, memory_bytes()))
+def cores_of(text: str | None, weights: Path | None = None) -> CpuSettings:
+    """The cores of a list (see ``parse_cores``) as a device; ``weights`` are shared there.
+
+    Raises:
+        CommandError: not such a list, or a core that is not there.
+    """
+    return CpuSettings(parse_cores(text), memory_bytes(), str(weights) if weights else None)
 
 
 def parse_cores(text: str | None) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ class Command(NamedTuple):
 
 COMMANDS: Final = (
     Command("serve", "Profile what is new, plan, and serve a folder of models."),
-    Command("profile", "Measure models on this machine's cores and keep the figures."),
+    Command("profile", "Measure models on this machine's GPU or cores and keep the figures."),
     Command(
         "plan",
         "The fewest GPUs for models, rates and SLOs, or how models would share this machine.",

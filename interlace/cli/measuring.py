@@ -6,19 +6,20 @@ import asyncio
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from rich.console import Console
 
+from interlace.cli.accelerators import Accelerators
 from interlace.cli.folders import Say, drafts, find
-from interlace.cli.machine import memory_bytes
+from interlace.cli.further import Further
 from interlace.cli.progressbar import SweepBar
 from interlace.control.preparation import Preparation
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
-from interlace.device.cpu import CpuDevice
-from interlace.device.settings import CpuSettings
+from interlace.measure.corun import CoRun
 from interlace.measure.fill import Filled, fill
+from interlace.measure.further import Wanted
 from interlace.measure.rig import Rig
 from interlace.measure.store import ProfileStore
 from interlace.runtime.clock import WallClock
@@ -29,17 +30,26 @@ _ARENA_BYTES = 1 << 30  # address space; memory is taken as inputs are written
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is measured: all models of ``root`` or the named ones, on these cores."""
+    """What is measured: all models of ``root`` or the named ones, on these accelerators."""
 
     root: Path
     names: tuple[str, ...]
-    cores: tuple[int, ...]
+    where: Accelerators
     folder: Path
     force: bool
+    wanted: Wanted
 
 
-async def measure(task: Task, errors: Console, say: Say) -> tuple[list[Model], Filled]:
-    """The models that open, and their profiles; those that do not are told through ``say``.
+class Findings(NamedTuple):
+    """The models that open, their profiles, and what was seen of them side by side."""
+
+    models: list[Model]
+    filled: Filled
+    seen: list[CoRun]
+
+
+async def measure(task: Task, errors: Console, say: Say) -> Findings:
+    """The models that open, and what was measured; those that do not are told through ``say``.
 
     Raises:
         RepositoryError: there is no such repository.
@@ -49,24 +59,25 @@ async def measure(task: Task, errors: Console, say: Say) -> tuple[list[Model], F
     found = find(task.root, task.names)
     arena, arenas = Arena.create(_ARENA_BYTES), ArenaMap(os.getpid())
     arenas.add(arena)
-    with TemporaryDirectory(prefix="interlace-weights-") as weights:
-        device = CpuDevice(loop, arenas, CpuSettings(task.cores, memory_bytes(), weights))
-        rig = Rig(device, WallClock(loop), arena)
-        store = ProfileStore(task.folder, errors.print)
-        preparation = Preparation(task.root, device, rig, store)
-        models: list[Model] = []
-        try:
-            for draft in drafts(task.root, found, say):
-                try:
-                    models.append(await preparation.open(draft, generation=0))
-                except (RepositoryError, ServeError) as error:
-                    say(f"{draft.name}: {error}")
-                    continue
-                device.register(models[-1])
-            with SweepBar(errors) as bar:
-                return models, await fill(rig, models, store, progress=bar, force=task.force)
-        finally:
-            await rig.close()
-            device.close()
-            arenas.close()
-            arena.close()
+    devices = task.where.make(loop, arenas, (arena.number,), errors.print)
+    rig = Rig(devices.all[0], WallClock(loop), arena)
+    store = ProfileStore(task.folder, errors.print)
+    preparation = Preparation(task.root, devices, rig, store)
+    models: list[Model] = []
+    try:
+        for draft in drafts(task.root, found, say):
+            try:
+                models.append(await preparation.open(draft, generation=0))
+            except (RepositoryError, ServeError) as error:
+                say(f"{draft.name}: {error}")
+                continue
+            devices.register(models[-1])
+        with SweepBar(errors) as bar:
+            filled = await fill(rig, models, store, progress=bar, force=task.force)
+        further = Further(task.wanted, task.where, rig, store, say)
+        return Findings(models, filled, await further.measure(models, filled.profiles))
+    finally:
+        await rig.close()
+        devices.close()
+        arenas.close()
+        arena.close()

@@ -16,6 +16,15 @@ from interlace.policy.catalog import system as row
 
 Root = Annotated[Path, typer.Argument(metavar="MODELS_DIR", help="The model repository.")]
 Cores = Annotated[str | None, typer.Option(help="Cores to use, such as 0-3,6; else all.")]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        help="Where models run: a GPU parted by green contexts, by MPS, or not at all (streams); "
+        "the cores (cpu); auto takes a GPU if there is one.",
+        metavar="auto|cpu|green|mps|streams",
+    ),
+]
 Profiles = Annotated[
     Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
 ]

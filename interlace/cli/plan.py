@@ -10,11 +10,13 @@ from typing import Annotated
 import msgspec
 import typer
 
+from interlace.cli.accelerators import choose
 from interlace.cli.failure import CommandError, InputError
 from interlace.cli.folders import drafts, find
-from interlace.cli.machine import cpu, default_profiles, parse_cores
+from interlace.cli.machine import cores_of, default_profiles
 from interlace.cli.options import (
     Cores,
+    Device,
     Json,
     Profiles,
     SystemName,
@@ -85,6 +87,7 @@ def plan(
     what_if: _WhatIf = None,
     compare: _Compare = False,
     save: _Save = None,
+    device: Device = "auto",
     cores: Cores = None,
     profiles: Profiles = None,
     as_json: Json = False,
@@ -95,7 +98,7 @@ def plan(
     do, how each is cut, what each model may expect, and below how many no scheduler can go. No
     GPU is needed for that.
 
-    Given a folder of models it shows how they would share this machine's cores, from stored
+    Given a folder of models it shows how they would share this machine's GPU or cores, from stored
     profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
     given a small part of the machine, and the whole machine is shared out in proportion.
 
@@ -119,7 +122,8 @@ def plan(
     if target.is_file():
         raise InputError(f"{target}: expected a scenario (.toml) or a folder of models")
     _only_for_scenarios(gpu, prices, wishes)
-    _plan_machine(target, row, cores, profiles, rates, slos, wishes)
+    here = choose(device, cores_of(cores)).gpus[0]
+    _plan_machine(target, row, here, profiles, rates, slos, wishes)
 
 
 def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: Wishes) -> None:
@@ -139,13 +143,12 @@ def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: Wi
 def _plan_machine(
     root: Path,
     row: System,
-    cores: str | None,
+    gpu: Gpu,
     profiles: Path | None,
     rates: Mapping[str, float],
     slos: Mapping[str, float],
     wishes: Wishes,
 ) -> None:
-    gpu = cpu(parse_cores(cores))
     store = ProfileStore(profiles or default_profiles(), console(stderr=True).print)
     known = _known(root, store, gpu)
     for name in (*rates, *slos):

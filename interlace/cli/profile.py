@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import msgspec
 import typer
 import uvloop
 
+from interlace.cli.accelerators import choose
 from interlace.cli.failure import CommandError
-from interlace.cli.machine import default_profiles, parse_cores
+from interlace.cli.further import check
+from interlace.cli.furthertable import further_tables
+from interlace.cli.machine import cores_of, default_profiles
 from interlace.cli.measuring import Task, measure
-from interlace.cli.options import Cores, Json, Profiles, Root
+from interlace.cli.options import Cores, Device, Json, Profiles, Root
 from interlace.cli.profiletable import cost_table, latency_table
 from interlace.cli.screen import console
 from interlace.core.model import Model
 from interlace.core.profile import Profile
-from interlace.measure.record import rows
+from interlace.measure.corun import CoRun
+from interlace.measure.further import Wanted
+from interlace.measure.record import more, rows
+
+Layers = Annotated[bool, typer.Option("--layers", help="Copy and run times by layer (GPU).")]
+Pressure = Annotated[bool, typer.Option("--pressure", help="Use of L2, DRAM (--device green).")]
+Power = Annotated[bool, typer.Option("--power", help="Power, energy of a request (GPU).")]
+CoRunning = Annotated[bool, typer.Option("--corun", help="Pairs, triples of models together.")]
 
 
 def profile(
@@ -26,34 +37,46 @@ def profile(
     model: Annotated[
         list[str] | None, typer.Option(help="Only this model; may be given again.")
     ] = None,
+    device: Device = "auto",
     cores: Cores = None,
     profiles: Profiles = None,
     force: Annotated[bool, typer.Option("--force", help="Measure what is known, too.")] = False,
+    layers: Layers = False,
+    pressure: Pressure = False,
+    power: Power = False,
+    corun: CoRunning = False,
     as_json: Json = False,
 ) -> None:
-    """Measure models on this machine's cores and keep the figures.
+    """Measure models on this machine's GPU or cores and keep the figures.
 
-    Runs every model at batches 1, 2, 4, ... and every share of the cores, and stores latency
+    Runs every model at batches 1, 2, 4, ... and every share of the device, and stores latency
     (median, p95, p99), memory, load time and overhead in one readable file a model. What is
     stored already and still holds is not measured again. `interlace serve` does the same for
-    models that are new to it; this is for doing it ahead of time, or for looking.
+    models that are new to it; this is for doing it ahead of time, or for looking. --layers,
+    --pressure, --power and --corun measure more, each time anew, and add it to the files.
 
     \b
     Examples:
       interlace profile models/
       interlace profile models/ --model embedder --model detector --force
       interlace profile models/ --cores 0-3 --json > profiles.json
+      interlace profile models/ --device mps          # each way of parting has its own figures
+      interlace profile models/ --device green --power --corun
     """
     folder = profiles or default_profiles()
-    task = Task(models_dir, tuple(model or ()), parse_cores(cores), folder, force)
     complaints: list[str] = []
-    models, filled = uvloop.run(measure(task, console(stderr=True), complaints.append))
+    with TemporaryDirectory(prefix="interlace-weights-") as weights:
+        where = choose(device, cores_of(cores, Path(weights)))
+        wanted = Wanted(layers, pressure, power, corun)
+        check(wanted, where)
+        task = Task(models_dir, tuple(model or ()), where, folder, force, wanted)
+        models, filled, seen = uvloop.run(measure(task, console(stderr=True), complaints.append))
     complaints += filled.failures.values()
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}
     if as_json:
-        typer.echo(_as_json(found))
+        typer.echo(_as_json(found, seen))
     elif found:
-        _show(found, len(models) - len(filled.measured), folder)
+        _show(found, seen, len(models) - len(filled.measured), folder)
     if complaints:
         raise CommandError("\n".join(["not every model could be measured:", *complaints]))
 
@@ -62,14 +85,14 @@ def _label(model: Model) -> str:
     return model.name if model.version == 1 else f"{model.name}/{model.version}"
 
 
-def _show(found: dict[str, Profile], known: int, folder: Path) -> None:
+def _show(found: dict[str, Profile], seen: Sequence[CoRun], known: int, folder: Path) -> None:
     out = console()
-    out.print(latency_table(found))
-    out.print(cost_table(found))
+    for made in (latency_table(found), cost_table(found), *further_tables(found, seen)):
+        out.print(made)
     out.print(f"kept in {folder}; {known} of {len(found)} were known (--force measures them again)")
 
 
-def _as_json(found: dict[str, Profile]) -> str:
+def _as_json(found: dict[str, Profile], seen: Sequence[CoRun]) -> str:
     entries: Sequence[object] = [
         {
             "model": name,
@@ -79,6 +102,9 @@ def _as_json(found: dict[str, Profile]) -> str:
             "load_ms": one.load_ms,
             "overhead_ms": one.overhead.total_ms,
             "points": rows(one),
+            "more": more(one),
+            "layers": one.layers,
+            "beside": [run._asdict() for run in seen if run.runner.model == name],
         }
         for name, one in found.items()
     ]

@@ -12,10 +12,12 @@ import typer
 import uvloop
 from rich.console import Console
 
+from interlace.cli.accelerators import choose
 from interlace.cli.folders import find
-from interlace.cli.machine import cpu, default_profiles, memory_bytes, parse_cores
+from interlace.cli.machine import cores_of, default_profiles
 from interlace.cli.options import (
     Cores,
+    Device,
     Profiles,
     Root,
     SystemName,
@@ -53,6 +55,7 @@ def serve(
     http_port: _Http = 8000,
     grpc_port: _Grpc = 8001,
     metrics_port: _Metrics = 8002,
+    device: Device = "auto",
     cores: Cores = None,
     system: SystemName = "interlace",
     plan_file: _Plan = None,
@@ -73,19 +76,18 @@ def serve(
     Examples:
       interlace serve models/
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
-      interlace serve models/ --cores 0-3 --system gpulet
+      interlace serve models/ --device mps --system gpulet
       interlace serve models/ --plan plan.json
       interlace serve models/ --log events.log        # for interlace replay
     """
     positive({"--log-limit-mb": log_limit_mb})
-    folder, chosen = profiles or default_profiles(), parse_cores(cores)
+    folder = profiles or default_profiles()
+    where = choose(device, cores_of(cores, folder.parent / "weights"))
     choices = Choices(
         root=models_dir,
-        cores=chosen,
-        memory_bytes=memory_bytes(),
-        system=followed(catalog_row(system), plan_file, cpu(chosen)),
+        accelerators=where,
+        system=followed(catalog_row(system), plan_file, where.gpus[0]),
         profiles=folder,
-        weights=folder.parent / "weights",
         host=host,
         grpc_port=grpc_port,
         api_key=read_key(api_key_file),
@@ -96,12 +98,11 @@ def serve(
     if plan_file is not None:
         for name in unknown_models(choices.system, {one.name for one in find(models_dir, ())}):
             typer.echo(f"--plan {plan_file}: {models_dir} has no model '{name}'", err=True)
-    uvloop.run(_serve(choices, http_port, metrics_port, exit_timeout_s))
+    uvloop.run(run(choices, http_port, metrics_port, exit_timeout_s))
 
 
-async def _serve(
-    choices: Choices, http_port: int, metrics_port: int, exit_timeout_s: float
-) -> None:
+async def run(choices: Choices, http_port: int, metrics_port: int, exit_timeout_s: float) -> None:
+    """Serve until SIGTERM or SIGINT."""
     out = console(stderr=True)
 
     def say(text: str) -> None:

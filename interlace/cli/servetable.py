@@ -23,15 +23,26 @@ def show_serving(out: Console, serving: Sequence[Model], state: State) -> None:
 
 
 def _line(model: Model, place: Place, state: State) -> tuple[str, ...]:
-    units = ",".join(map(str, place.units))
+    unit = "core" if state.fleet.gpu(place.gpu).kind.startswith("cpu") else "SM"
     resident = state.lives[place.partition].resident_bytes.get(model.key, 0)
     name = model.name if model.version == 1 else f"{model.name}/{model.version}"
     return (
         name,
-        f"{place.gpu} core {units}",
+        f"{place.gpu} {unit} {_spans(place.units)}",
         f"{model.terms.slo_ms:g}",
         f"{place.share_pct} %",
         str(place.batch),
         f"{place.rate_rps:.1f}",
         f"{resident / 1e6:.0f}",
     )
+
+
+def _spans(units: Sequence[int]) -> str:
+    """Unit numbers, those in a row as a span: ``0-7,12``."""
+    spans: list[list[int]] = []
+    for unit in sorted(units):
+        if spans and unit == spans[-1][-1] + 1:
+            spans[-1][1:] = [unit]
+        else:
+            spans.append([unit])
+    return ",".join("-".join(map(str, span)) for span in spans)

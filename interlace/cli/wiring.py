@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from interlace import __version__
+from interlace.cli.accelerators import Accelerators
 from interlace.control.deployments import Deployments
 from interlace.control.figures import Figures
 from interlace.control.lifecycle import Lifecycle
@@ -19,8 +20,6 @@ from interlace.control.preparation import Preparation
 from interlace.control.registry import Registry, State
 from interlace.control.startup import Startup
 from interlace.core.hardware import Fleet
-from interlace.device.cpu import CpuDevice
-from interlace.device.settings import CpuSettings
 from interlace.engine.engine import Engine
 from interlace.measure.rig import Rig
 from interlace.measure.store import ProfileStore
@@ -53,11 +52,9 @@ class Choices:
     """What the operator chose."""
 
     root: Path
-    cores: tuple[int, ...]
-    memory_bytes: int
+    accelerators: Accelerators
     system: System
     profiles: Path
-    weights: Path
     host: str
     grpc_port: int
     api_key: str | None
@@ -76,11 +73,10 @@ class Assembly:
         self.arena = Arena.create(choices.arena_bytes)
         self.arenas = ArenaMap(os.getpid())
         self.arenas.add(self.arena)
-        choices.weights.mkdir(parents=True, exist_ok=True)
-        settings = CpuSettings(choices.cores, choices.memory_bytes, str(choices.weights))
-        self.device = CpuDevice(loop, self.arenas, settings)
+        inputs = (self.arena.number,)
+        self.devices = choices.accelerators.make(loop, self.arenas, inputs, say)
         self.clock = WallClock(loop)
-        self.fleet = Fleet((self.device.gpu,))
+        self.fleet = Fleet(choices.accelerators.gpus)
         self.engine = Engine(self.fleet, choices.system)
         self._planner = ThreadPoolExecutor(1, "planner")
         solver = ExecutorSolver(choices.system, self.clock, self._planner)
@@ -89,11 +85,12 @@ class Assembly:
         self.runtime = Runtime(
             self.engine,
             self.clock,
-            {self.device.gpu.id: self.device},
+            {device.gpu.id: device for device in self.devices.all},
             solver,
             [Executions(self.table), *([self._log] if self._log else [])],
             scaling=NoScaling(say),
         )
+        self.devices.on_away(self.runtime.away, self.runtime.back)
         self.plane = DataPlane(self.runtime, self.table, self.arenas)
         self.registry = Registry()
         self.news = News(self._set_aside)
@@ -110,13 +107,13 @@ class Assembly:
 
     def _control(self, choices: Choices, say: Say) -> None:
         store = ProfileStore(choices.profiles, say)
-        rig = Rig(self.device, self.clock, self.arena)
-        preparation = Preparation(choices.root, self.device, rig, store)
+        rig = Rig(self.devices.all[0], self.clock, self.arena)
+        preparation = Preparation(choices.root, self.devices, rig, store)
         deployments = Deployments(
-            self.runtime, self.device, self.table, self.news, self.engine.state
+            self.runtime, self.devices, self.table, self.news, self.engine.state
         )
-        self.lifecycle = Lifecycle(preparation, deployments, self.device, self.registry)
-        self.startup = Startup(preparation, deployments, self.device, self.registry, say)
+        self.lifecycle = Lifecycle(preparation, deployments, self.devices, self.registry)
+        self.startup = Startup(preparation, deployments, self.devices, self.registry, say)
 
     def _transports(self, choices: Choices, say: Say) -> None:
         regions = Regions(choices.allow_client_shm)
@@ -154,7 +151,7 @@ class Assembly:
     async def close(self) -> None:
         """Give everything back."""
         await self.door.close()
-        self.device.close()
+        self.devices.close()
         if self._log is not None:
             self._log.close()
         self._planner.shutdown(wait=False, cancel_futures=True)

@@ -11,7 +11,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Deployed, Deployment, Withdrawn
 from interlace.core.model import Model
 from interlace.core.plan import Demand
-from interlace.device.base import Device
+from interlace.device.base import Registers
 from interlace.engine.reorganise import settled
 from interlace.engine.state import State
 from interlace.runtime.runtime import Runtime
@@ -24,7 +24,7 @@ class Deployments:
     """What the engine serves under which public name."""
 
     def __init__(
-        self, runtime: Runtime, device: Device, table: ModelTable, news: News, state: State
+        self, runtime: Runtime, device: Registers, table: ModelTable, news: News, state: State
     ) -> None:
         self._runtime = runtime
         self._state = state

@@ -11,7 +11,7 @@ from interlace.control.preparation import Preparation, Prepared, prepared
 from interlace.control.registry import Entry, Registry, State
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
-from interlace.device.base import Device
+from interlace.device.base import Registers
 from interlace.repository import Draft
 from interlace.server.base import IndexEntry
 
@@ -23,7 +23,7 @@ class Lifecycle:
         self,
         preparation: Preparation,
         deployments: Deployments,
-        device: Device,
+        device: Registers,
         registry: Registry,
     ) -> None:
         self.started = False

@@ -10,7 +10,7 @@ from interlace.control.preparation import Preparation, Prepared, prepared
 from interlace.control.registry import Entry, Registry, State
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
-from interlace.device.base import Device
+from interlace.device.base import Registers
 from interlace.measure.progress import Progress
 from interlace.repository import Draft
 
@@ -33,7 +33,7 @@ class Startup:
         self,
         preparation: Preparation,
         deployments: Deployments,
-        device: Device,
+        device: Registers,
         registry: Registry,
         say: Say,
     ) -> None:

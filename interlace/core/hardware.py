@@ -20,6 +20,7 @@ class Trait(Enum):
     OVERLAPPED_REORGANISATION = "overlapped-reorganisation"
     HOST_ACCESS = "host-access"
     PEER_LOAD = "peer-load"
+    GRAPHS = "graphs"  #: models run at sizes that are prepared when they are loaded
 
 
 @dataclass(frozen=True, slots=True)

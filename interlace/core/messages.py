@@ -18,11 +18,16 @@ from interlace.core.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Carve:
-    """Make a partition of ``share_pct``; the device picks and reports the units."""
+    """Make a partition of ``share_pct``; the device picks and reports the units.
+
+    ``leaving`` are partitions that go once this one serves: better to share units with them
+    meanwhile than with any that stay.
+    """
 
     gpu: str
     partition: str
     share_pct: int
+    leaving: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +182,14 @@ class Withdrawn:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a piece of work failed. ``fatal`` if the partition's process died with it."""
+    """Why a piece of work failed. ``fatal`` if the partition's process died with it.
+
+    ``innocent``: it died of something else, or of one of several pieces and nobody knows which.
+    """
 
     detail: str
     fatal: bool = False
+    innocent: bool = False
 
 
 class Finished(NamedTuple):

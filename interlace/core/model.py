@@ -19,15 +19,29 @@ class Format(Enum):
     FACTORY = "factory"  #: model.py with ``create_model() -> nn.Module``
 
 
+class Precision(Enum):
+    """What a GPU computes a model's FP32 in. Inputs and outputs keep their datatypes."""
+
+    FP32 = "fp32"  #: as the model came
+    FP16 = "fp16"
+    BF16 = "bf16"
+    AUTO = "auto"  #: the fastest of them whose results are close to FP32's
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the operator promises and allows for one model."""
+    """What the operator promises and allows for one model.
+
+    ``precision`` and ``compiled`` (by ``torch.compile``) say how a GPU executes it.
+    """
 
     slo_ms: float
     priority: int = 0
     memory_limit_bytes: int | None = None
     rate_rps: float | None = None  #: expected rate, where the operator knows it
     queue_limit: int = 4096
+    precision: Precision = Precision.FP32
+    compiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

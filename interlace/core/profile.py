@@ -30,7 +30,11 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer's weights, copy time, run time, and run time with weights left on the host."""
+    """One layer's weights, copy time, run time, and run time with weights left on the host.
+
+    For one row, weights coming from DRAM or from the host and not from caches: as after a cold
+    start (DeepPlan, section 4.3.1). Layers are in the order of execution.
+    """
 
     name: str
     weights_bytes: int
@@ -40,11 +44,50 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class Draw:
+    """Electric power of the whole GPU while one (batch, share) ran back to back, all else idle.
+
+    ``idle_w`` is what it drew with nothing running, ``rows_per_s`` what was done meanwhile.
+    """
+
+    power_w: float
+    idle_w: float
+    rows_per_s: float
+
+    @property
+    def request_j(self) -> float:
+        """Energy of one row, the idle GPU's part included: what was drawn over what was done."""
+        return self.power_w / self.rows_per_s
+
+    @property
+    def extra_j(self) -> float:
+        """Energy of one row beyond what the GPU would have drawn idle."""
+        return max(0.0, self.power_w - self.idle_w) / self.rows_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Strain:
+    """One (batch, share) beside a kernel that only reads ``what`` ("l2" or "dram").
+
+    The reader has ``share_pct`` of the GPU. ``read`` is its rate beside the model and ``taken``
+    what it lost to the model, both as parts of the largest rate that a reader reaches alone on the
+    whole GPU; ``slowdown`` is what the model suffers, its latency over that alone.
+    """
+
+    what: str
+    share_pct: int
+    read: float
+    taken: float
+    slowdown: float
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Measured behaviour of ``model`` on ``gpu_kind``.
 
     ``points`` maps (batch rows, share_pct) to latency as the engine sees it: command to completion,
-    overheads included. ``pressure`` maps the same key to (L2, DRAM) utilisation in 0..1.
+    overheads included. ``pressure`` maps the same key to (L2, DRAM) utilisation in 0..1, ``draws``
+    to power, ``strains`` to behaviour beside memory readers. What was not measured is empty.
     """
 
     model: str
@@ -57,6 +100,8 @@ class Profile:
     load_ms: float = 0.0
     pressure: Mapping[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
     layers: tuple[Layer, ...] = ()
+    draws: Mapping[tuple[int, int], Draw] = field(default_factory=dict)
+    strains: Mapping[tuple[int, int], tuple[Strain, ...]] = field(default_factory=dict)
 
 
 #: Profiles of one accelerator kind by deployment key.

@@ -12,17 +12,9 @@ from interlace.core.model import Model
 Done = Callable[[Finished], None]
 
 
-class Device(Protocol):
-    """An accelerator that carries out work.
+class Registers(Protocol):
+    """What is told of models by deployment key: a device, or several."""
 
-    ``do`` returns at once, calls ``done`` exactly once for that piece of work, later (never inside
-    ``do``) and on the runtime's thread, and never raises: a failure is a ``Finished`` with
-    ``failure``. Work of one partition starts in the order given. When a partition dies, each piece
-    of work it held is finished with a fatal failure, then ``on_lost`` is called once.
-    """
-
-    @property
-    def gpu(self) -> Gpu: ...
     def register(self, model: Model) -> None:
         """Make a deployment key known, before any ``Load`` of it."""
         ...
@@ -31,6 +23,19 @@ class Device(Protocol):
         """Drop what ``register`` kept; the model is loaded nowhere."""
         ...
 
+
+class Device(Registers, Protocol):
+    """An accelerator that carries out work.
+
+    ``do`` returns at once, calls ``done`` exactly once for that piece of work, later (never inside
+    ``do``) and on the runtime's thread, and never raises: a failure is a ``Finished`` with
+    ``failure``. Work of one partition starts in the order given. When a partition dies, each piece
+    of work it held is finished with a fatal failure, then ``on_lost`` is called once; partitions
+    that share a process die together.
+    """
+
+    @property
+    def gpu(self) -> Gpu: ...
     def do(self, work: Work, done: Done) -> None: ...
     def free(self, batch: int) -> None:
         """The replies of that batch are delivered: its output bytes may be reused."""

@@ -24,20 +24,33 @@ class Blocks:
         Raises:
             MemoryError: it can never fit, or nothing was freed in time.
         """
-        offset = self.arena.alloc(nbytes)
+        offset = self.take_now(nbytes)
         while offset is None:
-            if nbytes > self.arena.size_bytes:
-                raise MemoryError(
-                    f"a tensor of {nbytes} bytes for a whole batch does not fit the worker's "
-                    f"arena of {self.arena.size_bytes} bytes; allow smaller batches"
-                )
             if not self._wait():
-                raise MemoryError(
-                    f"no room for {nbytes} bytes of a batch: {self.arena.used_bytes} of "
-                    f"{self.arena.size_bytes} bytes hold replies that are not delivered yet"
-                )
-            offset = self.arena.alloc(nbytes)
+                raise MemoryError(self.shortage(nbytes))
+            offset = self.take_now(nbytes)
         return offset
+
+    def take_now(self, nbytes: int) -> int | None:
+        """Offset of a block of ``nbytes``; ``None`` if there is none before others are freed.
+
+        Raises:
+            MemoryError: it can never fit.
+        """
+        offset = self.arena.alloc(nbytes)
+        if offset is None and nbytes > self.arena.size_bytes:
+            raise MemoryError(
+                f"a tensor of {nbytes} bytes for a whole batch does not fit the worker's "
+                f"arena of {self.arena.size_bytes} bytes; allow smaller batches"
+            )
+        return offset
+
+    def shortage(self, nbytes: int) -> str:
+        """Why there is no block of that size now."""
+        return (
+            f"no room for {nbytes} bytes of a batch: {self.arena.used_bytes} of "
+            f"{self.arena.size_bytes} bytes hold replies that are not delivered yet"
+        )
 
     def give_back(self, offset: int) -> None:
         """Free a block that no batch holds."""

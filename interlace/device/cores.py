@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 
@@ -23,8 +24,11 @@ class Cores:
         """Whole cores as percentages, rounded down so that what fits in cores fits in percent."""
         return tuple(self._counts)
 
-    def grant(self, share_pct: int) -> tuple[int, ...]:
+    def grant(self, share_pct: int, leaving: Collection[int] = ()) -> tuple[int, ...]:
         """The least-held cores for a share.
+
+        ``leaving`` are cores of partitions that go soon, once for each: they count as free where
+        others are as good.
 
         Raises:
             ValueError: no such share.
@@ -32,7 +36,11 @@ class Cores:
         count = self._counts.get(share_pct)
         if count is None:
             raise ValueError(f"a share of {share_pct} %: expected one of {list(self._counts)}")
-        order = sorted(self._holders, key=lambda core: (self._holders[core], core))
+        going = Counter(leaving)
+        order = sorted(
+            self._holders,
+            key=lambda core: (self._holders[core] - going[core], self._holders[core], core),
+        )
         granted = tuple(sorted(order[:count]))
         for core in granted:
             self._holders[core] += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -24,13 +23,11 @@ from interlace.core.messages import (
 from interlace.core.model import Model
 from interlace.device.base import Done
 from interlace.device.cores import Cores, cpu_kind
-from interlace.device.describe import Description, describe
-from interlace.device.link import WorkerLink
+from interlace.device.describe import Describer, Description
 from interlace.device.partition import Partition
 from interlace.device.pool import InputPools
 from interlace.device.settings import CpuSettings
 from interlace.device.spawner import Spawner
-from interlace.device.wire import Setup
 from interlace.shm.arena import Arena, ArenaMap
 
 _TRAITS: Final = frozenset(
@@ -73,9 +70,8 @@ class CpuDevice:
         self._models: dict[str, Model] = {}
         self._partitions: dict[str, Partition] = {}
         self._retired: list[Partition] = []  # dead, and read until the last reply is delivered
-        self._scratch: set[WorkerLink] = set()
-        self._describing = asyncio.Semaphore(len(settings.cores))
         self._spawner = Spawner(loop)
+        self._describer = Describer(loop, self._spawner, settings)
         self._pools = InputPools(loop, arenas)
         self._on_lost: Callable[[Lost], None] = lambda lost: None
         self._open = True
@@ -129,28 +125,13 @@ class CpuDevice:
         Raises:
             ServeError: it does not load, or not within ``limit_s``; in the words of its format.
         """
-        self._spawner.preload(self._settings.preload.get(model.format, ()))
-        async with self._describing:
-            arena = Arena.create(1 << 12)
-            setup = self._setup("describe", self._settings.cores, arena, background=True)
-            links: list[WorkerLink] = []
-
-            def keep(link: WorkerLink) -> None:
-                links.append(link)
-                self._scratch.add(link)
-
-            try:
-                return await describe(model, setup, self._spawner, keep, limit_s)
-            finally:
-                self._scratch.difference_update(links)
-                arena.close()
+        return await self._describer.describe(model, limit_s)
 
     def close(self) -> None:
         if not self._open:
             return
         self._open = False
-        for link in list(self._scratch):
-            link.close("the device is closed")
+        self._describer.close()
         for partition in list(self._partitions.values()):
             partition.link.close("the device is closed")
         self._pools.close()
@@ -188,13 +169,14 @@ class CpuDevice:
             raise ValueError(f"{self._gpu.id} is closed")
         if work.partition in self._partitions:
             raise ValueError(f"partition '{work.partition}' of {self._gpu.id} exists already")
-        cores = self._cores.grant(work.share_pct)
+        going = [self._partitions[name] for name in work.leaving if name in self._partitions]
+        cores = self._cores.grant(work.share_pct, [core for one in going for core in one.cores])
         try:
             arena = Arena.create(self._settings.arena_bytes)
         except OSError:
             self._cores.give_back(cores)
             raise
-        setup = self._setup(work.partition, cores, arena)
+        setup = self._settings.setup(work.partition, cores, arena)
         partition = Partition(self._loop, setup, arena, self._settings.limits, self._ended)
         self._arenas.add(arena)
         self._partitions[work.partition] = partition
@@ -209,21 +191,6 @@ class CpuDevice:
             self._drop(partition)  # its worker lives but could not settle: nobody ever had it
             partition.link.close(finished.failure.detail)
         done(finished)
-
-    def _setup(
-        self, name: str, cores: tuple[int, ...], arena: Arena, background: bool = False
-    ) -> Setup:
-        settings = self._settings
-        return Setup(
-            name,
-            cores,
-            os.getpid(),
-            arena.number,
-            settings.opener,
-            settings.weights_dir,
-            settings.patience_s,
-            background,
-        )
 
     def _ended(self, partition: Partition, cause: str) -> None:
         if not self._drop(partition):

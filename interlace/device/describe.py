@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
-from interlace.device.link import Question, WorkerLink
+from interlace.device.link import Speech, WorkerLink
+from interlace.device.partition import Link
+from interlace.device.questions import Question
+from interlace.device.settings import CpuSettings
 from interlace.device.spawner import Spawner
-from interlace.device.wire import Answer, Failed, Loaded, LoadModel, Setup
+from interlace.device.wire import (
+    Answer,
+    Failed,
+    FromWorker,
+    Loaded,
+    LoadModel,
+    Starved,
+    decode_from_worker,
+)
+from interlace.shm.arena import Arena
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,39 +35,66 @@ class Description:
     resident_bytes: int
 
 
-async def describe(
-    model: Model,
-    setup: Setup,
-    spawner: Spawner,
-    on_link: Callable[[WorkerLink], None],
-    limit_s: float,
-) -> Description:
-    """Load a model in a scratch worker, ask what it is, and end the worker.
+class Describer:
+    """Opens models one to a process, each in the background of all that serve."""
 
-    ``on_link`` hears of the worker before it is started, so that its owner can close it.
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, spawner: Spawner, settings: CpuSettings
+    ) -> None:
+        self._loop = loop
+        self._spawner = spawner
+        self._settings = settings
+        self._at_once = asyncio.Semaphore(len(settings.cores))
+        self._links: set[Link] = set()
 
-    Raises:
-        ServeError: the model does not load, or not in time; in the words of its format.
-    """
-    loop = asyncio.get_running_loop()
-    answered: asyncio.Future[Answer | Failure] = loop.create_future()
+    async def describe(self, model: Model, limit_s: float = 120.0) -> Description:
+        """A model's signature and memory, read by loading it in a process of its own.
 
-    def settle(answer: Answer | Failure) -> None:
-        if not answered.done():
-            answered.set_result(answer)
+        Raises:
+            ServeError: it does not load, or not within ``limit_s``; in the words of its format.
+        """
+        self._spawner.preload(self._settings.preload.get(model.format, ()))
+        async with self._at_once:
+            arena = Arena.create(1 << 12)
+            try:
+                return _description(await self._answer(model, arena, limit_s))
+            finally:
+                arena.close()
 
-    def started(answer: Answer | Failure) -> None:
-        if isinstance(answer, Failure | Failed):
-            settle(answer)
+    def close(self) -> None:
+        """Fail what is under way."""
+        for link in list(self._links):
+            link.close("the device is closed")
 
-    link = WorkerLink(loop, setup, lambda: None, lambda cause: None)
-    on_link(link)
-    try:
-        link.start(spawner, started, limit_s)
-        link.ask(LoadModel(model, ()), Question(settle, limit_s, f"load {model.key}"))
-        answer = await answered
-    finally:
-        link.close("no longer needed")
+    async def _answer(self, model: Model, arena: Arena, limit_s: float) -> Answer | Failure:
+        answered: asyncio.Future[Answer | Failure] = self._loop.create_future()
+
+        def settle(answer: Answer | Failure) -> None:
+            if not answered.done():
+                answered.set_result(answer)
+
+        def started(answer: Answer | Failure) -> None:
+            if isinstance(answer, Failure | Failed):
+                settle(answer)
+
+        setup = self._settings.setup("describe", self._settings.cores, arena, background=True)
+        speech = Speech(decode_from_worker, _line)
+        link: Link = WorkerLink(self._loop, setup.name, speech, lambda cause: None)
+        self._links.add(link)
+        try:
+            link.start(self._spawner, setup, Question(started, limit_s, "start"))
+            link.ask(LoadModel(model, ()), Question(settle, limit_s, f"load {model.key}"))
+            return await answered
+        finally:
+            link.close("no longer needed")
+            self._links.discard(link)
+
+
+def _description(answer: Answer | Failure) -> Description:
     if isinstance(answer, Loaded):
         return Description(answer.signature, answer.weights_bytes, answer.resident_bytes)
     raise ServeError(Reason.BACKEND, getattr(answer, "detail", "the model did not load"))
+
+
+def _line(frame: FromWorker) -> tuple[str, Answer] | None:
+    return None if isinstance(frame, Starved) else ("", frame)

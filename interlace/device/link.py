@@ -7,98 +7,103 @@ import contextlib
 import os
 import signal
 import socket
-from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from interlace.core.messages import Failure
-from interlace.device.spawner import Birth, Spawner
-from interlace.device.wire import (
-    Answer,
-    FreeBatches,
-    FromWorker,
-    Ready,
-    Setup,
-    Starved,
-    ToWorker,
-    decode_from_worker,
-)
-from interlace.shm.frames import LoopFrames, frame_pair
+from interlace.device.questions import Question, Questions
+from interlace.device.spawner import Birth
+from interlace.shm.frames import Decode, LoopFrames, frame_pair
 
-OnAnswer = Callable[[Answer | Failure], None]
+To = TypeVar("To")
+From = TypeVar("From")
+A = TypeVar("A")
 
 _STATUS_S: Final = 0.25  #: how long to wait for the reason of a death
 
 
-class Question(NamedTuple):
-    """What the worker was asked, who hears the answer, and how long it may take."""
+class Spawns(Protocol):
+    """Starts processes; nothing here blocks."""
 
-    answer: OnAnswer
-    limit_s: float
-    what: str
+    def spawn(self, name: str, descriptor: int, birth: Birth) -> None:
+        """One that talks over ``descriptor``, which must stay open until it is there."""
+        ...
 
 
-class WorkerLink:
+class Speech(NamedTuple, Generic[From, A]):
+    """How a worker is understood: frames from bytes, and what a frame answers.
+
+    ``answer`` gives the line whose first open question it answers; ``None`` for what nobody asked,
+    which it has taken care of.
+    """
+
+    decode: Decode[From]
+    answer: Callable[[From], tuple[str, A] | None]
+
+
+class WorkerLink(Generic[To, From, A]):
     """One worker process. ``on_dead`` is called once, after every open question got a failure.
 
     A worker that does not answer within a question's limit, counted from when it could begin, is
-    killed. Without open questions there are no timers.
+    killed. Questions of one line are answered in order; a worker that does one thing at a time has
+    one line.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        setup: Setup,
-        on_starved: Callable[[], None],
+        name: str,
+        speech: Speech[From, A],
         on_dead: Callable[[str], None],
     ) -> None:
         self._loop = loop
-        self._setup = setup
-        self._on_starved = on_starved
+        self._name = name
+        self._speech = speech
         self._on_dead = on_dead
-        self._questions: deque[Question] = deque()
-        self._frames: LoopFrames[ToWorker, FromWorker] | None = None
+        self._questions: Questions[A] = Questions(loop, lambda late: self.kill(f"killed: {late}"))
+        self._frames: LoopFrames[To, From] | None = None
         self._child: socket.socket | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._due_s = self._timer_s = float("inf")
         self._status: int | None = None
         self._ended = False
         self._cause = ""
         self.pid: int | None = None
         self.dead = False
 
-    def start(self, spawner: Spawner, answer: OnAnswer, limit_s: float) -> None:
-        """Have the worker forked and set up; ``answer`` hears ``Ready`` or what went wrong.
+    def start(self, spawner: Spawns, setup: To, question: Question[A]) -> None:
+        """Have the worker born and told what it is; the answer is the first of line "".
 
         Raises:
             OSError: no file descriptor is left.
         """
         ours, self._child = frame_pair()
-        self._frames = LoopFrames(self._loop, ours, decode_from_worker, self._heard, self._closed)
-        self.ask(self._setup, Question(answer, limit_s, "start"))
-        spawner.spawn(self._setup.name, self._child.fileno(), Birth(self._forked, self._exited))
+        decode = self._speech.decode
+        self._frames = LoopFrames(self._loop, ours, decode, self._heard, self._closed)
+        self.ask(setup, question)
+        spawner.spawn(self._name, self._child.fileno(), Birth(self._forked, self._exited))
 
-    def ask(self, frame: ToWorker, question: Question) -> bool:
+    def ask(self, frame: To, question: Question[A], line: str = "") -> bool:
         """Send a frame that has an answer; ``False`` if it was not sent, and will be answered."""
         if self.dead or self._frames is None:
-            failure = Failure(f"{self._setup.name}: {self._cause}", fatal=True)
+            failure = Failure(f"{self._name}: {self._cause}", fatal=True)
             self._loop.call_soon(question.answer, failure)
             return False
         try:
             self._frames.send(frame)
         except (ValueError, BufferError) as error:
-            self._loop.call_soon(question.answer, Failure(f"{self._setup.name}: {error}"))
+            self._loop.call_soon(question.answer, Failure(f"{self._name}: {error}"))
             return False
-        self._questions.append(question)
-        if len(self._questions) == 1:
-            self._watch(question.limit_s)
+        self._questions.add(line, question)
         return True
 
-    def free(self, batches: tuple[int, ...]) -> None:
+    def tell(self, frame: To) -> None:
         """Send a frame that has no answer."""
         if self._frames is not None:
             with contextlib.suppress(BufferError):  # a hung worker is about to be killed
-                self._frames.send(FreeBatches(batches))
+                self._frames.send(frame)
+
+    def forget(self, line: str) -> None:
+        """Nothing more is asked in a line that has nothing open."""
+        self._questions.forget(line)
 
     def finish(self) -> None:
         """Let the worker end after what it was asked."""
@@ -114,25 +119,23 @@ class WorkerLink:
         if not self._ended:
             self._end_soon()
 
-    def close(self, cause: str) -> None:
-        """Kill the worker and report its death now."""
+    def close(self, cause: str, kill: bool = True) -> None:
+        """Report the worker's death now: kill it, or let it end by itself at the closed socket."""
         if self.dead:
             return
-        self.kill(cause)
+        if kill:
+            self.kill(cause)
+        self._cause = self._cause or cause
         self._die()
 
-    def _heard(self, frame: FromWorker) -> None:
-        if isinstance(frame, Starved):
-            self._on_starved()
+    def _heard(self, frame: From) -> None:
+        answer = self._speech.answer(frame)
+        if answer is None:
             return
-        question = self._questions.popleft()
-        if self._questions:
-            self._watch(self._questions[0].limit_s)
-        else:
-            self._due_s = float("inf")
-        if isinstance(frame, Ready):
+        question = self._questions.answered(answer[0])
+        if self._child is not None:
             self._let_go_of_child()
-        question.answer(frame)
+        question.answer(answer[1])
 
     # ------------------------------------------------------------------------------------- death
 
@@ -174,40 +177,15 @@ class WorkerLink:
             self._frames.close()
             self._frames = None
         self._let_go_of_child()
-        if self._timer is not None:
-            self._timer.cancel()
-        failure = Failure(f"{self._setup.name}: {self._cause}", fatal=True)
-        while self._questions:
-            self._questions.popleft().answer(failure)
+        failure = Failure(f"{self._name}: {self._cause}", fatal=True)
+        for question in self._questions.close():
+            question.answer(failure)
         self._on_dead(self._cause)
 
     def _let_go_of_child(self) -> None:
         if self._child is not None:
             self._child.close()
             self._child = None
-
-    # ------------------------------------------------------------------------------------ limits
-
-    def _watch(self, limit_s: float) -> None:
-        self._due_s = self._loop.time() + limit_s
-        if self._due_s < self._timer_s:
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_s = self._due_s
-        self._timer = self._loop.call_at(self._due_s, self._look)
-
-    def _look(self) -> None:
-        self._timer, self._timer_s = None, float("inf")
-        if not self._questions:
-            return
-        if self._loop.time() < self._due_s:
-            self._set_timer()
-            return
-        question = self._questions[0]
-        self.kill(f"killed: '{question.what}' took longer than {question.limit_s:g} s")
 
 
 def _words(status: int | None) -> str:

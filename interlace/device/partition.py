@@ -11,13 +11,28 @@ from interlace.core.messages import Carve, Failure, Finished, Load, Release, Run
 from interlace.core.model import Model
 from interlace.device.base import Done
 from interlace.device.batches import batch_timing, request_outputs, run_frame
-from interlace.device.link import Question, WorkerLink
+from interlace.device.link import Speech, WorkerLink
+from interlace.device.questions import Question
 from interlace.device.settings import Limits
 from interlace.device.spawner import Spawner
-from interlace.device.wire import Answer, Column, Loaded, LoadModel, Ran, Setup, UnloadModel
+from interlace.device.wire import (
+    Answer,
+    Column,
+    FreeBatches,
+    FromWorker,
+    Loaded,
+    LoadModel,
+    Ran,
+    Setup,
+    Starved,
+    ToWorker,
+    UnloadModel,
+    decode_from_worker,
+)
 from interlace.shm.arena import Arena
 
 _FREED_MAX: Final = 256
+Link = WorkerLink[ToWorker, FromWorker, Answer]
 
 
 class Partition:
@@ -40,7 +55,9 @@ class Partition:
         self.cores = setup.cores
         self.arena = arena
         self.held: set[int] = set()
-        self.link = WorkerLink(loop, setup, self._starve, partial(on_dead, self))
+        speech = Speech(decode_from_worker, self._heard)
+        self.link: Link = WorkerLink(loop, setup.name, speech, partial(on_dead, self))
+        self._setup = setup
         self._limits = limits
         self._freed: list[int] = []
         self._starved = False
@@ -52,8 +69,8 @@ class Partition:
         Raises:
             OSError: no file descriptor is left.
         """
-        answer = partial(self._carved, work, done)
-        self.link.start(spawner, answer, self._limits.carve_s)
+        question = Question(partial(self._carved, work, done), self._limits.carve_s, "start")
+        self.link.start(spawner, self._setup, question)
 
     def load(self, work: Load, model: Model, done: Done) -> None:
         question = Question(partial(_loaded, work, done), self._limits.load_s, f"load {work.model}")
@@ -98,14 +115,17 @@ class Partition:
         if self._starved or len(self._freed) >= _FREED_MAX:
             self._send_freed()
 
-    def _starve(self) -> None:
+    def _heard(self, frame: FromWorker) -> tuple[str, Answer] | None:
+        if not isinstance(frame, Starved):
+            return "", frame
         # The worker waits for memory: it gets what is freed, and from now on at once.
         self._starved = True
         if self._freed:
             self._send_freed()
+        return None
 
     def _send_freed(self) -> None:
-        self.link.free(tuple(self._freed))
+        self.link.tell(FreeBatches(tuple(self._freed)))
         self._freed.clear()
 
     def _carved(self, work: Carve, done: Done, answer: Answer | Failure) -> None:

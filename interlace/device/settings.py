@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from interlace.core.model import Format
+from interlace.device.wire import Setup
+from interlace.shm.arena import Arena
 
 _FORMATS: Final = "interlace.device.formats"
 #: What each format imports, also late, when it opens a model: loaded in the fork server, so that
@@ -58,3 +61,18 @@ class CpuSettings:
     limits: Limits = field(default_factory=Limits)
     preload: Mapping[Format, tuple[str, ...]] = field(default_factory=lambda: _FORMAT_MODULES)
     opener: str = "interlace.device.formats:open_model"
+
+    def setup(
+        self, name: str, cores: tuple[int, ...], arena: Arena, background: bool = False
+    ) -> Setup:
+        """The first frame of a worker of this process."""
+        return Setup(
+            name,
+            cores,
+            os.getpid(),
+            arena.number,
+            self.opener,
+            self.weights_dir,
+            self.patience_s,
+            background,
+        )

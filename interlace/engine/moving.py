@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from interlace.core.errors import Reason, ServeError
+from interlace.core.hardware import Trait
 from interlace.core.messages import (
     Carve,
     Command,
@@ -22,6 +25,8 @@ from interlace.engine.reorganise import First, settled, steps
 from interlace.engine.room import Room
 from interlace.engine.serving import Serving
 from interlace.engine.state import State, Tenant
+from interlace.perf.buckets import choose_buckets
+from interlace.perf.latency import surface
 
 
 class Moving:
@@ -74,12 +79,21 @@ class Moving:
         # Begun one by one while they are looked for: what one load takes, the next does not have.
         for work in steps(state.lives, state.target, room.first(), room.allows):
             self._begin(work)
-            commands.append(work)
+            commands.append(self._sized(work) if isinstance(work, Load) else work)
         state.rehost()
         pace(state, self._rates)
         commands += self._serving.staging.fill_all()
         commands += self._tell_changes()
         return commands + self._serving.dispatch([g.id for g in state.fleet.gpus], now_ms)
+
+    def _sized(self, load: Load) -> Load:
+        """With the batch sizes to prepare, where they must be: padding to them costs little."""
+        tenant = self._state.tenants.get(load.model)
+        if tenant is None or Trait.GRAPHS not in self._state.fleet.gpu(load.gpu).traits:
+            return load
+        share_pct = self._state.lives[load.partition].share_pct
+        curve = surface(tenant.profile, "median_ms").at_share(share_pct)
+        return replace(load, batches=choose_buckets(tenant.demand.max_batch, dict(curve)))
 
     def _room(self) -> Room:
         state = self._state

@@ -120,12 +120,18 @@ class Placing:
     def blame(self, work: PartitionWork, failure: Failure | None, now_ms: float) -> list[Command]:
         """A worker died: count it against the model that it ran or loaded.
 
-        Work behind the first piece of a dead partition is not to blame.
+        Work behind the first piece of a dead partition is not to blame, nor is what was beside the
+        cause in one process.
         """
-        live = self._state.lives.get(work.partition)
-        if failure is None or not failure.fatal or live is None or live.dying:
+        if failure is None or not failure.fatal:
             return []
-        live.dying = True
+        live = self._state.lives.get(work.partition)
+        if live is not None:
+            if live.dying:
+                return []
+            live.dying = True
+        if failure.innocent:
+            return []
         model = _model_of(work)
         tenant = self._state.tenants.get(model) if model else None
         if model is None or tenant is None:

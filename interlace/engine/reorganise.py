@@ -135,6 +135,12 @@ def reached(lives: Lives, target: Plan) -> bool:
     return all(p.stays.keys() <= wanted[p.id] for p in lives.values())
 
 
+def _going(lives: Lives, wanted: Mapping[str, Partition], gpu: str) -> tuple[str, ...]:
+    """Partitions of an accelerator that are there and not wanted."""
+    standing = (live for live in lives.values() if live.gpu == gpu and live.life is not Life.GONE)
+    return tuple(sorted(live.id for live in standing if live.id not in wanted))
+
+
 def _build(
     lives: Lives, wanted: Mapping[str, Partition], first: First, room: Room
 ) -> Iterator[PartitionWork]:
@@ -142,7 +148,8 @@ def _build(
         live = lives.get(partition.id)
         if live is None:
             if partition.gpu not in first.shut:
-                yield Carve(partition.gpu, partition.id, partition.share_pct)
+                going = _going(lives, wanted, partition.gpu)
+                yield Carve(partition.gpu, partition.id, partition.share_pct, going)
         elif live.accepting:  # nothing is sent to one whose process died
             for slot in partition.slots:
                 if slot.model not in live.stays and room(live, slot.model):

@@ -167,16 +167,17 @@ class Serving:
         if head is None:
             return []  # requests of several rows: an earlier launch took more than was asked
         slot: int | None = None
+        attempt = 2 if head.id in self._state.retried else 1
         if isinstance(source, Pool):
             slot, requests = source.take(launch.rows)
         else:
             # A request whose batch failed before runs alone: if it is the cause, it fails alone.
-            rows = head.rows if head.id in self._state.retried else launch.rows
+            rows = head.rows if attempt > 1 else launch.rows
             requests = source.take(rows)
         rows = sum(request.rows for request in requests)
         self._state.batches += 1
         batch = Batch(
-            self._state.batches, launch.model, requests, rows, 1, slot, launch.padded_rows
+            self._state.batches, launch.model, requests, rows, attempt, slot, launch.padded_rows
         )
         run = Run(live.gpu, live.id, batch)
         run_ms = tenant.belief.latency_ms(batch.run_rows, live.share_pct, head.shape)

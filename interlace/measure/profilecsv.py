@@ -9,7 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import Draw, Point, Profile
 
 _REQUIRED: Final = ("model", "share_pct", "batch", "latency_ms")
 _OPTIONAL: Final = (
@@ -22,6 +22,8 @@ _OPTIONAL: Final = (
     "gpu_kind",
     "l2_util",
     "dram_util",
+    "power_w",
+    "idle_w",
 )
 _MB: Final = 10**6
 
@@ -42,7 +44,8 @@ def read_profiles(path: Path, gpu_kind: str) -> ProfileTable:
 
     Columns: model, share_pct, batch, latency_ms (median); and if known p95_ms and p99_ms (else
     as the median), samples, weights_mb, activation_mb, load_ms, gpu_kind, l2_util and dram_util
-    (0..1). Empty lines and lines that begin with # are passed over.
+    (0..1), power_w and idle_w (of the GPU while batches run back to back, and while nothing does).
+    Empty lines and lines that begin with # are passed over.
 
     Raises:
         ProfileTableError: a column is missing or unknown, or a value is not what it should be;
@@ -69,6 +72,7 @@ class _Draft:
 
     points: dict[tuple[int, int], Point] = field(default_factory=dict)
     pressure: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+    draws: dict[tuple[int, int], Draw] = field(default_factory=dict)
     weights_bytes: int = 0
     activation_bytes: int = 0
     load_ms: float = 0.0
@@ -83,6 +87,7 @@ class _Draft:
             self.points,
             load_ms=self.load_ms,
             pressure=self.pressure,
+            draws=self.draws,
         )
 
 
@@ -187,6 +192,9 @@ def _take(row: _Row, drafts: dict[str, _Draft]) -> None:
     draft.points[key] = Point(median_ms, p95_ms, row.above_zero("p99_ms", p95_ms), samples)
     if row.text("l2_util") or row.text("dram_util"):
         draft.pressure[key] = (row.number("l2_util", 0.0, 1), row.number("dram_util", 0.0, 1))
+    if row.text("power_w"):
+        idle_w = row.number("idle_w", 0.0)
+        draft.draws[key] = Draw(row.number("power_w"), idle_w, 1000.0 * key[0] / median_ms)
     draft.weights_bytes = int(row.number("weights_mb", draft.weights_bytes / _MB) * _MB)
     draft.activation_bytes = int(row.number("activation_mb", draft.activation_bytes / _MB) * _MB)
     draft.load_ms = row.number("load_ms", draft.load_ms)

@@ -8,7 +8,7 @@ import msgspec
 
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
-from interlace.core.profile import Overhead, Point, Profile
+from interlace.core.profile import Draw, Layer, Overhead, Point, Profile, Strain
 
 SCHEMA: Final = 2
 
@@ -22,6 +22,16 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p95_ms: float
     p99_ms: float
     samples: int
+
+
+class More(msgspec.Struct, frozen=True):
+    """What is known of a (batch, share) beside its latency; ``None`` or empty if not measured."""
+
+    batch: int
+    share_pct: int
+    pressure: tuple[float, float] | None = None
+    draw: Draw | None = None
+    strains: tuple[Strain, ...] = ()
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -75,6 +85,8 @@ class Record(msgspec.Struct, frozen=True):
     launch_ms: float
     wake_ms: float
     points: list[Row]
+    more: list[More] = []  #: absent from older files
+    layers: tuple[Layer, ...] = ()
 
 
 def read_record(text: bytes) -> Record:
@@ -105,6 +117,20 @@ def rows(profile: Profile) -> list[Row]:
     ]
 
 
+def more(profile: Profile) -> list[More]:
+    """What was measured beside latency, by share and batch."""
+    keys = {*profile.pressure, *profile.draws, *profile.strains}
+    return [
+        More(
+            *key,
+            pressure=profile.pressure.get(key),
+            draw=profile.draws.get(key),
+            strains=profile.strains.get(key, ()),
+        )
+        for key in sorted(keys, key=lambda key: (key[1], key[0]))
+    ]
+
+
 def profile_of(record: Record, key: str) -> Profile:
     """The profile in a record, under a deployment key of today."""
     return Profile(
@@ -119,7 +145,15 @@ def profile_of(record: Record, key: str) -> Profile:
         },
         overhead=Overhead(launch_ms=record.launch_ms, wake_ms=record.wake_ms),
         load_ms=record.load_ms,
+        pressure={_key(one): one.pressure for one in record.more if one.pressure is not None},
+        layers=record.layers,
+        draws={_key(one): one.draw for one in record.more if one.draw is not None},
+        strains={_key(one): one.strains for one in record.more if one.strains},
     )
+
+
+def _key(one: More) -> tuple[int, int]:
+    return one.batch, one.share_pct
 
 
 def misplaced(record: Record, digest: str, gpu: Gpu) -> str | None:

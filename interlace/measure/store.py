@@ -24,6 +24,7 @@ from interlace.measure.record import (
     Record,
     Subject,
     misplaced,
+    more,
     outdated,
     profile_of,
     read_record,
@@ -150,4 +151,6 @@ def _record(profile: Profile, model: Model, gpu: Gpu, settings: Settings) -> Rec
         launch_ms=round(profile.overhead.launch_ms, 4),
         wake_ms=round(profile.overhead.wake_ms, 4),
         points=rows(profile),
+        more=more(profile),
+        layers=profile.layers,
     )

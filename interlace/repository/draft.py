@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Format, Model, Terms
+from interlace.core.model import Format, Model, Precision, Terms
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.config import Config
 from interlace.repository.digest import Digests
@@ -97,7 +98,7 @@ def read(
         version=version,
         format=detect_format(path, config),
         path=str(path.absolute()),
-        digest=(digests or Digests()).of(path),
+        digest=_digest((digests or Digests()).of(path), settings),
         config=config,
         settings=settings,
         terms=_terms(settings, config),
@@ -136,6 +137,15 @@ def _is_full(tensor: dict[str, Any]) -> bool:
     return tensor.get("data_type", "TYPE_INVALID") in DATA_TYPES and "dims" in tensor
 
 
+def _digest(files: str, settings: Settings) -> str:
+    """A GPU computes something else in another precision, or compiled; by default: the files'."""
+    precision = settings.precision or Precision.FP32
+    if precision is Precision.FP32 and not settings.compiled:
+        return files
+    text = f"{files} {precision.value} {bool(settings.compiled)}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _terms(settings: Settings, config: Config) -> Terms:
     batching = config.values.get("dynamic_batching", {})
     queue_size = batching.get("default_queue_policy", {}).get("max_queue_size", 0)
@@ -146,4 +156,6 @@ def _terms(settings: Settings, config: Config) -> Terms:
         memory_limit_bytes=settings.memory_limit_bytes,
         rate_rps=settings.rate_rps,
         queue_limit=settings.queue_limit or queue_size or DEFAULT_QUEUE_LIMIT,
+        precision=settings.precision or Precision.FP32,
+        compiled=bool(settings.compiled),
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
+from interlace.core.model import Precision
 from interlace.repository.config import Config, nearest
 
 FILE: Final = "interlace.toml"
@@ -37,6 +38,8 @@ class Settings:
     memory_limit_bytes: int | None = None
     rate_rps: float | None = None
     queue_limit: int | None = None
+    precision: Precision | None = None
+    compiled: bool | None = None
     sample: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
 
@@ -118,7 +121,7 @@ def _number(text: str) -> Any:
 
 def _read(key: str, value: Any, where: str) -> Any:
     reader, wanted = _READERS[key]
-    read = None if isinstance(value, bool) else reader(value)
+    read = None if isinstance(value, bool) and reader is not _yes_or_no else reader(value)
     if read is None:
         raise RepositoryError(where, f"{value!r}", wanted)
     return read
@@ -143,6 +146,16 @@ def _positive(value: Any) -> float | None:
     if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
         return None
     return float(value)
+
+
+def _precision(value: Any) -> Precision | None:
+    return next((one for one in Precision if one.value == value), None)
+
+
+def _yes_or_no(value: Any) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "false": False}.get(value) if isinstance(value, str) else None
 
 
 def _bytes(value: Any) -> int | None:
@@ -176,5 +189,8 @@ _READERS: Final[dict[str, tuple[Callable[[Any], Any], str]]] = {
     "memory_limit": (_bytes, 'a size above 0, such as 536870912 or "512MB"'),
     "rate_rps": (_positive, "requests per second above 0"),
     "queue_limit": (_whole(1), "a whole number of requests above 0"),
+    "precision": (_precision, ", ".join(f'"{one.value}"' for one in Precision)),
+    "compile": (_yes_or_no, "true or false"),
 }
-_FIELDS: Final = {key: "memory_limit_bytes" if key == "memory_limit" else key for key in _READERS}
+_RENAMED: Final = {"memory_limit": "memory_limit_bytes", "compile": "compiled"}
+_FIELDS: Final = {key: _RENAMED.get(key, key) for key in _READERS}

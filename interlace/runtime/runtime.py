@@ -126,6 +126,14 @@ class Runtime:
         self.deliver(Left(gpu))
         device.close()
 
+    def away(self, gpu: str) -> None:
+        """An accelerator failed and is being mended: plan without it meanwhile."""
+        self.deliver(Left(gpu))
+
+    def back(self, gpu: str) -> None:
+        """It is there again, and holds nothing."""
+        self.deliver(Joined(self._devices[gpu].gpu))
+
     @property
     def unanswered(self) -> int:
         """Requests whose answer is still to come."""

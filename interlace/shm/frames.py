@@ -87,6 +87,10 @@ class BlockingFrames(Generic[Out, In]):
         finally:
             self._sock.settimeout(None)
 
+    def fileno(self) -> int:
+        """Readable when there is a frame, or the other end is closed."""
+        return self._sock.fileno()
+
     def close(self) -> None:
         """Close this end."""
         self._sock.close()

@@ -76,7 +76,7 @@ def test_profiles_follow_the_machine_s_speed_and_spread_of_the_moment() -> None:
     measured = Measured({"a": profile}, Pairs({("a", "a"): 1.1}))
     usual_ms = surface(profile, "median_ms").latency_ms(1, 50)
     look = {"a": {1: [usual_ms * 1.1 * 1.2] * 99 + [usual_ms * 1.1 * 2.4]}}
-    moved = at_the_moment(measured, [look, look])["a"]
+    moved = at_the_moment(measured, [look, look], 50)["a"]
     for key, point in moved.points.items():
         assert point.median_ms == pytest.approx(profile.points[key].median_ms * 1.2)
         assert point.p95_ms == pytest.approx(point.median_ms)

@@ -52,6 +52,14 @@ class Stand(Protocol):
         """Make a partition die by force."""
         ...
 
+    def units(self, share_pct: int) -> int:
+        """How many units a partition of that share has."""
+        ...
+
+    def die_together(self) -> bool:
+        """Whether all partitions share a process."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -72,6 +80,12 @@ class CpuStand:
 
     def kill(self, partition: str) -> None:
         os.kill(self._rig.device.workers()[partition], signal.SIGKILL)
+
+    def units(self, share_pct: int) -> int:
+        return self.device.gpu.units * share_pct // 100
+
+    def die_together(self) -> bool:
+        return False
 
 
 class SimulatedStand:
@@ -109,6 +123,12 @@ class SimulatedStand:
 
     def kill(self, partition: str) -> None:
         self._device.kill(partition)
+
+    def units(self, share_pct: int) -> int:
+        return self.device.gpu.units * share_pct // 100
+
+    def die_together(self) -> bool:
+        return False
 
     def close(self) -> None:
         self._device.close()

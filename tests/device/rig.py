@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,12 +45,16 @@ def settings(folder: Path | None = None, **changes: object) -> CpuSettings:
 class Rig:
     """Plays the runtime's part: does work, waits for its end, reads the outputs."""
 
-    def __init__(self, chosen: CpuSettings) -> None:
+    def __init__(self, chosen: CpuSettings | Callable[[Rig], Any]) -> None:
         self.loop = asyncio.new_event_loop()
         self.arena = Arena.create(1 << 26)
         self.arenas = ArenaMap(os.getpid())
         self.arenas.add(self.arena)
-        self.device = CpuDevice(self.loop, self.arenas, chosen)
+        if isinstance(chosen, CpuSettings):
+            self.device: Any = CpuDevice(self.loop, self.arenas, chosen)
+        else:
+            self.device = chosen(self)
+        self.gpu: str = self.device.gpu.id
         self.finished: list[Finished] = []
         self.lost: list[Lost] = []
         self.device.on_lost(self.lost.append)
@@ -83,17 +88,17 @@ class Rig:
 
     def carve(self, name: str = "p", share_pct: int | None = None) -> Finished:
         share = self.device.gpu.shares_pct[0] if share_pct is None else share_pct
-        return self.end_of(Carve(GPU, name, share))
+        return self.end_of(Carve(self.gpu, name, share))
 
     def load(self, model: Model, name: str = "p", batches: tuple[int, ...] = ()) -> Finished:
         self.device.register(model)
-        return self.end_of(Load(GPU, name, model.key, batches))
+        return self.end_of(Load(self.gpu, name, model.key, batches))
 
     def unload(self, model: Model, name: str = "p") -> Finished:
-        return self.end_of(Unload(GPU, name, model.key))
+        return self.end_of(Unload(self.gpu, name, model.key))
 
     def release(self, name: str = "p") -> Finished:
-        return self.end_of(Release(GPU, name))
+        return self.end_of(Release(self.gpu, name))
 
     def serve(self, model: Model, name: str = "p") -> Model:
         """Carve, and load a model that must load."""
@@ -127,7 +132,7 @@ class Rig:
 
     def batch(self, *requests: Request, name: str = "p") -> Run:
         rows = sum(request.rows for request in requests)
-        return Run(GPU, name, Batch(next(self._ids), requests[0].model, requests, rows))
+        return Run(self.gpu, name, Batch(next(self._ids), requests[0].model, requests, rows))
 
     def run(self, *requests: Request, name: str = "p") -> Finished:
         return self.end_of(self.batch(*requests, name=name))

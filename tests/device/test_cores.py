@@ -44,6 +44,14 @@ def test_the_least_held_cores_are_granted() -> None:
     assert cores.grant(75) == (5, 6, 7)
 
 
+def test_cores_are_shared_with_those_who_leave_rather_than_with_those_who_stay() -> None:
+    cores = Cores((0, 1))
+    stays, leaves = cores.grant(50), cores.grant(50)
+    assert (stays, leaves) == ((0,), (1,))
+    assert cores.grant(50, leaves) == leaves
+    assert cores.grant(50, leaves) == stays  # nobody leaves twice
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(ValueError, match=r"a share of 30 %: expected one of \[50, 100\]"):
         Cores((0, 1)).grant(30)

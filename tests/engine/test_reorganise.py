@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.kinds import KINDS, fleet
+from interlace.core.messages import Carve
 from interlace.core.plan import Partition, Plan, Slot
 from interlace.engine.partitions import Life, Live, Stay
-from interlace.engine.reorganise import relabel, swap
+from interlace.engine.reorganise import First, relabel, steps, swap
 
 GPUS = fleet(KINDS["v100"], 4)
 
@@ -54,6 +55,19 @@ def test_accelerators_of_other_kinds_keep_their_places() -> None:
     lives = _lives(_live("t4", "p", 50, "a"))
     plan = _plan(("gpu0", 50, "a"))
     assert swap(plan, lives, replace(GPUS, gpus=(first, other))) == plan
+
+
+def test_who_is_carved_is_told_who_leaves_beside_it() -> None:
+    stays, leaves = _live("gpu0", "p", 20, "a"), _live("gpu0", "q", 50, "b")
+    elsewhere = _live("gpu1", "r", 50, "c")
+    plan = _plan(("gpu0", 20, "a"), ("gpu0", 20, "b"))
+    lives = _lives(stays, leaves, elsewhere)
+    carves = [
+        work
+        for work in steps(lives, relabel(plan, lives, 3), First(), lambda live, model: True)
+        if isinstance(work, Carve)
+    ]
+    assert carves == [Carve("gpu0", "gpu0.p3", 20, ("q",))]
 
 
 _PARTS = st.lists(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlace.core.profile import Draw
 from interlace.measure.profilecsv import ProfileTableError, read_profiles
 
 HEAD = "model,share_pct,batch,latency_ms"
@@ -26,6 +27,13 @@ def test_what_is_left_out_is_the_median(tmp_path: Path) -> None:
     point = profile.points[1, 100]
     assert (point.median_ms, point.p95_ms, point.p99_ms) == (5.5, 5.5, 8.0)
     assert (profile.weights_bytes, profile.activation_bytes) == (100 * 10**6, 0)
+
+
+def test_power_is_read_where_it_is_known(tmp_path: Path) -> None:
+    path = table(tmp_path, f"{HEAD},power_w,idle_w", "a,100,8,4,300,100", "a,50,8,8,,")
+    draws = read_profiles(path, "h100").profiles["a"].draws
+    assert draws == {(8, 100): Draw(300.0, 100.0, 2000.0)}
+    assert draws[8, 100].request_j == pytest.approx(0.15)
 
 
 def test_rows_of_other_kinds_are_passed_over(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from interlace.core.model import Model, Terms
-from interlace.core.profile import Overhead, Point, Profile
+from interlace.core.profile import Draw, Layer, Overhead, Point, Profile, Strain
 from interlace.core.tensor import Signature
 from interlace.measure import store as store_module
 from interlace.measure.store import ProfileStore
@@ -51,6 +51,28 @@ def stored(tmp_path: Path) -> Stored:
 
 
 def test_what_was_saved_is_found(stored: Stored) -> None:
+    assert stored.store.find(MODEL, GPU, THOROUGH) == PROFILE
+    assert not stored.warnings
+
+
+def test_what_is_known_beside_latency_is_kept_too(tmp_path: Path) -> None:
+    full = replace(
+        PROFILE,
+        pressure={(1, 50): (0.25, 0.5), (4, 100): (0.0, 1.0)},
+        layers=(Layer("conv", 640, 0.5, 0.25, 1.5), Layer("relu", 0, 0.0, 0.125, 0.125)),
+        draws={(4, 100): Draw(350.5, 90.25, 1000.0)},
+        strains={(1, 50): (Strain("l2", 50, 0.5, 0.25, 1.125), Strain("dram", 50, 0.5, 0.0, 1.0))},
+    )
+    store = ProfileStore(tmp_path, lambda warning: None)
+    store.save(full, MODEL, GPU, THOROUGH)
+    assert store.find(MODEL, GPU, THOROUGH) == full
+
+
+def test_a_file_from_before_there_was_more_is_read(stored: Stored) -> None:
+    record = json.loads(stored.path.read_text())
+    for key in ("more", "layers"):
+        del record[key]
+    stored.path.write_text(json.dumps(record))
     assert stored.store.find(MODEL, GPU, THOROUGH) == PROFILE
     assert not stored.warnings
 

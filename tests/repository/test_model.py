@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Format
+from interlace.core.model import Format, Precision
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository import Draft, complete, config_json, read
 from tests.repository.folders import add
@@ -242,3 +242,14 @@ def test_config_json_is_what_clients_read(tmp_path: Path) -> None:
     unbatched = config_json(complete(draft(tmp_path, "max_batch_size: 0"), SAID, 0), made.config)
     assert unbatched["max_batch_size"] == 0
     assert "dynamic_batching" not in unbatched
+
+
+def test_another_precision_is_another_digest(tmp_path: Path) -> None:
+    digests = []
+    for toml in ("", 'precision = "fp32"', 'precision = "fp16"', "compile = true"):
+        drafted = draft(tmp_path, toml=toml)
+        digests.append(drafted.digest)
+        assert drafted.terms.precision is (Precision.FP16 if "16" in toml else Precision.FP32)
+        assert drafted.terms.compiled is ("compile" in toml)
+    assert digests[0] == digests[1]  # as the model came
+    assert len(set(digests[1:])) == 3

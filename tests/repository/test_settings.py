@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from interlace.core.errors import RepositoryError
+from interlace.core.model import Precision
 from interlace.repository.config import Config
 from interlace.repository.settings import Settings, parse_settings, read_settings
 
@@ -17,6 +18,8 @@ priority = 1
 memory_limit = "1.5 GiB"
 rate_rps = 12.5
 queue_limit = 100
+precision = "bf16"
+compile = true
 
 [sample]
 x = [3, 224, 224]
@@ -30,7 +33,8 @@ def test_a_whole_file() -> None:
     assert (read.memory_limit_bytes, read.rate_rps, read.queue_limit) == (3 << 29, 12.5, 100)
     assert read.sample == {"x": (3, 224, 224), "input.1": (7,)}
     assert read.where("queue_limit") == "t:7: queue_limit"
-    assert read.where("sample.x") == "t:10: sample.x"
+    assert (read.precision, read.compiled) == (Precision.BF16, True)
+    assert read.where("sample.x") == "t:12: sample.x"
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,9 @@ def test_sizes_have_units(text: str, wanted: int) -> None:
         ("max_batch = -1", "max_batch: found -1"),
         ('memory_limit = "12 parsecs"', "memory_limit: found '12 parsecs'; expected a size"),
         ("queue_limit = 0", "queue_limit: found 0"),
+        ('precision = "int8"', 't:1: precision: found \'int8\'; expected "fp32", "fp16", '),
+        ("precision = true", "precision: found True"),
+        ("compile = 1", "compile: found 1; expected true or false"),
         ("sample = 3", r"sample: found 3; expected a table: \[sample\]"),
         ("[sample]\nx = []", r"t:2: sample.x: found \[\]; expected a list of sizes"),
         ("[sample]\nx = [0]", r"sample.x: found \[0\]"),
@@ -71,8 +78,10 @@ def parameters(**texts: str) -> Config:
 
 
 def test_parameters_speak_where_the_file_is_silent(tmp_path: Path) -> None:
-    config = parameters(slo_ms="30", max_batch="4", sample__x="3, 8", threads="2")
+    said = {"precision": "auto", "compile": "true", "threads": "2"}
+    config = parameters(slo_ms="30", max_batch="4", sample__x="3, 8", **said)
     alone = read_settings(tmp_path, config)
+    assert (alone.precision, alone.compiled) == (Precision.AUTO, True)
     assert (alone.slo_ms, alone.max_batch, alone.sample) == (30.0, 4, {"x": (3, 8)})
     (tmp_path / "interlace.toml").write_text("slo_ms = 10\n")
     both = read_settings(tmp_path, config)

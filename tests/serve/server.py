@@ -48,10 +48,12 @@ def write_model(
 
 
 class Server:
-    """`interlace serve` until ``stop``; what it prints is kept."""
+    """`interlace serve` until ``stop``; what it prints is kept. ``code`` is the command."""
+
+    code = "from interlace.cli.main import main; main()"
 
     def __init__(self, root: Path, cache: Path, *options: str) -> None:
-        argv = [sys.executable, "-c", "from interlace.cli.main import main; main()", "serve"]
+        argv = [sys.executable, "-c", self.code, "serve"]
         ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
         self.process = subprocess.Popen(
             [*argv, str(root), "--profiles", str(cache / "profiles"), *ports, *options],

@@ -22,18 +22,20 @@ from interlace.runtime.runtime import Runtime
 from interlace.runtime.solver import OnPlanned
 from interlace.sim.gaps import Gaps
 from tests.builders import line_profile
+from tests.device.cuda.models import REAL
+from tests.device.cuda.rig import cuda_rig
 from tests.device.models import model
-from tests.device.rig import GPU, Rig, settings
+from tests.device.rig import Rig, settings
 
 MODELS = ("double", "slow")
 KNOWN = {name: model(name) for name in MODELS}
 KEYS = [KNOWN[name].key for name in MODELS]
 
 
-def _plan(*shares: tuple[int, Sequence[str]]) -> Plan:
+def _plan(gpu: str, *shares: tuple[int, Sequence[str]]) -> Plan:
     return Plan(
         tuple(
-            Partition(str(index), GPU, share_pct, tuple(Slot(m, 4, 10.0) for m in models))
+            Partition(str(index), gpu, share_pct, tuple(Slot(m, 4, 10.0) for m in models))
             for index, (share_pct, models) in enumerate(shares)
         )
     )
@@ -46,7 +48,7 @@ class _Traffic:
         self.sent: list[Request] = []
         self.replies: list[Reply] = []
         self._rig, self._runtime = rig, runtime
-        self._tensor = rig.floats(KNOWN["double"], [1.0, 2.0]).inputs
+        self._tensor = rig.floats(KNOWN["double"], [1.0, 2.0, 3.0, REAL]).inputs
         self.on = True
 
     def send(self) -> None:
@@ -66,18 +68,20 @@ class _Traffic:
         self._runtime.delivered(reply)
 
 
-@pytest.fixture
-def rig(tmp_path: Path) -> Iterator[Rig]:
-    rig = Rig(settings(tmp_path))
+@pytest.fixture(params=["cpu", "green", "streams", "mps"])
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Rig]:
+    """Cores, and GPUs of each mechanism that are not there."""
+    rig = Rig(settings(tmp_path)) if request.param == "cpu" else cuda_rig(request.param)
     yield rig
     rig.close()
 
 
 def test_changing_plans_under_traffic_answer_every_request_once(rig: Rig) -> None:
+    half = min(share for share in rig.device.gpu.shares_pct if share >= 50)
     plans = [
-        _plan((50, KEYS[:1]), (50, KEYS[1:])),
-        _plan((100, KEYS)),
-        _plan((50, KEYS), (50, KEYS)),
+        _plan(rig.gpu, (half, KEYS[:1]), (half, KEYS[1:])),
+        _plan(rig.gpu, (100, KEYS)),
+        _plan(rig.gpu, (half, KEYS), (half, KEYS)),
     ]
     asked: list[Solve] = []
 
@@ -99,7 +103,7 @@ def test_changing_plans_under_traffic_answer_every_request_once(rig: Rig) -> Non
     runtime = Runtime(
         engine,
         WallClock(rig.loop),
-        {GPU: rig.device},
+        {rig.gpu: rig.device},
         solve,
         [gaps, count],
     )

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,7 @@ from typing import Final, NamedTuple
 
 import psutil
 
-from bench.fidelity.stand import Stand
+from bench.fidelity.stand import Stand, cores
 from interlace.core.hardware import Fleet, Trait
 from interlace.core.messages import Carve, Deployed, Deployment, Load, Planned, Release, Solve
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -182,7 +183,7 @@ def workers_bytes(shared: bool, most: int, width: int = 2048, layers: int = 8) -
 
 async def _workers_bytes(root: Path, shared: bool, most: int) -> list[int]:
     found: list[int] = []
-    async with Stand(root, ["network"], shared) as stand:
+    async with Stand(root, ["network"], partial(cores, share_weights=shared)) as stand:
         ((key, opened),) = stand.opened.items()
         gpu = stand.device.gpu.id
         before = _others_bytes()

@@ -14,6 +14,7 @@ from interlace.cli.planning.gpukind import gpu_kind
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
+from interlace.measure.packaged import NotMeasured, packaged
 from interlace.measure.profilecsv import ProfileTable, ProfileTableError, read_profiles
 from interlace.perf.interference import slowed
 
@@ -149,7 +150,12 @@ def _one(path: Path, name: str, asked: object) -> Demand:
 
 
 def _profiles(path: Path, files: object, kind: str) -> tuple[dict[str, Profile], list[str]]:
-    """Profiles on ``kind``, and the files that do not say which kind theirs are of."""
+    """Profiles on ``kind``, and the files that do not say which kind theirs are of.
+
+    Where none are named, those that come with the package.
+    """
+    if files is None:
+        return _packaged(path, kind), []
     if not isinstance(files, list) or not files or not all(isinstance(f, str) for f in files):
         raise InputError(f'{path}: profiles: expected file names such as ["profiles.csv"]')
     found: dict[str, Profile] = {}
@@ -168,6 +174,15 @@ def _profiles(path: Path, files: object, kind: str) -> tuple[dict[str, Profile],
             f"{path}: profiles: no row is of {kind}; the rows are of {', '.join(sorted(kinds))}"
         )
     return found, unnamed
+
+
+def _packaged(path: Path, kind: str) -> dict[str, Profile]:
+    try:
+        return packaged(kind)
+    except NotMeasured as error:
+        raise InputError(
+            f'{path}: profiles: none are named, as in profiles = ["profiles.csv"], and {error}'
+        ) from None
 
 
 def _table(path: Path, table: Path, kind: str) -> ProfileTable:

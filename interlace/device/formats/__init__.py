@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format, Model
 from interlace.device.formats.base import Runner
 
-#: Each module has ``open_runner(model, threads, weights_dir)``; it is imported when first needed,
-#: so a worker that serves ONNX models never imports torch.
+if TYPE_CHECKING:  # it needs torch
+    from interlace.device.formats.opened import Opened
+
+#: Each module has ``open_runner(model, threads, weights_dir)``, and those of torch formats
+#: ``open_call(model)``. It is imported when first needed, so a worker that serves ONNX models never
+#: imports torch.
 _MODULES: Final = {
     Format.ONNX: "interlace.device.formats.onnx",
     Format.TORCHSCRIPT: "interlace.device.formats.torchscript",
@@ -32,8 +38,30 @@ def open_model(model: Model, threads: int, weights_dir: str | None) -> Runner:
         MemoryError: no memory for it.
     """
     module = import_module(_MODULES[model.format])
-    try:
+    with _in_words(model):
         runner: Runner = module.open_runner(model, threads, weights_dir)
+    return runner
+
+
+def open_torch(model: Model) -> Opened:
+    """Open a model of a torch format on the CPU, to be moved to where it shall run.
+
+    Raises:
+        RepositoryError: ONNX, which torch does not run, or as ``open_model``.
+        MemoryError: no memory for it.
+    """
+    if model.format is Format.ONNX:
+        raise RepositoryError(model.path, "an ONNX model", "a format that torch runs")
+    module = import_module(_MODULES[model.format])
+    with _in_words(model):
+        opened: Opened = module.open_call(model)
+    return opened
+
+
+@contextmanager
+def _in_words(model: Model) -> Iterator[None]:
+    try:
+        yield
     except (RepositoryError, MemoryError):
         raise
     except Exception as error:  # libraries raise anything on a broken file
@@ -43,4 +71,3 @@ def open_model(model: Model, threads: int, weights_dir: str | None) -> Runner:
             f"a model that does not load ({type(error).__name__}: {lines[0][:500]})",
             f"a working {model.format.value} model",
         ) from error
-    return runner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,9 +13,10 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
 from interlace.device.formats.base import Runner
+from interlace.device.formats.opened import Call, Opened, Retarget
 from interlace.device.formats.pt2_archive import check_archive
-from interlace.device.formats.sharing import module_tensors, share_weights
-from interlace.device.formats.torch_runner import Call, TorchRunner
+from interlace.device.formats.sharing import module_tensors
+from interlace.device.formats.torch_runner import open_on_cpu
 from interlace.device.formats.torch_values import UNNAMED, datatype_of, named_values
 from interlace.device.formats.trial import Spoken
 
@@ -23,12 +24,16 @@ FILE: Final = "model.pt2"
 
 
 def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
+    """As ``open_call``, on the CPU."""
+    return open_on_cpu(open_call, model, threads, weights_dir)
+
+
+def open_call(model: Model) -> Opened:
     """Open an exported program; inputs, free dims and outputs are the program's own.
 
     Raises:
         RepositoryError: pickles or compiled code in the archive; inputs that are not tensors.
     """
-    torch.set_num_threads(threads)
     source = Path(model.path, FILE)
     check_archive(source)
     with warnings.catch_warnings():
@@ -36,10 +41,10 @@ def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
         program = torch.export.load(source)
     module = program.module()
     spoken = _describe(program, str(source))
-    weights = share_weights(module_tensors(module), model, weights_dir)
     assert spoken.inputs is not None
     names = tuple(spec.name for spec in spoken.inputs)
-    return TorchRunner(_call(module, program, names), model, spoken, weights)
+    call = _call(module, program, names)
+    return Opened(call, module_tensors(module), spoken, retarget=_rewriting(module))
 
 
 def _call(module: Any, program: Any, names: tuple[str, ...]) -> Call:
@@ -51,6 +56,33 @@ def _call(module: Any, program: Any, names: tuple[str, ...]) -> Call:
         return module(*args, **kwargs)
 
     return call
+
+
+def _rewriting(module: Any) -> Retarget:
+    # The program names the processor it was exported on, and types of its intermediate tensors.
+    written = [(node, node.args, node.kwargs) for node in _nodes(module)]
+
+    def retarget(device: torch.device, dtype: torch.dtype | None) -> None:
+        def replaced(value: Any) -> Any:
+            if isinstance(value, torch.device):
+                return device
+            return dtype if dtype is not None and value is torch.float32 else value
+
+        for node, args, kwargs in written:
+            node.args = torch.fx.node.map_aggregate(args, replaced)
+            node.kwargs = torch.fx.node.map_aggregate(kwargs, replaced)
+        for part in _graphs(module):
+            part.recompile()
+
+    return retarget
+
+
+def _graphs(module: Any) -> Iterator[Any]:
+    return (part for part in module.modules() if isinstance(part, torch.fx.GraphModule))
+
+
+def _nodes(module: Any) -> Iterator[Any]:
+    return (node for part in _graphs(module) for node in part.graph.nodes)
 
 
 def _describe(program: Any, source: str) -> Spoken:

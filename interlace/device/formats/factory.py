@@ -16,9 +16,10 @@ from interlace.core.model import Model
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.device.formats.base import Runner
 from interlace.device.formats.convolutions import with_fast_convolutions
+from interlace.device.formats.opened import Call, Opened, keyword_call, ordered_call
 from interlace.device.formats.samples import sample_values
-from interlace.device.formats.sharing import module_tensors, share_weights
-from interlace.device.formats.torch_runner import Call, TorchRunner, keyword_call, ordered_call
+from interlace.device.formats.sharing import module_tensors
+from interlace.device.formats.torch_runner import open_on_cpu
 from interlace.device.formats.trial import Spoken
 
 FILE: Final = "model.py"
@@ -26,6 +27,11 @@ _EXAMPLE: Final = 'INPUTS = {"image": ("FP32", (3, 224, 224))}'
 
 
 def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
+    """As ``open_call``, on the CPU."""
+    return open_on_cpu(open_call, model, threads, weights_dir)
+
+
+def open_call(model: Model) -> Opened:
     """Run ``model.py`` and open what its ``create_model`` returns.
 
     The file is the operator's own code and runs as such. It may declare ``INPUTS`` and
@@ -37,7 +43,6 @@ def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
     Raises:
         RepositoryError: no ``create_model``, no module from it, or a malformed declaration.
     """
-    torch.set_num_threads(threads)
     source = Path(model.path, FILE)
     code = _execute(source, f"interlace_model_{model.digest[:16]}")
     with torch.no_grad():
@@ -56,8 +61,7 @@ def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
         module = with_fast_convolutions(
             module, lambda part: _call(part, specs)(sample_values(specs, model, batched, 1))
         )
-    weights = share_weights(module_tensors(module), model, weights_dir)
-    return TorchRunner(_call(module, specs), model, spoken, weights)
+    return Opened(_call(module, specs), module_tensors(module), spoken)
 
 
 def _execute(source: Path, name: str) -> types.ModuleType:

@@ -15,15 +15,25 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
 from interlace.device.formats.base import Runner
+from interlace.device.formats.opened import Call, Opened
 from interlace.device.formats.pooling import Pooling, read_pooling
-from interlace.device.formats.sharing import module_tensors, share_weights
-from interlace.device.formats.torch_runner import Call, TorchRunner
+from interlace.device.formats.sharing import module_tensors
+from interlace.device.formats.torch_runner import open_on_cpu
 from interlace.device.formats.trial import Spoken
 
 EMBEDDING: Final = "sentence_embedding"
+#: What a row without them means: all of it is text, and of the first kind.
+_DEFAULTS: Final = {"attention_mask": 1, "token_type_ids": 0}
+#: Angles of rotary positions, which transformers keeps in FP32 whatever the model's type is.
+_FREQUENCIES: Final = ("inv_freq", "original_inv_freq")
 
 
 def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
+    """As ``open_call``, on the CPU."""
+    return open_on_cpu(open_call, model, threads, weights_dir)
+
+
+def open_call(model: Model) -> Opened:
     """Open the model that ``config.json`` names, with the head its architecture has.
 
     A folder of sentence-transformers gives ``sentence_embedding``; any other the tensors that the
@@ -33,14 +43,14 @@ def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
     Raises:
         RepositoryError: an architecture transformers does not have, or inputs it cannot tell.
     """
-    torch.set_num_threads(threads)
     folder = Path(model.path)
     pooling = read_pooling(folder)
     module = _load(folder, bare=pooling is not None)
     spoken = _describe(module, folder)
-    weights = share_weights(module_tensors(module), model, weights_dir)
     call = _plain_call(module) if pooling is None else _pooled_call(module, pooling)
-    return TorchRunner(call, model, spoken, weights)
+    tensors = module_tensors(module)
+    exact = frozenset(name for name in tensors if name.rpartition(".")[2] in _FREQUENCIES)
+    return Opened(call, tensors, spoken, exact, _DEFAULTS, _below(module), _longest(module))
 
 
 def _load(folder: Path, bare: bool) -> Any:
@@ -91,6 +101,25 @@ def _inputs(module: Any, accepted: Mapping[str, Any], source: str) -> tuple[Tens
             )
 
 
+def _below(module: Any) -> dict[str, int]:
+    sizes = {
+        "input_ids": getattr(module.config, "vocab_size", 0),
+        "token_type_ids": getattr(module.config, "type_vocab_size", 0),
+    }
+    return {name: size for name, size in sizes.items() if size}
+
+
+def _longest(module: Any) -> dict[str, int]:
+    most = getattr(module.config, "max_position_embeddings", None)
+    if not isinstance(most, int):
+        return {}
+    for name, part in module.named_modules():
+        # Some count positions from behind the padding's.
+        if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None:
+            most = min(most, part.num_embeddings - part.padding_idx - 1)
+    return dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), most)
+
+
 def _plain_call(module: Any) -> Call:
     cached = "use_cache" in inspect.signature(module.forward).parameters
 
@@ -107,7 +136,9 @@ def _pooled_call(module: Any, pooling: Pooling) -> Call:
     def call(values: Mapping[str, Any]) -> Any:
         filled = _with_mask(values)
         tokens = plain(filled).last_hidden_state
-        mask = filled.get("attention_mask", torch.ones(tokens.shape[:2]))
+        mask = filled.get("attention_mask")
+        if mask is None:
+            mask = torch.ones(tokens.shape[:2], device=tokens.device)
         return {EMBEDDING: pooling(tokens, mask)}
 
     return call

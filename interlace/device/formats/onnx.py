@@ -67,7 +67,7 @@ class OnnxRunner:
 
     def __init__(self, session: Any, model: Model, optimised: Optimised, source: str) -> None:
         self._session = session
-        self._signature, skipped = _describe(session, source)
+        self._signature, skipped = describe(session, source)
         self._served = model.signature if model.signature.outputs else self._signature
         self._datatypes = {spec.name: spec.datatype for spec in self._served.inputs}
         self._outputs = [spec.name for spec in self._served.outputs]
@@ -145,7 +145,12 @@ def _to_bytes(array: Array) -> Array:
     return encoded.reshape(array.shape)
 
 
-def _describe(session: Any, source: str) -> tuple[Signature, tuple[str, ...]]:
+def describe(session: Any, source: str) -> tuple[Signature, tuple[str, ...]]:
+    """What a session says of itself, and which outputs are left out, in words.
+
+    Raises:
+        RepositoryError: no output is a tensor, or an input is none.
+    """
     inputs = [_spec(node) for node in session.get_inputs()]
     outputs = [_spec(node) for node in session.get_outputs()]
     for node, spec in zip(session.get_inputs(), inputs, strict=True):

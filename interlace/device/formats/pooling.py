@@ -71,13 +71,14 @@ def _pools(file: Path) -> tuple[Pool, ...]:
 
 def _cls(tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     first = weights.squeeze(-1).argmax(dim=1)  # not 0 where padding comes first
-    return tokens[torch.arange(len(tokens)), first]
+    return tokens[torch.arange(len(tokens), device=tokens.device), first]
 
 
 def _last(tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     mask = weights.squeeze(-1)
     last = mask.shape[1] - 1 - mask.flip(1).argmax(dim=1)
-    return tokens[torch.arange(len(tokens)), last] * mask.amax(dim=1, keepdim=True)
+    rows = torch.arange(len(tokens), device=tokens.device)
+    return tokens[rows, last] * mask.amax(dim=1, keepdim=True)
 
 
 def _max(tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -93,7 +94,7 @@ def _mean_sqrt(tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def _weighted(tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    places = torch.arange(1, tokens.shape[1] + 1, dtype=tokens.dtype)
+    places = torch.arange(1, tokens.shape[1] + 1, dtype=tokens.dtype, device=tokens.device)
     return _mean(tokens, weights * places[None, :, None])
 
 

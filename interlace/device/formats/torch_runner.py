@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
 
 import torch
 
@@ -11,7 +10,8 @@ from interlace.core.model import Model
 from interlace.core.tensor import Signature
 from interlace.device.formats.arrays import check_outputs
 from interlace.device.formats.base import Array
-from interlace.device.formats.sharing import Weights
+from interlace.device.formats.opened import Call, Opened
+from interlace.device.formats.sharing import Weights, share_weights
 from interlace.device.formats.torch_values import (
     accept_read_only_arrays,
     named_values,
@@ -20,12 +20,6 @@ from interlace.device.formats.torch_values import (
     to_torch,
 )
 from interlace.device.formats.trial import Spoken, try_out
-
-
-class Call(Protocol):
-    """One execution: values by input name to whatever the model returns."""
-
-    def __call__(self, values: Mapping[str, Any]) -> Any: ...
 
 
 class TorchRunner:
@@ -79,22 +73,19 @@ class TorchRunner:
         self._call = None
 
 
-def keyword_call(forward: Callable[..., Any]) -> Call:
-    """A call that hands every input to ``forward`` under its own name."""
+def open_on_cpu(
+    open_call: Callable[[Model], Opened], model: Model, threads: int, weights_dir: str | None
+) -> TorchRunner:
+    """Open a model and run it on this process's cores, its weights shared by ``weights_dir``.
 
-    def call(values: Mapping[str, Any]) -> Any:
-        return forward(**values)
-
-    return call
-
-
-def ordered_call(forward: Callable[..., Any], names: tuple[str, ...]) -> Call:
-    """A call that hands the inputs over in the order of ``names``; absent ones are ``None``."""
-
-    def call(values: Mapping[str, Any]) -> Any:
-        return forward(*[values.get(name) for name in names])
-
-    return call
+    Raises:
+        RepositoryError: as ``open_call``, or as ``TorchRunner``.
+    """
+    torch.set_num_threads(threads)
+    opened = open_call(model)
+    # Before the first execution, which may keep constants of its own.
+    weights = share_weights(opened.tensors, model, weights_dir)
+    return TorchRunner(opened.call, model, opened.spoken, weights)
 
 
 def _complete(signature: Signature) -> Signature | None:

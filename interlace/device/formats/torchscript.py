@@ -12,14 +12,20 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
 from interlace.device.formats.base import Runner
-from interlace.device.formats.sharing import module_tensors, share_weights
-from interlace.device.formats.torch_runner import TorchRunner, ordered_call
+from interlace.device.formats.opened import Opened, ordered_call
+from interlace.device.formats.sharing import module_tensors
+from interlace.device.formats.torch_runner import open_on_cpu
 from interlace.device.formats.trial import Spoken
 
 FILE: Final = "model.pt"
 
 
 def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
+    """As ``open_call``, on the CPU."""
+    return open_on_cpu(open_call, model, threads, weights_dir)
+
+
+def open_call(model: Model) -> Opened:
     """Open a TorchScript model.
 
     The archive holds the arguments' names but neither shapes nor types: ``config.pbtxt`` must
@@ -29,16 +35,13 @@ def open_runner(model: Model, threads: int, weights_dir: str | None) -> Runner:
     Raises:
         RepositoryError: the inputs are not described, or not as many as ``forward`` takes.
     """
-    torch.set_num_threads(threads)
     source = str(Path(model.path, FILE))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the format is the user's choice
         warnings.simplefilter("ignore", FutureWarning)
         module = torch.jit.load(source, map_location="cpu").eval()
-    # Before the first execution, which may keep constants of its own.
-    weights = share_weights(_tensors(module), model, weights_dir)
     names = _order(module, model.signature.inputs, source)
-    return TorchRunner(ordered_call(module, names), model, Spoken(source), weights)
+    return Opened(ordered_call(module, names), _tensors(module), Spoken(source))
 
 
 def _tensors(module: Any) -> dict[str, torch.Tensor]:

@@ -142,7 +142,8 @@ def _fields(event: Event) -> tuple[object, ...]:
 
 
 def _finished(event: Finished) -> tuple[object, ...]:
-    failure = event.failure and (event.failure.detail, event.failure.fatal)
+    failed = event.failure
+    failure = failed and (failed.detail, failed.fatal, failed.innocent)
     match event.work:
         case Run(batch=batch):
             return (_RAN, batch.id, len(event.outputs), failure, event.timing)

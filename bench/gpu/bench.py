@@ -1,0 +1,69 @@
+"""What a part is given: a GPU or what stands for one, how long it has, and what others found."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from bench.gpu.rows import Row
+from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.engine.backend import Backend
+
+Size = TypeVar("Size")
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One part's stand. ``dry``: no GPU; the fake driver, host memory and tiny sizes instead.
+
+    ``open_backend`` opens the driver of this process; ``end_s`` is when the part should have
+    ended, on ``time.monotonic``'s clock; ``out`` is where the parts' findings lie.
+    """
+
+    dry: bool
+    out: Path
+    end_s: float
+    open_backend: Callable[[], Backend]
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left."""
+        return max(0.0, self.end_s - time.monotonic())
+
+    def size(self, real: Size, dry: Size) -> Size:
+        """A size on a GPU, and the one without."""
+        return dry if self.dry else real
+
+    @contextmanager
+    def driver(self) -> Iterator[Driver]:
+        """The driver alone, closed afterwards."""
+        with self.backend() as backend:
+            yield backend.driver
+
+    @contextmanager
+    def backend(self) -> Iterator[Backend]:
+        """Driver, kernels and capture, closed afterwards."""
+        backend = self.open_backend()
+        try:
+            yield backend
+        finally:
+            backend.driver.unload_kernels(backend.kernels.module)
+            backend.driver.close()
+
+    def findings(self, part: str) -> dict[str, Any] | None:
+        """The figures of another part that has run, by row; ``None`` if it has not."""
+        try:
+            kept = json.loads((self.out / f"{part}.json").read_text())
+        except (OSError, ValueError):
+            return None
+        if kept.get("dry") != self.dry or not kept.get("finished"):
+            return None
+        return {row["what"]: row["figures"] for row in kept["rows"]}
+
+
+Entry = Callable[[Bench], Iterable[Row]]

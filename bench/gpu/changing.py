@@ -1,0 +1,232 @@
+"""Comparison 2: what a change of shares costs while a model is served at full load.
+
+A plan of one partition goes to and fro between two shares, while as many requests wait as fill the
+next batch twice. The gap is the time between two executions around a change, less what usually
+lies between two; and nothing may be dropped. Below that, device alone: a batch that runs on another
+partition than the last one, against one that runs on the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from bench.fidelity.measured import half_pct
+from bench.fidelity.stand import Opened, Stand
+from bench.gpu.bench import Bench
+from bench.gpu.devices import lacking, maker
+from bench.gpu.flowing import flow
+from bench.gpu.lanes import middle, quantile
+from bench.gpu.opened import stand
+from bench.gpu.rows import Row, failed, judged, law, seen, skipped
+from interlace.core.hardware import Fleet
+from interlace.core.messages import Carve, Deployed, Deployment, Load, Planned, Release, Solve
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Point, Profile
+from interlace.core.request import Batch, Outcome, Reply
+from interlace.engine.engine import Engine
+from interlace.engine.reorganise import reached
+from interlace.policy.catalog import system
+from interlace.runtime.runtime import Runtime
+from interlace.runtime.solver import OnPlanned
+from interlace.sim.record import Execution, Recorder
+
+_MODEL: Final = ("resnet50",)
+_PATIENT_MS: Final = 60_000.0
+_LIMIT_S: Final = 60.0
+_GAP_US: Final = 50.0
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What happened: gaps in ms around changes and otherwise, and how long each change took."""
+
+    usual_ms: list[float]
+    around_ms: list[float]
+    took_ms: list[float]
+    sent: int
+    lost: int
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    """Gaps of engine and device together, then of the device alone; on green, then on MPS."""
+    yield from flow(_rows(bench))
+
+
+async def _rows(bench: Bench) -> AsyncIterator[Row]:
+    for kind, changes in (("green", bench.size(30, 2)), ("mps", 1)):
+        why = lacking(bench, kind)
+        if why:
+            yield skipped(kind, why)
+            continue
+        try:
+            async with stand(bench, maker(bench, kind), _MODEL) as opened:
+                found = await changed(opened, changes, bench.size(0.15, 0.05))
+                for row in told(kind, found):
+                    yield row
+                if kind == "green":
+                    yield await alone(opened, bench.size(200, 5))
+        except Exception as error:
+            yield failed(kind, error)
+
+
+def told(kind: str, found: Changes) -> Iterator[Row]:
+    """The rows of one device."""
+    usual = middle(found.usual_ms)
+    gaps_us = [max(0.0, (one - usual) * 1000.0) for one in found.around_ms]
+    p99_us = quantile(gaps_us, 0.99) if gaps_us else float("nan")
+    yield judged(
+        f"gap of a change under load ({kind})", "p99 at most 50 us",
+        f"p50 {middle(gaps_us) if gaps_us else float('nan'):.0f} us, p99 {p99_us:.0f} us over "
+        f"{len(gaps_us)} changes; usually {usual * 1000:.0f} us lie between two batches",
+        p99_us <= _GAP_US, usual_us=usual * 1000.0, gaps_us=gaps_us,
+    )  # fmt: skip
+    yield seen(
+        f"from plan to standing ({kind})", f"{middle(found.took_ms):.1f} ms", took_ms=found.took_ms
+    )
+    yield law(
+        f"requests lost ({kind})", "none", f"{found.lost} of {found.sent}", not found.lost,
+        sent=found.sent, lost=found.lost,
+    )  # fmt: skip
+
+
+async def changed(opened: Stand, changes: int, seconds: float) -> Changes:
+    """So many changes to and fro, ``seconds`` of serving between them."""
+    run = _Run(opened)
+    gpu = opened.device.gpu
+    shares = (half_pct(gpu), gpu.shares_pct[-1])
+    for share in (*shares, shares[0]) if changes > 1 else shares[:1]:
+        await run.go_to(share)  # where there are several, each has been made before
+    traffic = asyncio.create_task(run.send())
+    await asyncio.sleep(seconds)
+    for number in range(changes):
+        began_ms = opened.clock.now_ms()
+        await run.go_to(shares[(number + 1) % 2])
+        run.changes.append((began_ms, opened.clock.now_ms()))
+        await asyncio.sleep(seconds)
+    run.on = False
+    await traffic
+    await run.retire()
+    return run.found()
+
+
+@dataclass(slots=True)
+class _Run:
+    """An engine on the stand's device whose plan is one partition of a share that changes."""
+
+    opened: Stand
+    on: bool = True
+    changes: list[tuple[float, float]] = field(default_factory=list)
+    _share_pct: int = 0
+    _sent: int = 0
+    _waiting: int = 0
+    _replies: list[Reply] = field(default_factory=list)
+    _recorder: Recorder = field(default_factory=Recorder)
+    _one: Opened = field(init=False)
+    _engine: Engine = field(init=False)
+    _runtime: Runtime = field(init=False)
+
+    def __post_init__(self) -> None:
+        (self._one,) = self.opened.opened.values()
+        gpu = self.opened.device.gpu
+        self._engine = Engine(Fleet((gpu,)), system("triton"))
+        devices = {gpu.id: self.opened.device}
+        self._runtime = Runtime(
+            self._engine, self.opened.clock, devices, self._solve, [self._recorder], float("inf")
+        )
+
+    @property
+    def _rows(self) -> int:
+        return self._one.model.signature.max_batch
+
+    def _solve(self, question: Solve, done: OnPlanned) -> None:
+        slot = Slot(self._one.model.key, self._rows, 100.0)
+        gpu = self.opened.device.gpu.id
+        plan = Plan((Partition("p", gpu, self._share_pct, (slot,)),))
+        self.opened.clock.call_soon(lambda: done(Planned(question.ticket, plan)))
+
+    async def go_to(self, share_pct: int) -> None:
+        """Plan that share and wait until it stands and nothing else does."""
+        first, self._share_pct = self._share_pct == 0, share_pct
+        self._runtime.deliver(Deployed((self._deployment(),) if first else ()))
+        state, end_s = self._engine.state, time.monotonic() + _LIMIT_S
+        while not (state.target.partitions and reached(state.lives, state.target)) or (
+            {live.share_pct for live in state.lives.values()} != {share_pct}
+        ):
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"a share of {share_pct} % did not stand in {_LIMIT_S:g} s")
+            await asyncio.sleep(0.001)
+
+    def _deployment(self) -> Deployment:
+        key, shares = self._one.model.key, self.opened.device.gpu.shares_pct
+        points = {(b, s): Point(1.0, 1.0, 1.0, 1) for b in (1, self._rows) for s in shares}
+        profile = Profile(key, "", self.opened.device.gpu.kind, 1 << 20, 1 << 20, points)
+        return Deployment(Demand(key, 100.0, _PATIENT_MS, self._rows), profile)
+
+    async def send(self) -> None:
+        """Two batches' worth of requests wait at all times."""
+        while self.on:
+            while self._waiting < 3 * self._rows:
+                number, now_ms = self._runtime.next_id(), self.opened.clock.now_ms()
+                self._waiting += 1
+                self._sent += 1
+                self._runtime.submit(self._one.request(number, now_ms, _PATIENT_MS), self._answered)
+            await asyncio.sleep(0)
+        while self._runtime.unanswered:
+            await asyncio.sleep(0.005)
+
+    def _answered(self, reply: Reply) -> None:
+        self._waiting -= 1
+        self._replies.append(reply)
+        self._runtime.delivered(reply)
+
+    async def retire(self) -> None:
+        for live in list(self._engine.state.lives.values()):
+            await self.opened.rig.do(Release(live.gpu, live.id), _LIMIT_S)
+
+    def found(self) -> Changes:
+        """Times between executions; those of which the two partitions differ hold a change."""
+        usual: list[float] = []
+        around: list[float] = []
+        executions = sorted(self._recorder.executions, key=lambda one: one.started_ms)
+        for before, after in pairwise(executions):
+            same = before.partition == after.partition
+            (usual if same else around).append(_between_ms(before, after))
+        lost = sum(reply.outcome is not Outcome.OK for reply in self._replies)
+        took = [until - since for since, until in self.changes]
+        lost += self._sent - len(self._replies)
+        return Changes(usual or [0.0], around, took, self._sent, lost)
+
+
+def _between_ms(before: Execution, after: Execution) -> float:
+    return max(0.0, after.started_ms - before.ended_ms)
+
+
+async def alone(opened: Stand, count: int) -> Row:
+    """Batches in turn on two partitions, against all on one: command to completion."""
+    gpu = opened.device.gpu
+    (one,) = opened.opened.values()
+    names = ("here", "there")
+    for name in names:
+        await opened.rig.do(Carve(gpu.id, name, half_pct(gpu)), _LIMIT_S)
+        await opened.rig.do(Load(gpu.id, name, one.model.key), _LIMIT_S)
+    took: dict[str, list[float]] = {}
+    for way, places in (("same", ("here",)), ("turns", names)):
+        took[way] = []
+        for number in range(count):
+            request = one.request(opened.rig.next_id(), opened.clock.now_ms(), _PATIENT_MS)
+            batch = Batch(opened.rig.next_id(), one.model.key, (request,), 1)
+            done = await opened.rig.run(places[number % len(places)], batch, _LIMIT_S)
+            took[way].append(done.took_ms)
+    for name in names:
+        await opened.rig.do(Release(gpu.id, name), _LIMIT_S)
+    more_us = (middle(took["turns"]) - middle(took["same"])) * 1000.0
+    return judged(
+        "a batch on another partition than the last one", "at most 50 us more",
+        f"{more_us:+.0f} us", more_us <= _GAP_US, same_ms=middle(took["same"]),
+        turns_ms=middle(took["turns"]),
+    )  # fmt: skip

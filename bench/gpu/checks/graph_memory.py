@@ -1,0 +1,140 @@
+"""Memory and time that captures take, and whether another lane can serve meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from bench.gpu.bench import Bench
+from bench.gpu.checks import layers
+from bench.gpu.lanes import Lanes, captured, lanes, quantile, warm
+from bench.gpu.rows import Row, attempt, judged, seen
+from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.capture import Captured
+
+_BUCKETS: Final = (32, 16, 8, 4, 2, 1)
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    """Six buckets of a network in one pool; then captures while another lane replays."""
+    with bench.backend() as backend, lanes(backend.driver) as cut:
+        yield from attempt("captures", lambda: _captures(bench, backend, cut))
+        yield from attempt("replays beside a capture", lambda: _beside(bench, backend, cut))
+
+
+def _network(bench: Bench, device: str, batch: int) -> Callable[[], Any]:
+    """Thirty convolutions with what lies between them, as deep as ResNet-18 and a half."""
+    import torch
+
+    channels, side, depth = bench.size((256, 28, 30), (4, 6, 2))
+    dtype = bench.size(torch.float16, torch.float32)
+    parts: list[torch.nn.Module] = []
+    for _ in range(depth):
+        parts += [torch.nn.Conv2d(channels, channels, 3, padding=1), torch.nn.ReLU()]
+    network = torch.nn.Sequential(*parts).to(device, dtype)
+    network = network.to(memory_format=torch.channels_last).eval().requires_grad_(False)
+    rows_ = torch.zeros(batch, channels, side, side, device=device, dtype=dtype)
+    rows_ = rows_.contiguous(memory_format=torch.channels_last)
+    return lambda: network(rows_)
+
+
+def _captures(bench: Bench, backend: Backend, cut: Lanes) -> Iterable[Row]:
+    driver, lane, pool = backend.driver, cut.first(64), None
+    kept: list[Captured] = []
+    first_bytes = driver.memory().free_bytes
+    for batch in bench.size(_BUCKETS, (2, 1)):
+        body = _network(bench, backend.torch_device, batch)
+        warm(backend, lane.stream, body)
+        before_bytes = driver.memory().free_bytes
+        began_s = time.perf_counter()
+        made = backend.capturer.capture(lane.stream, pool, partial(_only, body))
+        ms = (time.perf_counter() - began_s) * 1000.0
+        kept.append(made)
+        pool = made.pool
+        grown = before_bytes - driver.memory().free_bytes
+        yield seen(
+            f"graph of batch {batch}, pool shared", f"{grown / 2**20:.1f} MiB, {ms:.1f} ms",
+            nbytes=grown, ms=ms, batch=batch,
+        )  # fmt: skip
+    driver.synchronize(lane.stream)
+    for made in kept:
+        made.close()
+    _let_go(bench)
+    left = first_bytes - driver.memory().free_bytes
+    yield seen("memory after all graphs are closed", f"{left / 2**20:.1f} MiB", nbytes=left)
+
+
+def _only(body: Callable[[], Any]) -> None:
+    body()
+
+
+def _let_go(bench: Bench) -> None:
+    if bench.dry:
+        return
+    import gc
+
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def _beside(bench: Bench, backend: Backend, cut: Lanes) -> Iterable[Row]:
+    """Replay on one lane, from this thread, while another thread captures on another lane."""
+    driver, serving, aside = backend.driver, cut.first(64), cut.beside(64)
+    body = layers.convolution(bench, backend.torch_device)
+    other = _network(bench, backend.torch_device, 1)
+    warm(backend, aside.stream, other)
+    with captured(backend, serving.stream, body) as graph:
+        alone_ms = _replays(driver.launch_graph, driver.synchronize, graph, serving.stream, 100)
+        errors: list[BaseException] = []
+        capture = threading.Thread(
+            target=_keep_capturing, args=(bench, backend, aside.stream, other, errors)
+        )
+        capture.start()
+        beside_ms: list[float] = []
+        while capture.is_alive() or not beside_ms:
+            beside_ms += _replays(
+                driver.launch_graph, driver.synchronize, graph, serving.stream, 10
+            )
+        capture.join()
+    if errors:
+        raise errors[0]
+    p99s = quantile(alone_ms, 0.99), quantile(beside_ms, 0.99)
+    yield judged(
+        "p99 of replays while another thread captures", f"near {p99s[0]:.3f} ms, as alone",
+        f"{p99s[1]:.3f} ms", p99s[1] < 1.5 * p99s[0] + 0.2, alone_ms=p99s[0], beside_ms=p99s[1],
+    )  # fmt: skip
+
+
+def _keep_capturing(
+    bench: Bench,
+    backend: Backend,
+    stream: int,
+    body: Callable[[], Any],
+    errors: list[BaseException],
+) -> None:
+    try:
+        for _ in range(bench.size(10, 1)):
+            backend.capturer.capture(stream, None, partial(_only, body)).close()
+    except BaseException as error:
+        errors.append(error)
+
+
+def _replays(
+    launch: Callable[[int, int], None],
+    synchronize: Callable[[int], None],
+    graph: int,
+    stream: int,
+    count: int,
+) -> list[float]:
+    took_ms: list[float] = []
+    for _ in range(count):
+        began_s = time.perf_counter()
+        launch(graph, stream)
+        synchronize(stream)
+        took_ms.append((time.perf_counter() - began_s) * 1000.0)
+    return took_ms

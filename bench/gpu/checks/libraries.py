@@ -1,0 +1,72 @@
+"""Whether cuBLAS and cuDNN heed the SMs of a partition: time by SMs, with and without a hint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from bench.gpu.bench import Bench
+from bench.gpu.checks import layers
+from bench.gpu.lanes import Lane, captured, lanes, middle, ratio, times_ms
+from bench.gpu.rows import Row, attempt, judged, seen
+from interlace.device.cuda.engine.backend import Backend
+
+_SMS: Final = (16, 32, 48, 64, 80, 96, 112, 128)
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    """Time on s SMs over time on all, against all over s: 1 is a library that heeds them."""
+    with bench.backend() as backend, lanes(backend.driver) as cut:
+        sizes = [sms for sms in bench.size(_SMS, (16,)) if sms < backend.driver.board.sms]
+        strips = {sms: cut.first(sms) for sms in sizes}
+        whole = cut.plain()
+        for name, make in (("matrix product", layers.gemm), ("convolution", layers.convolution)):
+            body = make(bench, backend.torch_device)
+            yield from attempt(name, partial(_layer, bench, backend, name, body, strips, whole))
+
+
+def _layer(
+    bench: Bench,
+    backend: Backend,
+    name: str,
+    body: layers.Body,
+    strips: dict[int, Lane],
+    whole: Lane,
+) -> Iterable[Row]:
+    whole_ms = _taken_ms(bench, backend, body, whole)
+    yield seen(f"{name} on all {whole.sms} SMs", f"{whole_ms:.3f} ms", ms=whole_ms, sms=whole.sms)
+    for lane in strips.values():
+        plain_ms = _taken_ms(bench, backend, body, lane)
+        with _hint(bench, whole.sms - lane.sms):
+            hinted_ms = _taken_ms(bench, backend, body, lane)
+        fair_ms = whole_ms * whole.sms / lane.sms
+        plain, hinted = ratio(fair_ms, plain_ms), ratio(fair_ms, hinted_ms)
+        yield judged(
+            f"{name} on {lane.sms} SMs", f"{fair_ms:.3f} ms at most",
+            f"{plain_ms:.3f} ms ({plain:.2f} of fair), with the hint {hinted_ms:.3f} ms "
+            f"({hinted:.2f})",
+            max(plain, hinted) > 0.85, sms=lane.sms, plain_ms=plain_ms, hinted_ms=hinted_ms,
+        )  # fmt: skip
+
+
+@contextmanager
+def _hint(bench: Bench, free_sms: int) -> Iterator[None]:
+    """Tell cuBLAS, as torch does, to leave these SMs free."""
+    if bench.dry:
+        yield
+        return
+    import torch
+
+    torch._C._set_sm_carveout_experimental(free_sms)
+    try:
+        yield
+    finally:
+        torch._C._set_sm_carveout_experimental(None)
+
+
+def _taken_ms(bench: Bench, backend: Backend, body: layers.Body, lane: Lane) -> float:
+    with captured(backend, lane.stream, body) as graph:
+        launch = partial(backend.driver.launch_graph, graph, lane.stream)
+        return middle(times_ms(backend.driver, lane.stream, launch, bench.size(15, 2)))

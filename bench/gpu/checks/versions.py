@@ -1,0 +1,126 @@
+"""Versions, tools and limits of the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from bench.gpu.bench import Bench
+from bench.gpu.rows import Row, attempt, judged, seen, skipped
+
+#: Package, where it is imported from, and what is done without it.
+_PACKAGES: Final = (
+    ("torch", "torch", "nothing runs"),
+    ("numpy", "numpy", "nothing runs"),
+    ("msgspec", "msgspec", "nothing runs: carry the wheel"),
+    ("highspy", "highspy", "no plans of interlace's own: carry the wheel"),
+    ("cuda-bindings", "cuda.bindings", "nothing runs"),
+    ("cuda-core", "cuda.core", "nothing is lost"),
+    ("triton", "triton", "no compiled models"),
+    ("numba", "numba", "completion by events"),
+    ("nvidia-ml-py", "pynvml", "no counters, no power"),
+    ("rich", "rich", "plain tables"),
+    ("pytest", "pytest", "no contracts of devices"),
+)
+_TOOLS: Final = ("nvidia-smi", "nvidia-cuda-mps-control", "nvcc", "ncu")
+_HUGE: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    """What is installed, what the driver says it is, what may be page-locked and shared."""
+    yield seen("python", platform.python_version())
+    for package, module, without in _PACKAGES:
+        yield _package(package, module, without)
+    yield from attempt("torch", _torch)
+    yield from attempt("names in cuda-bindings", _names)
+    for tool in _TOOLS:
+        path = shutil.which(tool)
+        yield seen(tool, path) if path else skipped(tool, "not on the path")
+    yield from attempt("nvcc", _nvcc)
+    yield from _machine()
+    yield from attempt("driver", lambda: _driver(bench))
+
+
+def _package(package: str, module: str, without: str) -> Row:
+    try:
+        known = version(package)
+    except PackageNotFoundError:
+        known = "version unknown"
+    try:
+        there = find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent of it
+        there = False
+    return seen(package, known) if there else skipped(package, f"not installed: {without}")
+
+
+def _torch() -> Iterable[Row]:
+    import torch
+
+    cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
+    yield seen("torch was built for", f"CUDA {torch.version.cuda}, cuDNN {cudnn}")
+    private = ("_construct_storage_from_data_pointer", "_set_sm_carveout_experimental")
+    for name in private:
+        there = hasattr(torch._C, name)
+        yield judged(f"torch._C.{name}", "there", "there" if there else "missing", there)
+    graph = getattr(torch.cuda, "CUDAGraph", None)
+    there = hasattr(graph, "raw_cuda_graph_exec")
+    words = "there" if there else "missing"
+    yield judged("torch.cuda.CUDAGraph.raw_cuda_graph_exec", "there", words, there)
+
+
+def _names() -> Iterable[Row]:
+    from cuda.bindings import driver
+
+    found = [name for name in dir(driver) if re.fullmatch(r"CUdevSmResourceSplit.*_flags", name)]
+    yield seen("flags of SM splits", ", ".join(found) or "none")
+    heterogeneous = hasattr(driver, "cuDevSmResourceSplit")
+    yield seen("cuDevSmResourceSplit in cuda-bindings", "there" if heterogeneous else "missing")
+
+
+def _nvcc() -> Iterable[Row]:
+    if shutil.which("nvcc") is None:
+        return
+    said = subprocess.run(
+        ["nvcc", "--version"], capture_output=True, text=True, check=True, timeout=5
+    )
+    yield seen("nvcc says", said.stdout.strip().splitlines()[-1])
+
+
+def _machine() -> Iterator[Row]:
+    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    words = "unlimited" if locked == resource.RLIM_INFINITY else f"{locked >> 20} MiB"
+    yield seen("page-locked memory allowed (RLIMIT_MEMLOCK)", words)
+    shm = os.statvfs("/dev/shm")
+    free_bytes = shm.f_bavail * shm.f_frsize
+    yield judged(
+        "/dev/shm", "at least 2 GiB free", f"{free_bytes / 2**30:.1f} GiB free",
+        free_bytes >= 2 << 30, free_bytes=free_bytes,
+    )  # fmt: skip
+    if _HUGE.exists():
+        yield seen("huge pages", _HUGE.read_text().strip())
+    cores = len(os.sched_getaffinity(0))
+    yield seen("cores", str(cores), cores=cores)
+
+
+def _driver(bench: Bench) -> Iterable[Row]:
+    with bench.driver() as driver:
+        board = driver.board
+        yield seen(
+            "GPU", f"{board.name}, {board.sms} SMs, {board.memory_bytes / 2**30:.1f} GiB",
+            uuid=board.uuid, sms=board.sms, memory_bytes=board.memory_bytes,
+            capability=list(board.capability),
+        )  # fmt: skip
+        words = f"{board.driver // 1000}.{board.driver % 1000 // 10}"
+        yield judged("CUDA of the driver", "13.0", words, words == "13.0", driver=board.driver)
+        able = board.capability >= (9, 0)
+        words = ".".join(map(str, board.capability))
+        yield judged("compute capability", "9.0 or later", words, able)

@@ -1,0 +1,159 @@
+"""A part in a process of its own: rows come as they are found, and time is up when it is up."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final
+
+from bench.gpu.bench import Bench, Entry
+from bench.gpu.rows import Row, failed
+from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.launcher import BEFORE_CUDA
+
+#: What the devices' own processes start CUDA with.
+ENVIRONMENT: Final[Mapping[str, str]] = BEFORE_CUDA
+#: A part is told to end a little before it is ended.
+_GRACE: Final = 0.9
+_TRACE_S: Final = 0.5
+_PRELOAD: Final = ["numpy", "torch", "bench.gpu.child"]
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """What a child is to do. ``backend`` and ``entry`` are "module:function"."""
+
+    entry: str
+    backend: str
+    dry: bool
+    out: Path
+    log: Path
+    seconds: float
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
+
+
+class Children:
+    """Makes a process for each errand, forked from one that has imported what is slow to import.
+
+    That one never starts CUDA, so every child starts it afresh: what one part breaks, no other
+    part sees.
+    """
+
+    def __init__(self) -> None:
+        self._context = get_context("forkserver")
+        self._context.set_forkserver_preload(_PRELOAD)
+
+    def rows(self, errand: Errand) -> Iterator[Row]:
+        """The part's rows as they come; the last one says so if it crashed or was ended."""
+        ours, theirs = self._context.Pipe(duplex=False)
+        child = self._context.Process(target=_run, args=(errand, theirs))
+        child.start()
+        theirs.close()
+        end_s = time.monotonic() + errand.seconds
+        try:
+            yield from _received(ours, end_s, errand)
+            child.join(max(0.1, end_s - time.monotonic()))
+            if child.exitcode not in (0, None):
+                yield failed("the part's process", f"ended with {_status(child.exitcode)}")
+        finally:
+            _end(child.pid, child.is_alive)
+            child.join(5.0)
+            ours.close()
+
+
+def _received(pipe: Connection, end_s: float, errand: Errand) -> Iterator[Row]:
+    while True:
+        if not pipe.poll(max(0.0, end_s - time.monotonic())):
+            words = f"did not end within {errand.seconds:g} s; where it stood: {errand.log.name}"
+            yield failed("the part's process", words)
+            return
+        try:
+            yield pipe.recv()
+        except EOFError:
+            return
+
+
+def _status(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"signal {signal.Signals(-code).name}"
+    return f"exit status {code}"
+
+
+def _end(pid: int | None, alive: Callable[[], bool]) -> None:
+    """Ask where it stands, then end it and all that it started."""
+    if pid is None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        if alive():
+            os.kill(pid, signal.SIGUSR1)
+            time.sleep(_TRACE_S)
+            for one in _descendants(pid):  # a GPU's process is in a session of its own
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes that one started, and those that they started."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                # "pid (name) state parent ...", where the name may hold anything
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+    found, todo = [], [pid]
+    while todo:
+        one = todo.pop()
+        children = [child for child, parent in parents.items() if parent == one]
+        found += children
+        todo += children
+    return found
+
+
+def _run(errand: Errand, pipe: Connection) -> None:
+    os.setsid()
+    _log_to(errand.log)
+    os.environ.update(errand.environment)
+    end_s = time.monotonic() + _GRACE * errand.seconds
+    try:
+        bench = Bench(errand.dry, errand.out, end_s, lambda: _backend(errand.backend))
+        entry: Entry = _named(errand.entry)
+        for row in entry(bench):
+            pipe.send(row.dry() if errand.dry else row)
+    except BaseException as error:
+        pipe.send(failed("the part", error))
+    pipe.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # libraries' own endings may hang once a GPU has failed
+
+
+def _backend(name: str) -> Backend:
+    made: Backend = _named(name)()
+    return made
+
+
+def _named(path: str) -> Callable[..., object]:
+    module, _, name = path.partition(":")
+    found: Callable[..., object] = getattr(import_module(module), name)
+    return found
+
+
+def _log_to(path: Path) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)

@@ -1,0 +1,81 @@
+"""The devices of this GPU by mechanism; without a GPU, the same on the fake driver."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from bench.fidelity.stand import Ground, MakeDevice
+from bench.gpu.bench import Bench
+from interlace.device.cuda import green, mps, streams
+from interlace.device.cuda.device import CudaDevice
+from interlace.device.cuda.discovery import Found, discover
+from interlace.device.cuda.mps import MpsControl
+from interlace.device.cuda.settings import CudaSettings
+
+KINDS: Final = ("green", "mps", "streams")
+#: The backend of a dry run: streams run beside each other, as they do on a GPU.
+FAKE_BACKEND: Final = "tests.device.cuda.fake.backend:on_threads"
+_FAKE: Final = Found(0, "GPU-fake-0", "fake-h100", 132, 80 << 30, (9, 0), 13000)
+
+
+def board(bench: Bench) -> Found:
+    """The GPU that is measured: the first one.
+
+    Raises:
+        NoGpus: there is none.
+    """
+    return _FAKE if bench.dry else discover()[0]
+
+
+def lacking(bench: Bench, kind: str) -> str:
+    """Why this GPU cannot be parted so; empty if it can."""
+    found = board(bench)
+    if kind == "mps" and not bench.dry and shutil.which(mps.PROGRAM) is None:
+        return f"{mps.PROGRAM} is not installed: it comes with the GPU's driver"
+    asked = {"green": green.lacking, "mps": mps.lacking, "streams": streams.lacking}
+    return asked[kind](found)
+
+
+def maker(bench: Bench, kind: str, shares_pct: tuple[int, ...] = ()) -> MakeDevice:
+    """Makes a device of that mechanism, offering these shares alone if any are named."""
+    found = board(bench)
+
+    def make(ground: Ground) -> CudaDevice:
+        settings = _settings(bench, kind, found)
+        gpu = settings.gpu
+        if shares_pct:
+            gpu = replace(gpu, shares_pct=shares_pct)
+        settings = replace(settings, gpu=gpu, inputs=(ground.requests.number,))
+        return CudaDevice(ground.loop, ground.arenas, settings)
+
+    return make
+
+
+def _settings(bench: Bench, kind: str, found: Found) -> CudaSettings:
+    made: dict[str, Callable[[], CudaSettings]] = {
+        "green": lambda: green.green_settings(found, "gpu0"),
+        "streams": lambda: streams.streams_settings(found, "gpu0"),
+        "mps": lambda: mps.mps_settings(found, "gpu0", _control(bench, found)),
+    }
+    settings = made[kind]()
+    return replace(settings, backend=FAKE_BACKEND) if bench.dry else settings
+
+
+class _NoDaemon(MpsControl):
+    """Stands for the daemon where there is none."""
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def stop(self) -> None:
+        return
+
+
+def _control(bench: Bench, found: Found) -> MpsControl:
+    control = _NoDaemon(found.uuid) if bench.dry else MpsControl(found.uuid)
+    if not bench.dry:
+        control.start()
+    return control

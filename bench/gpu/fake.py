@@ -1,0 +1,11 @@
+"""The stand-in of a dry run: the fake driver of the tests, on host memory."""
+
+from __future__ import annotations
+
+from interlace.device.cuda.engine.backend import Backend
+from tests.device.cuda.fake.backend import at_once
+
+
+def open_backend() -> Backend:
+    """A backend without a GPU."""
+    return at_once()

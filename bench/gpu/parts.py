@@ -1,0 +1,137 @@
+"""The parts of a run in order, with the seconds each can count on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Final
+
+#: A lent GPU is often lent for ten minutes at a time: all parts end before nine.
+MOST_S: Final = 540.0
+#: Until the first part begins: the process that the others are forked from.
+START_S: Final = 5.0
+#: What a part may take beyond its seconds if others have left time: one that hangs takes no more.
+_STRETCH: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One step, in a process of its own that has ``seconds`` whatever the other parts do.
+
+    ``entry`` is "module:function"; it is given a ``Bench`` and yields rows. ``needs`` are parts
+    whose findings it reads if they are there.
+    """
+
+    name: str
+    group: str
+    seconds: float
+    tells: str
+    entry: str
+    needs: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)  #: beside every child's own
+
+
+def _check(number: int, name: str, seconds: float, tells: str, module: str = "") -> Part:
+    entry = f"bench.gpu.checks.{module or name.replace('-', '_')}:rows"
+    return Part(name, "checks", seconds, f"{number}. {tells}", entry)
+
+
+PARTS: Final[tuple[Part, ...]] = (
+    _check(1, "versions", 6, "versions, tools and limits of the machine"),
+    _check(2, "split", 7, "which groups of SMs there are, and which SMs run what"),
+    _check(3, "green-cost", 9, "what green contexts and streams cost, and how many there can be"),
+    _check(4, "graphs", 10, "whether a captured graph keeps the SMs it was captured on"),
+    _check(5, "libraries", 11, "whether cuBLAS and cuDNN heed the SMs of a partition"),
+    _check(6, "isolation", 16, "how much neighbours slow a model on SMs of its own"),
+    Part(
+        "connections", "checks", 6, "6. streams side by side with 8 hardware queues instead of 32",
+        "bench.gpu.checks.isolation:overlap", (), {"CUDA_DEVICE_MAX_CONNECTIONS": "8"},
+    ),
+    _check(7, "host-access", 9, "layers that read their weights from host memory"),
+    _check(8, "copies", 12, "rates of copies and gathers, and small copies beside large ones"),
+    _check(9, "pinning", 9, "how fast host memory is page-locked"),
+    _check(10, "completion", 14, "how soon and at what cost the end of a batch is known"),
+    _check(11, "graph-memory", 9, "memory and time of captures, and replays beside them"),
+    _check(12, "aoti", 14, "whether a compiled package takes our weights and our streams"),
+    _check(13, "mps", 12, "whether MPS can be had, with percentages, and leaves the card clean"),
+    _check(14, "counters", 8, "which pressure counters can be read"),
+    Part(
+        "contracts", "contracts", 30, "the contract of devices on green, MPS and streams",
+        "bench.gpu.contracts:rows",
+    ),
+    Part(
+        "profiles", "profiles", 58, "latency of the ten models by batch and share",
+        "bench.gpu.profiles:rows",
+    ),
+    Part(
+        "power", "profiles", 22, "power and energy of the ten models, and what DRAM they use",
+        "bench.gpu.power:rows", ("profiles",),
+    ),
+    Part(
+        "layers", "profiles", 30, "their layers: time to copy, to run, and to run from the host",
+        "bench.gpu.apart:layers", ("profiles",),
+    ),
+    Part(
+        "pressure", "profiles", 26, "how much L2 and DRAM they use, by readers beside them",
+        "bench.gpu.apart:pressure", ("profiles",),
+    ),
+    Part(
+        "coruns", "profiles", 26, "pairs and triples of models side by side",
+        "bench.gpu.coruns:rows", ("profiles",),
+    ),
+    Part(
+        "goodput", "comparisons", 58, "requests in time per second, every system on this GPU",
+        "bench.gpu.goodput:rows", ("profiles",),
+    ),
+    Part(
+        "goodput-mps", "comparisons", 28, "the papers' systems on percentages of MPS",
+        "bench.gpu.percentages:rows", ("profiles", "goodput"),
+    ),
+    Part(
+        "changing", "comparisons", 20, "the gap when shares change under load",
+        "bench.gpu.changing:rows", ("profiles",),
+    ),
+    Part(
+        "mechanisms", "comparisons", 20, "the papers' mechanisms on and off, each alone",
+        "bench.gpu.mechanisms.part:rows", ("profiles",),
+    ),
+    Part(
+        "sharing", "comparisons", 30, "weights and models in one process, or a process each",
+        "bench.gpu.sharing:rows", ("profiles",),
+    ),
+    Part(
+        "ebird", "comparisons", 16, "the input pool as a system: TF-Serving, N-Ebird, E-Ebird",
+        "bench.gpu.ebird:rows", ("profiles",),
+    ),
+    Part(
+        "twin", "comparisons", 18, "the simulator against this GPU",
+        "bench.gpu.twin:rows", ("profiles",),
+    ),
+)  # fmt: skip
+
+GROUPS: Final = tuple(dict.fromkeys(part.group for part in PARTS))
+
+
+def granted_s(part: Part, later: Sequence[Part], left_s: float) -> float:
+    """The seconds that a part gets: its own and what nobody needs, up to twice its own.
+
+    ``later`` are the parts that follow, each of which can count on its own seconds.
+    """
+    free_s = left_s - sum(one.seconds for one in later)
+    return max(part.seconds, min(_STRETCH * part.seconds, free_s))
+
+
+def chosen(names: Sequence[str]) -> list[Part]:
+    """The parts of those names or groups, in their order; all if none is named.
+
+    Raises:
+        KeyError: nothing has that name; the message says what there is.
+    """
+    known = [part.name for part in PARTS]
+    for name in names:
+        if name not in (*known, *GROUPS):
+            near = get_close_matches(name, [*known, *GROUPS], n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            raise KeyError(f"no part '{name}'{hint}; there are: {', '.join([*known, *GROUPS])}")
+    return [part for part in PARTS if not names or {part.name, part.group} & set(names)]

@@ -1,0 +1,78 @@
+"""Latency of the ten models by batch and share of this GPU, kept as `interlace profile` does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Final
+
+from bench.gpu.bench import Bench
+from bench.gpu.devices import board, lacking, maker
+from bench.gpu.flowing import flow
+from bench.gpu.opened import stand
+from bench.gpu.rows import Row, failed, seen, skipped
+from interlace.core.profile import Profile
+from interlace.device.cuda.green import green_gpu
+from interlace.measure.profiler import profile_all
+from interlace.measure.store import ProfileStore
+from interlace.measure.sweep import Settings
+from interlace.perf.knee import knee_pct
+from interlace.perf.latency import surface
+
+#: Shares to measure, next to which the device has legal ones; what lies between is interpolated.
+_SHARES_PCT: Final = (12, 24, 36, 48, 72, 100)
+_REAL_SETTINGS: Final = Settings(samples=60, warm_ups=2, budget_s=0.05, factor=4, retakes=1)
+_DRY_SETTINGS: Final = Settings(samples=3, samples_min=2, warm_ups=1, budget_s=0.01, retakes=0)
+
+
+def settings_of(bench: Bench) -> Settings:
+    """How thoroughly latencies are measured."""
+    return bench.size(_REAL_SETTINGS, _DRY_SETTINGS)
+
+
+def store_of(bench: Bench) -> ProfileStore:
+    """Where profiles are kept: a folder for each kind of GPU, as the package has them."""
+    return ProfileStore(bench.out / "profiles", print)
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    """A row a model; a model that cannot be measured is a row too."""
+    why = lacking(bench, "green")
+    if why:
+        yield skipped("profiles", why)
+        return
+    yield from flow(_profiles(bench))
+
+
+async def _profiles(bench: Bench) -> AsyncIterator[Row]:
+    legal = green_gpu(board(bench), "gpu0").shares_pct
+    wanted = bench.size(_SHARES_PCT, (48, 100))
+    shares = tuple(sorted({min(legal, key=lambda one: abs(one - w)) for w in wanted}))
+    settings, store = settings_of(bench), store_of(bench)
+    async with stand(bench, maker(bench, "green", shares)) as opened:
+        models = opened.models()
+        async for measured in profile_all(opened.rig, models, settings):
+            if measured.profile is None:
+                yield failed(measured.model.name, measured.error)
+                continue
+            store.save(measured.profile, measured.model, opened.device.gpu, settings)
+            yield _row(measured.model.name, measured.profile)
+            if bench.left_s <= 0:
+                break
+    await asyncio.sleep(0)
+
+
+def _row(name: str, profile: Profile) -> Row:
+    largest = max(batch for batch, share in profile.points if share == 100)
+    one, most = profile.points[1, 100].median_ms, profile.points[largest, 100].median_ms
+    bend = knee_pct(surface(profile), largest)
+    points = {f"{batch}x{share}": p.median_ms for (batch, share), p in profile.points.items()}
+    return seen(
+        name,
+        f"1 row {one:.2f} ms, {largest} rows {most:.2f} ms, {1000 * largest / most:.0f} rows/s; "
+        f"knee at {bend} %",
+        points_ms=points,
+        load_ms=profile.load_ms,
+        weights_bytes=profile.weights_bytes,
+        knee_pct=bend,
+    )

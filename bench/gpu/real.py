@@ -1,0 +1,14 @@
+"""The backend of the GPU that is measured: the first one."""
+
+from __future__ import annotations
+
+from interlace.device.cuda.engine.backend import Backend, make_backend
+
+
+def open_backend() -> Backend:
+    """A driver, torch and our kernels in this process.
+
+    Raises:
+        CudaError: there is no GPU, or the driver refuses.
+    """
+    return make_backend("")

@@ -1,0 +1,1 @@
+../../resnet50/1/residual.py

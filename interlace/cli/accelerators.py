@@ -1,0 +1,180 @@
+"""`--device`: which accelerators a command uses, and what it takes to make them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from interlace.cli.failure import CommandError
+from interlace.core.hardware import Gpu
+from interlace.core.model import Model
+from interlace.device.base import Device
+from interlace.device.cpu import CpuDevice, cpu_gpu
+from interlace.device.cuda import green, mig, mps, streams
+from interlace.device.cuda.device import CudaDevice
+from interlace.device.cuda.discovery import Found, NoGpus, discover
+from interlace.device.cuda.settings import CudaSettings
+from interlace.device.describe import Describer, Description
+from interlace.device.settings import CpuSettings
+from interlace.device.spawner import Spawner
+from interlace.shm.arena import ArenaMap
+
+NAMES: Final = ("auto", "cpu", "green", "mps", "streams")
+Say = Callable[[str], None]
+Describe = Callable[[Model], Awaitable[Description]]
+
+
+class Devices:
+    """The accelerators of one command, all of one kind, and who opens models for them."""
+
+    def __init__(
+        self, devices: Sequence[Device], describe: Describe, close: Callable[[], None]
+    ) -> None:
+        self.all = tuple(devices)
+        self._describe = describe
+        self._close = close
+
+    def register(self, model: Model) -> None:
+        """Make a deployment key known to all of them."""
+        for device in self.all:
+            device.register(model)
+
+    def forget(self, key: str) -> None:
+        """Drop what ``register`` kept."""
+        for device in self.all:
+            device.forget(key)
+
+    def on_away(self, away: Callable[[str], None], back: Callable[[str], None]) -> None:
+        """Tell when one of several failed, and when it is back. A single one has no stand-in."""
+        for device in self.all if len(self.all) > 1 else ():
+            if isinstance(device, CudaDevice):
+                name = device.gpu.id
+                device.on_away(partial(away, name), partial(back, name))
+
+    async def describe(self, model: Model) -> Description:
+        """What a model says of itself, as ``Describer.describe``."""
+        return await self._describe(model)
+
+    def close(self) -> None:
+        """Stop everything."""
+        self._close()
+        for device in self.all:
+            device.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerators:
+    """What was chosen; nothing is started. ``settings`` are those of GPUs, none for cores."""
+
+    cpu: CpuSettings
+    settings: tuple[CudaSettings, ...] = ()
+    begin: Callable[[], None] = lambda: None
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """The accelerators as planners see them."""
+        return tuple(one.gpu for one in self.settings) or (cpu_gpu(self.cpu),)
+
+    def make(
+        self, loop: asyncio.AbstractEventLoop, arenas: ArenaMap, inputs: Sequence[int], say: Say
+    ) -> Devices:
+        """The devices. ``inputs`` are the arenas that requests will lie in.
+
+        Raises:
+            CommandError: something that they need is missing on this machine.
+        """
+        if self.cpu.weights_dir is not None:
+            Path(self.cpu.weights_dir).mkdir(parents=True, exist_ok=True)
+        if not self.settings:
+            cores = CpuDevice(loop, arenas, self.cpu)
+            return Devices([cores], cores.describe, lambda: None)
+        self.begin()
+        made = [replace(one, inputs=tuple(inputs), say=say) for one in self.settings]
+        spawner = Spawner(loop)
+        describer = Describer(loop, spawner, self.cpu)
+
+        def close() -> None:
+            describer.close()
+            spawner.close()
+
+        return Devices([CudaDevice(loop, arenas, one) for one in made], describer.describe, close)
+
+
+def choose(device: str, cpu: CpuSettings, nvml: Any = None) -> Accelerators:
+    """The accelerators that ``--device`` names; ``cpu`` are this machine's cores.
+
+    ``auto`` takes what a GPU can do best, and the cores where there is none. ``nvml`` as in
+    ``discover``.
+
+    Raises:
+        CommandError: there is no such device, and why.
+    """
+    if device not in NAMES:
+        raise CommandError(f"--device {device}: expected one of {', '.join(NAMES)}")
+    if device == "cpu":
+        return Accelerators(cpu)
+    try:
+        found = discover(nvml)
+    except NoGpus as error:
+        if device == "auto":
+            return Accelerators(cpu)
+        raise CommandError(f"--device {device}: there is no GPU to use: {error}") from None
+    return _on_gpus(device, cpu, found)
+
+
+def _on_gpus(device: str, cpu: CpuSettings, found: Sequence[Found]) -> Accelerators:
+    controls: list[mps.MpsControl] = []
+    settings: list[CudaSettings] = []
+    for gpu in found:
+        if gpu.mig and device == "auto":
+            settings += _instances(gpu, len(settings))
+            continue
+        name = f"gpu{len(settings)}"
+        match _mechanism(device, gpu):
+            case "green":
+                settings.append(green.green_settings(gpu, name))
+            case "mps":
+                controls.append(mps.MpsControl(gpu.uuid))
+                settings.append(mps.mps_settings(gpu, name, controls[-1]))
+            case _:
+                settings.append(streams.streams_settings(gpu, name))
+    kinds = sorted({one.gpu.kind for one in settings})
+    if len(kinds) > 1:
+        raise CommandError(
+            f"--device {device}: accelerators of several kinds ({', '.join(kinds)}); one server "
+            f"uses one kind: make the others invisible to it"
+        )
+    return Accelerators(cpu, tuple(settings), partial(_start, controls))
+
+
+def _mechanism(device: str, gpu: Found) -> str:
+    if device == "auto":
+        return "streams" if green.lacking(gpu) else "green"
+    lacks = {"green": green.lacking, "mps": mps.lacking, "streams": streams.lacking}[device](gpu)
+    if lacks:
+        raise CommandError(f"--device {device}: {lacks}")
+    return device
+
+
+def _instances(gpu: Found, first: int) -> list[CudaSettings]:
+    try:
+        made = mig.instances(gpu)
+    except ValueError as error:
+        raise CommandError(f"--device auto: {error}") from None
+    return [mig.mig_settings(one, f"gpu{place}") for place, one in enumerate(made, first)]
+
+
+def _start(controls: Sequence[mps.MpsControl]) -> None:
+    for control in controls:
+        try:
+            control.start()
+        except mps.MpsError as error:
+            for started in controls:
+                with suppress(mps.MpsError):
+                    started.stop()
+            raise CommandError(f"--device mps: {error}") from None

@@ -1,0 +1,130 @@
+"""`interlace profile --layers --pressure --power --corun`: what is measured beside latency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from interlace.cli.accelerators import Accelerators
+from interlace.cli.failure import CommandError
+from interlace.cli.folders import Say
+from interlace.core.model import Model
+from interlace.core.profile import Profile
+from interlace.device.cuda import green
+from interlace.device.cuda.settings import CudaSettings
+from interlace.measure.corun import CoRun
+from interlace.measure.corunfile import corun_path, save_coruns
+from interlace.measure.cuda.nvml import BoundNvml, Nvml, NvmlError
+from interlace.measure.cuda.parent import places
+from interlace.measure.cuda.task import GpuTask
+from interlace.measure.further import Wanted, side_by_side, with_parts, with_power
+from interlace.measure.rig import MeasureError, Rig
+from interlace.measure.store import ProfileStore
+from interlace.measure.sweep import THOROUGH
+
+OpenNvml = Callable[[str], Nvml]
+
+
+def check(wanted: Wanted, where: Accelerators) -> None:
+    """What is wanted can be had there.
+
+    Raises:
+        CommandError: it takes a GPU, or one that is parted by green contexts.
+    """
+    if wanted.of_a_gpu and not where.settings:
+        raise CommandError("--layers, --pressure and --power are of GPUs; these are cores")
+    if wanted.pressure and where.settings[0].lanes != green.LANES:
+        raise CommandError("--pressure sets readers beside models: it takes --device green")
+
+
+class Further:
+    """The further measurements of one `interlace profile`; each finding is stored at once."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        where: Accelerators,
+        rig: Rig,
+        store: ProfileStore,
+        say: Say,
+        open_nvml: OpenNvml = BoundNvml,
+    ) -> None:
+        self._wanted = wanted
+        self._where = where
+        self._rig = rig
+        self._store = store
+        self._say = say
+        self._open_nvml = open_nvml
+
+    async def measure(self, models: Sequence[Model], profiles: dict[str, Profile]) -> list[CoRun]:
+        """Put what is wanted into ``profiles``; what was seen side by side is the answer."""
+        known = [model for model in models if model.key in profiles]
+        counted: dict[str, dict[tuple[int, int], float]] = {}
+        if self._wanted.power or self._wanted.pressure:
+            counted = await self._power(known, profiles)
+        seen: list[CoRun] = []
+        if self._wanted.corun:
+            seen = await side_by_side(self._rig, known, profiles, self._say)
+            self._keep_coruns(known, seen)
+        if self._wanted.layers or self._wanted.pressure:
+            await self._parts(known, profiles, counted)
+        return seen
+
+    async def _power(
+        self, models: Sequence[Model], profiles: dict[str, Profile]
+    ) -> dict[str, dict[tuple[int, int], float]]:
+        try:
+            nvml = self._open_nvml(self._settings.uuid)
+        except NvmlError as error:
+            self._say(str(error))
+            return {}
+        try:
+            after, counted = await with_power(
+                self._rig, nvml, models, profiles, self._wanted, self._say
+            )
+        except NvmlError as error:
+            self._say(str(error))
+            return {}
+        finally:
+            nvml.close()
+        self._keep(models, profiles, after)
+        return counted
+
+    async def _parts(
+        self,
+        models: Sequence[Model],
+        profiles: dict[str, Profile],
+        counted: dict[str, dict[tuple[int, int], float]],
+    ) -> None:
+        await self._rig.close()
+        settings, wanted = self._settings, self._wanted
+        stands = places(settings.gpu) if wanted.pressure else ()
+        task = GpuTask(
+            settings.uuid, settings.backend, settings.lanes, tuple(models), wanted.layers, stands
+        )
+        try:
+            after = await with_parts(task, settings.environment(100), profiles, counted, self._say)
+        except MeasureError as error:
+            self._say(str(error))
+            return
+        self._keep(models, profiles, after)
+
+    @property
+    def _settings(self) -> CudaSettings:
+        return self._where.settings[0]
+
+    def _keep(
+        self, models: Sequence[Model], profiles: dict[str, Profile], after: dict[str, Profile]
+    ) -> None:
+        for model in models:
+            if model.key in after:
+                profiles[model.key] = after[model.key]
+                self._store.save(after[model.key], model, self._rig.gpu, THOROUGH)
+
+    def _keep_coruns(self, models: Sequence[Model], seen: Sequence[CoRun]) -> None:
+        kind = self._rig.gpu.kind
+        path: Path = corun_path(self._store.folder, kind)
+        try:
+            save_coruns(path, kind, {model.name: model.digest for model in models}, seen)
+        except OSError as error:
+            self._say(f"{path}: cannot be written ({error.strerror})")

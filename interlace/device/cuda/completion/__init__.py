@@ -1,0 +1,1 @@
+"""Sync-lite: how the host learns that a batch ended."""

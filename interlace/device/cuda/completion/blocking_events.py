@@ -1,0 +1,86 @@
+"""Completion by sleeping: a thread per lane waits for the event behind each batch."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from contextlib import suppress
+from queue import SimpleQueue
+
+from interlace.device.cuda.completion.events import Events
+from interlace.device.cuda.completion.flags import Flags, Pulse
+from interlace.device.cuda.driver.api import Driver, Mapped
+from interlace.device.cuda.driver.errors import CudaError
+
+
+class BlockingEvents:
+    """``Completions`` by threads that sleep in the driver, without the GIL.
+
+    A lane's thread begins with its first batch.
+
+    Raises:
+        CudaError: no events or page-locked memory are left.
+    """
+
+    def __init__(self, driver: Driver, lanes: int) -> None:
+        self._driver = driver
+        self._flags = Flags(driver, lanes)
+        self._pulse = Pulse(driver)
+        self._events = Events(driver, lanes, blocking=True)
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ended: deque[tuple[int, int, int]] = deque()
+        self._threads: dict[int, tuple[threading.Thread, SimpleQueue[tuple[int, int] | None]]] = {}
+
+    def flag(self, lane_index: int) -> Mapped:
+        return self._flags.mapped(lane_index)
+
+    def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
+        event = self._events.record(stream)
+        if lane_index not in self._threads:
+            self._threads[lane_index] = self._begin(lane_index)
+        self._threads[lane_index][1].put((sequence, event))
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def drain(self) -> list[tuple[int, int]]:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
+        found = []
+        while self._ended:
+            lane, sequence, event = self._ended.popleft()
+            self._events.give_back(event)
+            found.append((lane, sequence))
+        return found
+
+    def check(self) -> None:
+        self._pulse.check()
+
+    def close(self) -> None:
+        for thread, queue in self._threads.values():
+            queue.put(None)
+            thread.join()
+        os.close(self._fd)
+        self._events.close()
+        self._pulse.close()
+        self._flags.close()
+
+    def _begin(
+        self, lane_index: int
+    ) -> tuple[threading.Thread, SimpleQueue[tuple[int, int] | None]]:
+        queue: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
+        name = f"completions of lane {lane_index}"
+        thread = threading.Thread(
+            target=self._wait, name=name, args=(lane_index, queue), daemon=True
+        )
+        thread.start()
+        return thread, queue
+
+    def _wait(self, lane_index: int, queue: SimpleQueue[tuple[int, int] | None]) -> None:
+        while (next_one := queue.get()) is not None:
+            sequence, event = next_one
+            with suppress(CudaError):  # ``check`` finds the same failure
+                self._driver.wait_for(event)
+                self._ended.append((lane_index, sequence, event))
+            os.eventfd_write(self._fd, 1)

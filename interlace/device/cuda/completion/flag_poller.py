@@ -1,0 +1,88 @@
+"""Completion by flags: a compiled thread watches the words that the GPU stores at the end."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from contextlib import suppress
+from typing import Final
+
+from interlace.device.cuda.completion.compiled import poll
+from interlace.device.cuda.completion.flags import LINE_BYTES, WORD_BYTES, Awaited, Flags, Pulse
+from interlace.device.cuda.driver.api import Driver, Mapped
+
+_STOP: Final = 1  #: which word of ``scratch``
+
+
+class FlagPoller:
+    """``Completions`` without a call of CUDA per batch (Sync-lite).
+
+    A thread without the GIL sweeps the flags while something is in flight, and sleeps else. Between
+    sweeps it yields its core if ``rest_us`` is 0, so that it takes a core of its own; or it rests
+    that long, which costs latency instead.
+
+    Raises:
+        CudaError: no page-locked memory is left.
+    """
+
+    def __init__(self, driver: Driver, lanes: int, rest_us: int = 0) -> None:
+        self._flags = Flags(driver, lanes)
+        self._pulse = Pulse(driver)
+        self._awaited = Awaited(lanes)
+        self._lanes = lanes
+        words = lanes * LINE_BYTES // WORD_BYTES
+        self._wanted = (ctypes.c_uint64 * words)()
+        self._seen = (ctypes.c_uint64 * lanes)()
+        self._scratch = (ctypes.c_uint64 * 2)()
+        self._tell_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread = threading.Thread(
+            target=poll,
+            name="completions",
+            args=(
+                self._flags.mapped(0).host,
+                ctypes.addressof(self._wanted),
+                ctypes.addressof(self._seen),
+                lanes,
+                LINE_BYTES,
+                self._tell_fd,
+                self._wake_fd,
+                ctypes.addressof(self._scratch),
+                rest_us,
+            ),
+            daemon=True,
+        )
+        self._thread.start()
+
+    def flag(self, lane_index: int) -> Mapped:
+        return self._flags.mapped(lane_index)
+
+    def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
+        self._awaited.add(lane_index, sequence)
+        self._wanted[lane_index * LINE_BYTES // WORD_BYTES] = sequence
+        os.eventfd_write(self._wake_fd, 1)
+
+    def fileno(self) -> int:
+        return self._tell_fd
+
+    def drain(self) -> list[tuple[int, int]]:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._tell_fd)
+        ended: list[tuple[int, int]] = []
+        if self._awaited.count:
+            for lane in range(self._lanes):
+                ended += self._awaited.reached(lane, self._flags.value(lane))
+        return ended
+
+    def check(self) -> None:
+        self._pulse.check()
+
+    def close(self) -> None:
+        self._scratch[_STOP] = 1
+        os.eventfd_write(self._wake_fd, 1)
+        self._thread.join()
+        os.close(self._wake_fd)
+        os.close(self._tell_fd)
+        self._pulse.close()
+        self._flags.close()

@@ -1,0 +1,94 @@
+"""Flag words of lanes in mapped memory, and what is awaited of each lane."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from typing import Final
+
+from interlace.device.cuda.driver.api import Driver, Mapped
+
+WORD_BYTES: Final = 8
+LINE_BYTES: Final = 64  #: a cache line each, so that lanes do not disturb one another
+
+
+class Flags:
+    """``lanes`` flag words (u64), zero at first, each in a cache line of its own.
+
+    Raises:
+        CudaError: no page-locked memory is left.
+    """
+
+    def __init__(self, driver: Driver, lanes: int) -> None:
+        self._driver = driver
+        self._block = driver.allocate_mapped(lanes * LINE_BYTES)
+        ctypes.memset(self._block.host, 0, self._block.nbytes)
+        count = lanes * LINE_BYTES // WORD_BYTES
+        self._words = (ctypes.c_uint64 * count).from_address(self._block.host)
+
+    def mapped(self, lane_index: int) -> Mapped:
+        """The word of a lane, for the GPU to write.
+
+        Raises:
+            IndexError: there are fewer lanes.
+        """
+        offset = lane_index * LINE_BYTES
+        if not 0 <= offset < self._block.nbytes:
+            raise IndexError(f"lane {lane_index}: there are {self._block.nbytes // LINE_BYTES}")
+        return Mapped(self._block.host + offset, self._block.device + offset, WORD_BYTES)
+
+    def value(self, lane_index: int) -> int:
+        """What the GPU last stored."""
+        return self._words[lane_index * LINE_BYTES // WORD_BYTES]
+
+    def close(self) -> None:
+        """Nothing reads or writes them any more."""
+        self._driver.free_mapped(self._block)
+
+
+class Awaited:
+    """Sequence numbers in flight, by lane, in order."""
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes: list[deque[int]] = [deque() for _ in range(lanes)]
+        self.count = 0
+
+    def add(self, lane_index: int, sequence: int) -> None:
+        self._lanes[lane_index].append(sequence)
+        self.count += 1
+
+    def reached(self, lane_index: int, sequence: int) -> list[tuple[int, int]]:
+        """What ended if the lane has come to ``sequence``; it is awaited no more."""
+        waiting, ended = self._lanes[lane_index], []
+        while waiting and waiting[0] <= sequence:
+            ended.append((lane_index, waiting.popleft()))
+        self.count -= len(ended)
+        return ended
+
+    def first(self, lane_index: int, count: int) -> list[tuple[int, int]]:
+        """The first ``count`` of the lane, which ended; they are awaited no more."""
+        waiting = self._lanes[lane_index]
+        self.count -= count
+        return [(lane_index, waiting.popleft()) for _ in range(count)]
+
+
+class Pulse:
+    """Asks the GPU whether it still works: a query of an event tells of any failure.
+
+    Raises:
+        CudaError: no event can be made.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._event = driver.event()
+
+    def check(self) -> None:
+        """
+        Raises:
+            CudaError: the GPU failed.
+        """
+        self._driver.ended(self._event)
+
+    def close(self) -> None:
+        self._driver.destroy_event(self._event)

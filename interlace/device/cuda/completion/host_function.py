@@ -1,0 +1,62 @@
+"""Completion by callback: the driver calls a C function behind each batch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import suppress
+from typing import Final
+
+from interlace.device.cuda.completion.compiled import count_and_tell
+from interlace.device.cuda.completion.flags import Awaited, Flags, Pulse
+from interlace.device.cuda.driver.api import Driver, Mapped
+
+_LANE_BYTES: Final = 16  #: file descriptor, count
+
+
+class HostFunction:
+    """``Completions`` by ``cuLaunchHostFunc``. The function is compiled and never takes the GIL;
+    the stream waits until it has returned.
+
+    Raises:
+        CudaError: no page-locked memory is left.
+    """
+
+    def __init__(self, driver: Driver, lanes: int) -> None:
+        self._driver = driver
+        self._flags = Flags(driver, lanes)
+        self._pulse = Pulse(driver)
+        self._awaited = Awaited(lanes)
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._words = (ctypes.c_uint64 * (2 * lanes))(*([self._fd, 0] * lanes))
+        self._told = [0] * lanes
+
+    def flag(self, lane_index: int) -> Mapped:
+        return self._flags.mapped(lane_index)
+
+    def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
+        words = ctypes.addressof(self._words) + lane_index * _LANE_BYTES
+        self._driver.host_call(stream, count_and_tell.address, words)
+        self._awaited.add(lane_index, sequence)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def drain(self) -> list[tuple[int, int]]:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
+        ended: list[tuple[int, int]] = []
+        for lane, told in enumerate(self._told):
+            count = self._words[2 * lane + 1]
+            if count != told:
+                ended += self._awaited.first(lane, count - told)
+                self._told[lane] = count
+        return ended
+
+    def check(self) -> None:
+        self._pulse.check()
+
+    def close(self) -> None:
+        os.close(self._fd)
+        self._pulse.close()
+        self._flags.close()

@@ -1,0 +1,43 @@
+"""The ways to learn that a batch has ended, by name."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Final, Literal, get_args
+
+from interlace.device.cuda.completion.base import Completions
+from interlace.device.cuda.driver.api import Driver
+
+Kind = Literal["flags", "sweep", "blocking", "callback"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+
+
+def usual() -> Kind:
+    """Flags where numba is installed, which compiles their poller, else blocking events."""
+    return "blocking" if find_spec("numba") is None else "flags"
+
+
+def completions(kind: Kind, driver: Driver, lanes: int) -> Completions:
+    """Completion of ``lanes`` lanes, numbered from 0.
+
+    Raises:
+        CudaError: the driver refused.
+        ImportError: ``flags`` or ``callback`` without numba.
+    """
+    match kind:
+        case "flags":
+            from interlace.device.cuda.completion.flag_poller import FlagPoller
+
+            return FlagPoller(driver, lanes)
+        case "sweep":
+            from interlace.device.cuda.completion.event_sweep import EventSweep
+
+            return EventSweep(driver, lanes)
+        case "blocking":
+            from interlace.device.cuda.completion.blocking_events import BlockingEvents
+
+            return BlockingEvents(driver, lanes)
+        case "callback":
+            from interlace.device.cuda.completion.host_function import HostFunction
+
+            return HostFunction(driver, lanes)

@@ -1,0 +1,173 @@
+"""A GPU as a device: the main process's side, which never touches CUDA."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from interlace.core.hardware import Gpu, Trait
+from interlace.core.messages import (
+    Carve,
+    Failure,
+    Finished,
+    Load,
+    Lost,
+    Release,
+    Run,
+    Stage,
+    Unload,
+    Work,
+)
+from interlace.core.model import Model
+from interlace.device.base import Done
+from interlace.device.cuda.absence import Absence
+from interlace.device.cuda.launcher import Launcher
+from interlace.device.cuda.process import GpuProcess
+from interlace.device.cuda.processes import Processes
+from interlace.device.cuda.settings import CudaSettings
+from interlace.device.cuda.worker.wire import ForgetInputs
+from interlace.shm.arena import ArenaMap
+
+
+class CudaDevice:
+    """A ``Device`` whose partitions are lanes of one process, or of a process each.
+
+    A process that dies, by a fault of the GPU or by force, takes its partitions with it: what was
+    in flight fails, each partition is told as lost, and the next ``Carve`` starts a new process.
+    One event loop owns this. Outputs are read through ``arenas``.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        arenas: ArenaMap,
+        settings: CudaSettings,
+        launcher: Launcher | None = None,
+    ) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._models: dict[str, Model] = {}
+        self.processes = Processes(loop, arenas, settings, launcher, self._dead)
+        self._on_lost: Callable[[Lost], None] = lambda lost: None
+        self._absence: Absence | None = None
+        self._open = True
+
+    @property
+    def gpu(self) -> Gpu:
+        return self._settings.gpu
+
+    def register(self, model: Model) -> None:
+        self._models[model.key] = model
+
+    def forget(self, key: str) -> None:
+        self._models.pop(key, None)
+        for process in self.processes.running:
+            process.link.tell(ForgetInputs(key))
+
+    def on_lost(self, lost: Callable[[Lost], None]) -> None:
+        self._on_lost = lost
+
+    def on_away(self, away: Callable[[], None], back: Callable[[], None]) -> None:
+        """From now on, tell when the GPU failed, before all else, and when it can serve again.
+
+        For fleets: others serve meanwhile, and it is started again without being asked. Devices
+        with a process for each partition lose and mend those one by one instead.
+        """
+        if not self._settings.private:
+            start = partial(self.processes.home, 100)
+            self._absence = Absence(self._loop, start, away, back, self._say)
+
+    def do(self, work: Work, done: Done) -> None:
+        try:
+            self._do(work, done)
+        except (ValueError, OSError) as error:
+            self._loop.call_soon(done, Finished(work, failure=Failure(str(error))))
+
+    def free(self, batch: int) -> None:
+        self.processes.free(batch)
+
+    def workers(self) -> dict[str, int]:
+        """Process id of each partition's process, once it is there."""
+        running = self.processes.running
+        pairs = ((name, one.link.pid) for one in running for name in one.partitions)
+        return {name: pid for name, pid in pairs if pid is not None}
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        if self._absence is not None:
+            self._absence.close()
+        self.processes.close()
+        self._settings.at_close()
+
+    # -------------------------------------------------------------------------- one piece of work
+
+    def _do(self, work: Work, done: Done) -> None:
+        if not self._open:
+            raise ValueError(f"{self.gpu.id} is closed")
+        if isinstance(work, Carve):
+            self._carve(work, done)
+            return
+        if isinstance(work, Stage):
+            self._stage(work, done)
+            return
+        process = self.processes.of(work.partition)
+        if process is None:
+            raise ValueError(f"no partition '{work.partition}' on {self.gpu.id}")
+        if work.partition in process.releasing:
+            raise ValueError(f"partition '{work.partition}' is being released")
+        match work:
+            case Run():
+                process.run(work, done)
+            case Load(model=key):
+                if key not in self._models:
+                    raise ValueError(f"model {key} is not registered with {self.gpu.id}")
+                process.load(work, self._models[key], done)
+            case Unload():
+                process.unload(work, done)
+            case Release():
+                process.release(work, done)
+
+    def _carve(self, work: Carve, done: Done) -> None:
+        if work.share_pct not in self.gpu.shares_pct:
+            raise ValueError(
+                f"a share of {work.share_pct} %: expected one of {list(self.gpu.shares_pct)}"
+            )
+        if self.processes.of(work.partition) is not None:
+            raise ValueError(f"partition '{work.partition}' of {self.gpu.id} exists already")
+        self.processes.home(work.share_pct).carve(work, done)
+
+    def _stage(self, work: Stage, done: Done) -> None:
+        running = self.processes.running
+        if Trait.INPUT_POOL not in self.gpu.traits or not running:
+            raise ValueError(f"{self.gpu.id} has no ring for the inputs of {work.request.model}")
+        running[0].stage(work, done)
+
+    # --------------------------------------------------------------------------------------- death
+
+    def _dead(self, process: GpuProcess, cause: str) -> None:
+        """Tell of everything that ended with a process.
+
+        Partitions that held nothing are lost first: nobody may send what failed elsewhere to them.
+        """
+        if self._absence is not None and self._open and process.ready:
+            self._absence.begin()
+        lost = process.partitions - process.releasing if process.ready else set()
+        verdicts = process.docket.verdicts()
+        for name in sorted(lost - verdicts.keys()):
+            self._lose(name, cause)
+        for name, tells in verdicts.items():
+            for tell in tells:
+                tell()
+            if name in lost:
+                self._lose(name, cause)
+        process.buried()
+
+    def _say(self, text: str) -> None:
+        self._settings.say(f"{self.gpu.id}: {text}")
+
+    def _lose(self, partition: str, cause: str) -> None:
+        if self._open:
+            self._on_lost(Lost(self.gpu.id, partition, cause))

@@ -1,0 +1,156 @@
+"""Which GPUs this machine has, asked through NVML: nothing here initialises CUDA."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import ceil
+from typing import Any, Final, NamedTuple
+
+#: CUDA cores of an SM, which NVML counts instead of SMs (CUDA C programming guide, by capability).
+_CORES_PER_SM: Final = {7: 64, 8: 64, 9: 128, 10: 128, 11: 128, 12: 128}
+_CORES_PER_SM_BY: Final = {(6, 0): 64, (6, 1): 128, (8, 6): 128, (8, 7): 128, (8, 9): 128}
+_GIB: Final = 1 << 30
+
+
+class Instance(NamedTuple):
+    """A MIG instance that an operator has made."""
+
+    uuid: str
+    kind: str
+    sms: int
+    memory_bytes: int
+
+
+class Found(NamedTuple):
+    """One GPU. ``driver`` is the CUDA version that the driver speaks, 13000 for 13.0.
+
+    With MIG on, only its ``instances`` can be used; ``mig`` without any is a GPU of no use.
+    """
+
+    number: int
+    uuid: str
+    kind: str
+    sms: int
+    memory_bytes: int
+    capability: tuple[int, int]
+    driver: int
+    mig: bool = False
+    instances: tuple[Instance, ...] = ()
+
+
+class NoGpus(Exception):
+    """Why there is no GPU to be seen."""
+
+
+def discover(nvml: Any = None) -> tuple[Found, ...]:
+    """The GPUs of this machine in the order of their bus addresses, at least one.
+
+    ``nvml`` is the module ``pynvml``, or one that does the same.
+
+    Raises:
+        NoGpus: there is none, or no driver, or no way to ask it.
+    """
+    nvml = nvml or _pynvml()
+    with _session(nvml):
+        driver = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
+        count = int(nvml.nvmlDeviceGetCount())
+        found = tuple(_found(nvml, index, driver) for index in range(count))
+    if not found:
+        raise NoGpus("the driver sees no GPU")
+    return found
+
+
+def kind_of(name: str, memory_bytes: int) -> str:
+    """The kind profiles are kept by: model, form and memory in GiB, as one word.
+
+    "NVIDIA H100 80GB HBM3" is ``h100-sxm5-80gb``: boards with that memory name no form, those for
+    PCIe do.
+    """
+    bare = re.sub(r"\b(nvidia|tesla|geforce|graphics|device|\d+\s?gb|hbm\w*)\b", " ", name.lower())
+    words = re.findall(r"[a-z0-9]+", re.sub(r"\bmig\b.*", " ", bare))
+    if words in (["h100"], ["h200"], ["h20"]):
+        words.append("sxm5")
+    return "-".join([*(words or ["gpu"]), f"{ceil(memory_bytes / _GIB)}gb"])
+
+
+def _pynvml() -> Any:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NoGpus("the package nvidia-ml-py is not installed") from error
+    return pynvml
+
+
+@contextmanager
+def _session(nvml: Any) -> Iterator[None]:
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise NoGpus(f"NVML does not answer: {error}") from error
+    try:
+        yield
+    except nvml.NVMLError as error:
+        raise NoGpus(f"NVML failed: {error}") from error
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _found(nvml: Any, index: int, driver: int) -> Found:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    capability = tuple(map(int, nvml.nvmlDeviceGetCudaComputeCapability(handle)))
+    memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    kind = kind_of(_text(nvml.nvmlDeviceGetName(handle)), memory_bytes)
+    mig = _mig(nvml, handle)
+    return Found(
+        index,
+        _text(nvml.nvmlDeviceGetUUID(handle)),
+        kind,
+        _sms(nvml, handle, capability),
+        memory_bytes,
+        (capability[0], capability[1]),
+        driver,
+        mig,
+        tuple(_instances(nvml, handle, kind)) if mig else (),
+    )
+
+
+def _sms(nvml: Any, handle: Any, capability: tuple[int, ...]) -> int:
+    cores = int(nvml.nvmlDeviceGetNumGpuCores(handle))
+    major, minor = capability[:2]
+    per_sm = _CORES_PER_SM_BY.get((major, minor)) or _CORES_PER_SM.get(major)
+    if per_sm is None:
+        raise NoGpus(f"a GPU of compute capability {major}.{minor} is not known here")
+    return cores // per_sm
+
+
+def _mig(nvml: Any, handle: Any) -> bool:
+    modes = _unless(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle))
+    return modes is not None and int(modes[0]) == 1
+
+
+def _instances(nvml: Any, handle: Any, kind: str) -> Iterator[Instance]:
+    for place in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))):
+        one = _unless(nvml, lambda: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))  # noqa: B023
+        if one is None:
+            continue
+        sms = int(nvml.nvmlDeviceGetAttributes_v2(one).multiprocessorCount)
+        memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(one).total)
+        form = f"{kind}-mig-{sms}sm-{ceil(memory_bytes / _GIB)}gb"
+        yield Instance(_text(nvml.nvmlDeviceGetUUID(one)), form, sms, memory_bytes)
+
+
+def _unless(nvml: Any, ask: Callable[[], Any]) -> Any:
+    """The answer; ``None`` where this GPU does not have such a thing, or not that many."""
+    try:
+        return ask()
+    except nvml.NVMLError as error:
+        absent = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NOT_FOUND)
+        if error.value in absent:
+            return None
+        raise
+
+
+def _text(answer: str | bytes) -> str:
+    return answer.decode() if isinstance(answer, bytes) else answer

@@ -1,0 +1,162 @@
+"""The contract of the driver: what the devices ask of CUDA. Handles and addresses are integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+
+class Board(NamedTuple):
+    """One GPU as the driver describes it."""
+
+    name: str
+    uuid: str
+    capability: tuple[int, int]
+    sms: int
+    memory_bytes: int
+    driver: int  #: version as the driver counts it, 13000 for 13.0
+
+
+class Memory(NamedTuple):
+    """Device memory as ``cuMemGetInfo`` counts it, all processes together."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+class Mapped(NamedTuple):
+    """Page-locked memory: where the host sees it, and where the GPU does."""
+
+    host: int
+    device: int
+    nbytes: int
+
+
+class Atom(NamedTuple):
+    """A group of SMs that is never cut; ``resource`` is the driver's own object."""
+
+    sms: int
+    resource: Any
+
+
+class Split(NamedTuple):
+    """All SMs of a GPU in atoms of one size and a rest, which is an atom too if it has SMs."""
+
+    atoms: tuple[Atom, ...]
+    rest: Atom | None
+
+
+class Green(NamedTuple):
+    """A green context and the SMs it was granted, read back."""
+
+    handle: int
+    sms: int
+
+
+class Driver(Protocol):
+    """The driver calls of one process on one GPU, whose primary context is retained meanwhile.
+
+    Every call raises ``CudaError``. Streams never wait for the legacy default stream. Nothing here
+    makes a green context current: work reaches its SMs by the stream alone.
+    """
+
+    @property
+    def board(self) -> Board: ...
+    def memory(self) -> Memory: ...
+    def close(self) -> None:
+        """Let go of the primary context; everything made here is destroyed before."""
+        ...
+
+    # ------------------------------------------------------------------------------------ memory
+    def allocate(self, nbytes: int) -> int:
+        """Device memory."""
+        ...
+
+    def free(self, address: int) -> None: ...
+    def allocate_mapped(self, nbytes: int) -> Mapped:
+        """Page-locked host memory that the GPU reads and writes in place, for all contexts."""
+        ...
+
+    def free_mapped(self, mapped: Mapped) -> None: ...
+    def register(self, host: int, nbytes: int, read_only: bool = False) -> Mapped:
+        """Page-lock and map memory that the process has already, whole pages of it."""
+        ...
+
+    def unregister(self, mapped: Mapped) -> None: ...
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        """Between any two addresses that the GPU knows, in stream order, by a copy engine."""
+        ...
+
+    def ipc_handle(self, address: int) -> bytes:
+        """What another process opens the allocation at ``address`` with."""
+        ...
+
+    def ipc_open(self, handle: bytes) -> int: ...
+    def ipc_close(self, address: int) -> None: ...
+
+    # --------------------------------------------------------------------------------------- SMs
+    def split(self, atom_sms: int) -> Split:
+        """All SMs in atoms of ``atom_sms``. Atoms of one split may be put together again."""
+        ...
+
+    def green(self, atoms: Sequence[Atom]) -> Green:
+        """A green context over atoms of one split; other contexts may hold the same SMs."""
+        ...
+
+    def destroy_green(self, green: Green) -> None:
+        """After its streams are destroyed."""
+        ...
+
+    # ----------------------------------------------------------------------- streams and events
+    def stream(self, green: Green | None = None, priority: int = 0) -> int:
+        """A non-blocking stream, of a green context or of all SMs. Lower runs before higher."""
+        ...
+
+    def destroy_stream(self, stream: int) -> None: ...
+    def synchronize(self, stream: int) -> None: ...
+    def event(self, blocking: bool = False, timing: bool = False) -> int: ...
+    def destroy_event(self, event: int) -> None: ...
+    def record(self, event: int, stream: int) -> None: ...
+    def wait(self, stream: int, event: int) -> None:
+        """Later work of ``stream`` begins after ``event``."""
+        ...
+
+    def ended(self, event: int) -> bool:
+        """True if what was recorded has ended; raises if the GPU failed meanwhile."""
+        ...
+
+    def wait_for(self, event: int) -> None:
+        """Sleep (``blocking``) or spin until it has ended."""
+        ...
+
+    def elapsed_ms(self, begin: int, end: int) -> float: ...
+
+    # --------------------------------------------------------------------------- kernels, graphs
+    def load_kernels(self, image: bytes) -> int:
+        """A module from a cubin."""
+        ...
+
+    def kernel(self, module: int, name: str) -> int: ...
+    def unload_kernels(self, module: int) -> None: ...
+    def launch(
+        self,
+        kernel: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        stream: int,
+        arguments: Sequence[int],
+    ) -> None:
+        """Launch a kernel whose arguments are all 64-bit words; recorded if the stream captures."""
+        ...
+
+    def launch_graph(self, executable: int, stream: int) -> None:
+        """The SMs are those of the streams that it was captured on, not of ``stream``."""
+        ...
+
+    def host_call(self, stream: int, function: int, argument: int) -> None:
+        """Call the C function ``void (*)(void *)`` at an address when the stream reaches it.
+
+        It runs on a thread of the driver, must call neither CUDA nor Python, and is never called
+        if the GPU failed before.
+        """
+        ...

@@ -1,0 +1,214 @@
+"""The driver itself: the contract on ``cuda.bindings``. Imported only where a GPU is opened."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Final
+
+from cuda.bindings import driver as cu
+
+from interlace.device.cuda.driver.api import Atom, Board, Green, Mapped, Memory, Split
+from interlace.device.cuda.driver.calls import Context, HostCalls
+from interlace.device.cuda.driver.errors import CudaError
+
+_SM: Final = cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+_NON_BLOCKING: Final = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
+_BLOCKING: Final = int(cu.CUevent_flags.CU_EVENT_BLOCKING_SYNC)
+_NO_TIMING: Final = int(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)
+_NAME_CHARS: Final = 256
+_IPC_BYTES: Final = 64
+#: Flags of memory calls by value: the header's names are macros, not enums.
+_ALL_CONTEXTS_MAPPED: Final = 1 | 2
+_READ_ONLY: Final = 8
+
+
+class BoundDriver:
+    """``Driver`` on a real GPU, by its ordinal among those that this process sees.
+
+    Any thread may call. Handles go in and out as integers.
+
+    Raises:
+        CudaError: there is no such GPU, or its driver is too old for a call.
+    """
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self._context = Context(ordinal)
+        self._host_calls = HostCalls()
+        self._call = self._context.call
+        self._board = self._describe()
+
+    @property
+    def board(self) -> Board:
+        return self._board
+
+    def memory(self) -> Memory:
+        return Memory(*self._call(cu.cuMemGetInfo))
+
+    def close(self) -> None:
+        self._context.release()
+
+    # ------------------------------------------------------------------------------------ memory
+    def allocate(self, nbytes: int) -> int:
+        return int(self._call(cu.cuMemAlloc, nbytes))
+
+    def free(self, address: int) -> None:
+        self._call(cu.cuMemFree, address)
+
+    def allocate_mapped(self, nbytes: int) -> Mapped:
+        host = int(self._call(cu.cuMemHostAlloc, nbytes, _ALL_CONTEXTS_MAPPED))
+        return Mapped(host, self._device_address(host), nbytes)
+
+    def free_mapped(self, mapped: Mapped) -> None:
+        self._call(cu.cuMemFreeHost, mapped.host)
+
+    def register(self, host: int, nbytes: int, read_only: bool = False) -> Mapped:
+        flags = _ALL_CONTEXTS_MAPPED | (_READ_ONLY if read_only else 0)
+        self._call(cu.cuMemHostRegister, host, nbytes, flags)
+        return Mapped(host, self._device_address(host), nbytes)
+
+    def unregister(self, mapped: Mapped) -> None:
+        self._call(cu.cuMemHostUnregister, mapped.host)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self._call(cu.cuMemcpyAsync, target, source, nbytes, stream)
+
+    def ipc_handle(self, address: int) -> bytes:
+        handle = self._call(cu.cuIpcGetMemHandle, address)
+        return ctypes.string_at(handle.getPtr(), _IPC_BYTES)
+
+    def ipc_open(self, handle: bytes) -> int:
+        # By address: some versions of the bindings do not show the structure's bytes.
+        opened = cu.CUipcMemHandle()
+        ctypes.memmove(opened.getPtr(), handle, _IPC_BYTES)
+        flags = int(cu.CUipcMem_flags.CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+        return int(self._call(cu.cuIpcOpenMemHandle, opened, flags))
+
+    def ipc_close(self, address: int) -> None:
+        self._call(cu.cuIpcCloseMemHandle, address)
+
+    # --------------------------------------------------------------------------------------- SMs
+    def split(self, atom_sms: int) -> Split:
+        # CUDA 13.0 cuts equal groups only; its rest may be put together with groups of the split.
+        whole = self._call(cu.cuDeviceGetDevResource, self._context.device, _SM)
+        groups = whole.sm.smCount // max(1, atom_sms)
+        found, count, rest = self._call(cu.cuDevSmResourceSplitByCount, groups, whole, 0, atom_sms)
+        atoms = tuple(Atom(one.sm.smCount, one) for one in found[:count])
+        return Split(atoms, Atom(rest.sm.smCount, rest) if rest.sm.smCount else None)
+
+    def green(self, atoms: Sequence[Atom]) -> Green:
+        resources = [atom.resource for atom in atoms]
+        described = self._call(cu.cuDevResourceGenerateDesc, resources, len(resources))
+        flags = int(cu.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM)
+        handle = self._call(cu.cuGreenCtxCreate, described, self._context.device, flags)
+        granted = self._call(cu.cuGreenCtxGetDevResource, handle, _SM)
+        return Green(int(handle), granted.sm.smCount)
+
+    def destroy_green(self, green: Green) -> None:
+        self._call(cu.cuGreenCtxDestroy, green.handle)
+
+    # ------------------------------------------------------------------------ streams and events
+    def stream(self, green: Green | None = None, priority: int = 0) -> int:
+        if green is None:
+            return int(self._call(cu.cuStreamCreateWithPriority, _NON_BLOCKING, priority))
+        return int(self._call(cu.cuGreenCtxStreamCreate, green.handle, _NON_BLOCKING, priority))
+
+    def destroy_stream(self, stream: int) -> None:
+        self._call(cu.cuStreamDestroy, stream)
+
+    def synchronize(self, stream: int) -> None:
+        self._call(cu.cuStreamSynchronize, stream)
+
+    def event(self, blocking: bool = False, timing: bool = False) -> int:
+        flags = (_BLOCKING if blocking else 0) | (0 if timing else _NO_TIMING)
+        return int(self._call(cu.cuEventCreate, flags))
+
+    def destroy_event(self, event: int) -> None:
+        self._call(cu.cuEventDestroy, event)
+
+    def record(self, event: int, stream: int) -> None:
+        self._call(cu.cuEventRecord, event, stream)
+
+    def wait(self, stream: int, event: int) -> None:
+        self._call(cu.cuStreamWaitEvent, stream, event, 0)
+
+    def ended(self, event: int) -> bool:
+        try:
+            self._call(cu.cuEventQuery, event)
+        except CudaError as error:
+            if error.name == "CUDA_ERROR_NOT_READY":
+                return False
+            raise
+        return True
+
+    def wait_for(self, event: int) -> None:
+        self._call(cu.cuEventSynchronize, event)
+
+    def elapsed_ms(self, begin: int, end: int) -> float:
+        return float(self._call(cu.cuEventElapsedTime, begin, end))
+
+    # --------------------------------------------------------------------------- kernels, graphs
+    def load_kernels(self, image: bytes) -> int:
+        # A library is not bound to a context: its kernels run in that of the stream.
+        return int(self._call(cu.cuLibraryLoadData, image, [], [], 0, [], [], 0))
+
+    def kernel(self, module: int, name: str) -> int:
+        try:
+            found = self._call(cu.cuLibraryGetKernel, module, name.encode())
+        except CudaError as error:
+            raise CudaError(error.call, error.name, f"kernel {name}") from error
+        self._call(cu.cuKernelGetFunction, found)  # loads it now: in a capture it cannot be
+        return int(found)
+
+    def unload_kernels(self, module: int) -> None:
+        self._call(cu.cuLibraryUnload, module)
+
+    def launch(
+        self,
+        kernel: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        stream: int,
+        arguments: Sequence[int],
+    ) -> None:
+        words = (ctypes.c_uint64 * len(arguments))(*arguments)
+        begin = ctypes.addressof(words)
+        places = (ctypes.c_void_p * len(arguments))(*(begin + 8 * i for i in range(len(words))))
+        pointers = ctypes.addressof(places)
+        self._call(cu.cuLaunchKernel, kernel, *grid, *block, 0, stream, pointers, 0)
+
+    def launch_graph(self, executable: int, stream: int) -> None:
+        self._call(cu.cuGraphLaunch, executable, stream)
+
+    def host_call(self, stream: int, function: int, argument: int) -> None:
+        self._call(self._host_calls.launch, stream, function, argument)
+
+    # -------------------------------------------------------------------------------- inside
+    def _device_address(self, host: int) -> int:
+        return int(self._call(cu.cuMemHostGetDevicePointer, host, 0))
+
+    def _describe(self) -> Board:
+        device = self._context.device
+        name = self._call(cu.cuDeviceGetName, _NAME_CHARS, device)
+        major, minor, sms = (
+            self._call(cu.cuDeviceGetAttribute, one, device)
+            for one in (
+                cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+                cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+                cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+            )
+        )
+        return Board(
+            name.rstrip(b"\0").decode(),
+            _uuid(bytes(self._call(cu.cuDeviceGetUuid, device).bytes)),
+            (major, minor),
+            sms,
+            self._call(cu.cuDeviceTotalMem, device),
+            self._call(cu.cuDriverGetVersion),
+        )
+
+
+def _uuid(raw: bytes) -> str:
+    digits = raw.hex()
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:32])
+    return "GPU-" + "-".join(parts)

@@ -1,0 +1,78 @@
+"""One driver call: made in the right context, its failure in words. Imports the CUDA bindings."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from cuda.bindings import driver as cu
+
+from interlace.device.cuda.driver.errors import CudaError
+
+
+def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> Any:
+    """What a binding returns behind its status: nothing, one value, or a tuple of them.
+
+    Raises:
+        CudaError: the status is not success, or the driver is not installed.
+    """
+    name = getattr(function, "__name__", "CUDA")
+    try:
+        status, *values = function(*arguments)
+    except RuntimeError as error:  # the bindings' loader: no libcuda, or not this function in it
+        why = str(error).strip().splitlines()[0]
+        raise CudaError(name, "CUDA_ERROR_NO_DEVICE", why) from error
+    if status != cu.CUresult.CUDA_SUCCESS:
+        raise CudaError(name, _name(status), _detail(status))
+    return values[0] if len(values) == 1 else tuple(values) or None
+
+
+def _name(status: Any) -> str:
+    return str(getattr(status, "name", status))
+
+
+def _detail(status: Any) -> str:
+    _, text = cu.cuGetErrorString(status)
+    return text.decode(errors="replace") if text else ""
+
+
+class Context:
+    """The primary context of one GPU: each thread that calls has it current."""
+
+    def __init__(self, ordinal: int) -> None:
+        call(cu.cuInit, 0)
+        self.device = call(cu.cuDeviceGet, ordinal)
+        self._context = call(cu.cuDevicePrimaryCtxRetain, self.device)
+        self._threads = threading.local()
+
+    def call(self, function: Callable[..., tuple[Any, ...]], *arguments: object) -> Any:
+        """``call`` with the context current on this thread.
+
+        Raises:
+            CudaError: the call failed.
+        """
+        # Frameworks use the same primary context, so nobody else makes another one current.
+        if not getattr(self._threads, "current", False):
+            call(cu.cuCtxSetCurrent, self._context)
+            self._threads.current = True
+        return call(function, *arguments)
+
+    def release(self) -> None:
+        """Let go of the context."""
+        call(cu.cuDevicePrimaryCtxRelease, self.device)
+
+
+class HostCalls:
+    """``cuLaunchHostFunc`` of a C function, past the bindings: theirs takes the GIL each time."""
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL("libcuda.so.1")
+        self._launch = library.cuLaunchHostFunc
+        self._launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+        self._launch.restype = ctypes.c_int
+
+    def launch(self, stream: int, function: int, argument: int) -> tuple[Any, ...]:
+        """The status, as bindings return it."""
+        return (cu.CUresult(self._launch(stream, function, argument)),)

@@ -1,0 +1,49 @@
+"""Our kernels by name, and what their arguments are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from interlace.device.cuda.driver.api import Driver
+
+
+class Kernels(NamedTuple):
+    """Handles of our kernels in one loaded module; all arguments are 64-bit words.
+
+    Addresses are those that the GPU sees. A *word* argument is the address of a 64-bit word in
+    mapped memory, read when the kernel runs. Grids and blocks are free: kernels stride over them.
+
+    * ``gather_rows(table, rows_word, target, row_bytes, capacity_rows)``: row ``i`` of ``target``
+      (rows without gaps) is copied from the address ``table[i]``; rows from ``*rows_word`` up to
+      the capacity become zeroes.
+    * ``publish(source, target_word, rows_word, row_bytes)``: the first ``*rows_word`` rows of
+      ``source`` are copied to the address ``*target_word``, and visible to the host at its end.
+    * ``signal(flag, sequence_word)``: stores ``*sequence_word`` at ``flag`` with release order at
+      system scope. One thread.
+    * ``smid(sms, stay_ns)``: block ``b`` writes the number of its SM to ``sms[b]`` (u64) and stays
+      there for ``stay_ns``, so that later blocks find other SMs.
+    * ``spin(stay_ns, turns)``: keeps arithmetic units busy; adds its loop turns to ``*turns``.
+    * ``l2_stream``, ``dram_stream``, ``host_read`` ``(source, nbytes, stay_ns, moved)``: read
+      ``nbytes`` at ``source`` (a multiple of 16, aligned to 16) over and over for ``stay_ns``; the
+      bytes read are added to ``*moved``. They differ in how they treat caches.
+    """
+
+    module: int
+    gather_rows: int
+    publish: int
+    signal: int
+    smid: int
+    spin: int
+    l2_stream: int
+    dram_stream: int
+    host_read: int
+
+
+def load_kernels(driver: Driver, image: bytes) -> Kernels:
+    """Load a cubin with all our kernels; ``driver.unload_kernels(kernels.module)`` gives it back.
+
+    Raises:
+        CudaError: the image is for another GPU, or a kernel is missing in it.
+    """
+    module = driver.load_kernels(image)
+    return Kernels(module, *(driver.kernel(module, name) for name in Kernels._fields[1:]))

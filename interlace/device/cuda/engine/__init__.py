@@ -1,0 +1,1 @@
+"""A model made ready on the GPU: precision, buckets, one graph per bucket and partition."""

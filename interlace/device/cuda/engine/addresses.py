@@ -1,0 +1,48 @@
+"""Tensors at addresses that the driver gave."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from interlace.core.tensor import element_count
+
+#: The torch types of the v2 datatypes that have a fixed size.
+TORCH_TYPES: Final = {
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "UINT16": torch.uint16,
+    "UINT32": torch.uint32,
+    "UINT64": torch.uint64,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "FP16": torch.float16,
+    "BF16": torch.bfloat16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+}
+
+
+def tensor_at(
+    address: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: str,
+    stride: tuple[int, ...] | None = None,
+) -> torch.Tensor:
+    """A tensor on memory that stays the caller's: it must outlive the tensor.
+
+    ``stride`` in elements, for a dense tensor in another order of dims.
+    """
+    nbytes = element_count(shape) * dtype.itemsize
+    empty = torch.empty(0, dtype=dtype, device=device)
+    if not nbytes:
+        return empty.reshape(shape)
+    where = torch.device(device)
+    storage = torch._C._construct_storage_from_data_pointer(address, where, nbytes)
+    if stride is None:
+        return empty.set_(storage, 0, shape)
+    return empty.set_(storage, 0, shape, stride)

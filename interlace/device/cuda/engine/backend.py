@@ -1,0 +1,77 @@
+"""What the engine stands on: a driver, torch on its GPU, captures, and our kernels."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.kernels import Kernels, load_kernels
+from interlace.device.cuda.engine.capture import Capturer, TorchCapturer
+
+_KERNELS_DIR: Final = "~/.cache/interlace/kernels"
+
+
+class Backend(NamedTuple):
+    """Everything that differs between a GPU and a test. ``torch_device`` as torch names it."""
+
+    driver: Driver
+    torch_device: str
+    capturer: Capturer
+    kernels: Kernels
+
+
+def make_backend(gpu: str) -> Backend:
+    """The backend of the GPU or MIG instance with this UUID, "" for the first one.
+
+    It must be the first GPU that this process sees (``CUDA_VISIBLE_DEVICES``).
+
+    Raises:
+        CudaError: no GPU, another one, or no NVRTC to compile our kernels with.
+    """
+    import torch
+
+    from interlace.device.cuda.driver.bound import BoundDriver
+    from interlace.device.cuda.driver.nvrtc import image
+
+    driver = BoundDriver()
+    try:
+        board = driver.board
+        if gpu.startswith("GPU-") and board.uuid.removeprefix("GPU-") != gpu.removeprefix("GPU-"):
+            raise CudaError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE", f"{board.uuid}, not {gpu}")
+        kernels = load_kernels(driver, image(board.capability, Path(_KERNELS_DIR).expanduser()))
+        torch.cuda.init()
+        torch.cuda.set_device(0)
+        be_exact()
+    except BaseException:
+        driver.close()
+        raise
+    return Backend(driver, "cuda:0", TorchCapturer(0, lambda: driver.memory().free_bytes), kernels)
+
+
+def on_stream(backend: Backend, stream: int) -> AbstractContextManager[object]:
+    """Torch's work of this thread goes to ``stream``, on the CPU to where it always goes."""
+    import torch
+
+    if torch.device(backend.torch_device).type != "cuda":
+        return nullcontext()
+    outer = torch.cuda.ExternalStream(stream, device=backend.torch_device)
+    return torch.cuda.stream(outer)  # type: ignore[no-any-return]
+
+
+def be_exact() -> None:
+    """Have torch compute the same bits in every lane of one size, and FP32 in FP32.
+
+    No kernels chosen by a race (cuDNN's benchmark), none that add up in any order where torch has
+    others, no TF32. For the whole process.
+    """
+    import torch
+
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # costs a kernel per tensor

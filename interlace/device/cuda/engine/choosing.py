@@ -1,0 +1,122 @@
+"""The variant that a model is served in: tried on the GPU, one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from interlace.core.model import Model
+from interlace.device.cuda.engine.backend import Backend, on_stream
+from interlace.device.cuda.engine.opening import Portable
+from interlace.device.cuda.engine.precision import (
+    Figure,
+    Results,
+    Trial,
+    compare,
+    fastest,
+    is_sticky,
+)
+from interlace.device.cuda.engine.samples import sample_dims, sample_inputs
+from interlace.device.cuda.engine.side import Side
+from interlace.device.cuda.engine.stopwatch import Stopwatch
+from interlace.device.cuda.engine.variant import Variant, candidates
+from interlace.device.cuda.engine.weights import DeviceWeights, SharedWeights, lay_out
+
+#: One of each kind of made-up inputs.
+_SEEDS: Final = (0, 1)
+
+
+def place(model: Portable, variant: Variant, backend: Backend, stream: int) -> DeviceWeights:
+    """The model's weights on the GPU in a variant, and the model on them.
+
+    Raises:
+        MemoryError: what is needed and what there is.
+        CudaError: the GPU failed.
+    """
+    weights = DeviceWeights.allocate(backend.driver, lay_out(model.originals, variant, model.exact))
+    try:
+        with on_stream(backend, stream):
+            weights.fill(model.originals, model.device)
+        backend.driver.synchronize(stream)
+        model.become(variant, weights)
+    except BaseException:
+        weights.close()
+        raise
+    return weights
+
+
+def borrow(model: Portable, lent: SharedWeights, backend: Backend) -> DeviceWeights:
+    """The model on weights that another process has on this GPU, in the variant chosen there.
+
+    Raises:
+        ValueError: they are not this model's.
+        CudaError: that process let go of them, or the platform has no CUDA IPC.
+    """
+    layout = lay_out(model.originals, lent.variant, model.exact)
+    weights = DeviceWeights.open(backend.driver, layout, lent)
+    model.become(lent.variant, weights)
+    return weights
+
+
+class Chooser:
+    """Tries variants on a lane. ``rows`` is the batch that is timed."""
+
+    def __init__(
+        self, described: Model, model: Portable, backend: Backend, side: Side, rows: int
+    ) -> None:
+        self._described = described
+        self._model = model
+        self._backend = backend
+        self._side = side
+        self._rows = rows
+        self._untimed = False
+        self._dims = sample_dims(described, model.signature)
+
+    def choose(self, stopwatch: Stopwatch | None) -> tuple[Variant, Sequence[Figure]]:
+        """The fastest variant that is close enough to the first one, and what was found.
+
+        Without a stopwatch it is the first; a single one is taken without being tried.
+
+        Raises:
+            Exception: whatever the model raises as it came.
+        """
+        found = candidates(self._described.terms, self._model.has_convolutions)
+        if stopwatch is None or len(found) == 1:
+            return found[0], ()
+        figures = compare(found, lambda variant: self._attempt(variant, stopwatch))
+        return fastest(figures).variant, figures
+
+    def _attempt(self, variant: Variant, stopwatch: Stopwatch) -> Trial:
+        weights = place(self._model, variant, self._backend, self._side.stream)
+        try:
+            outputs = [self._outputs(seed) for seed in _SEEDS]
+            return Trial(outputs, self._time_ms(stopwatch))
+        finally:
+            self._backend.driver.synchronize(self._side.stream)
+            weights.close()
+
+    def _outputs(self, seed: int) -> Results:
+        with on_stream(self._backend, self._side.stream), torch.inference_mode():
+            values = self._sample(seed)
+            return [tensor.cpu().clone() for tensor in self._model.outputs(values)]
+
+    def _time_ms(self, stopwatch: Stopwatch) -> float:
+        with on_stream(self._backend, self._side.stream), torch.inference_mode():
+            values = self._sample(0)
+        run = lambda: self._model.outputs(values)  # noqa: E731
+        if self._untimed:
+            return math.inf
+        try:
+            return stopwatch(self._backend, self._side, run)
+        except Exception as error:
+            if isinstance(error, MemoryError) or is_sticky(error):
+                raise
+            self._untimed = True  # one failed capture says it for all
+            return math.inf
+
+    def _sample(self, seed: int) -> dict[str, torch.Tensor]:
+        model = self._model
+        return sample_inputs(model.signature, self._dims, self._rows, model.device, seed)

@@ -1,0 +1,112 @@
+"""A model without a graph: its kernels are launched one by one, on the lane's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from interlace.device.cuda.engine.addresses import TORCH_TYPES
+from interlace.device.cuda.engine.backend import Backend, on_stream
+from interlace.device.cuda.engine.opening import Portable
+from interlace.device.cuda.engine.program import Dims, Slot, Station, described, input_slots, slot
+from interlace.device.cuda.engine.samples import sample_inputs
+from interlace.device.cuda.engine.transfer import Gather, Publish
+from interlace.device.cuda.memory.parameters import Parameters
+
+
+class EagerProgram:
+    """For models that cannot be captured, and for shapes that no graph was captured for.
+
+    Memory comes from torch's cache of the lane's stream. What a batch left behind is kept until the
+    next one, which begins after its end.
+    """
+
+    def __init__(
+        self, station: Station, model: Portable, rows: int, dims: Dims, outputs: tuple[Slot, ...]
+    ) -> None:
+        self.batched = model.signature.batched
+        self.inputs = input_slots(model.signature, dims)
+        self.outputs = outputs
+        self._station = station
+        self._model = model
+        self._gather = Gather(station.backend.driver, station.backend.kernels)
+        self._publish = Publish(station.backend.driver, station.backend.kernels)
+        self._rows = rows
+        self._kept: Sequence[torch.Tensor] = ()
+        self._parameters = Parameters(station.memory, len(self.inputs), len(outputs), rows)
+
+    def launch(
+        self,
+        sequence: int,
+        rows: int,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[int],
+    ) -> None:
+        """Start it: per input the address of each row, per output where its rows go.
+
+        Raises:
+            ValueError: the sizes of its outputs are others than for made-up inputs.
+            CudaError: a launch was refused.
+            Exception: whatever the model raises.
+        """
+        backend, lane = self._station.backend, self._station.lane
+        self._parameters.write(sequence, rows, sources, targets)
+        with on_stream(backend, lane.stream), torch.inference_mode():
+            values = self._gathered(lane.stream)
+            keep_up(backend, lane.stream)
+            self._kept = self._model.outputs(values)
+            found = described(self._model.signature, self._kept)
+            if found != self.outputs:
+                raise ValueError(
+                    f"outputs of shapes {[one.dims for one in found]} instead of "
+                    f"{[one.dims for one in self.outputs]}: on a GPU, sizes of outputs must follow "
+                    f"from sizes of inputs"
+                )
+            self._send(lane.stream)
+
+    def close(self) -> None:
+        """Let go of its memory; it does not run."""
+        self._kept = ()
+        self._parameters.close()
+
+    def _gathered(self, stream: int) -> dict[str, torch.Tensor]:
+        values = {}
+        for place, one in enumerate(self.inputs):
+            shape = (self._rows, *one.dims) if self.batched else one.dims
+            value = torch.empty(shape, dtype=TORCH_TYPES[one.datatype], device=self._model.device)
+            if one.row_bytes:
+                self._gather.launch(
+                    stream, self._parameters, place, value.data_ptr(), one.row_bytes
+                )
+            values[one.name] = value
+        return values
+
+    def _send(self, stream: int) -> None:
+        for place, tensor in enumerate(self._kept):
+            row_bytes = self.outputs[place].row_bytes
+            if row_bytes:
+                self._publish.launch(stream, self._parameters, place, tensor.data_ptr(), row_bytes)
+        self._publish.signal(stream, self._station.flag, self._parameters.sequence_word)
+
+
+def output_slots(
+    backend: Backend, stream: int, model: Portable, rows: int, dims: Dims
+) -> tuple[Slot, ...]:
+    """What comes out for inputs of these shapes; found by a run if the signature leaves it open.
+
+    Raises:
+        Exception: whatever the model raises on made-up inputs.
+    """
+    signature = model.signature
+    if not any(-1 in spec.dims for spec in signature.outputs):
+        return tuple(slot(spec.name, spec.datatype, spec.dims) for spec in signature.outputs)
+    with on_stream(backend, stream), torch.inference_mode():
+        values = sample_inputs(signature, dims, rows, model.device)
+        return described(signature, model.outputs(values))
+
+
+def keep_up(backend: Backend, stream: int) -> None:
+    """Torch on the CPU follows no stream: have what was launched end first."""
+    if torch.device(backend.torch_device).type == "cpu":
+        backend.driver.synchronize(stream)

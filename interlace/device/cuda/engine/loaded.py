@@ -1,0 +1,281 @@
+"""A model on a GPU: weights once, programs by lane and batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Final, NamedTuple
+
+import torch
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Model
+from interlace.core.tensor import Signature
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.engine.backend import Backend, on_stream
+from interlace.device.cuda.engine.choosing import Chooser, borrow, place
+from interlace.device.cuda.engine.opening import OpenTorch, open_portable
+from interlace.device.cuda.engine.precision import Figure, first_line, is_sticky
+from interlace.device.cuda.engine.program import GraphProgram, Station
+from interlace.device.cuda.engine.samples import most_rows, sample_dims, sample_inputs
+from interlace.device.cuda.engine.side import Side, side_of
+from interlace.device.cuda.engine.stock import Program, Stock
+from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
+from interlace.device.cuda.engine.table import Entry
+from interlace.device.cuda.engine.variant import candidates
+from interlace.device.cuda.engine.weights import DeviceWeights, SharedWeights, lay_out
+from interlace.device.cuda.memory.budget import Budget, Change
+from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.partitions.lanes import Lane
+from interlace.device.formats import open_torch
+from interlace.device.formats.memory import release_free_memory
+from interlace.perf.buckets import choose_buckets
+
+_WARM_RUNS: Final = 3  #: TorchScript profiles twice and compiles on the third
+
+
+class Shop(NamedTuple):
+    """What models of one process are loaded with.
+
+    ``flag`` gives the word of a lane (by its index) as the GPU sees it; ``note`` tells operators.
+    ``stopwatch`` is ``None`` where times mean nothing. ``lent`` gives the weights of a model that
+    another process has on this GPU, and keeps there as long as this one has the model.
+    """
+
+    backend: Backend
+    memory: MappedMemory
+    budget: Budget
+    flag: Callable[[int], int]
+    note: Callable[[str], None]
+    stopwatch: Stopwatch | None = graph_ms
+    open_model: OpenTorch = open_torch
+    lent: Callable[[Model], SharedWeights | None] = lambda model: None
+
+
+class LoadedModel:
+    """One model for all lanes of a process.
+
+    ``prepare`` and ``close`` belong to the thread that loads, which may be another one than that
+    which calls ``program`` and launches; the rest is for both.
+    """
+
+    def __init__(self, shop: Shop, model: Model) -> None:
+        """Open it on the host; the GPU is not used yet.
+
+        Raises:
+            RepositoryError: it does not open, or a tensor has no fixed size.
+        """
+        self.model = model
+        self.figures: Sequence[Figure] = ()
+        self._shop = shop
+        self._portable = open_portable(model, shop.backend.torch_device, shop.open_model)
+        self.eager_because = self._portable.eager_because
+        self._dims = sample_dims(model, self.signature)
+        self._weights: DeviceWeights | None = None
+        self._stocks: dict[Lane, Stock] = {}
+        self._sides: set[Side] = set()
+
+    @property
+    def signature(self) -> Signature:
+        return self._portable.signature
+
+    @property
+    def weights_bytes(self) -> int:
+        return 0 if self._weights is None else self._weights.own_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Device memory it took, as the driver counts it; shared pools count to the first user."""
+        return self._shop.budget.held_bytes(self.model.key)
+
+    @property
+    def entry(self) -> Entry:
+        """Its line in the table of loaded models."""
+        stocks = tuple(self._stocks.values())
+        return Entry(
+            self.model.key,
+            str(self._portable.variant),
+            stocks[0].buckets if stocks else (),
+            len(stocks),
+            self.weights_bytes,
+            sum(stock.inputs_bytes for stock in stocks),
+            sum(stock.graphs_bytes for stock in stocks),
+            self.eager_because,
+        )
+
+    def ready(self, lane: Lane, batches: Sequence[int]) -> bool:
+        """Whether it can run at those batch sizes on that lane now."""
+        stock = self._stocks.get(lane)
+        if stock is None:
+            return False
+        return bool(self.eager_because) or set(self._buckets(batches)) <= set(stock.buckets)
+
+    def prepare(self, lane: Lane, batches: Sequence[int]) -> None:
+        """Make it ready there: weights and variant the first time, then graphs.
+
+        Without ``batches``, those are captured that waste little. A model that cannot be captured
+        runs eagerly from then on, and says why.
+
+        Raises:
+            MemoryLimitError: it takes more than its operator allows.
+            MemoryError, DeviceMemoryError: the GPU has no room.
+            CudaError: the GPU failed.
+            Exception: the model fails in the only variant that is allowed.
+        """
+        with ExitStack() as undo:
+            if self._weights is None:
+                with self._loading(undo) as change:
+                    self._settle(self._side(lane, undo), max(self._buckets(batches)))
+                    stock, made = self._made(lane, batches, undo)
+                self._shop.note(f"{self.model.key} loaded, {self._how(made)}: {change}")
+            else:
+                with self._shop.budget.growing(self.model.key):
+                    stock, made = self._made(lane, batches, undo)
+            undo.pop_all()
+        stock.add(made)
+        self._stocks[lane] = stock
+
+    def program(self, lane: Lane, rows: int, dims: Mapping[str, tuple[int, ...]]) -> Program:
+        """What runs a batch of so many rows on a lane; ``dims`` are shapes with the rows, if any.
+
+        Raises:
+            ValueError: an input is longer than the model allows.
+            Exception: whatever the model raises on made-up inputs of a shape that is new to it.
+        """
+        given = {name: tuple(shape[1:]) for name, shape in dims.items()}
+        if not self.signature.batched:
+            given = {name: tuple(shape) for name, shape in dims.items()}
+        for name, shape in given.items():
+            most = self._portable.longest.get(name)
+            if most is not None and shape and shape[-1] > most:
+                raise ValueError(f"input '{name}' of length {shape[-1]}: at most {most}")
+        return self._stocks[lane].program(rows, given)
+
+    def share(self) -> SharedWeights:
+        """What another process of this GPU reads the weights with, while they are here.
+
+        Raises:
+            ValueError: it is not ready on any lane.
+            CudaError: the platform has no CUDA IPC.
+        """
+        if self._weights is None:
+            raise ValueError(f"the weights of {self.model.key} are not on the GPU")
+        return self._weights.share(self._portable.variant)
+
+    def close(self) -> None:
+        """Destroy its graphs, then give its memory back. Nothing of it runs."""
+        key, budget = self.model.key, self._shop.budget
+        if key in budget.models:
+            with budget.unloading(key) as change:
+                self._give_back()
+            self._shop.note(f"{key} unloaded: {change}")
+        else:
+            self._give_back()
+
+    # ---------------------------------------------------------------------------------- inside
+    def _how(self, made: Sequence[GraphProgram]) -> str:
+        if self.eager_because:
+            return f"{self._portable.variant}, run eagerly ({self.eager_because})"
+        rows = ", ".join(str(program.rows) for program in reversed(made))
+        return f"{self._portable.variant}, as graphs of {rows} rows"
+
+    def _loading(self, undo: ExitStack) -> AbstractContextManager[Change]:
+        portable, terms = self._portable, self.model.terms
+        undo.callback(self._give_back)
+        least = min(
+            lay_out(portable.originals, variant, portable.exact).nbytes
+            for variant in candidates(terms, portable.has_convolutions)
+        )
+        return self._shop.budget.loading(self.model.key, least, terms.memory_limit_bytes)
+
+    def _buckets(self, batches: Sequence[int]) -> tuple[int, ...]:
+        most = most_rows(self.signature)
+        return tuple(sorted({min(rows, most) for rows in batches})) or choose_buckets(most)
+
+    def _side(self, lane: Lane, undo: ExitStack) -> Side:
+        side = side_of(self._shop.backend, lane)
+        undo.callback(side.leave)
+        self._sides.add(side)
+        return side
+
+    def _settle(self, side: Side, rows: int) -> None:
+        """Choose the variant, have the weights in it on the GPU, and try it once."""
+        shop, portable = self._shop, self._portable
+        chooser = Chooser(self.model, portable, shop.backend, side, rows)
+        lent = shop.lent(self.model)
+        if lent is not None:
+            self._weights = borrow(portable, lent, shop.backend)
+        else:
+            variant, self.figures = chooser.choose(shop.stopwatch)
+            for figure in self.figures:
+                shop.note(f"{self.model.key}: {figure}")
+            self._weights = place(portable, variant, shop.backend, side.stream)
+        portable.settle()
+        release_free_memory()
+
+    def _made(
+        self, lane: Lane, batches: Sequence[int], undo: ExitStack
+    ) -> tuple[Stock, Sequence[GraphProgram]]:
+        """The lane's stock, and graphs to be added to it."""
+        side = self._side(lane, undo)
+        stock = self._stocks.get(lane)
+        if stock is None:
+            shop = self._shop
+            station = Station(shop.backend, shop.memory, lane, side, shop.flag(lane.index))
+            stock = Stock(station, self._portable, self._dims)
+            undo.callback(stock.close)
+        buckets = self._buckets(batches)
+        if self.eager_because:
+            self._warm_eager(lane, buckets)
+            return stock, ()
+        try:
+            self._warm(side.stream, buckets)
+            return stock, stock.capture(buckets, undo)
+        except Exception as error:
+            if _is_about_memory(error) or isinstance(error, RepositoryError | CudaError):
+                raise
+            if not stock.graphs:
+                stock.close()  # its inputs have no use
+            self.eager_because = first_line(error)
+            if self._stocks:
+                self._shop.note(f"{self.model.key} runs eagerly: {self.eager_because}")
+        self._warm_eager(lane, buckets)
+        return stock, ()
+
+    def _warm_eager(self, lane: Lane, buckets: Sequence[int]) -> None:
+        """What comes first costs most, also on a stream: a cache without memory, a new session."""
+        try:
+            self._warm(lane.stream, buckets)
+        except Exception as error:  # made-up inputs may be nonsense to it; requests will show
+            if is_sticky(error) or _is_about_memory(error):
+                raise
+            self._shop.note(f"{self.model.key} fails on made-up inputs: {first_line(error)}")
+
+    def _warm(self, stream: int, buckets: Sequence[int]) -> None:
+        """Everything that happens once in a process, at each size that is new to it."""
+        known = {rows for stock in self._stocks.values() for rows in stock.buckets}
+        backend, portable = self._shop.backend, self._portable
+        with on_stream(backend, stream), torch.inference_mode():
+            for rows in sorted(set(buckets) - known, reverse=True):
+                values = sample_inputs(self.signature, self._dims, rows, portable.device)
+                for _ in range(_WARM_RUNS):
+                    portable.outputs(values)
+        backend.driver.synchronize(stream)
+
+    def _give_back(self) -> None:
+        with ExitStack() as steps:
+            steps.callback(self._shop.backend.capturer.trim)
+            if self._weights is not None:
+                steps.callback(self._weights.close)
+            for side in self._sides:
+                steps.callback(side.leave)
+            for stock in self._stocks.values():
+                steps.callback(stock.close)
+        self._weights = None
+        self._sides.clear()
+        self._stocks.clear()
+        self._portable.close()
+
+
+def _is_about_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

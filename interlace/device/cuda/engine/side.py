@@ -1,0 +1,64 @@
+"""Where the graphs of a lane are captured: on its SMs, but not on the stream that serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.capture import Captured
+from interlace.device.cuda.partitions.lanes import Lane
+
+
+class Side:
+    """A stream of the lane's SMs, and the pool of memory that all graphs of the lane share.
+
+    A launch on a stream that is being captured would become part of the graph, so the lane's own
+    stream is never captured; a graph runs on the SMs that it was captured on wherever it is
+    launched (CUDA Programming Guide 4.6.5). It is kept in ``lane.pool`` while there are graphs.
+    """
+
+    def __init__(self, backend: Backend, lane: Lane) -> None:
+        self._backend = backend
+        self._lane = lane
+        self._graphs = 0
+        self._pool: object | None = None
+        self.stream = backend.driver.stream(lane.green, lane.priority)
+
+    def capture(self, body: Callable[[], None]) -> Captured:
+        """
+        Raises:
+            Exception: whatever ``body`` raises, also that it does what cannot be captured.
+        """
+        captured = self._backend.capturer.capture(self.stream, self._pool, body)
+        self._pool = captured.pool
+        self._graphs += 1
+        return captured
+
+    def destroy(self, captured: Captured) -> None:
+        """A graph that does not run. The last one takes the pool with it."""
+        captured.close()
+        self._graphs -= 1
+        if not self._graphs:
+            self._pool = None
+
+    def leave(self) -> None:
+        """Give the stream back if no graph is left."""
+        if not self._graphs and self._lane.pool is self:
+            self._lane.pool = None
+            with suppress(CudaError):  # a GPU that failed: its process ends anyway
+                self._backend.driver.destroy_stream(self.stream)
+
+
+def side_of(backend: Backend, lane: Lane) -> Side:
+    """The lane's side, made if there is none.
+
+    Raises:
+        CudaError: the driver refused.
+    """
+    if isinstance(lane.pool, Side):
+        return lane.pool
+    side = Side(backend, lane)
+    lane.pool = side
+    return side

@@ -1,0 +1,64 @@
+"""A GPU parted by green contexts: one process, partitions are sets of its SMs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlace.core.hardware import Gpu, Trait
+from interlace.device.cuda.discovery import Found
+from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.partitions.atoms import Atoms
+from interlace.device.cuda.partitions.green_lanes import ATOM_SMS, GreenLanes
+from interlace.device.cuda.partitions.lanes import Lanes
+from interlace.device.cuda.settings import CudaSettings, for_models, only
+
+LANES: Final = "interlace.device.cuda.green:make_lanes"
+#: Green contexts came with CUDA 12.4; atoms of 8 SMs are those of compute capability 9.0.
+DRIVER: Final = 12040
+CAPABILITY: Final = (9, 0)
+
+TRAITS: Final = frozenset(
+    {
+        Trait.MULTI_MODEL,
+        Trait.SHARED_WEIGHTS,
+        Trait.INPUT_POOL,
+        Trait.GATHER_DMA,
+        Trait.LIGHT_SYNC,
+        Trait.GRAPHS,
+        Trait.OVERLAPPED_REORGANISATION,
+    }
+)
+
+
+def lacking(found: Found) -> str:
+    """Why a GPU cannot be parted so; empty if it can."""
+    if found.mig:
+        return f"GPU {found.number} has MIG switched on: its instances are devices of their own"
+    if found.capability < CAPABILITY:
+        have = ".".join(map(str, found.capability))
+        return f"GPU {found.number} has compute capability {have}; green contexts are used from 9.0"
+    if found.driver < DRIVER:
+        return (
+            f"the driver speaks CUDA {found.driver // 1000}.{found.driver % 1000 // 10}; "
+            f"green contexts need 12.4 or newer"
+        )
+    return ""
+
+
+def green_gpu(found: Found, gpu_id: str) -> Gpu:
+    """The accelerator that such a device is; nothing is started."""
+    atoms = Atoms(found.sms // ATOM_SMS, ATOM_SMS, found.sms % ATOM_SMS)
+    memory_bytes = for_models(found.memory_bytes)
+    return Gpu(gpu_id, found.kind, found.sms, memory_bytes, atoms.shares_pct, TRAITS)
+
+
+def green_settings(found: Found, gpu_id: str) -> CudaSettings:
+    """The settings of such a device."""
+    return CudaSettings(green_gpu(found, gpu_id), found.uuid, LANES, environment=only(found.uuid))
+
+
+def make_lanes(driver: Driver) -> Lanes:
+    """In the process that holds the GPU: the ladder of partitions, carved before it serves."""
+    lanes = GreenLanes(driver)
+    lanes.prepare()
+    return lanes

@@ -1,0 +1,148 @@
+"""Processes that hold a GPU: a fresh interpreter each, with an environment of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, NamedTuple, Protocol
+
+from interlace.device.link import Spawns
+from interlace.device.spawner import Birth
+
+_CODE: Final = (
+    "import json, sys; descriptor, owner, name, sys.path[:] = json.loads(sys.argv[1]); "
+    "from interlace.device.cuda.worker.main import main; main(descriptor, owner, name)"
+)
+#: Read by CUDA once, when it starts. More hardware queues, so that lanes do not wait for each
+#: other's launches; every kernel loaded at once, since a first launch during a capture fails; small
+#: cuBLAS workspaces, as there is one per stream (cuBLAS documentation, cublasSetWorkspace).
+BEFORE_CUDA: Final[Mapping[str, str]] = {
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",
+    "CUDA_MODULE_LOADING": "EAGER",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8",
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    "ORT_DISABLE_TELEMETRY": "1",
+}
+_CLOSE_S: Final = 5.0
+
+
+class Order(NamedTuple):
+    """A process to be started, with settings besides this process's own environment."""
+
+    name: str
+    descriptor: int
+    birth: Birth
+    environment: Mapping[str, str]
+
+
+class Process(Protocol):
+    """A process that runs, as ``subprocess`` has it."""
+
+    @property
+    def pid(self) -> int: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
+class Launcher:
+    """Starts processes and hears of their end.
+
+    No fork server: CUDA reads the environment when it starts, and a context does not survive a
+    fork.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._running: dict[int, tuple[Process, int, Birth]] = {}
+        self._leaving: set[int] = set()
+        self._waiting: deque[Order] = deque()
+
+    def spawner(self, environment: Mapping[str, str]) -> Spawns:
+        """Starts processes with these settings besides this process's own environment."""
+        return _Spawner(self, environment)
+
+    def wait_for_all(self) -> None:
+        """What is spawned from now on starts when all that run now have ended.
+
+        A GPU's memory is given back, and an MPS server is well again, when processes are gone, not
+        when they die.
+        """
+        self._leaving.update(self._running)
+
+    def spawn(self, order: Order) -> None:
+        """Start a process, now or when those that leave are gone."""
+        if self._leaving:
+            # Who asked may give up meanwhile, and close it.
+            self._waiting.append(order._replace(descriptor=os.dup(order.descriptor)))
+        else:
+            self._start(order)
+
+    def begin(self, order: Order) -> Process:
+        """Start a process now.
+
+        Raises:
+            OSError: no process or memory is left.
+        """
+        argument = json.dumps([order.descriptor, os.getpid(), order.name, sys.path])
+        settings = [f"{key}={value}" for key, value in order.environment.items()]
+        return subprocess.Popen(
+            ["env", *settings, sys.executable, "-c", _CODE, argument],
+            pass_fds=[order.descriptor],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _start(self, order: Order) -> None:
+        birth = order.birth
+        try:
+            process = self.begin(order)
+            watch = os.pidfd_open(process.pid)
+        except OSError:
+            self._loop.call_soon(birth.exited, None)
+            return
+        self._running[process.pid] = (process, watch, birth)
+        self._loop.add_reader(watch, self._ended, process.pid)
+        self._loop.call_soon(partial(birth.forked, process.pid))
+
+    def close(self) -> None:
+        """Wait a little for processes whose sockets are closed, and kill those that stay."""
+        while self._waiting:
+            os.close(self._waiting.popleft().descriptor)
+        for process, watch, _ in self._running.values():
+            self._loop.remove_reader(watch)
+            os.close(watch)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_CLOSE_S)
+                continue
+            process.kill()
+            process.wait()
+        self._running.clear()
+
+    def _ended(self, pid: int) -> None:
+        process, watch, birth = self._running.pop(pid)
+        self._loop.remove_reader(watch)
+        os.close(watch)
+        birth.exited(process.wait())
+        self._leaving.discard(pid)
+        while self._waiting and not self._leaving:
+            order = self._waiting.popleft()
+            self._start(order)
+            os.close(order.descriptor)
+
+
+class _Spawner(NamedTuple):
+    """``Spawns`` with an environment."""
+
+    launcher: Launcher
+    environment: Mapping[str, str]
+
+    def spawn(self, name: str, descriptor: int, birth: Birth) -> None:
+        environment = {**BEFORE_CUDA, **self.environment}
+        self.launcher.spawn(Order(name, descriptor, birth, environment))

@@ -1,0 +1,99 @@
+"""Small pieces of page-locked mapped memory, cut from slabs: each pinning is slow and page-wide."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from interlace.device.cuda.driver.api import Driver, Mapped
+from interlace.shm.buddy import Buddy
+
+_SLAB_BYTES: Final = 1 << 18
+_WORD_BYTES: Final = 8
+
+
+class MappedMemory:
+    """Pieces that host and GPU both see; at least 64-byte aligned, zero when new."""
+
+    def __init__(self, driver: Driver, slab_bytes: int = _SLAB_BYTES) -> None:
+        self._driver = driver
+        self._slab_bytes = slab_bytes
+        self._slabs: list[tuple[Mapped, Buddy]] = []
+        self._owners: dict[int, tuple[Buddy, int]] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes in pieces, rounding included."""
+        return sum(blocks.used_bytes for _, blocks in self._slabs)
+
+    def take(self, nbytes: int) -> Mapped:
+        """A piece; a new slab is pinned if none has room.
+
+        Raises:
+            CudaError: nothing more can be pinned.
+        """
+        for slab, blocks in self._slabs:
+            offset = blocks.alloc(nbytes)
+            if offset is not None:
+                return self._piece(slab, blocks, offset, nbytes)
+        size = max(self._slab_bytes, 1 << max(6, (nbytes - 1).bit_length()))
+        slab, blocks = self._driver.allocate_mapped(size), Buddy(size)
+        self._slabs.append((slab, blocks))
+        offset = blocks.alloc(nbytes)
+        assert offset is not None
+        return self._piece(slab, blocks, offset, nbytes)
+
+    def give_back(self, piece: Mapped) -> None:
+        """The GPU uses the piece no more.
+
+        Raises:
+            ValueError: it was given back before, or never taken.
+        """
+        owner = self._owners.pop(piece.host, None)
+        if owner is None:
+            raise ValueError("a piece of mapped memory is given back twice, or was never taken")
+        blocks, offset = owner
+        blocks.free(offset)
+
+    def close(self) -> None:
+        """Unpin everything.
+
+        Raises:
+            CudaError: the driver refused at least once; everything was tried.
+        """
+        slabs, self._slabs = self._slabs, []
+        self._owners.clear()
+        with ExitStack() as steps:
+            for slab, _ in slabs:
+                steps.callback(self._driver.free_mapped, slab)
+
+    def _piece(self, slab: Mapped, blocks: Buddy, offset: int, nbytes: int) -> Mapped:
+        self._owners[slab.host + offset] = (blocks, offset)
+        return Mapped(slab.host + offset, slab.device + offset, nbytes)
+
+
+class Words:
+    """64-bit words that the host writes and kernels read when they run; zero at first."""
+
+    def __init__(self, memory: MappedMemory, count: int) -> None:
+        self._memory = memory
+        self._piece = memory.take(count * _WORD_BYTES)
+        self._words = (ctypes.c_uint64 * count).from_address(self._piece.host)
+        self._words[:] = [0] * count
+
+    def address(self, at: int) -> int:
+        """Where the GPU finds a word."""
+        return self._piece.device + at * _WORD_BYTES
+
+    def put(self, at: int, value: int) -> None:
+        self._words[at] = value
+
+    def put_all(self, at: int, values: Sequence[int]) -> None:
+        """Write words that follow each other."""
+        self._words[at : at + len(values)] = list(values)
+
+    def close(self) -> None:
+        """Give the memory back; no kernel reads it any more."""
+        self._memory.give_back(self._piece)

@@ -1,0 +1,273 @@
+"""The main process's side of one process that holds a GPU, for one partition or for all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from interlace.core.messages import (
+    Carve,
+    Failure,
+    Finished,
+    Load,
+    PartitionWork,
+    Release,
+    Run,
+    Stage,
+    Unload,
+)
+from interlace.core.model import Model
+from interlace.core.request import Batch
+from interlace.device.base import Done
+from interlace.device.batches import batch_timing, request_outputs, run_frame
+from interlace.device.cuda.docket import Docket
+from interlace.device.cuda.settings import CudaSettings
+from interlace.device.cuda.worker.wire import (
+    Answered,
+    Asked,
+    Broken,
+    Carved,
+    CarveLane,
+    FromGpu,
+    GpuAnswer,
+    GpuSetup,
+    KeeperSetup,
+    Noted,
+    ReleaseLane,
+    StageInputs,
+    ToGpu,
+    Waits,
+    decode_from_gpu,
+)
+from interlace.device.link import Spawns, Speech, WorkerLink
+from interlace.device.questions import Question
+from interlace.device.wire import Column, Failed, FreeBatches, Loaded, LoadModel, Ran, UnloadModel
+from interlace.shm.arena import Arena
+
+_FREED_MAX: Final = 256
+
+Started = Callable[[Failure | None], None]
+_STAGE: Final = "+"  #: the line of inputs on their way
+
+
+class GpuProcess:
+    """Translates work into frames and answers into ``Finished``.
+
+    Batches of a partition are answered in one line, its other work in another, since loading goes
+    on beside serving. ``held`` are batches whose outputs lie in ``arena`` until they are freed; a
+    process that keeps weights has none.
+    ``partitions`` are those that were carved or are being carved.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        setup: GpuSetup | KeeperSetup,
+        arena: Arena | None,
+        settings: CudaSettings,
+        on_dead: Callable[[GpuProcess, str], None],
+    ) -> None:
+        self.arena = arena
+        self.held: set[int] = set()
+        self.partitions: set[str] = set()
+        self.releasing: set[str] = set()
+        self.ready = False
+        self.broken = False  #: the GPU failed in it
+        self.docket = Docket()
+        self._setup = setup
+        self._settings = settings
+        self._on_started: Started = lambda failure: None
+        self._freed: list[int] = []
+        self._waiting: set[str] = set()  #: lines whose batch waits for output memory
+        self._releases: list[Callable[[], None]] = []
+        speech = Speech(decode_from_gpu, self._heard)
+        self.link: WorkerLink[ToGpu, FromGpu, GpuAnswer] = WorkerLink(
+            loop, settings.gpu.id, speech, partial(on_dead, self)
+        )
+
+    def start(self, launcher: Spawns, on_started: Started) -> None:
+        """Have the process born; ``on_started`` hears of it.
+
+        Raises:
+            OSError: no file descriptor is left.
+        """
+        self._on_started = on_started
+        limit_s = self._settings.limits.carve_s
+        question: Question[GpuAnswer] = Question(self._started, limit_s, "start")
+        self.link.start(launcher, self._setup, question)
+
+    def carve(self, work: Carve, done: Done) -> None:
+        self.partitions.add(work.partition)
+        what = CarveLane(work.share_pct, work.leaving)
+        self._change(work, what, partial(self._carved, work, done))
+
+    def load(self, work: Load, model: Model, done: Done) -> None:
+        self._change(work, LoadModel(model, work.batches), partial(_loaded, work, done))
+
+    def unload(self, work: Unload, done: Done) -> None:
+        self._change(work, UnloadModel(work.model), partial(_ended, work, done))
+
+    def run(self, work: Run, done: Done) -> None:
+        """Execute a batch, from its model's ring if its rows are staged there.
+
+        Raises:
+            ValueError: the batch cannot be put in a frame.
+        """
+        batch = work.batch
+        frame = run_frame(batch, tuple(self._freed), _window(batch))
+        slot = -1 if batch.slot is None else batch.slot
+        what = f"batch {batch.id} of {batch.model}"
+        name = work.partition
+        asked = Asked(name, name, frame, slot, alone=batch.attempt > 1)
+        if self._ask(asked, partial(self._ran, work, done), self._settings.limits.run_s, what):
+            self._freed.clear()
+
+    def stage(self, work: Stage, done: Done) -> None:
+        """Copy a request's inputs to its model's ring on the GPU."""
+        request = work.request
+        inputs = tuple((tensor.name, *tensor.span) for tensor in request.inputs)
+        frame = StageInputs(request.model, work.slot, work.slots, request.rows, inputs)
+        what = f"inputs of request {request.id}"
+        answer = partial(_ended, work, done)
+        self._ask(Asked(_STAGE, "", frame), answer, self._settings.limits.run_s, what)
+
+    def release(self, work: Release, done: Done) -> None:
+        """Give the lane back after what it was asked; a private process ends with it."""
+        self.releasing.add(work.partition)
+        self._change(work, ReleaseLane(), partial(self._released, work, done))
+
+    def free(self, batch: int) -> None:
+        """The replies of that batch are delivered."""
+        self.held.discard(batch)
+        self._freed.append(batch)
+        if self._waiting or len(self._freed) >= _FREED_MAX:
+            self._send_freed()
+
+    def fall(self, cause: str) -> None:
+        """End it now, for something that it has no part in."""
+        self.docket.blame(())
+        self.link.close(cause)
+
+    def buried(self) -> None:
+        """The process is gone: what was to end with it has."""
+        releases, self._releases = self._releases, []
+        for release in releases:
+            release()
+
+    def _change(
+        self,
+        work: PartitionWork,
+        what: CarveLane | ReleaseLane | LoadModel | UnloadModel,
+        answer: Callable[[GpuAnswer | Failure], None],
+    ) -> None:
+        limits = self._settings.limits
+        limit_s = limits.carve_s if isinstance(work, Carve) else limits.load_s
+        named = getattr(work, "model", work.partition)
+        asked = Asked(f"{work.partition}+", work.partition, what)
+        self._ask(asked, answer, limit_s, f"{type(work).__name__.lower()} {named}")
+
+    def _ask(
+        self,
+        asked: Asked,
+        answer: Callable[[GpuAnswer | Failure], None],
+        limit_s: float,
+        what: str,
+    ) -> bool:
+        heard = self.docket.entered(asked, answer)
+        question: Question[GpuAnswer] = Question(heard, limit_s, what)
+        return self.link.ask(asked, question, asked.line)
+
+    # ----------------------------------------------------------------------------------- answers
+
+    def _heard(self, frame: FromGpu) -> tuple[str, GpuAnswer] | None:
+        match frame:
+            case Answered(line=line, answer=answer):
+                return line, answer
+            case Broken(detail=detail, lines=lines):
+                self.broken = True
+                self.docket.blame(lines)
+                self.link.kill(detail)
+            case Noted(text=text):
+                self._settings.say(f"{self._settings.gpu.id}: {text}")
+            case Waits(line=line):
+                # What is freed is sent, and from now on at once.
+                self._waiting.add(line)
+                if self._freed:
+                    self._send_freed()
+        return None
+
+    def _started(self, answer: GpuAnswer | Failure) -> None:
+        failure = _failure(answer)
+        self.ready = failure is None
+        if failure is not None and not failure.fatal:
+            self.link.close(failure.detail)
+        self._on_started(failure)
+
+    def _carved(self, work: Carve, done: Done, answer: GpuAnswer | Failure) -> None:
+        failure = _failure(answer)
+        if failure is not None and not (self.ready and failure.fatal):
+            # Nobody ever had it. It is no loss, which would be mended at once, again and again.
+            self._forget(work.partition)
+            failure = Failure(failure.detail)
+        units = answer.units if isinstance(answer, Carved) else ()
+        done(Finished(work, failure=failure, units=units))
+
+    def _released(self, work: Release, done: Done, answer: GpuAnswer | Failure) -> None:
+        failure = _failure(answer)
+        if failure is not None and not failure.fatal:
+            self.releasing.discard(work.partition)
+            done(Finished(work, failure=failure))
+            return
+        if failure is None and not self._settings.private:
+            self._forget(work.partition)
+            done(Finished(work))
+            return
+        self._releases.append(partial(done, Finished(work)))  # the process ends with it, or has
+        self.link.finish()
+
+    def _forget(self, partition: str) -> None:
+        self.partitions.discard(partition)
+        self.releasing.discard(partition)
+
+    def _ran(self, work: Run, done: Done, answer: GpuAnswer | Failure) -> None:
+        self._waiting.discard(work.partition)
+        if not isinstance(answer, Ran):
+            done(Finished(work, failure=_failure(answer)))
+            return
+        batch = work.batch
+        if answer.held:
+            self.held.add(batch.id)
+        done(Finished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
+
+    def _send_freed(self) -> None:
+        self.link.tell(FreeBatches(tuple(self._freed)))
+        self._freed.clear()
+
+
+def _loaded(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:
+    if isinstance(answer, Loaded):
+        done(Finished(work, resident_bytes=answer.resident_bytes))
+    else:
+        done(Finished(work, failure=_failure(answer)))
+
+
+def _window(batch: Batch) -> tuple[Column, ...] | None:
+    """What the rows of a staged batch are; where they are is told by its slot."""
+    if batch.slot is None or not batch.requests:
+        return None
+    return tuple(
+        Column(tensor.name, tensor.datatype, tensor.shape, (), (), ())
+        for tensor in batch.requests[0].inputs
+    )
+
+
+def _ended(work: Unload | Stage, done: Done, answer: GpuAnswer | Failure) -> None:
+    done(Finished(work, failure=_failure(answer)))
+
+
+def _failure(answer: GpuAnswer | Failure) -> Failure | None:
+    if isinstance(answer, Failure):
+        return answer
+    return Failure(answer.detail) if isinstance(answer, Failed) else None

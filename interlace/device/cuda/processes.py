@@ -1,0 +1,166 @@
+"""The processes that hold one GPU: one for all partitions, or one for each and one for weights."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from interlace.core.messages import Failure
+from interlace.device.cuda.launcher import Launcher
+from interlace.device.cuda.process import GpuProcess, Started
+from interlace.device.cuda.settings import CudaSettings
+from interlace.device.cuda.worker.wire import GpuSetup, KeeperSetup
+from interlace.shm.arena import Arena, ArenaMap
+
+_WHOLE: Final = 100
+
+
+def _nobody(failure: Failure | None) -> None:
+    """Nobody waits for a process to start: work is sent to it at once, and waits in its socket."""
+
+
+class Processes:
+    """Started when they are needed, and let go of with care.
+
+    ``on_dead`` hears of each that ended, when it is in none of these lists any more.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        arenas: ArenaMap,
+        settings: CudaSettings,
+        launcher: Launcher | None,
+        on_dead: Callable[[GpuProcess, str], None],
+    ) -> None:
+        self.launcher = launcher or Launcher(loop)
+        self.running: list[GpuProcess] = []
+        self._retired: list[GpuProcess] = []  # dead, and read until the last reply is delivered
+        self._loop = loop
+        self._arenas = arenas
+        self._settings = settings
+        self._on_dead = on_dead
+        self._keeper: GpuProcess | None = None
+        self._folder = TemporaryDirectory(prefix="interlace-") if settings.private else None
+
+    def of(self, partition: str) -> GpuProcess | None:
+        """The process that has a partition."""
+        return next((one for one in self.running if partition in one.partitions), None)
+
+    def home(self, share_pct: int, on_started: Started = _nobody) -> GpuProcess:
+        """The process for a new partition; started now if it is not there, which is told then.
+
+        Raises:
+            OSError: no memory or file descriptor is left.
+        """
+        if self.running and not self._settings.private:
+            return self.running[0]
+        settings = self._settings
+        lender = self._lender()
+        arena = Arena.create(settings.arena_bytes)
+        setup = GpuSetup(
+            settings.uuid,
+            settings.backend,
+            settings.lanes,
+            settings.opener,
+            settings.completion,
+            os.getpid(),
+            arena.number,
+            settings.inputs,
+            settings.patience_s,
+            lender,
+        )
+        process = GpuProcess(self._loop, setup, arena, settings, self._dead)
+        self._arenas.add(arena)
+        self.running.append(process)
+        try:
+            process.start(self.launcher.spawner(settings.environment(share_pct)), on_started)
+        except OSError:
+            self._drop(process)
+            raise
+        return process
+
+    def free(self, batch: int) -> None:
+        """The replies of that batch are delivered; unknown batches pass."""
+        for process in self.running:
+            if batch in process.held:
+                process.free(batch)
+                return
+        for process in self._retired:
+            if batch in process.held:
+                process.held.discard(batch)
+                self._dispose(process)
+                return
+
+    def close(self) -> None:
+        """Let all of them end by themselves, and wait for it a little."""
+        for process in self._all():
+            process.link.close("the device is closed", kill=False)
+        self.launcher.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def _all(self) -> list[GpuProcess]:
+        return [*self.running, *([self._keeper] if self._keeper else [])]
+
+    def _lender(self) -> str:
+        """The socket of the process that keeps weights for all others, which is started now.
+
+        Raises:
+            OSError: no file descriptor is left.
+        """
+        if self._folder is None:
+            return ""
+        path = f"{self._folder.name}/weights"
+        if self._keeper is None:
+            settings = self._settings
+            Path(path).unlink(missing_ok=True)
+            names = (settings.backend, settings.lanes, settings.opener)
+            setup = KeeperSetup(settings.uuid, *names, path)
+            self._keeper = GpuProcess(self._loop, setup, None, settings, self._dead)
+            spawner = self.launcher.spawner(settings.environment(_WHOLE))
+            self._keeper.start(spawner, _nobody)
+        return path
+
+    # --------------------------------------------------------------------------------------- death
+
+    def _dead(self, process: GpuProcess, cause: str) -> None:
+        if process is self._keeper:
+            self._keeper = None
+            self.launcher.wait_for_all()
+            self._take_along(cause)  # it takes the weights with it
+            return
+        if process not in self.running:
+            return
+        self._drop(process)
+        if process.broken or not self._settings.private:
+            self.launcher.wait_for_all()
+        if process.broken:
+            self._take_along(cause)
+        self._on_dead(process, cause)
+
+    def _take_along(self, cause: str) -> None:
+        """A fault of the GPU is reported to all clients of MPS (MPS documentation, 2.3.3).
+
+        Their server takes no new ones before all are gone, so they are ended at once.
+        """
+        for other in self._all():
+            other.fall(f"another process on {self._settings.gpu.id} had a fault: {cause}")
+
+    def _drop(self, process: GpuProcess) -> None:
+        self.running.remove(process)
+        self._retired.append(process)
+        self._dispose(process)
+
+    def _dispose(self, process: GpuProcess) -> None:
+        if process.held:
+            return
+        self._retired.remove(process)
+        if process.arena is not None:
+            self._arenas.forget(process.arena.number)
+            process.arena.wipe()
+            process.arena.close()

@@ -1,0 +1,57 @@
+"""What a CUDA device is made of, and how long its work may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from interlace.core.hardware import Gpu
+from interlace.device.settings import Limits
+
+#: What makes the ``Backend`` of a process: the driver, torch on that GPU, capture and kernels.
+BACKEND: Final = "interlace.device.cuda.engine.backend:make_backend"
+#: What opens a model on the host.
+OPENER: Final = "interlace.device.formats:open_torch"
+
+
+@dataclass(frozen=True, slots=True)
+class CudaSettings:
+    """One device.
+
+    ``gpu`` is what it looks like to planners, ``uuid`` which GPU or MIG instance it is. ``lanes``,
+    ``backend`` and ``opener`` are ``module:function``, called in the process that holds the GPU
+    with the driver, the UUID, and a model. ``completion`` is how ends of batches are learnt
+    (``completion.kinds``), the usual way if it is empty. ``inputs`` are the arenas where requests
+    will lie, page-locked when the process starts. ``arena_bytes`` is the output memory of one
+    process, page-locked too; ``patience_s`` how long a batch waits for it. ``environment`` is what
+    CUDA reads when a process starts, given the share of the partition that it is started for. A
+    ``private`` device has a process per partition, and no rings of inputs. ``at_close`` is called
+    when all processes are gone.
+    """
+
+    gpu: Gpu
+    uuid: str
+    lanes: str
+    backend: str = BACKEND
+    opener: str = OPENER
+    completion: str = ""
+    inputs: tuple[int, ...] = ()
+    arena_bytes: int = 256 << 20
+    patience_s: float = 5.0
+    # A process starts torch and CUDA, locks memory and carves the ladder before its first answer.
+    limits: Limits = field(default_factory=lambda: Limits(carve_s=180.0, load_s=900.0))
+    environment: Callable[[int], Mapping[str, str]] = lambda share_pct: {}
+    private: bool = False
+    at_close: Callable[[], None] = lambda: None
+    say: Callable[[str], None] = lambda text: None
+
+
+def only(uuid: str) -> Callable[[int], Mapping[str, str]]:
+    """The environment of processes that see one GPU, or one MIG instance."""
+    return lambda share_pct: {"CUDA_VISIBLE_DEVICES": uuid}
+
+
+def for_models(memory_bytes: int) -> int:
+    """What models may hold of a GPU's memory: the rest is for contexts, kernels and workspaces."""
+    return memory_bytes // 10 * 9

@@ -1,0 +1,51 @@
+"""A GPU without partitions: one process, a plain stream for each, as Triton's instances have."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlace.core.hardware import Gpu, Trait
+from interlace.device.cuda.discovery import Found
+from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.partitions.lanes import Lanes
+from interlace.device.cuda.partitions.stream_lanes import StreamLanes
+from interlace.device.cuda.settings import CudaSettings, for_models, only
+
+LANES: Final = "interlace.device.cuda.streams:make_lanes"
+#: A share says only how many may stand side by side: up to eight.
+SHARES_PCT: Final = (12, 25, 50, 100)
+
+TRAITS: Final = frozenset(
+    {
+        Trait.MULTI_MODEL,
+        Trait.SHARED_WEIGHTS,
+        Trait.INPUT_POOL,
+        Trait.GATHER_DMA,
+        Trait.LIGHT_SYNC,
+        Trait.GRAPHS,
+        Trait.OVERLAPPED_REORGANISATION,
+    }
+)
+
+
+def lacking(found: Found) -> str:
+    """Why a GPU cannot be used so; empty if it can."""
+    if found.mig:
+        return f"GPU {found.number} has MIG switched on: its instances are devices of their own"
+    return ""
+
+
+def streams_gpu(found: Found, gpu_id: str) -> Gpu:
+    """The accelerator that such a device is; its profiles are kept apart from those of parts."""
+    memory_bytes = for_models(found.memory_bytes)
+    return Gpu(gpu_id, f"{found.kind}-streams", found.sms, memory_bytes, SHARES_PCT, TRAITS)
+
+
+def streams_settings(found: Found, gpu_id: str) -> CudaSettings:
+    """The settings of such a device."""
+    return CudaSettings(streams_gpu(found, gpu_id), found.uuid, LANES, environment=only(found.uuid))
+
+
+def make_lanes(driver: Driver) -> Lanes:
+    """In the process that holds the GPU."""
+    return StreamLanes(driver)

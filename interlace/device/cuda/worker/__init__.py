@@ -1,0 +1,1 @@
+"""The process that holds a GPU: frames of work in, answers out."""

@@ -1,0 +1,185 @@
+"""Weights once on a GPU that several processes use: one keeps them, the others borrow."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import selectors
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from interlace.core.model import Model
+from interlace.device.cuda.worker.words import told
+from interlace.shm.frames import BlockingFrames
+
+if TYPE_CHECKING:
+    from interlace.device.cuda.engine.loaded import LoadedModel
+    from interlace.device.cuda.engine.weights import SharedWeights
+    from interlace.device.cuda.partitions.lanes import Lane
+
+#: A borrower may be there before the keeper is.
+_KEEPER_S: Final = 120.0
+_LOOK_S: Final = 0.05
+#: How long the keeper stays for those who still read, when all is over.
+_LAST_S: Final = 3.0
+
+
+class Borrow(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """Have this model's weights for as long as the connection stands."""
+
+    model: Model
+
+
+class Lent(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """``SharedWeights``, pickled: both ends are processes of one server."""
+
+    weights: bytes
+
+
+class Refused(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    detail: str
+
+
+_decode_borrow = msgspec.msgpack.Decoder[Borrow](Borrow).decode
+_decode_answer = msgspec.msgpack.Decoder[Lent | Refused](Lent | Refused).decode
+
+Connection = BlockingFrames[Any, Any]
+
+
+class Borrowed:
+    """What a process has borrowed, by deployment key; a connection each."""
+
+    def __init__(self, path: str, note: Callable[[str], None]) -> None:
+        self._path = path
+        self._note = note
+        self._connections: dict[str, Connection] = {}
+
+    def lent(self, model: Model) -> SharedWeights | None:
+        """The weights of a model; ``None``, and said why, if they cannot be had."""
+        try:
+            connection: Connection = BlockingFrames(self._connected(), _decode_answer)
+            connection.send(Borrow(model))
+            answer = connection.receive()
+        except OSError as error:
+            answer = Refused(str(error))
+        if not isinstance(answer, Lent):
+            why = answer.detail if isinstance(answer, Refused) else "their keeper is gone"
+            self._note(f"{model.key}: its weights are not shared: {why}")
+            return None
+        self._connections[model.key] = connection
+        weights: SharedWeights = pickle.loads(answer.weights)
+        return weights
+
+    def give_back(self, key: str) -> None:
+        """Nothing reads that model's weights any more; unknown models pass."""
+        connection = self._connections.pop(key, None)
+        if connection is not None:
+            connection.close()
+
+    def _connected(self) -> socket.socket:
+        ends_s = time.monotonic() + _KEEPER_S
+        while True:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                sock.connect(self._path)
+                return sock
+            except (FileNotFoundError, ConnectionRefusedError):
+                sock.close()
+                if time.monotonic() > ends_s:
+                    raise
+            time.sleep(_LOOK_S)
+
+
+class Keeper:
+    """Serves borrowers one after the other until ``owner`` is closed.
+
+    A model is opened for its first borrower and closed after its last one.
+    """
+
+    def __init__(
+        self, path: str, owner: int, opened: Callable[[Model], LoadedModel], lane: Lane
+    ) -> None:
+        self._opened = opened
+        self._lane = lane
+        self._models: dict[str, LoadedModel] = {}
+        self._borrowers: Counter[str] = Counter()
+        self._connections: dict[int, tuple[Connection, list[str]]] = {}
+        self._open = True
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(path)
+        self._listener.listen()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(owner, selectors.EVENT_READ, partial(self._leave, owner))
+
+    def serve(self) -> None:
+        """Until the owner's end is closed, and a little longer for those who still read."""
+        last_s = float("inf")
+        while self._open or (self._connections and time.monotonic() < last_s):
+            for key, _ in self._selector.select(None if self._open else _LOOK_S):
+                key.data()
+            if not self._open and last_s == float("inf"):
+                last_s = time.monotonic() + _LAST_S
+
+    def close(self) -> None:
+        """Let go of everything."""
+        models, self._models = self._models, {}
+        with ExitStack() as steps:
+            for model in models.values():
+                steps.callback(model.close)
+
+    def _leave(self, owner: int) -> None:
+        self._open = False
+        self._selector.unregister(owner)
+
+    def _accept(self) -> None:
+        sock, _ = self._listener.accept()
+        connection: Connection = BlockingFrames(sock, _decode_borrow)
+        self._connections[sock.fileno()] = (connection, [])
+        self._selector.register(sock.fileno(), selectors.EVENT_READ, partial(self._hear, sock))
+
+    def _hear(self, sock: socket.socket) -> None:
+        number = sock.fileno()
+        connection, keys = self._connections[number]
+        frame = connection.receive()
+        if isinstance(frame, Borrow):
+            with contextlib.suppress(OSError):  # it is gone: the next read says so
+                connection.send(self._lend(frame.model, keys))
+            return
+        self._selector.unregister(number)
+        del self._connections[number]
+        connection.close()
+        for key in keys:
+            self._borrowers[key] -= 1
+            if not self._borrowers[key]:
+                self._models.pop(key).close()
+
+    def _lend(self, model: Model, keys: list[str]) -> Lent | Refused:
+        key = model.key
+        try:
+            if key not in self._models:
+                self._models[key] = self._load(model)
+            weights = pickle.dumps(self._models[key].share())
+        except Exception as error:
+            if not self._borrowers[key] and key in self._models:
+                self._models.pop(key).close()
+            return Refused(told("they could not be lent", error))
+        self._borrowers[key] += 1
+        keys.append(key)
+        return Lent(weights)
+
+    def _load(self, model: Model) -> LoadedModel:
+        loaded = self._opened(model)
+        try:
+            loaded.prepare(self._lane, (1,))
+        except BaseException:
+            loaded.close()
+            raise
+        return loaded

@@ -1,0 +1,67 @@
+"""Work aside: one thread that opens, captures and closes models while others are served."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class _Job(NamedTuple):
+    run: Callable[[], Any]
+    ended: Callable[[Any], None]
+
+
+class Loader:
+    """Jobs one after the other on a thread of its own; their ends are heard in ``drain``.
+
+    One at a time, since captures are, and since models that load side by side would each see the
+    memory that the other takes. ``fileno`` is readable when a job has ended.
+    """
+
+    def __init__(self) -> None:
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._ended: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._open = 0
+        self._thread = threading.Thread(target=self._serve, name="loader", daemon=True)
+        self._thread.start()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way, and every end was heard."""
+        return self._open == 0
+
+    def submit(self, run: Callable[[], Any], ended: Callable[[Any], None]) -> None:
+        """Have a job done; ``ended`` gets what it returned or raised, inside ``drain``."""
+        self._open += 1
+        self._jobs.put(_Job(run, ended))
+
+    def fileno(self) -> int:
+        return self._wake
+
+    def drain(self) -> None:
+        """Hear of what has ended."""
+        os.eventfd_read(self._wake)
+        while self._ended:
+            ended, result = self._ended.popleft()
+            self._open -= 1
+            ended(result)
+
+    def close(self) -> None:
+        """End the thread after what it does now."""
+        self._jobs.put(None)
+        self._thread.join()
+        os.close(self._wake)
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                result = job.run()
+            except BaseException as error:  # a model's own code may even call sys.exit
+                result = error
+            self._ended.append((job.ended, result))
+            os.eventfd_write(self._wake, 1)

@@ -1,0 +1,114 @@
+"""Entry of the process that holds a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.worker.equipment import Equipment, keepers_tools
+from interlace.device.cuda.worker.lending import Keeper
+from interlace.device.cuda.worker.wire import (
+    Answered,
+    FromGpu,
+    GpuSetup,
+    KeeperSetup,
+    Noted,
+    ToGpu,
+    decode_to_gpu,
+)
+from interlace.device.cuda.worker.words import told
+from interlace.device.cuda.worker.worker import Worker
+from interlace.device.wire import Failed, Ready
+from interlace.shm.frames import BlockingFrames
+
+Note = Callable[[str], None]
+
+_PR_SET_PDEATHSIG: Final = 1
+_PR_SET_NAME: Final = 15
+_OOM_SCORE: Final = "500"  # when memory runs out, a worker goes before the server
+#: The main loop and the loader share one interpreter: launches do not wait for 5 ms of Python.
+_SWITCH_S: Final = 1e-4
+GPU_FAILED: Final = 70  #: exit code when the GPU failed: what it held is not given back piecemeal
+
+
+def main(descriptor: int, owner_pid: int, name: str) -> None:
+    """Serve frames until the owner closes its end; the first frame is ``GpuSetup``."""
+    _settle(owner_pid, name)
+    frames: BlockingFrames[FromGpu, ToGpu] = BlockingFrames(
+        socket.socket(fileno=descriptor), decode_to_gpu
+    )
+    status = 0
+    try:
+        with contextlib.suppress(BrokenPipeError, ConnectionError):
+            status = _serve(frames)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # threads of the driver and of torch have nothing more to say
+
+
+def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
+    setup = frames.receive()
+    if setup is None:
+        return 0
+
+    def note(text: str) -> None:
+        with contextlib.suppress(OSError):  # the other end is closed: nobody reads it
+            frames.send(Noted(text))
+
+    try:
+        if isinstance(setup, KeeperSetup):
+            return _keep(setup, frames, note)
+        if not isinstance(setup, GpuSetup):
+            raise ValueError(f"a {type(setup).__name__} frame is not expected here")
+        equipment = Equipment(setup, note)
+    except Exception as error:
+        frames.send(Answered("", Failed(told("the GPU's process could not start", error))))
+        return 0
+    worker = Worker(frames, equipment, setup.patience_s)
+    gc.collect()
+    gc.freeze()
+    frames.send(Answered("", Ready()))
+    try:
+        worker.serve()
+    except CudaError:
+        return GPU_FAILED
+    if worker.in_flight or not equipment.loader.idle:
+        return 0  # nobody waits for it: the driver gives everything back when the process ends
+    equipment.close()
+    return 0
+
+
+def _keep(setup: KeeperSetup, frames: BlockingFrames[FromGpu, ToGpu], note: Note) -> int:
+    with ExitStack() as steps:
+        keeper = Keeper(setup.path, frames.fileno(), *keepers_tools(setup, note, steps))
+        steps.callback(keeper.close)
+        frames.send(Answered("", Ready()))
+        keeper.serve()
+    return 0
+
+
+def _settle(owner_pid: int, name: str) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the main process drains, then closes the socket
+    library = ctypes.CDLL(None)
+    library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != owner_pid:
+        os._exit(0)  # it died before it could be watched
+    library.prctl(_PR_SET_NAME, name[:15].encode(), 0, 0, 0)
+    sys.setswitchinterval(_SWITCH_S)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)

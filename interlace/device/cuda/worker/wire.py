@@ -1,0 +1,149 @@
+"""Frames between the main process and a process that holds a GPU.
+
+Lanes end their work in any order among each other, so a question names the line in which it is
+answered, and its answer names it again. What is asked of one lane is said with the frames of the
+CPU's workers.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from interlace.device.wire import (
+    Failed,
+    FreeBatches,
+    Loaded,
+    LoadModel,
+    Ran,
+    Ready,
+    RunBatch,
+    Unloaded,
+    UnloadModel,
+)
+
+# ---------------------------------------------------------------------------- main process to GPU
+
+
+class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
+    """The first frame: which GPU, how it is parted, where outputs go.
+
+    ``backend``, ``lanes`` and ``opener`` are ``module:function``: what makes the ``Backend`` of a
+    process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
+    ``completion`` is one of ``completion.kinds``, or empty for the usual. ``gpu`` is a UUID, of a
+    GPU or of a MIG instance, or empty for the only one that the process sees.
+    """
+
+    gpu: str
+    backend: str
+    lanes: str
+    opener: str
+    completion: str
+    owner_pid: int
+    arena: int  #: where outputs are published, made by the main process
+    arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
+    patience_s: float  #: how long a batch waits for output memory
+    lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
+
+
+class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
+    """The first frame of a process that keeps weights and lends them through a socket at ``path``.
+
+    The rest as in ``GpuSetup``.
+    """
+
+    gpu: str
+    backend: str
+    lanes: str
+    opener: str
+    path: str
+
+
+class CarveLane(msgspec.Struct, array_like=True, tag=11, frozen=True):
+    """Make a partition; those ``leaving`` go once it serves."""
+
+    share_pct: int
+    leaving: tuple[str, ...] = ()
+
+
+class ReleaseLane(msgspec.Struct, array_like=True, tag=12, frozen=True):
+    """Give the lane back after what it was asked before."""
+
+
+class StageInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
+    """Copy a request's inputs (name, arena, offset, bytes) to slots of its model's ring."""
+
+    model: str
+    slot: int
+    slots: int
+    rows: int
+    inputs: tuple[tuple[str, int, int, int], ...]
+
+
+class Asked(msgspec.Struct, array_like=True, tag=13, frozen=True):
+    """Something of one partition (of none, for inputs), answered in ``line``.
+
+    The rows of a staged batch begin at ``slot`` of its model's ring. A batch ``alone`` runs when
+    nothing else does, in any partition: if the GPU fails then, it is known why.
+    """
+
+    line: str
+    partition: str
+    what: CarveLane | ReleaseLane | LoadModel | UnloadModel | RunBatch | StageInputs
+    slot: int = -1
+    alone: bool = False
+
+
+class ForgetInputs(msgspec.Struct, array_like=True, tag=17, frozen=True):
+    """A model's ring is needed no more. No answer."""
+
+    model: str
+
+
+ToGpu = GpuSetup | KeeperSetup | Asked | FreeBatches | ForgetInputs
+
+# ---------------------------------------------------------------------------- GPU to main process
+
+
+class Carved(msgspec.Struct, array_like=True, tag=11, frozen=True):
+    """``units`` are the SMs granted, as numbers; where SMs are not parted, all of them."""
+
+    units: tuple[int, ...]
+
+
+class Released(msgspec.Struct, array_like=True, tag=12, frozen=True):
+    """The answer to ``ReleaseLane``."""
+
+
+class Staged(msgspec.Struct, array_like=True, tag=16, frozen=True):
+    """The inputs lie in their slots."""
+
+
+class Answered(msgspec.Struct, array_like=True, tag=13, frozen=True):
+    line: str
+    answer: Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
+
+
+class Broken(msgspec.Struct, array_like=True, tag=14, frozen=True):
+    """The GPU failed and the process ends. What was under way is in ``lines``. Not an answer."""
+
+    detail: str
+    lines: tuple[str, ...]
+
+
+class Waits(msgspec.Struct, array_like=True, tag=18, frozen=True):
+    """The batch of this line waits for output memory: free what is delivered. Not an answer."""
+
+    line: str
+
+
+class Noted(msgspec.Struct, array_like=True, tag=15, frozen=True):
+    """Something an operator should read. Not an answer."""
+
+    text: str
+
+
+FromGpu = Answered | Waits | Broken | Noted
+GpuAnswer = Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
+
+decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode
+decode_from_gpu = msgspec.msgpack.Decoder[FromGpu](FromGpu).decode

@@ -1,0 +1,186 @@
+"""Main loop of the process that holds a GPU: frames in, launches, ends of batches, answers out."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable
+from typing import Final
+
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.worker.batches import Batches
+from interlace.device.cuda.worker.changes import Changes
+from interlace.device.cuda.worker.equipment import Equipment
+from interlace.device.cuda.worker.partition import Change, Partition, Waiting
+from interlace.device.cuda.worker.wire import (
+    Answered,
+    Asked,
+    Broken,
+    Carved,
+    CarveLane,
+    ForgetInputs,
+    FromGpu,
+    GpuAnswer,
+    ReleaseLane,
+    StageInputs,
+    ToGpu,
+    Waits,
+)
+from interlace.device.wire import (
+    Failed,
+    FreeBatches,
+    LoadModel,
+    RunBatch,
+    UnloadModel,
+)
+from interlace.shm.frames import BlockingFrames
+
+#: How often a GPU that works is asked whether it still does: a flag tells no error.
+_CHECK_S: Final = 0.25
+
+
+class Worker:
+    """Carries out what frames ask for, on all partitions beside each other.
+
+    Nothing here blocks: what takes time is done by the loader's thread.
+    """
+
+    def __init__(
+        self,
+        frames: BlockingFrames[FromGpu, ToGpu],
+        equipment: Equipment,
+        patience_s: float,
+    ) -> None:
+        self._frames = frames
+        self._equipment = equipment
+        self._partitions: dict[str, Partition] = {}
+        self._changes = Changes(equipment, self._changed)
+        self._batches = Batches(
+            equipment,
+            self._partitions,
+            patience_s,
+            self._answer,
+            lambda line: frames.send(Waits(line)),
+            self._changes.begin,
+        )
+        self._checked_s = time.monotonic()
+        self._open = True
+        self._selector = selectors.DefaultSelector()
+        for source, heard in self._sources().items():
+            self._selector.register(source, selectors.EVENT_READ, heard)
+
+    def serve(self) -> None:
+        """Until the other end is closed.
+
+        Raises:
+            CudaError: the GPU failed, and the process must end; the other end was told.
+        """
+        try:
+            while self._open:
+                for key, _ in self._selector.select(self._timeout_s()):
+                    key.data()
+                self._batches.look()
+                self._check()
+        except CudaError as error:
+            changing = (one.changes[0].line for one in self._partitions.values() if one.changing)
+            self._frames.send(Broken(str(error), (*self._batches.lines, *changing)))
+            raise
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether the GPU works on a batch, or on inputs."""
+        return self._batches.in_flight or self._equipment.stager.busy
+
+    def _sources(self) -> dict[int, Callable[[], None]]:
+        return {
+            self._frames.fileno(): self._read,
+            self._equipment.completions.fileno(): self._batches.ended,
+            self._equipment.loader.fileno(): self._equipment.loader.drain,
+        }
+
+    def _timeout_s(self) -> float | None:
+        until_s = self._batches.patient_until_s
+        if self.in_flight:
+            check_s = self._checked_s + _CHECK_S
+            until_s = check_s if until_s is None else min(until_s, check_s)
+        return None if until_s is None else max(0.0, until_s - time.monotonic())
+
+    def _check(self) -> None:
+        now_s = time.monotonic()
+        if self.in_flight and now_s - self._checked_s >= _CHECK_S:
+            self._equipment.completions.check()
+            self._checked_s = now_s
+
+    # ---------------------------------------------------------------------------------- frames
+    def _read(self) -> None:
+        frame = self._frames.receive()
+        match frame:
+            case None:
+                self._open = False
+            case FreeBatches(batches=batches):
+                self._batches.free(batches)
+            case Asked():
+                self._asked(frame)
+            case ForgetInputs(model=model):
+                self._equipment.stager.forget(model)
+            case _:
+                raise ValueError(f"a {type(frame).__name__} frame is not expected here")
+
+    def _asked(self, asked: Asked) -> None:
+        line, name = asked.line, asked.partition
+        match asked.what:
+            case RunBatch() as run:
+                self._run(asked, run)
+            case StageInputs() as stage:
+                self._stage(line, stage)
+            case CarveLane() as what:
+                self._answer(line, self._carve(name, what))
+            case LoadModel() | UnloadModel() | ReleaseLane() as what:
+                self._change(name, Change(line, what))
+
+    def _run(self, asked: Asked, run: RunBatch) -> None:
+        if run.freed:
+            self._batches.free(run.freed)
+        partition = self._partitions.get(asked.partition)
+        served = None if partition is None else partition.models.get(run.model)
+        if partition is None:
+            self._answer(asked.line, Failed(f"no partition '{asked.partition}' here"))
+        elif served is None:
+            self._answer(asked.line, Failed(f"model {run.model} is not loaded here"))
+        else:
+            self._batches.run(partition, Waiting(asked, run, served))
+
+    def _stage(self, line: str, stage: StageInputs) -> None:
+        try:
+            self._equipment.stager.begin(line, stage)
+        except (CudaError, ValueError) as error:
+            if isinstance(error, CudaError) and error.sticky:
+                raise
+            self._answer(line, Failed(f"inputs could not be staged: {error}"))
+
+    def _carve(self, name: str, what: CarveLane) -> GpuAnswer:
+        try:
+            lane = self._equipment.lanes.carve(name, what.share_pct, what.leaving)
+        except (CudaError, ValueError) as error:
+            if isinstance(error, CudaError) and error.sticky:
+                raise
+            return Failed(str(error))
+        self._partitions[name] = Partition(name, lane)
+        return Carved(lane.units)
+
+    def _change(self, name: str, change: Change) -> None:
+        partition = self._partitions.get(name)
+        if partition is None:
+            self._answer(change.line, Failed(f"no partition '{name}' here"))
+            return
+        partition.changes.append(change)
+        self._changes.begin(partition)
+
+    # --------------------------------------------------------------------------------- answers
+    def _changed(self, partition: Partition, line: str, answer: GpuAnswer, gone: bool) -> None:
+        if gone:
+            del self._partitions[partition.name]
+        self._answer(line, answer)
+
+    def _answer(self, line: str, answer: GpuAnswer) -> None:
+        self._frames.send(Answered(line, answer))

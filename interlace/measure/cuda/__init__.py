@@ -1,0 +1,1 @@
+"""What is measured on a GPU beside latency: layers, memory pressure, power."""

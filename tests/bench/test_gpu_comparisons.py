@@ -1,0 +1,360 @@
+"""The comparisons of gpu-check through the contract of devices, on this machine's cores."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.fidelity.measured import half_pct, slowdowns
+from bench.fidelity.stand import Stand, cores
+from bench.gpu import apart, changing, contracts, coruns, ebird, goodput, percentages, sharing, twin
+from bench.gpu.bench import Bench
+from bench.gpu.contestants import CONTESTANTS, ON_MPS, Contestant, protecting, side_by_side
+from bench.gpu.devices import board
+from bench.gpu.goodput import Race, Trial
+from bench.gpu.kept import NO_PROFILE, keep, known
+from bench.gpu.mechanisms import engines, gpu_dma, instances, pieces, sync_lite
+from bench.gpu.mechanisms.sides import Published, gained, side, versus
+from bench.gpu.opened import stand
+from bench.gpu.pool import pool
+from bench.gpu.profiles import settings_of, store_of
+from bench.gpu.rows import Row, Verdict, as_json, seen
+from bench.gpu.world import DRY_SLO_MS, cost_s, demand, kept_profiles, profiles_of
+from interlace.core.hardware import Gpu
+from interlace.core.plan import Demand
+from interlace.core.profile import Draw
+from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.green import green_gpu
+from interlace.measure.corun import CoRun
+from interlace.measure.corunfile import corun_path, read_coruns
+from interlace.measure.packaged import packaged, packaged_kinds
+from interlace.measure.store import ProfileStore
+from interlace.measure.sweep import Settings
+from interlace.perf.bounds import area
+from tests.builders import line_profile
+from tests.contracts.stands import CpuStand
+from tests.device.cuda.fake.backend import at_once
+
+GPU = Gpu("g0", "test", 2, 10**9, (50, 100))
+PROFILES = {m: line_profile(m, 2.0, 1.0, max_batch=8) for m in ("a", "b")}
+QUICK = Settings(samples=5, samples_min=2, warm_ups=1, budget_s=0.02, retakes=0)
+
+
+def bench(out: Path) -> Bench:
+    return Bench(True, out, time.monotonic() + 60.0, at_once)
+
+
+def on_cores(out: Path, ask: Callable[[Stand], Awaitable[list[Row]]], *names: str) -> list[Row]:
+    async def run() -> list[Row]:
+        async with stand(bench(out), cores, names) as opened:
+            return await ask(opened)
+
+    return asyncio.run(run())
+
+
+async def gathered(rows: AsyncIterator[Row]) -> list[Row]:
+    return [row async for row in rows]
+
+
+def test_a_load_of_one_is_what_the_area_bound_calls_full() -> None:
+    asked = demand(PROFILES, GPU, 1.0)
+    assert area(asked, GPU, PROFILES).accelerators == pytest.approx(0.99)
+    half = demand(PROFILES, GPU, 0.5)
+    assert half[0].rate_rps == pytest.approx(asked[0].rate_rps / 2)
+
+
+def test_only_batches_in_time_count_as_cost() -> None:
+    assert cost_s(PROFILES["a"], GPU, 1e9) < cost_s(PROFILES["a"], GPU, 3.5)
+    with pytest.raises(ValueError, match="empty"):
+        cost_s(PROFILES["a"], GPU, 0.1)
+
+
+def test_streams_give_every_model_the_whole_and_protection_a_share() -> None:
+    asked = [Demand(m, 10.0, 50.0, 4) for m in ("a", "b", "c")]
+    plan = side_by_side(asked, GPU)
+    assert [p.share_pct for p in plan.partitions] == [100] * 3
+    assert plan.overlapping
+    own, rest = protecting(asked, GPU, half_pct(GPU)).partitions
+    assert [slot.model for slot in own.slots] == ["a"]
+    assert [slot.model for slot in rest.slots] == ["b", "c"]
+    assert (own.share_pct, rest.share_pct) == (50, 50)
+
+
+def test_every_contestant_has_a_plan_that_hosts_every_model() -> None:
+    asked = demand(PROFILES, GPU, 0.3)
+    for one in (*CONTESTANTS, *ON_MPS, *ebird.SYSTEMS):
+        hosted = {s.model for p in one.plan(asked, GPU, PROFILES).partitions for s in p.slots}
+        assert hosted == {"a", "b"}, one.name
+    assert {one.name for one in CONTESTANTS} >= {"interlace", "temporal", "streams", "gpulet"}
+    assert {one.name for one in ON_MPS} == {"GSLICE", "gpulet", "D-STACK", "E-Ebird"}
+
+
+def test_a_search_ends_at_a_load_that_was_kept(tmp_path: Path) -> None:
+    tried: list[float] = []
+
+    async def search(opened: Stand) -> list[Row]:
+        profiles = await profiles_of(bench(tmp_path), opened, QUICK)
+        race, best = Race(profiles, 0.3, 2, DRY_SLO_MS), dict[str, Trial]()
+        group = [one for one in CONTESTANTS if one.name in ("interlace", "streams")]
+        rows = await gathered(goodput.contest(opened, race, group, best, bench(tmp_path)))
+        tried.extend(trial.load for trial in best.values())
+        return [*rows, *goodput.compared(best), await goodput.protected(opened, race)]
+
+    rows = on_cores(tmp_path, search, "little", "middle")
+    assert not [row for row in rows if row.verdict is Verdict.FAILED], rows
+    assert len(tried) == 2
+    assert rows[0].what == "goodput of interlace (green)"
+    assert rows[-1].what.startswith("p99 of a protected model")
+    for row in rows[:2]:
+        assert len(row.figures["trials"]) == 2
+
+
+@pytest.mark.parametrize("first", [None, 0.2, 0.7])
+def test_the_halving_goes_up_where_it_was_kept_and_down_where_not(
+    monkeypatch: pytest.MonkeyPatch, first: float | None
+) -> None:
+    async def trial(opened: object, race: Race, one: Contestant, load: float) -> Trial:
+        return Trial(load, load * 100, load * 100, 1.0 if load < 0.5 else 0.9, 1.0)
+
+    class Opened:
+        class device:
+            gpu = GPU
+
+    monkeypatch.setattr(goodput, "trial", trial)
+    search = goodput.Search(CONTESTANTS[0], Opened(), Race(PROFILES, 1.0, 6), first)  # type: ignore[arg-type]
+    for _ in range(6):
+        asyncio.run(search.step())
+    assert search.best.kept
+    assert search.best.load == pytest.approx(0.49, abs=0.03)
+    if first is not None:
+        assert search.trials[0].load == first
+
+
+def test_shares_change_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
+    async def change(opened: Stand) -> list[Row]:
+        found = await changing.changed(opened, 2, 0.1)
+        assert len(found.took_ms) == 2
+        assert found.around_ms
+        return [*changing.told("cores", found), await changing.alone(opened, 4)]
+
+    gap, _, lost, alone = on_cores(tmp_path, change, "little")
+    assert lost.verdict is Verdict.AS_EXPECTED
+    assert lost.figures["sent"] > 0
+    assert len(gap.figures["gaps_us"]) >= 2
+    assert alone.figures["turns_ms"] > 0
+
+
+def test_a_staged_batch_is_measured_beside_a_gathered_one(tmp_path: Path) -> None:
+    async def ask(opened: Stand) -> list[Row]:
+        return [await pool(opened, 3)]
+
+    (row,) = on_cores(tmp_path, ask, "little")
+    for seen_ in (row.figures["on"], row.figures["off"]):
+        assert {"p50_ms", "p99_ms", "rps", "cpu_ms"} <= set(seen_)
+        assert min(seen_["p50_ms"], seen_["rps"]) > 0
+
+
+def test_the_pool_as_a_system_meets_the_figures_of_the_paper(tmp_path: Path) -> None:
+    async def ask(opened: Stand) -> list[Row]:
+        profiles = await profiles_of(bench(tmp_path), opened, QUICK)
+        race = Race(profiles, 0.2, 1, DRY_SLO_MS)
+        return await gathered(ebird.systems(bench(tmp_path), opened, race))
+
+    rows = on_cores(tmp_path, ask, "little")
+    assert [row.figures["figure"].partition(",")[2][:10] for row in rows] == [
+        *(" Figure 14",) * 3, *(" Figure 13",) * 3,
+    ]  # fmt: skip
+    assert rows[0].figures["published_gain"] == pytest.approx(1.344)
+    assert all(row.figures["on"]["mean_ms"] > 0 for row in rows)
+
+
+def test_plans_of_too_many_processes_are_not_begun_on_mps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(percentages, "_MOST_PROCESSES", 1)
+    monkeypatch.setattr(percentages, "ON_MPS", ON_MPS[:1] + ON_MPS[3:])
+
+    async def ask(opened: Stand) -> list[Row]:
+        profiles = await profiles_of(bench(tmp_path), opened, QUICK)
+        race = Race(profiles, 0.2, 1, DRY_SLO_MS)
+        return await gathered(percentages.contest(bench(tmp_path), opened, race))
+
+    rows = on_cores(tmp_path, ask, "little")
+    assert [row.verdict for row in rows] == [Verdict.SKIPPED, Verdict.SEEN, Verdict.SEEN]
+    assert "E-Ebird" in rows[0].what
+    assert rows[1].what == "goodput of GSLICE (mps)"
+
+
+def test_mps_begins_at_the_load_that_was_kept_on_green_contexts(tmp_path: Path) -> None:
+    (gpulet,) = (one for one in ON_MPS if one.name == "gpulet")
+    made = replace(bench(tmp_path), dry=False)
+    assert percentages.green_load(made, gpulet) == 0.4
+    row = seen("goodput of gpulet (green)", "", kept=True, load=0.7, goodput_rps=10.0)
+    kept = {"dry": False, "finished": True, "rows": [row.plain()]}
+    (tmp_path / "goodput.json").write_text(as_json(kept))
+    assert percentages.green_load(made, gpulet) == 0.7
+
+
+# ------------------------------------------------------------------------------- mechanisms
+
+
+def mechanism(out: Path, ask: Callable[[Bench, Backend], Iterable[Row]]) -> list[Row]:
+    made = bench(out)
+    with made.backend() as backend:
+        return list(ask(made, backend))
+
+
+@pytest.mark.parametrize("ask", [sync_lite.rows, gpu_dma.rows, instances.rows, engines.rows])
+def test_a_mechanism_has_both_sides_and_leaves_nothing(
+    tmp_path: Path, ask: Callable[[Bench, Backend], Iterable[Row]]
+) -> None:
+    for row in mechanism(tmp_path, ask):
+        assert row.figures["on"].keys() == row.figures["off"].keys()
+        assert row.figures["measure"] in row.figures["on"]
+
+
+def test_what_is_published_of_each_mechanism_is_beside_it(tmp_path: Path) -> None:
+    rows = [*mechanism(tmp_path, sync_lite.rows), *mechanism(tmp_path, gpu_dma.rows)]
+    rows += [*mechanism(tmp_path, instances.rows), *mechanism(tmp_path, engines.rows)]
+    figures = " ".join(str(row.figures["figure"]) for row in rows)
+    for figure in ("Figure 6a", "Figure 6b", "CPU cycles", "Table IV", "Figure 17"):
+        assert figure in figures
+    flight = [row for row in rows if row.what.startswith("GPU-DMA") and "in flight" in row.what]
+    assert len(flight) == 3
+
+
+def test_a_gain_is_better_with_than_without_whatever_is_measured() -> None:
+    fast, slow = side([1.0] * 4, 8), side([2.0] * 4, 8)
+    for measure in ("p50_ms", "p99_ms", "rps"):
+        assert gained(fast, slow, measure) == pytest.approx(2.0)
+        row = versus("x", fast, slow, measure, Published("paper, Figure 1", 1.5))
+        assert row.verdict is Verdict.AS_EXPECTED
+        assert "2.00 times better" in row.found
+        assert "published 1.50 (paper, Figure 1)" in row.found
+    assert versus("x", slow, fast, "rps").verdict is Verdict.OTHER
+
+
+def test_what_a_piece_costs_is_laid_beside_figure_7(tmp_path: Path) -> None:
+    rows = mechanism(tmp_path, pieces.rows)
+    assert [row.figures["figure"] for row in rows] == ["E2bird, Figure 7"] * 3
+
+
+def test_shared_weights_leave_room_for_more_in_table_2() -> None:
+    mps = sharing.Found([1 << 30, 1 << 30], {"vgg19": [1 << 30, 1 << 20]}, {"vgg19": [900.0, 90.0]})
+    green = sharing.Found([2 << 30, 0], {"vgg19": [1 << 30, 1 << 27]}, {"vgg19": [900.0, 9.0]})
+    ipc, lane = sharing.told({"mps": mps, "green": green})
+    assert ipc.figures["on"]["nbytes"] < ipc.figures["off"]["nbytes"] == 2 << 30
+    assert (ipc.figures["own_in_16_gb"], ipc.figures["more_in_16_gb"]) == (7, 6)
+    assert lane.figures["more_in_16_gb"] > ipc.figures["more_in_16_gb"]
+    assert ipc.figures["published_more"] == 2
+    assert not list(sharing.told({"green": green}))
+
+
+def test_two_models_side_by_side_are_counted_together(tmp_path: Path) -> None:
+    async def ask(opened: Stand) -> list[Row]:
+        found = await sharing.looked(bench(tmp_path), opened, lambda: 0)
+        assert found.load_ms.keys() == {"little", "middle"}
+        assert found.beside is not None
+        assert found.beside["rps"] > 0
+        assert found.beside["p99_ms"] >= found.beside["p50_ms"] > 0
+        return []
+
+    on_cores(tmp_path, ask, "little", "middle")
+
+
+# --------------------------------------------------------------------------- more of profiles
+
+
+def test_profiles_grow_and_come_in_the_form_of_the_package(tmp_path: Path) -> None:
+    made = bench(tmp_path)
+
+    async def latencies(opened: Stand) -> list[Row]:
+        gpu = green_gpu(board(made), "gpu0")
+        for key, profile in (await profiles_of(made, opened, QUICK)).items():
+            store_of(made).save(profile, opened.opened[key].model, gpu, settings_of(made))
+        (one,) = known(made, opened.models())
+        draw = Draw(300.0, 100.0, 50.0)
+        keep(made, gpu, one.model, lambda now: replace(now, draws={(4, 100): draw}))
+        return []
+
+    on_cores(tmp_path, latencies, "little")
+    taken = [*apart.layers(made), *apart.pressure(made)]
+    assert not [row for row in taken if row.verdict is Verdict.FAILED], taken
+    assert sum(row.found == NO_PROFILE for row in taken) == 2 * (len(taken) // 3)
+    (kind,) = set(packaged_kinds(tmp_path / "profiles"))
+    grown = packaged(kind, tmp_path / "profiles")["little"]
+    assert grown.points and grown.layers
+    assert grown.draws[4, 100].power_w == 300.0
+
+
+def test_pairs_and_triples_are_kept_beside_the_profiles(tmp_path: Path) -> None:
+    made = bench(tmp_path)
+
+    async def ask(opened: Stand) -> list[Row]:
+        for key, profile in (await profiles_of(made, opened, QUICK)).items():
+            model = opened.opened[key].model
+            store_of(made).save(profile, model, opened.device.gpu, settings_of(made))
+        kept, found = known(made, opened.models()), list[CoRun]()
+        rows = await gathered(coruns._groups(made, opened, kept, 2, 0.0, found))
+        assert len(rows) == 3
+        coruns._kept(made, opened, kept, found)
+        path = corun_path(tmp_path / "profiles", opened.device.gpu.kind)
+        digests = {model.name: model.digest for model in opened.models()}
+        assert len(read_coruns(path, digests)) == len(found) > 0
+        return []
+
+    on_cores(tmp_path, ask, "little", "middle")
+
+
+def test_what_the_gpu_counted_goes_to_the_pressure(tmp_path: Path) -> None:
+    point = {"batch": 8, "share_pct": 48, "power_w": 1.0, "rows_per_s": 1.0, "dram": 0.25}
+    row = seen("power of little", "", points=[point, {**point, "batch": 1, "dram": None}])
+    kept = {"dry": True, "finished": True, "rows": [row.plain()]}
+    (tmp_path / "power.json").write_text(as_json(kept))
+    assert apart.counted(bench(tmp_path), "little") == {(8, 48): 0.25}
+    assert apart.counted(bench(tmp_path), "other") == {}
+
+
+def test_the_simulator_meets_the_device(tmp_path: Path) -> None:
+    async def compare(opened: Stand) -> list[Row]:
+        profiles = await profiles_of(bench(tmp_path), opened, QUICK)
+        pairs = await slowdowns(opened, 0.02)
+        return await gathered(twin.compared(bench(tmp_path), opened, profiles, pairs, 0.3))
+
+    rows = on_cores(tmp_path, compare, "little", "middle")
+    assert rows[-1].what == "ranking of systems"
+    assert len(rows) == 1 + len(twin._SYSTEMS)
+    assert {"goodput", "p99"} <= set(rows[0].figures)
+
+
+def test_kept_profiles_are_those_of_the_same_files(tmp_path: Path) -> None:
+    async def keep(opened: Stand) -> list[Row]:
+        (model,) = opened.models()
+        profiles = await profiles_of(bench(tmp_path), opened, QUICK)
+        store = ProfileStore(tmp_path / "profiles", print)
+        store.save(profiles[model.key], model, opened.device.gpu, QUICK)
+        assert kept_profiles(bench(tmp_path), [model]).keys() == {model.key}
+        return []
+
+    on_cores(tmp_path, keep, "little")
+
+
+def test_the_contract_runs_without_a_test_runner(tmp_path: Path) -> None:
+    found = contracts.tests()
+    assert len(found) > 15
+    test = found["test_several_models_share_a_partition_and_leave_it"]
+    (held,) = contracts.held("what", CpuStand, test)
+    assert held.verdict is Verdict.AS_EXPECTED
+
+    def broken(stand: object) -> None:
+        raise AssertionError("not so")
+
+    (row,) = contracts.held("what", CpuStand, broken)
+    assert row.verdict is Verdict.OTHER
+    assert "not so" in row.found
+    assert row.dry().verdict is Verdict.FAILED

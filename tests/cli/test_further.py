@@ -1,0 +1,154 @@
+"""`interlace profile --layers --pressure --power --corun`, on devices that are not there."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from interlace.cli.accelerators import Accelerators
+from interlace.cli.failure import CommandError
+from interlace.cli.further import Further, check
+from interlace.cli.furthertable import further_tables
+from interlace.cli.screen import console
+from interlace.core.hardware import Gpu
+from interlace.core.model import Format, Model
+from interlace.core.profile import Point, Profile
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.device.cuda import green, streams
+from interlace.device.cuda.settings import CudaSettings
+from interlace.device.settings import CpuSettings
+from interlace.measure.corun import CoRun
+from interlace.measure.corunfile import corun_path, read_coruns
+from interlace.measure.cuda.nvml import NvmlError
+from interlace.measure.further import Wanted
+from interlace.measure.rig import Rig
+from interlace.measure.store import ProfileStore
+from interlace.measure.sweep import THOROUGH
+from interlace.runtime.clock import SimClock
+from tests.measure.cuda.test_bench import CODE
+from tests.measure.cuda.test_draws import FakeNvml
+from tests.measure.fakes import FakeArena, FakeDevice, in_virtual_time, make_model
+
+CPU = CpuSettings((0,), 1 << 30)
+GPU = Gpu("gpu0", "h100-sxm5-80gb", 132, 80 << 30, (24, 48, 72, 100))
+SETTINGS = CudaSettings(GPU, "", green.LANES, "tests.device.cuda.fake.backend:at_once")
+
+
+@dataclass
+class World:
+    """Two models with profiles on a fake device, and where everything is kept."""
+
+    folder: Path
+    models: list[Model] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    nvml_refuses: bool = False
+
+    def __post_init__(self) -> None:
+        self.device = FakeDevice(SimClock(), GPU)
+        self.store = ProfileStore(self.folder / "profiles", self.said.append)
+        x, y = TensorSpec("x", "FP32", (4,)), TensorSpec("y", "FP32", (2,))
+        for name in ("a", "b"):
+            (self.folder / name).mkdir()
+            (self.folder / name / "model.py").write_text(CODE)
+            self.models.append(
+                replace(
+                    make_model(name),
+                    path=str(self.folder / name),
+                    format=Format.FACTORY,
+                    signature=Signature((x,), (y,), True, 4),
+                    sample={},
+                )
+            )
+        self.profiles = {model.key: self.profile(model) for model in self.models}
+
+    def profile(self, model: Model) -> Profile:
+        points = {(b, s): Point(1.0, 1.0, 1.0, 500) for b in (1, 2, 4) for s in GPU.shares_pct}
+        return Profile(model.key, model.digest, GPU.kind, 1, 1, points)
+
+    def nvml(self, uuid: str) -> FakeNvml:
+        if self.nvml_refuses:
+            raise NvmlError("NVML does not answer")
+        return FakeNvml(self.device)
+
+    def measure(self, wanted: Wanted) -> list[CoRun]:
+        rig = Rig(self.device, self.device.clock, FakeArena())  # type: ignore[arg-type]
+        where = Accelerators(CPU, (SETTINGS,))
+        further = Further(wanted, where, rig, self.store, self.said.append, self.nvml)
+
+        async def whole() -> list[CoRun]:
+            seen = await further.measure(self.models, self.profiles)
+            await rig.close()
+            return seen
+
+        if wanted.layers:  # by a real process, in real time
+            return asyncio.run(whole())
+        return in_virtual_time(self.device.clock, whole())
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_everything_is_measured_kept_and_shown(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen = world.measure(Wanted(power=True, corun=True))
+    assert world.measure(Wanted(layers=True)) == []
+    assert world.said == []
+    assert not world.device.partitions
+    digests = {model.name: model.digest for model in world.models}
+    assert len(read_coruns(corun_path(world.store.folder, GPU.kind), digests)) == len(seen) == 6
+    for model in world.models:
+        kept = world.store.find(model, GPU, THOROUGH)
+        assert kept == world.profiles[model.key]
+        assert set(kept.draws) >= {(b, s) for b in (1, 4) for s in (24, 100)}
+        assert [layer.name for layer in kept.layers][:3] == ["0", "1", "2"]
+        assert kept.points == world.profile(model).points
+    named = {model.name: world.profiles[model.key] for model in world.models}
+    for table in further_tables(named, seen):
+        console().print(table)
+    text = capsys.readouterr().out
+    assert "power of the whole GPU" in text
+    assert "side by side" in text
+    assert "cold starts" in text
+    assert "L2 %" not in text
+
+
+def test_what_is_not_wanted_is_not_measured(world: World) -> None:
+    before = dict(world.profiles)
+    assert world.measure(Wanted()) == []
+    assert world.profiles == before
+    assert world.device.log == []
+    assert list(further_tables(before, [])) == []
+
+
+def test_without_nvml_the_rest_is_measured_all_the_same(world: World) -> None:
+    world.nvml_refuses = True
+    assert len(world.measure(Wanted(power=True, corun=True))) == 6
+    assert world.said == ["NVML does not answer"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "where", "words"),
+    [
+        (Wanted(layers=True), Accelerators(CPU), "these are cores"),
+        (Wanted(power=True), Accelerators(CPU), "these are cores"),
+        (
+            Wanted(pressure=True),
+            Accelerators(CPU, (replace(SETTINGS, lanes=streams.LANES),)),
+            "it takes --device green",
+        ),
+    ],
+)
+def test_what_cannot_be_had_is_an_error(wanted: Wanted, where: Accelerators, words: str) -> None:
+    with pytest.raises(CommandError, match=words):
+        check(wanted, where)
+
+
+def test_what_can_be_had_is_none() -> None:
+    check(Wanted(corun=True), Accelerators(CPU))
+    check(Wanted(True, True, True, True), Accelerators(CPU, (SETTINGS,)))

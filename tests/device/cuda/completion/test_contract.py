@@ -1,0 +1,220 @@
+"""Every way of completion: nothing early, nothing lost, nothing twice, errors found."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlace.device.cuda.completion.base import Completions
+from interlace.device.cuda.completion.kinds import KINDS, Kind, completions, usual
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.kernels import load_kernels
+from tests.device.cuda.fake import IMAGE, FakeDriver
+
+LANES = 3
+WAIT_S = 10.0
+
+
+class Bench:
+    """Lanes of a fake GPU, each with a graph's last kernel, and completions under test."""
+
+    def __init__(self, kind: Kind, pace: str = "held") -> None:
+        self.driver = FakeDriver(pace=pace)
+        self.kernels = load_kernels(self.driver, IMAGE)
+        self.completions: Completions = completions(kind, self.driver, LANES)
+        self.streams = [self.driver.stream() for _ in range(LANES)]
+        self.sequences = [self.driver.allocate_mapped(4096) for _ in range(LANES)]
+        self.submitted: list[list[int]] = [[] for _ in range(LANES)]
+        self.broken = False
+
+    def submit(self, lane: int, sequence: int) -> None:
+        """As a worker does: a word per batch, the last kernel, then say so."""
+        words = self.sequences[lane]
+        slot = 8 * len(self.submitted[lane])
+        ctypes.c_uint64.from_address(words.host + slot).value = sequence
+        flag = self.completions.flag(lane)
+        one, stream = (1, 1, 1), self.streams[lane]
+        arguments = (flag.device, words.device + slot)
+        self.driver.launch(self.kernels.signal, one, one, stream, arguments)
+        self.completions.submitted(lane, sequence, stream)
+        self.submitted[lane].append(sequence)
+
+    def step(self, lane: int) -> None:
+        """Run the lane's oldest batch, with what its completion put behind it."""
+        behind = 1 if self.driver.calls["record"] + self.driver.calls["host_call"] else 0
+        self.driver.run(self.streams[lane], 1 + behind)
+
+    def readable(self, timeout_s: float) -> bool:
+        return bool(select.select([self.completions.fileno()], [], [], timeout_s)[0])
+
+    def drained(self, count: int) -> list[tuple[int, int]]:
+        """Wait for that many ends, woken by the descriptor alone."""
+        found: list[tuple[int, int]] = []
+        until_s = time.monotonic() + WAIT_S
+        while len(found) < count and time.monotonic() < until_s:
+            if self.readable(WAIT_S):
+                found += self.completions.drain()
+        return found
+
+    def close(self) -> None:
+        if self.broken:
+            with pytest.raises(CudaError):  # what the system gave is given back before
+                self.completions.close()
+            return
+        self.completions.close()
+        for stream in self.streams:
+            self.driver.destroy_stream(stream)
+        for words in self.sequences:
+            self.driver.free_mapped(words)
+        self.driver.unload_kernels(self.kernels.module)
+        self.driver.close()
+
+
+@pytest.fixture(params=KINDS)
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    made = Bench(request.param)
+    yield made
+    made.close()
+
+
+def test_flags_are_words_of_their_own(bench: Bench) -> None:
+    flags = [bench.completions.flag(lane) for lane in range(LANES)]
+    assert len({flag.device for flag in flags}) == LANES
+    assert all(flag.device % 8 == 0 and flag.nbytes == 8 for flag in flags)
+    assert [ctypes.c_uint64.from_address(flag.host).value for flag in flags] == [0] * LANES
+    with pytest.raises(IndexError, match="lane 3"):
+        bench.completions.flag(LANES)
+
+
+def test_nothing_before_its_end(bench: Bench) -> None:
+    bench.submit(0, 1)
+    bench.submit(1, 1)
+    time.sleep(0.01)
+    assert bench.completions.drain() == []
+    bench.step(1)
+    assert bench.drained(1) == [(1, 1)]
+    time.sleep(0.01)
+    assert bench.completions.drain() == []
+    bench.step(0)
+    assert bench.drained(1) == [(0, 1)]
+
+
+def test_lanes_end_in_any_order_and_each_in_its_own(bench: Bench) -> None:
+    for sequence in (3, 7, 8):
+        for lane in range(LANES):
+            bench.submit(lane, sequence + lane)
+    for lane in (2, 0, 2, 1, 2, 0, 1, 1, 0):
+        bench.step(lane)
+    found = bench.drained(9)
+    assert sorted(found) == sorted((lane, s + lane) for lane in range(LANES) for s in (3, 7, 8))
+    for lane in range(LANES):
+        assert [s for one, s in found if one == lane] == bench.submitted[lane]
+
+
+def test_quiet_when_nothing_is_in_flight(bench: Bench) -> None:
+    bench.submit(0, 5)
+    bench.step(0)
+    assert bench.drained(1) == [(0, 5)]
+    time.sleep(0.005)
+    bench.completions.drain()
+    assert not bench.readable(0.02)
+    bench.submit(0, 6)
+    bench.step(0)
+    assert bench.drained(1) == [(0, 6)]
+
+
+def test_a_failure_is_found_by_the_slow_check(bench: Bench) -> None:
+    bench.completions.check()
+    bench.driver.fail("run", "CUDA_ERROR_ILLEGAL_ADDRESS")
+    bench.submit(0, 1)
+    bench.step(0)
+    with pytest.raises(CudaError, match="ILLEGAL_ADDRESS") as caught:
+        bench.completions.check()
+    assert caught.value.sticky
+    bench.broken = True
+
+
+def test_a_closed_way_leaves_no_thread_and_no_descriptor_even_after_a_failure() -> None:
+    fresh = Bench("flags", pace="at once")
+    fresh.close()
+    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for kind in KINDS:
+        made = Bench(kind)
+        made.submit(0, 1)
+        made.driver.fail("run", "CUDA_ERROR_LAUNCH_FAILED")
+        made.driver.run(made.streams[0])
+        made.broken = True
+        made.close()
+        made.driver.close()
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_threads_that_end_by_themselves(kind: Kind) -> None:
+    bench = Bench(kind, pace="threads")
+    for round_ in range(50):
+        for lane in range(LANES):
+            bench.submit(lane, round_ + 1)
+    found = bench.drained(50 * LANES)
+    assert sorted(found) == sorted((lane, r + 1) for lane in range(LANES) for r in range(50))
+    bench.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=15, deadline=None)
+@given(
+    moves=st.lists(st.tuples(st.integers(0, LANES - 1), st.sampled_from("srd")), max_size=40),
+    steps=st.lists(st.integers(1, 5), min_size=40, max_size=40),
+)
+def test_each_end_is_told_once(kind: Kind, moves: list[tuple[int, str]], steps: list[int]) -> None:
+    bench = Bench(kind)
+    sequences, ran = [0] * LANES, [0] * LANES
+    told: list[list[int]] = [[] for _ in range(LANES)]
+    for (lane, move), step in zip(moves, steps, strict=False):
+        if move == "s":
+            sequences[lane] += step
+            bench.submit(lane, sequences[lane])
+        elif move == "r" and ran[lane] < len(bench.submitted[lane]):
+            bench.step(lane)
+            ran[lane] += 1
+        elif move == "d":
+            for one, sequence in bench.completions.drain():
+                told[one].append(sequence)
+        for one in range(LANES):
+            assert told[one] == bench.submitted[one][: len(told[one])]
+            assert len(told[one]) <= ran[one]
+    for lane in range(LANES):
+        while ran[lane] < len(bench.submitted[lane]):
+            bench.step(lane)
+            ran[lane] += 1
+    for one, sequence in bench.drained(sum(ran) - sum(map(len, told))):
+        told[one].append(sequence)
+    assert told == bench.submitted
+    bench.close()
+
+
+def test_a_closed_way_leaves_no_thread_and_no_descriptor() -> None:
+    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    for kind in KINDS:
+        made = Bench(kind)
+        made.submit(0, 1)
+        made.step(0)
+        made.drained(1)
+        made.close()
+    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_the_usual_way_is_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert usual() == "flags"
+    monkeypatch.setattr("interlace.device.cuda.completion.kinds.find_spec", lambda _: None)
+    assert usual() == "blocking"

@@ -1,0 +1,84 @@
+"""The real driver object, the bindings and the kernels' source, run on this machine's CPU.
+
+A stand-in for libcuda takes what the bindings hand over and runs the kernels as host code, in a
+process of its own: this one must not find a GPU that is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.device.cuda.driver.standin import build
+
+CONTRACT = Path(__file__).with_name("test_contract.py")
+SCRIPT = """
+import threading
+from tests.device.cuda.driver.drivers import real
+driver = real()
+assert driver.board == (
+    "Stand-in", "GPU-00112233-4455-6677-8899-aabbccddeeff", (9, 0), 132, 4 << 30, 13000
+), driver.board
+address = driver.allocate(1000)
+opened = driver.ipc_open(driver.ipc_handle(address))
+assert opened == address
+driver.ipc_close(opened)
+stream = driver.stream()
+driver.launch_graph(0x5EED, stream)
+seen = []
+thread = threading.Thread(target=lambda: seen.append(driver.memory()))
+thread.start(); thread.join()
+assert seen == [driver.memory()]
+driver.free(address)
+print("all of it")
+"""
+
+
+def include() -> Path | None:
+    """Where the toolkit's headers are."""
+    nvcc = shutil.which("nvcc")
+    places = [Path("/usr/local/cuda/include"), Path("/usr/include")]
+    if nvcc is not None:
+        places.insert(0, Path(nvcc).resolve().parent.parent / "include")
+    return next((one for one in places if (one / "cuda.h").exists()), None)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    found = include()
+    if found is None or shutil.which("g++") is None or shutil.which("nvcc") is None:
+        pytest.skip("needs g++ and the CUDA toolkit (nvcc, cuda.h)")
+    pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed")
+    folder = tmp_path_factory.mktemp("standin")
+    build(folder, found)
+    path = os.pathsep.join([str(CONTRACT.parents[4]), *sys.path])
+    return {**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONPATH": path}
+
+
+def test_the_contract_holds(environment: dict[str, str]) -> None:
+    options = ["-q", "-k", "real", "-p", "no:cacheprovider"]
+    done = run(["-m", "pytest", *options, str(CONTRACT)], environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "skipped" not in done.stdout and " passed" in done.stdout, done.stdout
+
+
+def test_what_a_single_process_can_say_of_the_rest(environment: dict[str, str]) -> None:
+    done = run(["-c", SCRIPT], environment)
+    assert done.returncode == 0 and "all of it" in done.stdout, done.stderr
+
+
+def run(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=environment,
+        cwd=CONTRACT.parents[4],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )

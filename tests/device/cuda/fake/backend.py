@@ -1,0 +1,24 @@
+"""Makers of a fake backend, by name for worker processes."""
+
+from __future__ import annotations
+
+from interlace.device.cuda.driver.kernels import load_kernels
+from interlace.device.cuda.engine.backend import Backend
+from tests.device.cuda.fake.capture import FakeCapturer
+from tests.device.cuda.fake.core import H100
+from tests.device.cuda.fake.driver import IMAGE, FakeDriver
+
+
+def on(driver: FakeDriver) -> Backend:
+    """A backend on this driver, with CPU tensors as device memory."""
+    return Backend(driver, "cpu", FakeCapturer(driver), load_kernels(driver, IMAGE))
+
+
+def at_once(*_: object) -> Backend:
+    """Work runs inside the call that launches it."""
+    return on(FakeDriver(H100))
+
+
+def on_threads(*_: object) -> Backend:
+    """Each stream runs on a thread, beside the others."""
+    return on(FakeDriver(H100, pace="threads"))

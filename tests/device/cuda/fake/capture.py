@@ -1,0 +1,69 @@
+"""The fake capturer: a graph is its body, called again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.device.cuda.fake.core import Core
+from tests.device.cuda.fake.graphs import Graph, Pool
+from tests.device.cuda.fake.misuse import Misuse
+
+GRAPH_BYTES = 1 << 20
+
+
+@dataclass
+class FakeCaptured:
+    """``Captured``: an executable graph and its share of device memory."""
+
+    executable: int
+    pool: Pool
+    nbytes: int
+    driver: Core
+
+    def close(self) -> None:
+        self.driver.remove_graph(self.executable)
+
+
+class FakeCapturer:
+    """``Capturer`` on a fake driver.
+
+    Body and replays run in PyTorch's inference mode if ``torch_too``. Launches of a body are
+    recorded, not run; the framework's own work runs, as on a CPU it must.
+    """
+
+    def __init__(self, driver: Core, torch_too: bool = True) -> None:
+        self.trims = 0  #: how often memory was given back
+        self._driver = driver
+        self._torch_too = torch_too
+        self._one = threading.Lock()
+
+    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> FakeCaptured:
+        """Record ``body``; ``pool`` is that of an earlier graph of the same stream.
+
+        Raises:
+            CudaError: a call in the body cannot be captured, or memory is out.
+            Misuse: the body launches elsewhere, or the pool belongs to another stream.
+        """
+        shared = Pool(stream) if pool is None else pool
+        if not isinstance(shared, Pool) or shared.stream != stream:
+            raise Misuse("a graph pool belongs to the stream that it was first used on")
+        whole = _inference(body) if self._torch_too else body
+        with self._one, self._driver.recording(stream) as recording:
+            whole()
+        graph = Graph(whole, shared, recording.nodes, GRAPH_BYTES)
+        return FakeCaptured(self._driver.add_graph(graph), shared, GRAPH_BYTES, self._driver)
+
+    def trim(self) -> None:
+        self.trims += 1
+
+
+def _inference(body: Callable[[], None]) -> Callable[[], None]:
+    import torch
+
+    def call() -> None:
+        with torch.inference_mode():
+            body()
+
+    return call

@@ -1,0 +1,190 @@
+"""What the fake driver is made of, and what tests may do with it beside the contract."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, TypeVar
+
+from interlace.device.cuda.driver.api import Board
+from interlace.device.cuda.driver.errors import CudaError
+from tests.device.cuda.fake.faults import Faults
+from tests.device.cuda.fake.graphs import Graph, Recording, Recordings, node
+from tests.device.cuda.fake.kernels import OURS, Emulated
+from tests.device.cuda.fake.memory import Memory
+from tests.device.cuda.fake.misuse import Misuse
+from tests.device.cuda.fake.streams import Event, Operation, Streams
+
+H100: Final = Board("Fake H100", "GPU-fake-0", (9, 0), 132, 80 << 30, 13000)
+
+
+class Ran(NamedTuple):
+    """One kernel that ran, and the SMs that it might use."""
+
+    kernel: str
+    stream: int
+    sms: frozenset[int]
+    grid: tuple[int, int, int]
+
+
+class Core:
+    """The state of a fake GPU. For tests:
+
+    * ``trace``: the kernels that ran and on which SMs; ``calls``: how often each was called;
+    * ``fail(call, name)``: the next such call fails; ``fail("run", name)``: the next GPU work;
+    * ``pace``: "at once", "held" (until ``run``) or "threads"; ``hold``/``let_go`` one stream;
+    * ``others(nbytes)``: memory that other processes hold; ``grant``: SMs granted for SMs asked;
+    * ``close`` raises ``Misuse`` if anything is left over, or was misused earlier.
+    """
+
+    def __init__(self, board: Board = H100, pace: str = "at once") -> None:
+        self.trace: list[Ran] = []
+        self.grant: Callable[[int], int] = lambda sms: sms
+        self._board = board
+        self._memory = Memory(board.memory_bytes)
+        self._faults = Faults()
+        self._streams = Streams(pace, self._failed)
+        self._numbers = itertools.count(0x1000, 8)
+        self._greens: dict[int, frozenset[int]] = {}
+        self._events: dict[int, Event] = {}
+        self._modules: dict[int, list[int]] = {}
+        self._kernels: dict[int, str] = {}
+        self._graphs: dict[int, Graph] = {}
+        self._emulated: dict[str, tuple[Emulated, int]] = dict(OURS)
+        self._recordings = Recordings()
+        self._capturing = threading.Lock()
+
+    # ------------------------------------------------------------------------ for tests alone
+    @property
+    def calls(self) -> dict[str, int]:
+        return self._faults.calls
+
+    @property
+    def misuses(self) -> list[Exception]:
+        return self._faults.misuses
+
+    def fail(self, call: str, name: str, skip: int = 0, times: int = 1) -> None:
+        self._faults.plan(call, name, skip, times)
+
+    def others(self, nbytes: int) -> None:
+        self._memory.others_bytes = nbytes
+
+    def emulate(self, name: str, kernel: Emulated, arguments: int) -> None:
+        """Know one more kernel: called with ``Launch`` and its arguments."""
+        self._emulated[name] = (kernel, arguments)
+
+    def hold(self, stream: int) -> None:
+        self._streams.of(stream, "hold").held = True
+
+    def let_go(self, stream: int) -> None:
+        self._streams.of(stream, "let_go").held = False
+        self._streams.settle()
+
+    def run(self, stream: int, count: int | None = None) -> int:
+        """Run held work; how many operations there were."""
+        return self._streams.run(stream, count)
+
+    def sms_of(self, stream: int) -> frozenset[int]:
+        return self._streams.of(stream, "sms_of").sms
+
+    def leftovers(self) -> list[str]:
+        """Everything made and not destroyed, in words."""
+        kinds = (
+            ("stream", len(self._streams.all())),
+            ("event", len(self._events)),
+            ("green context", len(self._greens)),
+            ("module", len(self._modules)),
+            ("graph", len(self._graphs)),
+        )
+        return self._memory.leaks() + [f"{count} {kind}(s)" for kind, count in kinds if count]
+
+    # ------------------------------------------------------------------ for the fake capturer
+    @contextmanager
+    def recording(self, stream: int) -> Iterator[Recording]:
+        """Record this thread's launches on ``stream`` instead of running them."""
+        self._enter("launch")
+        self._streams.of(stream, "cuStreamBeginCapture")
+        if not self._capturing.acquire(blocking=False):
+            raise Misuse("two captures at once in one process")
+        try:
+            self._recordings.current = Recording(stream)
+            yield self._recordings.current
+        finally:
+            self._recordings.current = None
+            self._capturing.release()
+
+    def add_graph(self, graph: Graph) -> int:
+        handle = next(self._numbers)
+        self._graphs[handle] = graph
+        graph.address = self._memory.allocate(graph.nbytes)
+        return handle
+
+    def remove_graph(self, executable: int) -> None:
+        graph = take(self._graphs, executable, "cuGraphExecDestroy")
+        if graph.issued != graph.ended and self._faults.broken is None:
+            raise Misuse("a graph is destroyed while it runs")
+        self._memory.free(graph.address)
+
+    # -------------------------------------------------------------------------------- inside
+    def _enter(self, call: str, in_capture: bool = False, in_replay: bool = False) -> None:
+        self._faults.enter(call)
+        recording = self._recordings.current
+        if recording is not None and recording.replays and not in_replay:
+            raise Misuse(f"{call} inside a body: a graph replays launches and copies alone")
+        if recording is not None and not in_capture:
+            raise CudaError(call, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED")
+
+    def _submit(
+        self,
+        stream: int,
+        what: object,
+        execute: Callable[[], Any],
+        ready: Callable[[], bool] = lambda: True,
+        arguments: tuple[int, ...] = (),
+    ) -> None:
+        one = self._streams.of(stream, str(what))
+        recording = self._recordings.current
+        if recording is not None:
+            recording.add(node(self._memory, what, stream, arguments))
+            if recording.replays:
+                execute()
+            return
+
+        def run() -> None:
+            if self._faults.broken is None:
+                self._faults.enter("run")
+                execute()
+
+        self._streams.submit(one, Operation(ready, run))
+
+    def _replay(self, graph: Graph) -> None:
+        recording = Recording(graph.pool.stream, graph.nodes)
+        self._recordings.current = recording
+        try:
+            graph.body()
+            recording.finish()
+        finally:
+            self._recordings.current = None
+
+    def _failed(self, error: Exception) -> None:
+        self._faults.failed(error)
+        self._streams.drop()
+
+
+T = TypeVar("T")
+
+
+def find(table: dict[int, T], handle: int, call: str) -> T:
+    """What a handle stands for."""
+    found = table.get(handle)
+    if found is None:
+        raise CudaError(call, "CUDA_ERROR_INVALID_HANDLE", f"{handle:#x}")
+    return found
+
+
+def take(table: dict[int, T], handle: int, call: str) -> T:
+    """The same, and the handle is gone."""
+    find(table, handle, call)
+    return table.pop(handle)

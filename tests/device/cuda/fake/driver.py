@@ -1,0 +1,268 @@
+"""The fake driver: a GPU of host memory with SMs, streams, graphs, faults and accounts."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from interlace.device.cuda.driver.api import Atom, Board, Green, Mapped, Split
+from interlace.device.cuda.driver.api import Memory as MemoryInfo
+from interlace.device.cuda.driver.errors import CudaError
+from tests.device.cuda.fake.core import Core, Ran, find, take
+from tests.device.cuda.fake.kernels import Launch
+from tests.device.cuda.fake.misuse import Misuse
+from tests.device.cuda.fake.streams import Event, Stream
+
+IMAGE: Final = b"fake cubin"
+_GRANULE_SMS: Final = 8
+_THREADS_MAX: Final = 1024
+_HOST_CALL: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Resource(NamedTuple):
+    """What stands for the driver's object: which split, which SMs."""
+
+    split: int
+    sms: frozenset[int]
+
+
+class FakeDriver(Core):
+    """``Driver`` without a GPU; ``Core`` says what tests can do with it."""
+
+    @property
+    def board(self) -> Board:
+        return self._board
+
+    def memory(self) -> MemoryInfo:
+        self._enter("memory", in_capture=True)
+        return MemoryInfo(self._memory.free_bytes, self._memory.total_bytes)
+
+    def close(self) -> None:
+        if self._faults.closed:
+            return
+        self._faults.closed = True
+        self._streams.close()
+        left = [] if self._faults.broken else self.leftovers()
+        wrong = [*map(repr, self._faults.misuses), *left]
+        self._memory.close()
+        if wrong:
+            raise Misuse("; ".join(wrong))
+
+    def allocate(self, nbytes: int) -> int:
+        self._enter("allocate")
+        return self._memory.allocate(nbytes)
+
+    def free(self, address: int) -> None:
+        self._enter("free")
+        self._memory.free(address)
+
+    def allocate_mapped(self, nbytes: int) -> Mapped:
+        self._enter("allocate_mapped")
+        return self._memory.allocate_mapped(nbytes)
+
+    def free_mapped(self, mapped: Mapped) -> None:
+        self._enter("free_mapped")
+        self._memory.free_mapped(mapped)
+
+    def register(self, host: int, nbytes: int, read_only: bool = False) -> Mapped:
+        self._enter("register")
+        return self._memory.register(host, nbytes, read_only)
+
+    def unregister(self, mapped: Mapped) -> None:
+        self._enter("unregister")
+        self._memory.unregister(mapped)
+
+    def ipc_handle(self, address: int) -> bytes:
+        self._enter("ipc_handle")
+        return self._memory.ipc_handle(address)
+
+    def ipc_open(self, handle: bytes) -> int:
+        self._enter("ipc_open")
+        return self._memory.ipc_open(handle)
+
+    def ipc_close(self, address: int) -> None:
+        self._enter("ipc_close")
+        self._memory.ipc_close(address)
+
+    def split(self, atom_sms: int) -> Split:
+        self._enter("split")
+        size = -(-atom_sms // _GRANULE_SMS) * _GRANULE_SMS
+        if atom_sms <= 0 or size > self._board.sms:
+            raise CudaError("cuDevSmResourceSplitByCount", "CUDA_ERROR_INVALID_VALUE")
+        number, groups = next(self._numbers), self._board.sms // size
+        parts = [frozenset(range(i * size, (i + 1) * size)) for i in range(groups)]
+        rest = frozenset(range(groups * size, self._board.sms))
+        atoms = tuple(Atom(size, Resource(number, part)) for part in parts)
+        return Split(atoms, Atom(len(rest), Resource(number, rest)) if rest else None)
+
+    def green(self, atoms: Sequence[Atom]) -> Green:
+        self._enter("green")
+        resources: list[Resource] = [atom.resource for atom in atoms]
+        if not resources:
+            raise CudaError("cuDevResourceGenerateDesc", "CUDA_ERROR_INVALID_VALUE")
+        if len({one.split for one in resources}) > 1:
+            raise CudaError("cuDevResourceGenerateDesc", "CUDA_ERROR_INVALID_RESOURCE_TYPE")
+        if sum(len(one.sms) for one in resources) > len(sms := frozenset(_union(resources))):
+            raise CudaError("cuGreenCtxCreate", "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION")
+        granted = frozenset(sorted(sms)[: self.grant(len(sms))])
+        handle = next(self._numbers)
+        self._greens[handle] = granted
+        return Green(handle, len(granted))
+
+    def destroy_green(self, green: Green) -> None:
+        self._enter("destroy_green")
+        if any(stream.green == green.handle for stream in self._streams.all()):
+            raise Misuse("a green context is destroyed before its streams: they leak")
+        take(self._greens, green.handle, "cuGreenCtxDestroy")
+
+    def stream(self, green: Green | None = None, priority: int = 0) -> int:
+        self._enter("stream")
+        sms = frozenset(range(self._board.sms))
+        if green is not None:
+            sms = find(self._greens, green.handle, "cuGreenCtxStreamCreate")
+        handle = next(self._numbers)
+        self._streams.add(Stream(handle, sms, priority, None if green is None else green.handle))
+        return handle
+
+    def destroy_stream(self, stream: int) -> None:
+        self._enter("destroy_stream")
+        self._streams.remove(self._streams.of(stream, "cuStreamDestroy"))
+
+    def synchronize(self, stream: int) -> None:
+        self._enter("synchronize")
+        one = self._streams.of(stream, "cuStreamSynchronize")
+        self._streams.wait_until(lambda: not one.queue and not one.busy, "synchronize")
+        self._enter("synchronize")
+
+    def event(self, blocking: bool = False, timing: bool = False) -> int:
+        self._enter("event", in_capture=True)
+        handle = next(self._numbers)
+        self._events[handle] = Event(timing)
+        return handle
+
+    def destroy_event(self, event: int) -> None:
+        self._enter("destroy_event", in_capture=True)
+        take(self._events, event, "cuEventDestroy")
+
+    def record(self, event: int, stream: int) -> None:
+        self._enter("record")
+        found = find(self._events, event, "cuEventRecord")
+        found.recorded += 1
+        number = found.recorded
+
+        def reach() -> None:
+            found.reached, found.at_s = number, time.perf_counter()
+
+        self._submit(stream, "record", reach)
+
+    def wait(self, stream: int, event: int) -> None:
+        self._enter("wait")
+        found = find(self._events, event, "cuStreamWaitEvent")
+        number = found.recorded
+        self._submit(stream, "wait", _pass, lambda: found.reached >= number)
+
+    def ended(self, event: int) -> bool:
+        self._enter("ended")
+        found = find(self._events, event, "cuEventQuery")
+        return found.reached == found.recorded
+
+    def wait_for(self, event: int) -> None:
+        self._enter("wait_for")
+        found = find(self._events, event, "cuEventSynchronize")
+        number = found.recorded
+        over = lambda: found.reached >= number or self._faults.broken is not None  # noqa: E731
+        self._streams.wait_until(over, "wait_for")
+        self._enter("wait_for")
+
+    def elapsed_ms(self, begin: int, end: int) -> float:
+        self._enter("elapsed_ms")
+        first, last = (find(self._events, one, "cuEventElapsedTime") for one in (begin, end))
+        if not (first.timing and last.timing and first.recorded and last.recorded):
+            raise CudaError("cuEventElapsedTime", "CUDA_ERROR_INVALID_HANDLE")
+        if first.reached != first.recorded or last.reached != last.recorded:
+            raise CudaError("cuEventElapsedTime", "CUDA_ERROR_NOT_READY")
+        return (last.at_s - first.at_s) * 1000
+
+    def load_kernels(self, image: bytes) -> int:
+        self._enter("load_kernels")
+        if image != IMAGE:
+            raise CudaError("cuModuleLoadData", "CUDA_ERROR_INVALID_IMAGE")
+        module = next(self._numbers)
+        self._modules[module] = []
+        return module
+
+    def kernel(self, module: int, name: str) -> int:
+        self._enter("kernel", in_capture=True)
+        made = find(self._modules, module, "cuModuleGetFunction")
+        if name not in self._emulated:
+            raise CudaError("cuModuleGetFunction", "CUDA_ERROR_NOT_FOUND", name)
+        handle = next(self._numbers)
+        self._kernels[handle] = name
+        made.append(handle)
+        return handle
+
+    def unload_kernels(self, module: int) -> None:
+        self._enter("unload_kernels")
+        for handle in take(self._modules, module, "cuModuleUnload"):
+            del self._kernels[handle]
+
+    def launch(
+        self,
+        kernel: int,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        stream: int,
+        arguments: Sequence[int],
+    ) -> None:
+        self._enter("launch", in_capture=True, in_replay=True)
+        name = find(self._kernels, kernel, "cuLaunchKernel")
+        words = tuple(arguments)
+        emulated, count = self._emulated[name]
+        if len(words) != count or any(not 0 <= int(word) < 1 << 64 for word in words):
+            raise Misuse(f"kernel {name} takes {count} words: {words}")
+        threads = block[0] * block[1] * block[2]
+        if min(*grid, *block) < 1 or threads > _THREADS_MAX:
+            raise CudaError("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", f"{grid}, {block}")
+        sms = self._streams.of(stream, "cuLaunchKernel").sms
+
+        def execute() -> None:
+            self.trace.append(Ran(name, stream, sms, grid))
+            emulated(Launch(self._memory, grid, block, sms), *words)
+
+        self._submit(stream, (name, grid, block), execute, arguments=words)
+
+    def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
+        self._enter("copy", in_capture=True, in_replay=True)
+
+        def execute() -> None:
+            self._memory.copy(target, source, nbytes, by_kernel=False)
+
+        self._submit(stream, "copy", execute, arguments=(target, source, nbytes))
+
+    def launch_graph(self, executable: int, stream: int) -> None:
+        self._enter("launch_graph")
+        graph = find(self._graphs, executable, "cuGraphLaunch")
+        ticket = graph.issue(stream)
+
+        def execute() -> None:
+            try:
+                self._replay(graph)
+            finally:
+                graph.end(stream)
+
+        self._submit(stream, "graph", execute, lambda: graph.ended == ticket)
+
+    def host_call(self, stream: int, function: int, argument: int) -> None:
+        self._enter("host_call")
+        self._submit(stream, "host_call", lambda: _HOST_CALL(function)(argument))
+
+
+def _pass() -> None:
+    """What a stream does when it only waits."""
+
+
+def _union(resources: Sequence[Resource]) -> Iterator[int]:
+    return itertools.chain.from_iterable(one.sms for one in resources)

@@ -1,0 +1,69 @@
+"""Our kernels, emulated: the same arguments and effects, every access checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from tests.device.cuda.fake.memory import Memory
+
+
+class Launch(NamedTuple):
+    """Where a kernel runs."""
+
+    memory: Memory
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    sms: frozenset[int]
+
+
+Emulated = Callable[..., None]
+
+
+def gather_rows(
+    launch: Launch, table: int, rows_word: int, target: int, row_bytes: int, capacity_rows: int
+) -> None:
+    memory, rows = launch.memory, launch.memory.word(rows_word)
+    for row in range(min(rows, capacity_rows)):
+        memory.copy(target + row * row_bytes, memory.word(table + 8 * row), row_bytes)
+    if rows < capacity_rows:
+        memory.zero(target + rows * row_bytes, (capacity_rows - rows) * row_bytes)
+
+
+def publish(launch: Launch, source: int, target_word: int, rows_word: int, row_bytes: int) -> None:
+    memory = launch.memory
+    memory.copy(memory.word(target_word), source, memory.word(rows_word) * row_bytes)
+
+
+def signal(launch: Launch, flag: int, sequence_word: int) -> None:
+    launch.memory.store(flag, launch.memory.word(sequence_word))
+
+
+def smid(launch: Launch, sms: int, stay_ns: int) -> None:
+    order = sorted(launch.sms)
+    for block in range(launch.grid[0]):
+        launch.memory.store(sms + 8 * block, order[block % len(order)])
+
+
+def spin(launch: Launch, stay_ns: int, turns: int) -> None:
+    launch.memory.store(turns, launch.memory.word(turns) + max(1, stay_ns // 100))
+
+
+def stream_reads(launch: Launch, source: int, nbytes: int, stay_ns: int, moved: int) -> None:
+    """All readers: the first and the last words are read, one whole pass is counted."""
+    memory = launch.memory
+    memory.word(source), memory.word(source + nbytes - 8)
+    memory.store(moved, memory.word(moved) + nbytes)
+
+
+#: By name, with the number of their arguments.
+OURS: Final[dict[str, tuple[Emulated, int]]] = {
+    "gather_rows": (gather_rows, 5),
+    "publish": (publish, 4),
+    "signal": (signal, 2),
+    "smid": (smid, 2),
+    "spin": (spin, 2),
+    "l2_stream": (stream_reads, 4),
+    "dram_stream": (stream_reads, 4),
+    "host_read": (stream_reads, 4),
+}

@@ -1,0 +1,33 @@
+"""`interlace` on a GPU that is not there: NVML and the driver are stand-ins, the rest is real."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from interlace.cli import accelerators, main, profile, serve
+from interlace.cli.accelerators import Accelerators
+from interlace.device.settings import CpuSettings
+from tests.device.cuda.nvml import FakeGpu, FakeNvml
+
+SMS = 16  #: two shares, so that profiles take no time
+
+
+def _choose(device: str, cpu: CpuSettings) -> Accelerators:
+    chosen = accelerators.choose(device, cpu, FakeNvml(FakeGpu(sms=SMS)))
+    made = [
+        replace(
+            one,
+            backend="tests.device.cuda.backends:few_sms",
+            completion="blocking",
+            arena_bytes=1 << 24,
+        )
+        for one in chosen.settings
+    ]
+    return replace(chosen, settings=tuple(made))
+
+
+def run() -> None:
+    """The command line, with another GPU."""
+    for module in (serve, profile):
+        module.choose = _choose
+    main.main()

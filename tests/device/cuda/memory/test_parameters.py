@@ -1,0 +1,140 @@
+"""Mapped memory in pieces, and the parameter block of a program."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlace.device.cuda.driver.api import Mapped
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.parameters import Parameters, row_addresses
+from tests.device.cuda.fake.driver import FakeDriver
+
+NO_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+def word(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+def test_pieces_are_apart_and_seen_from_both_sides(
+    driver: FakeDriver, mapped: MappedMemory
+) -> None:
+    pieces = [mapped.take(nbytes) for nbytes in (8, 100, 64, 4000)]
+    assert driver.calls["allocate_mapped"] == 1
+    for number, piece in enumerate(pieces):
+        assert piece.host % 64 == piece.device % 64 == 0
+        ctypes.memset(piece.host, number + 1, piece.nbytes)
+    for number, piece in enumerate(pieces):
+        seen = ctypes.string_at(piece.device, piece.nbytes)
+        assert seen == bytes([number + 1]) * piece.nbytes
+    for piece in pieces:
+        mapped.give_back(piece)
+    assert mapped.used_bytes == 0
+
+
+def test_slabs_grow_with_what_is_asked_for_and_are_used_again(driver: FakeDriver) -> None:
+    memory = MappedMemory(driver, slab_bytes=1 << 12)
+    large = memory.take(5000)
+    small = memory.take(64)
+    assert driver.calls["allocate_mapped"] == 2
+    memory.give_back(large)
+    assert memory.take(4096).nbytes == 4096
+    assert memory.take(4096).nbytes == 4096
+    assert driver.calls["allocate_mapped"] == 2
+    memory.give_back(small)
+    with pytest.raises(ValueError, match="twice"):
+        memory.give_back(small)
+    with pytest.raises(ValueError, match="never taken"):
+        memory.give_back(Mapped(1, 1, 1))
+    memory.close()
+    assert driver.leftovers() == []
+
+
+def test_refused_memory_leaves_nothing_and_closing_tries_all(driver: FakeDriver) -> None:
+    memory = MappedMemory(driver, slab_bytes=1 << 12)
+    driver.fail("allocate_mapped", NO_MEMORY)
+    with pytest.raises(CudaError, match=NO_MEMORY):
+        memory.take(64)
+    assert driver.leftovers() == []
+    slabs = [memory.take(4096) for _ in range(3)]
+    driver.fail("free_mapped", "CUDA_ERROR_INVALID_VALUE", skip=1)
+    with pytest.raises(CudaError, match="INVALID_VALUE"):
+        memory.close()
+    assert len(driver.leftovers()) == 1
+    driver.free_mapped(slabs[1])
+
+
+def test_the_gpu_finds_each_number_where_it_was_told(mapped: MappedMemory) -> None:
+    block = Parameters(mapped, inputs=2, outputs=2, max_rows=4)
+    block.write(7, 3, [[10, 20, 30], range(100, 103)], [1000, 2000])
+    assert (word(block.rows_word), word(block.sequence_word)) == (3, 7)
+    assert [word(block.table(0) + 8 * row) for row in range(4)] == [10, 20, 30, 0]
+    assert [word(block.table(1) + 8 * row) for row in range(4)] == [100, 101, 102, 0]
+    assert [word(block.target_word(place)) for place in range(2)] == [1000, 2000]
+    block.write((1 << 64) - 1, 0, [[], []], [1, 2])
+    assert (word(block.rows_word), word(block.sequence_word)) == (0, (1 << 64) - 1)
+    block.close()
+    assert mapped.used_bytes == 0
+
+
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 9), st.data())
+def test_words_do_not_overlap_and_lie_in_the_block(
+    inputs: int, outputs: int, max_rows: int, data: st.DataObject
+) -> None:
+    driver = FakeDriver()
+    memory = MappedMemory(driver)
+    block = Parameters(memory, inputs, outputs, max_rows)
+    neighbour = Parameters(memory, 1, 1, 1)
+    neighbour.write(3, 1, [[4]], [5])
+    rows = data.draw(st.integers(0, max_rows))
+    numbers = st.integers(0, (1 << 64) - 1)
+    sources = [data.draw(st.lists(numbers, min_size=rows, max_size=rows)) for _ in range(inputs)]
+    targets = data.draw(st.lists(numbers, min_size=outputs, max_size=outputs))
+    block.write(9, rows, sources, targets)
+    read = [[word(block.table(i) + 8 * row) for row in range(rows)] for i in range(inputs)]
+    assert read == sources
+    assert [word(block.target_word(place)) for place in range(outputs)] == targets
+    assert (word(block.rows_word), word(block.sequence_word)) == (rows, 9)
+    assert [word(neighbour.table(0)), word(neighbour.target_word(0))] == [4, 5]
+    memory.close()
+    driver.close()
+
+
+def test_a_block_begins_with_zeroes_also_where_another_was(mapped: MappedMemory) -> None:
+    block = Parameters(mapped, inputs=0, outputs=1, max_rows=1)
+    block.write(9, 1, [], [8])
+    at = block.rows_word
+    block.close()
+    again = Parameters(mapped, inputs=0, outputs=1, max_rows=1)
+    assert again.rows_word == at
+    assert [word(at), word(again.sequence_word), word(again.target_word(0))] == [0, 0, 0]
+    again.close()
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(mapped: MappedMemory) -> None:
+    block = Parameters(mapped, inputs=1, outputs=1, max_rows=2)
+    block.write(1, 1, [[10]], [20])
+    for rows, sources, targets, why in (
+        (3, [[1, 2, 3]], [1], "3 rows for a program of at most 2"),
+        (-1, [[]], [1], "-1 rows"),
+        (1, [], [1], "0 inputs and 1 outputs for a program of 1 and 1"),
+        (1, [[1]], [], "1 inputs and 0 outputs"),
+        (2, [[1]], [1], r"\[1\] addresses for 2 rows"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            block.write(2, rows, sources, targets)
+        assert [word(block.rows_word), word(block.sequence_word)] == [1, 1]
+        assert [word(block.table(0)), word(block.target_word(0))] == [10, 20]
+    block.close()
+
+
+@given(st.integers(0, 1 << 48), st.integers(0, 64), st.integers(0, 4096))
+def test_rows_follow_each_other(first: int, rows: int, row_bytes: int) -> None:
+    assert list(row_addresses(first, rows, row_bytes)) == [
+        first + row * row_bytes for row in range(rows)
+    ]

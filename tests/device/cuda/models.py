@@ -1,0 +1,74 @@
+"""Torch models for tests of the CUDA device, by name, as ``open_torch`` would open them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Model
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.formats.opened import Opened
+from interlace.device.formats.trial import Spoken
+from tests.device.models import SLOW_S
+
+OPENER = "tests.device.cuda.models:open_fake"
+#: Real inputs of tests hold such a value; made-up ones (warm-up, capture) do not.
+REAL = 1e3
+WEIGHT_FLOATS = 1 << 20
+
+Values = Mapping[str, torch.Tensor]
+
+
+def open_fake(model: Model) -> Opened:
+    """Raises RepositoryError for the model named ``broken``."""
+    name = model.name
+    if name == "broken":
+        raise RepositoryError("model.bin", "nonsense", "a model")
+    if name == "late":
+        time.sleep(0.7)
+    if name == "crash-load":
+        os._exit(3)
+    weight = torch.full((WEIGHT_FLOATS if name == "heavy" else 1,), 2.0)
+    tensors = {"weight": weight}
+
+    def call(values: Values) -> Any:
+        x = values["x"]
+        _BEHAVIOURS.get(name, _nothing)(x)
+        return {"y": x * tensors["weight"][0]}
+
+    return Opened(call, tensors, Spoken("fake"))
+
+
+def _nothing(x: torch.Tensor) -> None:
+    pass
+
+
+def _real(x: torch.Tensor) -> bool:
+    return float(x.max()) >= REAL
+
+
+def _slow(x: torch.Tensor) -> None:
+    if _real(x):
+        time.sleep(SLOW_S)
+
+
+def _die(x: torch.Tensor) -> None:
+    if _real(x):
+        os.kill(os.getpid(), 9)
+
+
+def _sticky(x: torch.Tensor) -> None:
+    if _real(x):
+        raise CudaError("kernel", "CUDA_ERROR_ILLEGAL_ADDRESS", "poisoned")
+
+
+_BEHAVIOURS: dict[str, Callable[[torch.Tensor], None]] = {
+    "slow": _slow,
+    "die": _die,
+    "sticky": _sticky,
+}

@@ -1,0 +1,87 @@
+"""A stand-in for ``pynvml``: the calls that discovery makes, on GPUs that a test describes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+
+@dataclass
+class FakeGpu:
+    """One GPU, or one MIG instance of it."""
+
+    name: str = "NVIDIA H100 80GB HBM3"
+    uuid: str = "GPU-fake-0"
+    sms: int = 132
+    memory_bytes: int = 85_520_809_984
+    capability: tuple[int, int] = (9, 0)
+    mig: bool | None = False  #: ``None``: it does not know MIG
+    instances: Sequence[FakeGpu | None] = field(default_factory=tuple)
+
+
+class FakeNvml:
+    """Raises the error of its own that the real one would."""
+
+    NVML_ERROR_NOT_SUPPORTED = 3
+    NVML_ERROR_NOT_FOUND = 6
+
+    class NVMLError(Exception):
+        def __init__(self, value: int) -> None:
+            super().__init__(f"error {value}")
+            self.value = value
+
+    def __init__(self, *gpus: FakeGpu, driver: int = 13000, absent: bool = False) -> None:
+        self._gpus = gpus
+        self._driver = driver
+        self._absent = absent
+        self.open = 0
+
+    def nvmlInit(self) -> None:
+        if self._absent:
+            raise self.NVMLError(9)
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return self._driver
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self._gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> FakeGpu:
+        return self._gpus[index]
+
+    def nvmlDeviceGetName(self, gpu: FakeGpu) -> str:
+        return gpu.name
+
+    def nvmlDeviceGetUUID(self, gpu: FakeGpu) -> bytes:
+        return gpu.uuid.encode()
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: FakeGpu) -> SimpleNamespace:
+        return SimpleNamespace(total=gpu.memory_bytes)
+
+    def nvmlDeviceGetCudaComputeCapability(self, gpu: FakeGpu) -> tuple[int, int]:
+        return gpu.capability
+
+    def nvmlDeviceGetNumGpuCores(self, gpu: FakeGpu) -> int:
+        return gpu.sms * {7: 64, 8: 64}.get(gpu.capability[0], 128)
+
+    def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> tuple[int, int]:
+        if gpu.mig is None:
+            raise self.NVMLError(self.NVML_ERROR_NOT_SUPPORTED)
+        return int(gpu.mig), int(gpu.mig)
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, gpu: FakeGpu) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: FakeGpu, place: int) -> FakeGpu:
+        found = gpu.instances[place] if place < len(gpu.instances) else None
+        if found is None:
+            raise self.NVMLError(self.NVML_ERROR_NOT_FOUND)
+        return found
+
+    def nvmlDeviceGetAttributes_v2(self, gpu: FakeGpu) -> SimpleNamespace:
+        return SimpleNamespace(multiprocessorCount=gpu.sms)

@@ -1,0 +1,147 @@
+"""What NVML says becomes accelerators, or words that say what is missing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from interlace.cli.accelerators import Accelerators, choose
+from interlace.cli.failure import CommandError
+from interlace.device.cuda.discovery import NoGpus, discover, kind_of
+from interlace.device.cuda.mps import MpsControl, MpsError
+from interlace.device.settings import CpuSettings
+from tests.device.cuda.control import control_program
+from tests.device.cuda.nvml import FakeGpu, FakeNvml
+
+CPU = CpuSettings((0,), 1 << 30)
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("name", "memory_bytes", "kind"),
+    [
+        ("NVIDIA H100 80GB HBM3", 85_520_809_984, "h100-sxm5-80gb"),
+        ("NVIDIA H100 PCIe", 85_520_809_984, "h100-pcie-80gb"),
+        ("NVIDIA H200", 150_754_820_096, "h200-sxm5-141gb"),
+        ("NVIDIA A100-SXM4-80GB", 85_198_045_184, "a100-sxm4-80gb"),
+        ("Tesla V100-SXM2-16GB", 16_945_512_448, "v100-sxm2-16gb"),
+        ("NVIDIA GeForce RTX 4090", 25_757_220_864, "rtx-4090-24gb"),
+    ],
+)
+def test_kinds_have_model_form_and_memory(name: str, memory_bytes: int, kind: str) -> None:
+    assert kind_of(name, memory_bytes) == kind
+
+
+def test_a_gpu_is_found_as_nvml_has_it_and_nvml_is_closed() -> None:
+    nvml = FakeNvml(FakeGpu(), FakeGpu(uuid="GPU-1", mig=None))
+    found = discover(nvml)
+    assert [(one.uuid, one.sms, one.kind) for one in found] == [
+        ("GPU-fake-0", 132, "h100-sxm5-80gb"),
+        ("GPU-1", 132, "h100-sxm5-80gb"),
+    ]
+    assert (found[0].capability, found[0].driver, found[0].mig) == ((9, 0), 13000, False)
+    assert nvml.open == 0
+
+
+def test_no_driver_and_no_gpu_are_told_apart() -> None:
+    with pytest.raises(NoGpus, match="does not answer"):
+        discover(FakeNvml(absent=True))
+    with pytest.raises(NoGpus, match="sees no GPU"):
+        discover(FakeNvml())
+    with pytest.raises(NoGpus, match=r"capability 99\.0"):
+        discover(FakeNvml(FakeGpu(capability=(99, 0))))
+
+
+def test_auto_takes_what_the_gpu_can_do() -> None:
+    def kinds(*gpus: FakeGpu, **how: Any) -> list[str]:
+        return [gpu.kind for gpu in choose("auto", CPU, FakeNvml(*gpus, **how)).gpus]
+
+    assert kinds(FakeGpu()) == ["h100-sxm5-80gb"]
+    assert kinds(FakeGpu(capability=(8, 0), name="NVIDIA A100-SXM4-80GB")) == [
+        "a100-sxm4-80gb-streams"
+    ]
+    assert kinds(FakeGpu(), driver=12030) == ["h100-sxm5-80gb-streams"]
+    assert kinds(FakeGpu(), FakeGpu(uuid="GPU-1")) == ["h100-sxm5-80gb"] * 2
+    assert kinds(absent=True)[0].startswith("cpu-")
+
+
+def test_mig_instances_are_devices_of_their_own() -> None:
+    small = FakeGpu(uuid="MIG-a", sms=16, memory_bytes=10 * GIB)
+    other = FakeGpu(uuid="MIG-b", sms=16, memory_bytes=10 * GIB)
+    chosen = choose("auto", CPU, FakeNvml(FakeGpu(mig=True, instances=(small, None, other))))
+    assert [one.uuid for one in chosen.settings] == ["MIG-a", "MIG-b"]
+    assert [gpu.units for gpu in chosen.gpus] == [16, 16]
+    assert chosen.settings[1].environment(100) == {"CUDA_VISIBLE_DEVICES": "MIG-b"}
+    with pytest.raises(CommandError, match="no instance; make some"):
+        choose("auto", CPU, FakeNvml(FakeGpu(mig=True)))
+    with pytest.raises(CommandError, match="its instances are devices"):
+        choose("green", CPU, FakeNvml(FakeGpu(mig=True, instances=(small,))))
+
+
+@pytest.mark.parametrize(
+    ("device", "nvml", "words"),
+    [
+        ("tpu", FakeNvml(), "expected one of auto, cpu, green, mps, streams"),
+        ("green", FakeNvml(absent=True), "there is no GPU to use: NVML does not answer"),
+        ("green", FakeNvml(FakeGpu(capability=(8, 0))), "from 9.0"),
+        ("green", FakeNvml(FakeGpu(), driver=12030), "the driver speaks CUDA 12.3"),
+        ("mps", FakeNvml(FakeGpu(capability=(6, 0))), "MPS limits SMs from 7.0"),
+        ("green", FakeNvml(FakeGpu(), FakeGpu(name="NVIDIA H200")), "several kinds"),
+    ],
+)
+def test_what_cannot_be_is_said_in_words(device: str, nvml: FakeNvml, words: str) -> None:
+    with pytest.raises(CommandError, match=words):
+        choose(device, CPU, nvml)
+
+
+def test_green_shares_are_whole_atoms_and_planners_see_no_more() -> None:
+    (gpu,) = choose("green", CPU, FakeNvml(FakeGpu())).gpus
+    assert gpu.units == 132
+    assert len(gpu.shares_pct) == 17  # 16 sizes of atoms, and the whole
+    assert gpu.memory_bytes < 85_520_809_984
+
+
+def test_mps_clients_are_held_to_their_share() -> None:
+    (one,) = choose("mps", CPU, FakeNvml(FakeGpu())).settings
+    assert one.private
+    assert one.gpu.kind == "h100-sxm5-80gb-mps"
+
+
+def test_a_daemon_of_our_own_is_started_and_stopped(tmp_path: Path) -> None:
+    program, log = control_program(tmp_path)
+    control = MpsControl("GPU-0", program)
+    control.start()
+    control.start()
+    folder = Path(control.environment()["CUDA_MPS_PIPE_DIRECTORY"])
+    assert folder.is_dir()
+    control.stop()
+    control.stop()
+    assert log.read_text() == "-d GPU-0\nquit -t 5 GPU-0\n"
+    assert not folder.parent.exists()
+
+
+def test_a_daemon_that_is_missing_or_fails_is_told(tmp_path: Path) -> None:
+    with pytest.raises(MpsError, match="not-there is not installed"):
+        MpsControl("GPU-0", "not-there").start()
+    program, _ = control_program(tmp_path, code=1)
+    with pytest.raises(MpsError, match="failed with code 1"):
+        MpsControl("GPU-0", program).start()
+
+
+def test_nothing_of_torch_or_cuda_is_imported_to_choose() -> None:
+    code = (
+        "import sys, interlace.cli.accelerators, interlace.device.cuda.device; "
+        "heavy = {'torch', 'cuda', 'pynvml', 'numba'} & set(sys.modules); "
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", code]) == 0
+
+
+def test_cores_are_made_of_what_was_asked_for() -> None:
+    chosen = choose("cpu", CPU)
+    assert chosen == Accelerators(CPU)
+    assert chosen.gpus[0].units == 1

@@ -1,0 +1,208 @@
+"""What goes wrong on a GPU: who is told, who is blamed, who goes on, and how it comes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from interlace.core.messages import Finished, Run
+from interlace.core.model import Terms
+from tests.device.cuda.models import REAL
+from tests.device.cuda.rig import cuda_rig
+from tests.device.models import model
+from tests.device.rig import Rig
+
+MakeRig = Callable[..., Rig]
+DOUBLE, SLOW, STICKY = model("double"), model("slow"), model("sticky")
+ROW = [1.0, 2.0, 3.0, REAL]
+
+
+@pytest.fixture
+def make_rig() -> Iterator[MakeRig]:
+    with ExitStack() as stack:
+
+        def make(mechanism: str = "green", **changes: object) -> Rig:
+            made = cuda_rig(mechanism, **changes)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def run_of(rig: Rig, known: object, name: str, attempt: int = 1) -> Run:
+    run = rig.batch(rig.floats(known, ROW), name=name)  # type: ignore[arg-type]
+    return run._replace(batch=run.batch._replace(attempt=attempt))
+
+
+def ends_of(rig: Rig, *works: object) -> list[Finished]:
+    return [one for work in works for one in rig.finished if one.work is work]
+
+
+def serving(rig: Rig, *placed: tuple[str, object]) -> None:
+    """Partitions with a model each."""
+    for name, known in placed:
+        if name not in rig.device.workers():
+            assert rig.carve(name).failure is None
+        assert rig.load(known, name).failure is None  # type: ignore[arg-type]
+
+
+def innocence(finished: list[Finished]) -> list[bool]:
+    failures = [one.failure for one in finished]
+    assert all(failure is not None and failure.fatal for failure in failures)
+    return [failure.innocent for failure in failures if failure is not None]
+
+
+def test_a_failed_gpu_ends_everything_in_it_and_comes_back(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    serving(rig, ("p", STICKY), ("q", DOUBLE))
+    pid = rig.device.workers()["p"]
+    held = rig.run(rig.floats(DOUBLE, ROW), name="q")
+    poison = run_of(rig, STICKY, "p")
+    rig.do(poison)
+    rig.wait(lambda: len(rig.lost) == 2)
+    assert sorted(one.partition for one in rig.lost) == ["p", "q"]
+    assert all("CUDA_ERROR_ILLEGAL_ADDRESS" in one.detail for one in rig.lost)
+    assert innocence(ends_of(rig, poison)) == [False]
+    assert rig.values(held) == [[[2 * x for x in ROW]]]  # replies outlive the process
+    rig.free(held)
+    serving(rig, ("q", DOUBLE))
+    assert rig.device.workers()["q"] != pid
+    assert rig.values(rig.run(rig.floats(DOUBLE, ROW), name="q")) == [[[2 * x for x in ROW]]]
+
+
+def test_of_several_batches_in_flight_nobody_is_blamed_until_one_fails_alone(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig()
+    serving(rig, ("p", STICKY), ("q", SLOW), ("r", DOUBLE))
+    slow, poison = run_of(rig, SLOW, "q"), run_of(rig, STICKY, "p")
+    rig.do(slow)
+    rig.do(poison)
+    rig.wait(lambda: len(rig.lost) == 3)
+    assert innocence(ends_of(rig, slow, poison)) == [True, True]
+
+    rig.lost.clear()
+    serving(rig, ("p", STICKY), ("q", SLOW))
+    slow, poison = run_of(rig, SLOW, "q", attempt=2), run_of(rig, STICKY, "p", attempt=2)
+    behind = run_of(rig, SLOW, "q")
+    for work in (slow, poison, behind):
+        rig.do(work)
+    rig.wait(lambda: len(rig.lost) == 2)
+    assert [one.failure for one in ends_of(rig, slow)] == [None]  # it had the GPU to itself
+    assert innocence(ends_of(rig, poison, behind)) == [False, True]
+
+
+def test_batches_that_run_alone_hold_up_nobody_for_long(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    serving(rig, ("p", SLOW), ("q", DOUBLE), ("r", DOUBLE))
+    works = [run_of(rig, SLOW, "p")]
+    works += [run_of(rig, DOUBLE, name, attempt) for attempt in (1, 2, 1) for name in ("q", "r")]
+    works.append(run_of(rig, SLOW, "p", attempt=2))
+    for work in works:
+        rig.do(work)
+    rig.wait(lambda: len(ends_of(rig, *works)) == len(works))
+    assert [one.failure for one in ends_of(rig, *works)] == [None] * len(works)
+    order = [one.work for one in rig.finished if one.work in works]
+    assert order.index(works[3]) > order.index(works[0])  # the first of those alone came after
+
+
+@pytest.mark.parametrize("mechanism", ["green", "mps"])
+def test_a_killed_process_is_replaced_by_the_next_carve(make_rig: MakeRig, mechanism: str) -> None:
+    rig = make_rig(mechanism)
+    serving(rig, ("p", SLOW), ("q", DOUBLE))
+    busy = run_of(rig, SLOW, "p")
+    rig.do(busy)
+    rig.pause()
+    os.kill(rig.device.workers()["p"], signal.SIGKILL)
+    rig.wait(lambda: bool(rig.lost))
+    assert "SIGKILL" in rig.lost[0].detail
+    assert innocence(ends_of(rig, busy)) == [False]
+    serving(rig, ("p", SLOW))
+    assert rig.end_of(run_of(rig, SLOW, "p")).failure is None
+
+
+def test_a_fault_under_mps_takes_all_clients_along(make_rig: MakeRig) -> None:
+    rig = make_rig("mps")
+    serving(rig, ("p", STICKY), ("q", SLOW))
+    poison, beside = run_of(rig, STICKY, "p"), run_of(rig, SLOW, "q")
+    rig.do(beside)
+    rig.do(poison)
+    rig.wait(lambda: len(rig.lost) == 2)
+    assert innocence(ends_of(rig, poison)) == [False]
+    assert [one.failure is None or one.failure.innocent for one in ends_of(rig, beside)] == [True]
+    serving(rig, ("p", STICKY), ("q", SLOW))
+
+
+def test_a_model_that_does_not_load_disturbs_nobody(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    serving(rig, ("p", DOUBLE))
+    failure = rig.load(model("broken")).failure
+    assert failure is not None and not failure.fatal
+    assert "model.bin: found nonsense" in failure.detail
+    assert rig.run(rig.floats(DOUBLE, ROW)).failure is None
+    assert rig.load(model("broken")).failure is not None  # nothing of it stayed behind
+
+
+def test_loading_goes_on_beside_serving_in_the_same_partition(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    serving(rig, ("p", DOUBLE))
+    late = model("late")
+    rig.device.register(late)
+    before = len(rig.finished)
+    rig.do(_load(rig, late.key))
+    served = 0
+    while not any(getattr(one.work, "model", "") == late.key for one in rig.finished[before:]):
+        assert rig.run(rig.floats(DOUBLE, ROW)).failure is None
+        served += 1
+    assert served > 3
+    assert rig.run(rig.floats(late, ROW)).failure is None
+
+
+def _load(rig: Rig, key: str) -> object:
+    from interlace.core.messages import Load
+
+    return Load(rig.gpu, "p", key)
+
+
+def test_memory_that_is_not_there_is_told_with_what_was_needed(make_rig: MakeRig) -> None:
+    rig = make_rig(backend="tests.device.cuda.backends:small")
+    serving(rig, ("p", DOUBLE))
+    for _ in range(2):  # nothing of the first try stays behind
+        failure = rig.load(model("heavy")).failure
+        assert failure is not None and not failure.fatal
+        assert "on the GPU" in failure.detail and "of 16.0 MiB" in failure.detail
+    assert rig.run(rig.floats(DOUBLE, ROW)).failure is None
+
+
+def test_a_models_own_limit_is_kept(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    serving(rig, ("p", DOUBLE))
+    tight = model("heavy", terms=Terms(100.0, memory_limit_bytes=1 << 20))
+    failure = rig.load(tight).failure
+    assert failure is not None and not failure.fatal
+    assert "its memory limit is 1.0 MiB" in failure.detail
+
+
+def test_no_gpu_fails_the_carve_and_is_no_loss(make_rig: MakeRig) -> None:
+    rig = make_rig(backend="tests.device.cuda.backends:absent")
+    for _ in range(2):
+        failure = rig.carve().failure
+        assert failure is not None and not failure.fatal
+        assert "CUDA_ERROR_NO_DEVICE" in failure.detail
+    rig.pause()
+    assert rig.lost == []
+
+
+@pytest.mark.parametrize("mechanism", ["green", "mps"])
+def test_what_takes_too_long_costs_the_process(make_rig: MakeRig, mechanism: str) -> None:
+    from interlace.device.settings import Limits
+
+    rig = make_rig(mechanism, limits=Limits(carve_s=60.0, load_s=60.0, run_s=0.1))
+    serving(rig, ("p", SLOW))
+    finished = rig.end_of(run_of(rig, SLOW, "p"))
+    assert innocence([finished]) == [False]
+    assert "took longer than 0.1 s" in rig.lost[0].detail

@@ -1,0 +1,148 @@
+"""Two GPUs: one fails under traffic, the other serves meanwhile, and it comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from interlace.core.hardware import Fleet
+from interlace.core.messages import Deployed, Deployment, Joined, Left, Planned, Solve
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.request import Outcome, Reply, Request
+from interlace.device.cuda.device import CudaDevice
+from interlace.engine.engine import Engine
+from interlace.engine.reorganise import reached
+from interlace.policy.admission import everyone
+from interlace.policy.catalog import system
+from interlace.runtime.clock import WallClock
+from interlace.runtime.runtime import Runtime
+from interlace.runtime.solver import OnPlanned
+from tests.builders import line_profile
+from tests.device.cuda.models import REAL
+from tests.device.cuda.rig import cuda_rig, device_on
+from tests.device.models import model
+from tests.device.rig import Rig
+
+DOUBLE = model("double")
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    made = cuda_rig("green")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def second(rig: Rig) -> Iterator[CudaDevice]:
+    made = device_on(rig, "green", "gpu1")
+    yield made
+    made.close()
+
+
+def _everywhere(question: Solve) -> Plan:
+    slots = (Slot(DOUBLE.key, 4, 10.0),)
+    gpus = [gpu.id for gpu in question.fleet.gpus]
+    return Plan(tuple(Partition(f"{gpu}:0", gpu, 54, slots) for gpu in gpus))
+
+
+def test_the_other_gpu_serves_while_one_is_away(rig: Rig, second: CudaDevice) -> None:
+    devices = {"gpu0": rig.device, "gpu1": second}
+    fleets: list[int] = []
+
+    def solve(question: Solve, done: OnPlanned) -> None:
+        fleets.append(len(question.fleet.gpus))
+        runtime.clock.call_soon(lambda: done(Planned(question.ticket, _everywhere(question))))
+
+    changes: list[object] = []
+    row = replace(system("interlace"), admission=everyone)
+    engine = Engine(Fleet(tuple(device.gpu for device in devices.values())), row)
+    watch = lambda now_ms, event, commands: changes.append(event)  # noqa: E731
+    runtime = Runtime(engine, WallClock(rig.loop), devices, solve, [watch])
+    for name, device in devices.items():
+        device.register(DOUBLE)
+        device.on_away(lambda n=name: runtime.away(n), lambda n=name: runtime.back(n))
+    profile = line_profile(DOUBLE.key, 1.0, 0.1)
+    demand = Demand(DOUBLE.key, 0.0, 20_000.0, max_batch=4)
+    runtime.deliver(Deployed((Deployment(demand, profile),)))
+    rig.wait(lambda: reached(engine.state.lives, engine.state.target))
+
+    replies: list[Reply] = []
+    sent = rig.loop.run_until_complete(_traffic(rig, runtime, replies, engine, second))
+    assert Counter(reply.request.id for reply in replies) == Counter(one.id for one in sent)
+    assert {reply.outcome for reply in replies} == {Outcome.OK}
+    assert [type(one) for one in changes if isinstance(one, Left | Joined)] == [Left, Joined]
+    assert fleets == [2, 1, 2]
+    assert {live.gpu for live in engine.state.lives.values()} == {"gpu0", "gpu1"}
+
+
+async def _traffic(
+    rig: Rig, runtime: Runtime, replies: list[Reply], engine: Engine, victim: CudaDevice
+) -> list[Request]:
+    """Requests at a steady pace until the victim was killed, and serves again."""
+    inputs = rig.floats(DOUBLE, [1.0, 2.0, 3.0, REAL]).inputs
+    sent: list[Request] = []
+
+    def answered(reply: Reply) -> None:
+        replies.append(reply)
+        runtime.delivered(reply)
+
+    async def send(count: int) -> None:
+        for _ in range(count):
+            now_ms = runtime.clock.now_ms()
+            sent.append(
+                Request(runtime.next_id(), DOUBLE.key, now_ms, now_ms + 20_000.0, inputs=inputs)
+            )
+            runtime.submit(sent[-1], answered)
+            await asyncio.sleep(0.003)
+
+    await send(50)
+    (pid,) = set(victim.workers().values())
+    os.kill(pid, signal.SIGKILL)
+    for count in (1, 2):  # away, and back
+        for _ in range(1000):
+            if len(engine.state.fleet.gpus) == count:
+                break
+            await send(5)
+    await send(50)
+    while runtime.unanswered or not reached(engine.state.lives, engine.state.target):
+        await asyncio.sleep(0.01)
+    return sent
+
+
+def test_a_gpu_that_does_not_come_back_is_tried_less_and_less_often() -> None:
+    from interlace.core.messages import Failure
+    from interlace.device.cuda.absence import Absence, Started
+
+    told: list[str] = []
+    tries: list[float] = []
+
+    async def play() -> None:
+        loop = asyncio.get_running_loop()
+
+        def start(started: Started) -> None:
+            tries.append(loop.time())
+            started(Failure("no device") if len(tries) < 3 else None)
+
+        absence = Absence(
+            loop, start, lambda: told.append("away"), lambda: told.append("back"), say
+        )
+        absence._pause_s = 0.02
+        absence.begin()
+        absence._pause_s = 0.02
+        absence.begin()  # it is away already
+        await asyncio.sleep(0.2)
+        absence.close()
+
+    def say(text: str) -> None:
+        told.append(text.partition(";")[2].strip())
+
+    asyncio.run(play())
+    assert told == ["away", "tried again in 0.02 s", "tried again in 0.04 s", "back"]
+    assert tries[2] - tries[1] > tries[1] - tries[0]

@@ -1,0 +1,184 @@
+"""What partitions of one process share and what they do not: memory, weights, order, inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from interlace.core.messages import Carve, Finished, Release, Run, Stage
+from interlace.core.request import Batch
+from tests.device.cuda.models import REAL
+from tests.device.cuda.rig import cuda_rig
+from tests.device.models import model
+from tests.device.rig import WAIT_S, Rig
+
+MakeRig = Callable[..., Rig]
+DOUBLE, SLOW = model("double"), model("slow")
+ROW = [1.0, 2.0, 3.0, REAL]
+TWICE = [2.0, 4.0, 6.0, 2 * REAL]
+#: Outputs of 32 rows of 4 floats take a block of 512 bytes; a page holds eight.
+FULL_ROWS, PAGE = 32, 4096
+
+
+@pytest.fixture
+def make_rig() -> Iterator[MakeRig]:
+    with ExitStack() as stack:
+
+        def make(mechanism: str = "green", **changes: object) -> Rig:
+            made = cuda_rig(mechanism, **changes)
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def ended(rig: Rig, work: object) -> bool:
+    return any(one.work is work for one in rig.finished)
+
+
+def full_batch(rig: Rig, name: str = "p") -> Run:
+    return rig.batch(rig.floats(DOUBLE, *[ROW] * FULL_ROWS), name=name)
+
+
+def filled(rig: Rig) -> list[Finished]:
+    """Batches whose outputs fill the arena of one page."""
+    held = [rig.end_of(full_batch(rig)) for _ in range(PAGE // 512)]
+    assert all(one.failure is None for one in held)
+    return held
+
+
+def two(rig: Rig) -> None:
+    for name in ("p", "q"):
+        assert rig.carve(name).failure is None
+        assert rig.load(DOUBLE, name).failure is None
+
+
+def test_rows_of_each_request_come_back_to_it_from_any_partition(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    two(rig)
+    for name in ("p", "q"):
+        requests = [rig.floats(DOUBLE, *[[n, 1, 2, 3]] * (1 + n % 3)) for n in range(7)]
+        finished = rig.run(*requests, name=name)
+        assert rig.values(finished) == [[[2.0 * n, 2, 4, 6]] * (1 + n % 3) for n in range(7)]
+        rig.free(finished)
+
+
+def test_other_shapes_than_the_sample_run_too(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    two(rig)
+    finished = rig.run(rig.floats(DOUBLE, [1, 2], [3, 4]), rig.floats(DOUBLE, [5, 6]))
+    assert rig.values(finished) == [[[2, 4], [6, 8]], [[10, 12]]]
+
+
+def test_a_batch_waits_for_output_memory_and_then_goes_on(make_rig: MakeRig) -> None:
+    rig = make_rig(arena_bytes=PAGE, patience_s=WAIT_S)
+    two(rig)
+    held = filled(rig)
+    waiting, behind = full_batch(rig), full_batch(rig, "q")
+    rig.do(waiting)
+    rig.do(behind)
+    rig.pause()
+    assert not ended(rig, waiting) and not ended(rig, behind)
+    rig.free(held[0])
+    rig.wait(lambda: ended(rig, waiting) != ended(rig, behind))
+    rig.free(held[1])
+    rig.wait(lambda: ended(rig, waiting) and ended(rig, behind))
+    assert [one.failure for one in rig.finished[-2:]] == [None, None]
+
+
+def test_a_batch_that_finds_no_memory_in_time_fails_alone(make_rig: MakeRig) -> None:
+    rig = make_rig(arena_bytes=PAGE, patience_s=0.1)
+    two(rig)
+    held = filled(rig)
+    failure = rig.end_of(full_batch(rig)).failure
+    assert failure is not None and not failure.fatal
+    assert "4096 of 4096 bytes hold replies that are not delivered" in failure.detail
+    rig.free(held[0])
+    assert rig.end_of(full_batch(rig)).failure is None
+
+
+def test_a_batch_that_can_never_fit_fails_at_once(make_rig: MakeRig) -> None:
+    rig = make_rig(arena_bytes=PAGE, patience_s=WAIT_S)
+    two(rig)
+    wide = [0.0] * 2048
+    failure = rig.run(rig.floats(DOUBLE, wide)).failure
+    assert failure is not None and "does not fit the worker's arena" in failure.detail
+
+
+def test_release_comes_after_the_batches_before_it(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.carve()
+    rig.load(SLOW)
+    works = [rig.batch(rig.floats(SLOW, ROW)) for _ in range(2)]
+    release = Release(rig.gpu, "p")
+    for work in (*works, release):
+        rig.do(work)
+    late = rig.run(rig.floats(SLOW, ROW))
+    assert late.failure is not None and "is being released" in late.failure.detail
+    rig.wait(lambda: ended(rig, release))
+    last = [one for one in rig.finished if one.work in (*works, release)]
+    assert [one.work for one in last] == [*works, release]
+    assert [one.failure for one in last] == [None] * 3
+    assert rig.lost == []
+
+
+def test_weights_stay_while_one_partition_has_the_model_and_a_next_one_has_it_at_once(
+    make_rig: MakeRig,
+) -> None:
+    told: list[str] = []
+    rig = make_rig(say=told.append)
+    two(rig)
+    assert rig.unload(DOUBLE, "p").failure is None
+    assert rig.values(rig.run(rig.floats(DOUBLE, ROW), name="q")) == [[TWICE]]
+    failure = rig.run(rig.floats(DOUBLE, ROW)).failure
+    assert failure is not None and "is not loaded here" in failure.detail
+    assert rig.load(DOUBLE, "p").failure is None
+    assert rig.release("q").failure is None
+    assert rig.unload(DOUBLE, "p").failure is None
+    rig.wait(lambda: sum("unloaded" in line for line in told) == 1)
+    assert sum(" loaded" in line for line in told) == 1
+    (unloaded,) = [line for line in told if "unloaded" in line]
+    assert "81920.0 MiB free after" in unloaded  # all that there is
+
+
+def test_the_same_model_gives_the_same_bytes_in_partitions_of_any_size(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    outputs = set()
+    for place, share in enumerate(rig.device.gpu.shares_pct[::5]):
+        name = f"p{place}"
+        assert rig.end_of(Carve(rig.gpu, name, share)).failure is None
+        assert rig.load(DOUBLE, name).failure is None
+        finished = rig.run(rig.floats(DOUBLE, [0.1, 0.2, 0.3, 0.4]), name=name)
+        outputs.add(rig.read(finished.outputs[0][0]).tobytes())
+        rig.free(finished)
+    assert len(outputs) == 1
+
+
+def test_staged_rows_are_read_where_they_lie(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    two(rig)
+    requests = [rig.floats(DOUBLE, [n, 1, 2, 3]) for n in range(4)]
+    for slot, request in enumerate(requests):
+        assert rig.end_of(Stage(rig.gpu, request, slot + 2, 8)).failure is None
+    for request in requests:  # what is read is the copy
+        rig.arena.view(request.inputs[0].span.offset, 16)[:] = bytes(16)
+    batch = Batch(900, DOUBLE.key, tuple(requests), 4, slot=2)
+    finished = rig.end_of(Run(rig.gpu, "q", batch))
+    assert rig.values(finished) == [[[2.0 * n, 2, 4, 6]] for n in range(4)]
+    elsewhere = Batch(901, DOUBLE.key, tuple(requests), 4, slot=6)
+    failure = rig.end_of(Run(rig.gpu, "q", elsewhere)).failure
+    assert failure is not None and not failure.fatal
+
+
+@pytest.mark.parametrize("mechanism", ["green", "streams", "mps", "mig"])
+def test_a_process_gives_everything_back(make_rig: MakeRig, mechanism: str) -> None:
+    rig = make_rig(mechanism)
+    assert rig.carve(share_pct=rig.device.gpu.shares_pct[-1]).failure is None
+    for known in (DOUBLE, SLOW):
+        assert rig.load(known).failure is None
+    rig.free(rig.run(rig.floats(DOUBLE, ROW)))
+    rig.device.close()
+    # The fake driver ends its process with an error if anything is left over or was misused.
+    assert {process.wait() for process in rig.device.processes.launcher.begun} == {0}

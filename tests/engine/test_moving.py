@@ -1,0 +1,29 @@
+"""What is asked of a device on the way to a plan."""
+
+from __future__ import annotations
+
+from interlace.core.hardware import Trait
+from interlace.core.messages import Load
+from interlace.perf.buckets import padding_waste
+from tests.builders import OVERLAP, World, line_profile, machine
+
+
+def _loads(traits: frozenset[Trait]) -> list[Load]:
+    world = World({"a": line_profile("a")}, machine(traits=traits))
+    world.deploy({"a": 50.0})
+    world.run(1_000)
+    return [one for _, _, commands in world.log for one in commands if isinstance(one, Load)]
+
+
+def test_where_models_run_at_prepared_sizes_loads_say_which() -> None:
+    loads = _loads(OVERLAP | {Trait.GRAPHS})
+    assert loads
+    for load in loads:
+        assert load.batches == tuple(sorted(load.batches))
+        assert load.batches[-1] == 32  # what the demand allows
+        line = {rows: 2.0 + rows for rows in range(1, 33)}
+        assert padding_waste(load.batches, line) < 1 / 3
+
+
+def test_elsewhere_any_size_runs_and_none_is_named() -> None:
+    assert {load.batches for load in _loads(OVERLAP)} == {()}

@@ -1,0 +1,1 @@
+"""Tests of what is measured on a GPU, on a fake one."""
