@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,9 +12,10 @@ from bench.fidelity.stand import Ground, MakeDevice
 from bench.gpu.bench import Bench
 from interlace.device.cuda import green, mps, streams
 from interlace.device.cuda.device import CudaDevice
-from interlace.device.cuda.discovery import Found, discover
+from interlace.device.cuda.discovery import Found, NoGpus, discover
 from interlace.device.cuda.mps import MpsControl
 from interlace.device.cuda.settings import CudaSettings
+from interlace.device.cuda.visible import visible
 
 KINDS: Final = ("green", "mps", "streams")
 #: The backend of a dry run: streams run beside each other, as they do on a GPU.
@@ -22,12 +24,17 @@ _FAKE: Final = Found(0, "GPU-fake-0", "fake-h100", 132, 80 << 30, (9, 0), 13000)
 
 
 def board(bench: Bench) -> Found:
-    """The GPU that is measured: the first one.
+    """The GPU that is measured: the first that is visible.
 
     Raises:
         NoGpus: there is none.
     """
-    return _FAKE if bench.dry else discover()[0]
+    if bench.dry:
+        return _FAKE
+    shown = visible(discover(), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if not shown:
+        raise NoGpus("CUDA_VISIBLE_DEVICES hides every GPU of this machine")
+    return shown[0]
 
 
 def lacking(bench: Bench, kind: str) -> str:

@@ -19,6 +19,7 @@ from interlace.device.cuda import green, mig, mps, streams
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import Found, NoGpus, discover
 from interlace.device.cuda.settings import CudaSettings
+from interlace.device.cuda.visible import visible
 from interlace.device.describe import Describer, Description
 from interlace.device.settings import CpuSettings
 from interlace.device.spawner import Spawner
@@ -105,11 +106,13 @@ class Accelerators:
         return Devices([CudaDevice(loop, arenas, one) for one in made], describer.describe, close)
 
 
-def choose(device: str, cpu: CpuSettings, nvml: Any = None) -> Accelerators:
+def choose(
+    device: str, cpu: CpuSettings, gpus: str | None = None, nvml: Any = None
+) -> Accelerators:
     """The accelerators that ``--device`` names; ``cpu`` are this machine's cores.
 
-    ``auto`` takes what a GPU can do best, and the cores where there is none. ``nvml`` as in
-    ``discover``.
+    ``auto`` takes what a GPU can do best, and the cores where there is none. ``gpus`` as in
+    ``visible``, ``nvml`` as in ``discover``.
 
     Raises:
         CommandError: there is no such device, and why.
@@ -119,7 +122,11 @@ def choose(device: str, cpu: CpuSettings, nvml: Any = None) -> Accelerators:
     if device == "cpu":
         return Accelerators(cpu)
     try:
-        found = discover(nvml)
+        there = discover(nvml)
+        found = visible(there, gpus)
+        if not found:
+            names = ", ".join(f"{one.number} ({one.uuid})" for one in there)
+            raise NoGpus(f"--gpus (or CUDA_VISIBLE_DEVICES) '{gpus}' names none of {names}")
     except NoGpus as error:
         if device == "auto":
             return Accelerators(cpu)
@@ -147,7 +154,7 @@ def _on_gpus(device: str, cpu: CpuSettings, found: Sequence[Found]) -> Accelerat
     if len(kinds) > 1:
         raise CommandError(
             f"--device {device}: accelerators of several kinds ({', '.join(kinds)}); one server "
-            f"uses one kind: make the others invisible to it"
+            f"uses one kind: name those of one kind with --gpus"
         )
     return Accelerators(cpu, tuple(settings), partial(_start, controls))
 

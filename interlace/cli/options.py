@@ -25,6 +25,15 @@ Device = Annotated[
         metavar="auto|cpu|green|mps|streams",
     ),
 ]
+Gpus = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        envvar="CUDA_VISIBLE_DEVICES",
+        help="Which GPUs: numbers, GPU-... or MIG-... ids.",
+        metavar="0,1",
+    ),
+]
 Profiles = Annotated[
     Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
 ]

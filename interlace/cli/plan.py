@@ -17,6 +17,7 @@ from interlace.cli.machine import cores_of, default_profiles
 from interlace.cli.options import (
     Cores,
     Device,
+    Gpus,
     Json,
     Profiles,
     SystemName,
@@ -88,6 +89,7 @@ def plan(
     compare: _Compare = False,
     save: _Save = None,
     device: Device = "auto",
+    gpus: Gpus = None,
     cores: Cores = None,
     profiles: Profiles = None,
     as_json: Json = False,
@@ -122,7 +124,7 @@ def plan(
     if target.is_file():
         raise InputError(f"{target}: expected a scenario (.toml) or a folder of models")
     _only_for_scenarios(gpu, prices, wishes)
-    here = choose(device, cores_of(cores)).gpus[0]
+    here = choose(device, cores_of(cores), gpus).gpus[0]
     _plan_machine(target, row, here, profiles, rates, slos, wishes)
 
 

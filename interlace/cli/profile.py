@@ -17,7 +17,7 @@ from interlace.cli.further import check
 from interlace.cli.furthertable import further_tables
 from interlace.cli.machine import cores_of, default_profiles
 from interlace.cli.measuring import Task, measure
-from interlace.cli.options import Cores, Device, Json, Profiles, Root
+from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, Root
 from interlace.cli.profiletable import cost_table, latency_table
 from interlace.cli.screen import console
 from interlace.core.model import Model
@@ -38,6 +38,7 @@ def profile(
         list[str] | None, typer.Option(help="Only this model; may be given again.")
     ] = None,
     device: Device = "auto",
+    gpus: Gpus = None,
     cores: Cores = None,
     profiles: Profiles = None,
     force: Annotated[bool, typer.Option("--force", help="Measure what is known, too.")] = False,
@@ -66,7 +67,7 @@ def profile(
     folder = profiles or default_profiles()
     complaints: list[str] = []
     with TemporaryDirectory(prefix="interlace-weights-") as weights:
-        where = choose(device, cores_of(cores, Path(weights)))
+        where = choose(device, cores_of(cores, Path(weights)), gpus)
         wanted = Wanted(layers, pressure, power, corun)
         check(wanted, where)
         task = Task(models_dir, tuple(model or ()), where, folder, force, wanted)

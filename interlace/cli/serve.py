@@ -18,6 +18,7 @@ from interlace.cli.machine import cores_of, default_profiles
 from interlace.cli.options import (
     Cores,
     Device,
+    Gpus,
     Profiles,
     Root,
     SystemName,
@@ -56,6 +57,7 @@ def serve(
     grpc_port: _Grpc = 8001,
     metrics_port: _Metrics = 8002,
     device: Device = "auto",
+    gpus: Gpus = None,
     cores: Cores = None,
     system: SystemName = "interlace",
     plan_file: _Plan = None,
@@ -77,12 +79,11 @@ def serve(
       interlace serve models/
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
       interlace serve models/ --device mps --system gpulet
-      interlace serve models/ --plan plan.json
-      interlace serve models/ --log events.log        # for interlace replay
+      interlace serve models/ --plan plan.json --log events.log  # for interlace replay
     """
     positive({"--log-limit-mb": log_limit_mb})
     folder = profiles or default_profiles()
-    where = choose(device, cores_of(cores, folder.parent / "weights"))
+    where = choose(device, cores_of(cores, folder.parent / "weights"), gpus)
     choices = Choices(
         root=models_dir,
         accelerators=where,

@@ -12,8 +12,8 @@ from tests.device.cuda.nvml import FakeGpu, FakeNvml
 SMS = 16  #: two shares, so that profiles take no time
 
 
-def _choose(device: str, cpu: CpuSettings) -> Accelerators:
-    chosen = accelerators.choose(device, cpu, FakeNvml(FakeGpu(sms=SMS)))
+def _choose(device: str, cpu: CpuSettings, gpus: str | None) -> Accelerators:
+    chosen = accelerators.choose(device, cpu, gpus, FakeNvml(FakeGpu(sms=SMS)))
     made = [
         replace(
             one,

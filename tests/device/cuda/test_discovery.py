@@ -13,6 +13,7 @@ from interlace.cli.accelerators import Accelerators, choose
 from interlace.cli.failure import CommandError
 from interlace.device.cuda.discovery import NoGpus, discover, kind_of
 from interlace.device.cuda.mps import MpsControl, MpsError
+from interlace.device.cuda.visible import visible
 from interlace.device.settings import CpuSettings
 from tests.device.cuda.control import control_program
 from tests.device.cuda.nvml import FakeGpu, FakeNvml
@@ -56,9 +57,34 @@ def test_no_driver_and_no_gpu_are_told_apart() -> None:
         discover(FakeNvml(FakeGpu(capability=(99, 0))))
 
 
+def test_an_operator_says_which_gpus_are_seen() -> None:
+    small, other = FakeGpu(uuid="MIG-a", sms=16), FakeGpu(uuid="MIG-b", sms=16)
+    parted = FakeGpu(uuid="GPU-c2", mig=True, instances=(small, other))
+    found = discover(FakeNvml(FakeGpu(uuid="GPU-a0"), FakeGpu(uuid="GPU-b1"), parted))
+
+    def seen(setting: str | None) -> list[str]:
+        return [one.uuid for one in visible(found, setting)]
+
+    assert seen(None) == ["GPU-a0", "GPU-b1", "GPU-c2"]
+    assert seen("1,0") == ["GPU-b1", "GPU-a0"]
+    assert seen("GPU-b") == ["GPU-b1"]
+    assert seen("1,7,0") == ["GPU-b1"]  # what follows a name of nothing does not count
+    assert seen("") == seen("-1") == []
+    (one,) = visible(found, "MIG-b")
+    assert [each.uuid for each in one.instances] == ["MIG-b"]
+    (one,) = visible(found, "MIG-b,MIG-a")
+    assert [each.uuid for each in one.instances] == ["MIG-b", "MIG-a"]
+
+    two = FakeNvml(FakeGpu(), FakeGpu(uuid="GPU-1"))
+    assert [one.uuid for one in choose("green", CPU, "GPU-1", two).settings] == ["GPU-1"]
+    assert choose("auto", CPU, "", two).settings == ()
+    with pytest.raises(CommandError, match=r"'9' names none of 0 \(GPU-fake-0\), 1 \(GPU-1\)"):
+        choose("green", CPU, "9", two)
+
+
 def test_auto_takes_what_the_gpu_can_do() -> None:
     def kinds(*gpus: FakeGpu, **how: Any) -> list[str]:
-        return [gpu.kind for gpu in choose("auto", CPU, FakeNvml(*gpus, **how)).gpus]
+        return [gpu.kind for gpu in choose("auto", CPU, nvml=FakeNvml(*gpus, **how)).gpus]
 
     assert kinds(FakeGpu()) == ["h100-sxm5-80gb"]
     assert kinds(FakeGpu(capability=(8, 0), name="NVIDIA A100-SXM4-80GB")) == [
@@ -72,14 +98,14 @@ def test_auto_takes_what_the_gpu_can_do() -> None:
 def test_mig_instances_are_devices_of_their_own() -> None:
     small = FakeGpu(uuid="MIG-a", sms=16, memory_bytes=10 * GIB)
     other = FakeGpu(uuid="MIG-b", sms=16, memory_bytes=10 * GIB)
-    chosen = choose("auto", CPU, FakeNvml(FakeGpu(mig=True, instances=(small, None, other))))
+    chosen = choose("auto", CPU, nvml=FakeNvml(FakeGpu(mig=True, instances=(small, None, other))))
     assert [one.uuid for one in chosen.settings] == ["MIG-a", "MIG-b"]
     assert [gpu.units for gpu in chosen.gpus] == [16, 16]
     assert chosen.settings[1].environment(100) == {"CUDA_VISIBLE_DEVICES": "MIG-b"}
     with pytest.raises(CommandError, match="no instance; make some"):
-        choose("auto", CPU, FakeNvml(FakeGpu(mig=True)))
+        choose("auto", CPU, nvml=FakeNvml(FakeGpu(mig=True)))
     with pytest.raises(CommandError, match="its instances are devices"):
-        choose("green", CPU, FakeNvml(FakeGpu(mig=True, instances=(small,))))
+        choose("green", CPU, nvml=FakeNvml(FakeGpu(mig=True, instances=(small,))))
 
 
 @pytest.mark.parametrize(
@@ -95,18 +121,18 @@ def test_mig_instances_are_devices_of_their_own() -> None:
 )
 def test_what_cannot_be_is_said_in_words(device: str, nvml: FakeNvml, words: str) -> None:
     with pytest.raises(CommandError, match=words):
-        choose(device, CPU, nvml)
+        choose(device, CPU, nvml=nvml)
 
 
 def test_green_shares_are_whole_atoms_and_planners_see_no_more() -> None:
-    (gpu,) = choose("green", CPU, FakeNvml(FakeGpu())).gpus
+    (gpu,) = choose("green", CPU, nvml=FakeNvml(FakeGpu())).gpus
     assert gpu.units == 132
     assert len(gpu.shares_pct) == 17  # 16 sizes of atoms, and the whole
     assert gpu.memory_bytes < 85_520_809_984
 
 
 def test_mps_clients_are_held_to_their_share() -> None:
-    (one,) = choose("mps", CPU, FakeNvml(FakeGpu())).settings
+    (one,) = choose("mps", CPU, nvml=FakeNvml(FakeGpu())).settings
     assert one.private
     assert one.gpu.kind == "h100-sxm5-80gb-mps"
 
