@@ -1,0 +1,66 @@
+"""What an attack is, and what it found."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bench.attack.bystander import MODEL, SLO_MS
+from bench.attack.repository import write_model
+from bench.attack.stand import Stand
+from bench.attack.traffic import Target
+
+#: Two models that do as they are told, for verified traffic; one of them is killed and reloaded.
+VICTIM: Final = Target("victim", 2.0)
+OTHER: Final = Target("other", 5.0)
+#: 20 ms a row: what it can serve is known.
+SLOW: Final = Target("slow", 7.0)
+
+
+@dataclass(slots=True)
+class Result:
+    """What was tried, what must never be and was seen all the same, and figures."""
+
+    tried: int
+    broken: Counter[str] = field(default_factory=Counter)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where attacks run: a folder for repositories and profiles, how much of each, which seed."""
+
+    folder: Path
+    scale: float = 1.0
+    seed: int = 1
+
+    def count(self, number: int, least: int = 1) -> int:
+        """That many of something, scaled."""
+        return max(least, round(number * self.scale))
+
+    def repository(self) -> Path:
+        """A new folder with the models that every attack may count on."""
+        root = Path(tempfile.mkdtemp(dir=self.folder))
+        write_model(root, MODEL.model, MODEL.factor, SLO_MS)
+        write_model(root, VICTIM.model, VICTIM.factor, 100.0)
+        write_model(root, OTHER.model, OTHER.factor, 100.0)
+        write_model(root, SLOW.model, SLOW.factor, 100.0, "time.sleep(0.02 * len(x))")
+        return root
+
+    def start(self, root: Path, options: Sequence[str] = (), limits: str = "") -> Stand:
+        """A server over that repository; profiles of the same models are measured once."""
+        return Stand(root, self.folder / "profiles", options, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One attack on a server that is ready; ``own`` if it starts servers itself instead."""
+
+    name: str
+    about: str
+    run: Callable[[Ground, Stand], Result] | Callable[[Ground], Result]
+    own: bool = False

@@ -1,0 +1,89 @@
+"""Bodies that are long to read: JSON of millions of numbers, and gzip that unpacks to more."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from bench.attack.attack import VICTIM, Ground, Result
+from bench.attack.calls import HttpCaller
+from bench.attack.stand import Stand
+
+
+class Body(NamedTuple):
+    """A body to be sent again and again over some connections at once."""
+
+    data: bytes
+    encoding: str
+    connections: int
+
+
+def large_json(ground: Ground, stand: Stand) -> Result:
+    """15.9 MB of numbers, far more than any input takes, over one and four connections."""
+    numbers = b",".join([b"1"] * 8_000_000)
+    wrong = _named(numbers[:15_900_000].rstrip(b","), [1, 4])
+    return _send(ground, stand, [Body(wrong, "", 1), Body(wrong, "", 4)])
+
+
+def honest_looking_json(ground: Ground, stand: Stand) -> Result:
+    """JSON whose shape and count agree, but not with the model: 6 MB over one connection."""
+    count = 1_500_000
+    agreed = _named(b",".join([b"1.5"] * count), [count // 4, 4])
+    return _send(ground, stand, [Body(agreed, "", 1)])
+
+
+def gzip_bombs(ground: Ground, stand: Stand) -> Result:
+    """58 KB that unpack to 60 MB over four connections; 243 KB to 250 MB over thirty-two."""
+    small = gzip.compress(_named(b"1" + b" " * 60_000_000, [1, 4]), 9)
+    large = gzip.compress(_named(b"1" + b" " * 250_000_000, [1, 4]), 9)
+    return _send(ground, stand, [Body(small, "gzip", 4), Body(large, "gzip", 32)])
+
+
+def _named(numbers: bytes, shape: list[int]) -> bytes:
+    head = b'{"inputs":[{"name":"x","datatype":"FP32","shape":%s,"data":['
+    return head % json.dumps(shape).encode() + numbers + b"]}]}"
+
+
+def _send(ground: Ground, stand: Stand, bodies: Sequence[Body]) -> Result:
+    before = stand.held()
+    statuses: Counter[str] = Counter()
+    for one in bodies:
+        end_s = time.monotonic() + ground.scale * 8.0
+        _at_once(one.connections, partial(_repeat, stand, one, end_s, statuses))
+    time.sleep(3.0)
+    after = stand.held()
+    result = Result(statuses.total(), figures={"statuses": dict(statuses)})
+    result.broken["500"] += statuses["500"]
+    result.broken["200"] += statuses["200"]
+    result.broken["kept more than 200 MB"] += after["pss_mb"] - before["pss_mb"] > 200
+    result.broken = +result.broken
+    result.figures["pss_mb"] = f"{before['pss_mb']:g} -> {after['pss_mb']:g}"
+    return result
+
+
+def _repeat(stand: Stand, one: Body, end_s: float, statuses: Counter[str]) -> None:
+    caller = HttpCaller(stand.http_port, 60.0)
+    headers = {"Content_Encoding": one.encoding} if one.encoding else {}
+    while time.monotonic() < end_s:
+        try:
+            status, _ = caller.post(f"/v2/models/{VICTIM.model}/infer", one.data, **headers)
+            statuses[str(status)] += 1
+        except (OSError, http.client.HTTPException) as error:
+            # Answered and closed before all of it was sent, which is a refusal too.
+            statuses[type(error).__name__] += 1
+    caller.close()
+
+
+def _at_once(count: int, act: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=act, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)

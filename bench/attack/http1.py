@@ -1,0 +1,158 @@
+"""Malformed HTTP/1.1: named cases with the answer each must get, then mutated requests in bulk."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from typing import Final
+
+from bench.attack.attack import VICTIM, Ground, Result
+from bench.attack.calls import body
+from bench.attack.mutate import damaged
+from bench.attack.stand import Stand
+from bench.attack.wire import Sent, exchange, run_flood
+
+_MUTATED: Final = 200_000
+_AT_ONCE: Final = 32
+#: A connection that has said nothing for so long waits for more of its request.
+_SILENT_S: Final = 0.02
+_STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+
+_BODY: Final = body([1.0, 2.0, 3.0, 4.0])
+_PATH: Final = f"/v2/models/{VICTIM.model}/infer".encode()
+_ASK: Final = b"POST " + _PATH + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+_SIZE: Final = b"Content-Length: %d\r\n" % len(_BODY)
+_CHUNKED: Final = b"Transfer-Encoding: chunked\r\n"
+_CHUNKS: Final = b"%x\r\n%s\r\n0\r\n\r\n" % (len(_BODY), _BODY)
+_GET: Final = b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+
+
+def _with(*lines: bytes, data: bytes = _BODY) -> bytes:
+    return _ASK + b"".join(lines) + b"\r\n" + data
+
+
+def _numbered(parameters: bytes, shape: bytes = b"[1,4]") -> bytes:
+    """A request whose JSON has these parameters and this shape, with its right length."""
+    data = (
+        b'{"parameters":{%s},"inputs":[{"name":"x","datatype":"FP32","shape":%s,"data":[1,2,3,4]}]}'
+    )
+    said = data % (parameters, shape)
+    return _with(b"Content-Length: %d\r\n" % len(said), data=said)
+
+
+#: Requests that could be read in two ways, or that name impossible sizes: refused, never served.
+REFUSED: Final[dict[str, bytes]] = {
+    "length and chunked": _with(_SIZE, _CHUNKED, data=_CHUNKS),
+    "chunked and length": _with(_CHUNKED, _SIZE, data=_CHUNKS),
+    "two lengths": _with(_SIZE, b"Content-Length: 5\r\n"),
+    "a list of lengths": _with(b"Content-Length: 5, 5\r\n"),
+    "negative length": _with(b"Content-Length: -1\r\n"),
+    "length with a plus": _with(b"Content-Length: +5\r\n"),
+    "length in hex": _with(b"Content-Length: 0x10\r\n"),
+    "length with letters": _with(b"Content-Length: 5x\r\n"),
+    "length of 400 digits": _with(b"Content-Length: " + b"9" * 400 + b"\r\n"),
+    "length beyond 63 bits": _with(b"Content-Length: 9223372036854775808\r\n"),
+    "empty length": _with(b"Content-Length: \r\n"),
+    "unknown coding": _with(b"Transfer-Encoding: cow\r\n"),
+    "chunked not last": _with(b"Transfer-Encoding: chunked, gzip\r\n", data=_CHUNKS),
+    "chunked twice": _with(b"Transfer-Encoding: chunked, chunked\r\n", data=_CHUNKS),
+    "chunked with a tail": _with(b"Transfer-Encoding: chunkedx\r\n", data=_CHUNKS),
+    "space before colon": _with(b"Content-Length : %d\r\n" % len(_BODY)),
+    "tab before colon": _with(b"Content-Length\t: %d\r\n" % len(_BODY)),
+    "folded header": _with(b"X-A: b\r\n folded: c\r\n", _SIZE),
+    "header without colon": _with(b"nonsense\r\n", _SIZE),
+    "empty header name": _with(b": x\r\n", _SIZE),
+    "null in header": _with(b"X-A: b\0c\r\n", _SIZE),
+    "bare CR in header": _with(b"X-A: b\rc\r\n", _SIZE),
+    "chunk size with a sign": _with(_CHUNKED, data=b"+5\r\nhello\r\n0\r\n\r\n"),
+    "chunk size in letters": _with(_CHUNKED, data=b"zz\r\nhello\r\n0\r\n\r\n"),
+    "chunk size beyond 64 bits": _with(_CHUNKED, data=b"f" * 17 + b"\r\nhello\r\n0\r\n\r\n"),
+    "chunk without its end": _with(_CHUNKED, data=b"5\r\nhelloX\r\n0\r\n\r\n"),
+    "no host": b"POST " + _PATH + b" HTTP/1.1\r\n" + _SIZE + b"\r\n" + _BODY,
+    "two hosts": _with(b"Host: b\r\n", _SIZE),
+    "HTTP/3.0": _ASK.replace(b"HTTP/1.1", b"HTTP/3.0") + _SIZE + b"\r\n" + _BODY,
+    "no version": b"POST " + _PATH + b"\r\n\r\n",
+    "null in target": _ASK.replace(_PATH, _PATH + b"\0") + _SIZE + b"\r\n" + _BODY,
+    "target without slash": _ASK.replace(_PATH, b"infer") + _SIZE + b"\r\n" + _BODY,
+    "a head of 100 KB": _with(b"X-A: " + b"a" * 100_000 + b"\r\n", _SIZE),
+    "20,000 headers": _with(b"".join(b"X-%d: 1\r\n" % n for n in range(20_000)), _SIZE),
+    "empty body": _with(b"Content-Length: 0\r\n", data=b""),
+    "JSON of brackets": _with(b"Content-Length: 200000\r\n", data=b"[" * 200_000),
+    "shape beyond 63 bits": _numbered(b"", b"[" + b"9" * 20 + b"]"),
+    "shape of 5,000 digits": _numbered(b"", b"[" + b"9" * 5000 + b"]"),
+    "shapes whose product has 5,000 digits": _numbered(
+        b"", b"[" + b",".join([b"9" * 18] * 280) + b"]"
+    ),
+    "negative shape": _numbered(b"", b"[-1,4]"),
+    "shape 1e400": _numbered(b"", b"[1e400,4]"),
+    "SLO of 400 digits": _numbered(b'"slo_ms":' + b"9" * 400),
+    "SLO below zero": _numbered(b'"slo_ms":-5'),
+    "SLO of a string": _numbered(b'"slo_ms":"fast"'),
+    "timeout of 400 digits": _numbered(b'"timeout":' + b"9" * 400),
+    "path with dots": _ASK.replace(_PATH, b"/v2/../../etc/infer") + _SIZE + b"\r\n" + _BODY,
+    "unknown content coding": _with(_SIZE, b"Content-Encoding: br\r\n"),
+    "gzip that is none": _with(_SIZE, b"Content-Encoding: gzip\r\n"),
+    "deflate cut off": _with(
+        b"Content-Length: 3\r\nContent-Encoding: deflate\r\n", data=b"x\x9c\x03"
+    ),
+}  # fmt: skip
+#: Odd but right: they are served.
+SERVED: Final[dict[str, bytes]] = {
+    "plain": _with(_SIZE),
+    "chunked": _with(_CHUNKED, data=_CHUNKS),
+    "chunk extension": _with(_CHUNKED, data=_CHUNKS.replace(b"\r\n", b";a=b\r\n", 1)),
+    "header names in capitals": _with(_SIZE.upper()),
+    "no space after the colon": _with(_SIZE.replace(b": ", b":")),
+}
+_SEEDS: Final = (
+    *SERVED.values(), _GET + b"\r\n", _numbered(b'"slo_ms":50,"priority":1'),
+    b"POST /v2/repository/index HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}",
+    _with(_CHUNKED, b"Content-Encoding: gzip\r\n", data=_CHUNKS), _with(_SIZE) + _with(_SIZE),
+    _with(b"Inference-Header-Content-Length: 40\r\n", _SIZE),
+    _with(b"Expect: 100-continue\r\n", _SIZE),
+)  # fmt: skip
+
+
+def named(ground: Ground, stand: Stand) -> Result:
+    """Every named case gets one answer of its kind; none gets two."""
+    result = Result(len(REFUSED) + len(SERVED))
+    for name, data in {**REFUSED, **SERVED}.items():
+        sent = asyncio.run(exchange(stand.http_port, data, 1.5))
+        statuses = [int(one) for one in _STATUS.findall(sent.answer)]
+        if name in SERVED and statuses != [200]:
+            result.broken[f"{name}: {statuses}, not served"] += 1
+        if name in REFUSED and not (sent.closed and not statuses) and not _refused(statuses):
+            result.broken[f"{name}: {statuses or 'nothing, and not closed'}"] += 1
+    return result
+
+
+def _refused(statuses: list[int]) -> bool:
+    """One refusal; what follows in the body is not another request."""
+    return len(statuses) == 1 and (400 <= statuses[0] < 500 or statuses[0] in (501, 505))
+
+
+def mutated(ground: Ground, stand: Stand) -> Result:
+    """Bytes changed at random: no crash, no 500, nothing that hangs, nothing that grows."""
+    count = ground.count(_MUTATED, 500)
+    lines_before, before = len(stand.lines), stand.held()
+    sent = run_flood(stand.http_port, damaged(_SEEDS, count, ground.seed), _AT_ONCE, _SILENT_S)
+    statuses = Counter(found.decode() for one in sent for found in _STATUS.findall(one.answer))
+    after = stand.held()
+    result = Result(len(sent), figures={"statuses": dict(statuses.most_common())})
+    result.broken["500"] += statuses["500"]
+    result.broken["garbled answer"] += sum(_garbled(one) for one in sent)
+    result.broken["server ended"] += stand.process.poll() is not None
+    result.broken = +result.broken
+    result.figures |= {
+        "slowest_s": round(max(one.seconds for one in sent), 2),
+        "log_lines": len(stand.lines) - lines_before,
+        "main_pss_mb": f"{before['main_pss_mb']:g} -> {after['main_pss_mb']:g}",
+        "main_descriptors": f"{before['main_descriptors']:g} -> {after['main_descriptors']:g}",
+    }
+    return result
+
+
+def _garbled(sent: Sent) -> bool:
+    """Whether an answer does not begin as HTTP does."""
+    return bool(sent.answer) and not sent.answer.startswith(b"HTTP/1.1 ")
