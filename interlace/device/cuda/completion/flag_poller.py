@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from interlace.device.cuda.completion.compiled import poll
-from interlace.device.cuda.completion.flags import LINE_BYTES, WORD_BYTES, Awaited, Flags, Pulse
+from interlace.device.cuda.completion.flags import LINE_BYTES, WORD_BYTES, Awaited, Flags
 from interlace.device.cuda.driver.api import Driver, Mapped
 
 _STOP: Final = 1  #: which word of ``scratch``
@@ -27,10 +27,9 @@ class FlagPoller:
     """
 
     def __init__(self, driver: Driver, lanes: int, rest_us: int = 0) -> None:
+        self._driver = driver
         self._flags = Flags(driver, lanes)
-        self._pulse = Pulse(driver)
-        self._awaited = Awaited(lanes)
-        self._lanes = lanes
+        self._awaited = Awaited()
         words = lanes * LINE_BYTES // WORD_BYTES
         self._wanted = (ctypes.c_uint64 * words)()
         self._seen = (ctypes.c_uint64 * lanes)()
@@ -59,7 +58,7 @@ class FlagPoller:
         return self._flags.mapped(lane_index)
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
-        self._awaited.add(lane_index, sequence)
+        self._awaited.add(lane_index, sequence, stream)
         self._wanted[lane_index * LINE_BYTES // WORD_BYTES] = sequence
         os.eventfd_write(self._wake_fd, 1)
 
@@ -70,13 +69,12 @@ class FlagPoller:
         with suppress(BlockingIOError):
             os.eventfd_read(self._tell_fd)
         ended: list[tuple[int, int]] = []
-        if self._awaited.count:
-            for lane in range(self._lanes):
-                ended += self._awaited.reached(lane, self._flags.value(lane))
+        for lane in self._awaited.lanes:
+            ended += self._awaited.reached(lane, self._flags.value(lane))
         return ended
 
     def check(self) -> None:
-        self._pulse.check()
+        self._awaited.check(self._driver)
 
     def close(self) -> None:
         self._scratch[_STOP] = 1
@@ -84,5 +82,4 @@ class FlagPoller:
         self._thread.join()
         os.close(self._wake_fd)
         os.close(self._tell_fd)
-        self._pulse.close()
         self._flags.close()

@@ -167,6 +167,9 @@ def test_events_follow_the_stream(rig: Rig) -> None:
     for event in (begin, end):
         while not driver.ended(event):
             time.sleep(0)
+    for stream in (rig.stream, other):
+        while not driver.idle(stream):
+            time.sleep(0)
     assert driver.elapsed_ms(begin, end) >= 0
     driver.destroy_stream(other)
     for event in (begin, end, blocking):
