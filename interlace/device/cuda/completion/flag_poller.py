@@ -1,4 +1,4 @@
-"""Completion by flags: a compiled thread watches the words that the GPU stores at the end."""
+"""Completion by flags: a thread without the GIL watches the words that a GPU stores at the end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-from interlace.device.cuda.completion.compiled import poll
 from interlace.device.cuda.completion.flags import LINE_BYTES, WORD_BYTES, Awaited, Flags
+from interlace.device.cuda.completion.loops import loops
 from interlace.device.cuda.driver.api import Driver, Mapped
 
 _STOP: Final = 1  #: which word of ``scratch``
@@ -24,10 +24,12 @@ class FlagPoller:
 
     Raises:
         CudaError: no page-locked memory is left.
+        NoLoops: nothing compiles the thread's loop here.
     """
 
     def __init__(self, driver: Driver, lanes: int, rest_us: int = 0) -> None:
         self._driver = driver
+        self._loops, _ = loops()
         self._flags = Flags(driver, lanes)
         self._awaited = Awaited()
         words = lanes * LINE_BYTES // WORD_BYTES
@@ -37,7 +39,7 @@ class FlagPoller:
         self._tell_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(
-            target=poll,
+            target=self._loops.poll,
             name="completions",
             args=(
                 self._flags.mapped(0).host,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from interlace.device.cuda.engine.capture import Capturer, TorchCapturer
-
-_KERNELS_DIR: Final = "~/.cache/interlace/kernels"
+from interlace.device.cuda.kept import kept_folder
 
 
 class Backend(NamedTuple):
@@ -41,7 +39,7 @@ def make_backend(gpu: str) -> Backend:
         board = driver.board
         if gpu.startswith("GPU-") and board.uuid.removeprefix("GPU-") != gpu.removeprefix("GPU-"):
             raise CudaError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE", f"{board.uuid}, not {gpu}")
-        kernels = load_kernels(driver, image(board.capability, Path(_KERNELS_DIR).expanduser()))
+        kernels = load_kernels(driver, image(board.capability, kept_folder()))
         torch.cuda.init()
         torch.cuda.set_device(0)
         be_exact()

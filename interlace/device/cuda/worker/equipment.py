@@ -54,7 +54,7 @@ class Equipment:
             self.arenas.add(self.outputs)
             for number in setup.arenas:
                 self.arenas.register(number)
-            self.completions = completions(_kind(setup.completion), driver, LANES_MAX)
+            self.completions = completions(_kind(setup.completion, note), driver, LANES_MAX)
             steps.callback(self.completions.close)
             self.stager = self._stager(backend, steps)
             borrowed = Borrowed(setup.lender, note)
@@ -145,5 +145,5 @@ def stopwatch_of(backend: Backend) -> Stopwatch | None:
     return None if backend.torch_device.startswith("cpu") else graph_ms
 
 
-def _kind(name: str) -> Any:
-    return name or usual()
+def _kind(name: str, note: Callable[[str], None]) -> Any:
+    return name or usual(note)
