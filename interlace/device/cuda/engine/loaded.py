@@ -229,10 +229,9 @@ class LoadedModel:
             self._warm_eager(lane, buckets)
             return stock, ()
         try:
-            self._warm(side.stream, buckets)
-            return stock, stock.capture(buckets, undo)
+            return stock, self._captured(stock, side, buckets, undo)
         except Exception as error:
-            if _is_about_memory(error) or isinstance(error, RepositoryError | CudaError):
+            if not _is_of_captures(error):
                 raise
             if not stock.graphs:
                 stock.close()  # its inputs have no use
@@ -241,6 +240,32 @@ class LoadedModel:
                 self._shop.note(f"{self.model.key} runs eagerly: {self.eager_because}")
         self._warm_eager(lane, buckets)
         return stock, ()
+
+    def _captured(
+        self, stock: Stock, side: Side, buckets: Sequence[int], undo: ExitStack
+    ) -> Sequence[GraphProgram]:
+        """Graphs for the sizes that the lane has none for; what fails first is tried once more."""
+        wanted = sorted(set(buckets) - set(stock.buckets), reverse=True)
+        self._warm(side.stream, wanted)
+        try:
+            return stock.capture(wanted, undo)
+        except Exception as error:
+            if not _is_of_captures(error):
+                raise
+            # Kernels are loaded when first launched. This lane may have others than those where
+            # the model was warmed, and models may run others in a capture.
+            self._shop.note(f"{self.model.key} is captured again: {first_line(error)}")
+        self._warm(side.stream, wanted)
+        for rows in wanted:
+            self._rehearse(side, rows)
+        return stock.capture(wanted, undo)
+
+    def _rehearse(self, side: Side, rows: int) -> None:
+        backend, portable = self._shop.backend, self._portable
+        with on_stream(backend, side.stream), torch.inference_mode():
+            values = sample_inputs(self.signature, self._dims, rows, portable.device)
+        backend.driver.synchronize(side.stream)
+        side.rehearse(lambda: _forget(portable.outputs(values)))
 
     def _warm_eager(self, lane: Lane, buckets: Sequence[int]) -> None:
         """What comes first costs most, also on a stream: a cache without memory, a new session."""
@@ -252,13 +277,13 @@ class LoadedModel:
             self._shop.note(f"{self.model.key} fails on made-up inputs: {first_line(error)}")
 
     def _warm(self, stream: int, buckets: Sequence[int]) -> None:
-        """Everything that happens once in a process, at each size that is new to it."""
+        """What happens once at each size that is new to the process, and once in each lane."""
         known = {rows for stock in self._stocks.values() for rows in stock.buckets}
         backend, portable = self._shop.backend, self._portable
         with on_stream(backend, stream), torch.inference_mode():
-            for rows in sorted(set(buckets) - known, reverse=True):
+            for rows in sorted(buckets, reverse=True):
                 values = sample_inputs(self.signature, self._dims, rows, portable.device)
-                for _ in range(_WARM_RUNS):
+                for _ in range(1 if rows in known else _WARM_RUNS):
                     portable.outputs(values)
         backend.driver.synchronize(stream)
 
@@ -275,6 +300,17 @@ class LoadedModel:
         self._sides.clear()
         self._stocks.clear()
         self._portable.close()
+
+
+def _forget(outputs: object) -> None:
+    """Nobody looks at them."""
+
+
+def _is_of_captures(error: Exception) -> bool:
+    """Whether a model fails in a capture, where it may run eagerly; what else fails is final."""
+    if isinstance(error, CudaError):
+        return error.name.startswith("CUDA_ERROR_STREAM_CAPTURE")
+    return not (_is_about_memory(error) or isinstance(error, RepositoryError))
 
 
 def _is_about_memory(error: Exception) -> bool:
