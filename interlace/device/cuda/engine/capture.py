@@ -44,7 +44,7 @@ class Capturer(Protocol):
         """
         ...
 
-    def rehearse(self, stream: int, body: Callable[[], None]) -> None:
+    def rehearse(self, stream: int, body: Callable[[], object]) -> None:
         """Record ``body`` and throw it away, so that what it loads when it first captures is there.
 
         Kernels are loaded at their first launch, which may not be inside a capture; and some models
@@ -96,7 +96,7 @@ class TorchCapturer:
             torch._C._cuda_clearCublasWorkspaces()
             return TorchCaptured(graph, shared, max(0, before - self._free_bytes()))
 
-    def rehearse(self, stream: int, body: Callable[[], None]) -> None:
+    def rehearse(self, stream: int, body: Callable[[], object]) -> None:
         import torch
 
         with self._on(stream):
@@ -118,7 +118,7 @@ class TorchCapturer:
         with self._one, torch.cuda.device(self._device), torch.cuda.stream(outer):
             yield
 
-    def _recorded(self, pool: Any, mode: str, body: Callable[[], None]) -> Any:
+    def _recorded(self, pool: Any, mode: str, body: Callable[[], object]) -> Any:
         import torch
 
         # Workspaces of cuBLAS then come from the pool, and live as long as its graphs.

@@ -106,11 +106,14 @@ class Chooser:
     def _time_ms(self, stopwatch: Stopwatch) -> float:
         with on_stream(self._backend, self._side.stream), torch.inference_mode():
             values = self._sample(0)
-        run = lambda: self._model.outputs(values)  # noqa: E731
+
+        def run() -> object:
+            return self._model.outputs(values)
+
         if self._untimed:
             return math.inf
         try:
-            self._side.rehearse(lambda: _forget(run()))
+            self._side.rehearse(run)
             return stopwatch(self._backend, self._side, run)
         except Exception as error:
             if isinstance(error, MemoryError) or is_sticky(error):
@@ -121,7 +124,3 @@ class Chooser:
     def _sample(self, seed: int) -> dict[str, torch.Tensor]:
         model = self._model
         return sample_inputs(model.signature, self._dims, self._rows, model.device, seed)
-
-
-def _forget(outputs: object) -> None:
-    """Nobody looks at them."""

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-import torch
-
-from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
-from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.engine.backend import Backend, on_stream
+from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.choosing import Chooser, borrow, place
 from interlace.device.cuda.engine.opening import OpenTorch, open_portable
-from interlace.device.cuda.engine.precision import Figure, first_line, is_sticky
+from interlace.device.cuda.engine.precision import Figure, first_line
+from interlace.device.cuda.engine.preparation import Preparation, is_of_captures
 from interlace.device.cuda.engine.program import GraphProgram, Station
-from interlace.device.cuda.engine.samples import most_rows, sample_dims, sample_inputs
+from interlace.device.cuda.engine.samples import most_rows, sample_dims
 from interlace.device.cuda.engine.side import Side, side_of
 from interlace.device.cuda.engine.stock import Program, Stock
 from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
@@ -30,8 +27,6 @@ from interlace.device.cuda.partitions.lanes import Lane
 from interlace.device.formats import open_torch
 from interlace.device.formats.memory import release_free_memory
 from interlace.perf.buckets import choose_buckets
-
-_WARM_RUNS: Final = 3  #: TorchScript profiles twice and compiles on the third
 
 
 class Shop(NamedTuple):
@@ -71,6 +66,9 @@ class LoadedModel:
         self._portable = open_portable(model, shop.backend.torch_device, shop.open_model)
         self.eager_because = self._portable.eager_because
         self._dims = sample_dims(model, self.signature)
+        self._preparation = Preparation(
+            shop.backend, model.key, self._portable, self._dims, shop.note
+        )
         self._weights: DeviceWeights | None = None
         self._stocks: dict[Lane, Stock] = {}
         self._sides: set[Side] = set()
@@ -225,67 +223,22 @@ class LoadedModel:
             stock = Stock(station, self._portable, self._dims)
             undo.callback(stock.close)
         buckets = self._buckets(batches)
+        known = frozenset(rows for one in self._stocks.values() for rows in one.buckets)
         if self.eager_because:
-            self._warm_eager(lane, buckets)
+            self._preparation.run_eagerly(lane, buckets, known)
             return stock, ()
         try:
-            return stock, self._captured(stock, side, buckets, undo)
+            return stock, self._preparation.graphs(stock, buckets, known, undo)
         except Exception as error:
-            if not _is_of_captures(error):
+            if not is_of_captures(error):
                 raise
             if not stock.graphs:
                 stock.close()  # its inputs have no use
             self.eager_because = first_line(error)
             if self._stocks:
                 self._shop.note(f"{self.model.key} runs eagerly: {self.eager_because}")
-        self._warm_eager(lane, buckets)
+        self._preparation.run_eagerly(lane, buckets, known)
         return stock, ()
-
-    def _captured(
-        self, stock: Stock, side: Side, buckets: Sequence[int], undo: ExitStack
-    ) -> Sequence[GraphProgram]:
-        """Graphs for the sizes that the lane has none for; what fails first is tried once more."""
-        wanted = sorted(set(buckets) - set(stock.buckets), reverse=True)
-        self._warm(side.stream, wanted)
-        try:
-            return stock.capture(wanted, undo)
-        except Exception as error:
-            if not _is_of_captures(error):
-                raise
-            # Kernels are loaded when first launched. This lane may have others than those where
-            # the model was warmed, and models may run others in a capture.
-            self._shop.note(f"{self.model.key} is captured again: {first_line(error)}")
-        self._warm(side.stream, wanted)
-        for rows in wanted:
-            self._rehearse(side, rows)
-        return stock.capture(wanted, undo)
-
-    def _rehearse(self, side: Side, rows: int) -> None:
-        backend, portable = self._shop.backend, self._portable
-        with on_stream(backend, side.stream), torch.inference_mode():
-            values = sample_inputs(self.signature, self._dims, rows, portable.device)
-        backend.driver.synchronize(side.stream)
-        side.rehearse(lambda: _forget(portable.outputs(values)))
-
-    def _warm_eager(self, lane: Lane, buckets: Sequence[int]) -> None:
-        """What comes first costs most, also on a stream: a cache without memory, a new session."""
-        try:
-            self._warm(lane.stream, buckets)
-        except Exception as error:  # made-up inputs may be nonsense to it; requests will show
-            if is_sticky(error) or _is_about_memory(error):
-                raise
-            self._shop.note(f"{self.model.key} fails on made-up inputs: {first_line(error)}")
-
-    def _warm(self, stream: int, buckets: Sequence[int]) -> None:
-        """What happens once at each size that is new to the process, and once in each lane."""
-        known = {rows for stock in self._stocks.values() for rows in stock.buckets}
-        backend, portable = self._shop.backend, self._portable
-        with on_stream(backend, stream), torch.inference_mode():
-            for rows in sorted(buckets, reverse=True):
-                values = sample_inputs(self.signature, self._dims, rows, portable.device)
-                for _ in range(1 if rows in known else _WARM_RUNS):
-                    portable.outputs(values)
-        backend.driver.synchronize(stream)
 
     def _give_back(self) -> None:
         with ExitStack() as steps:
@@ -300,18 +253,3 @@ class LoadedModel:
         self._sides.clear()
         self._stocks.clear()
         self._portable.close()
-
-
-def _forget(outputs: object) -> None:
-    """Nobody looks at them."""
-
-
-def _is_of_captures(error: Exception) -> bool:
-    """Whether a model fails in a capture, where it may run eagerly; what else fails is final."""
-    if isinstance(error, CudaError):
-        return error.name.startswith("CUDA_ERROR_STREAM_CAPTURE")
-    return not (_is_about_memory(error) or isinstance(error, RepositoryError))
-
-
-def _is_about_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

@@ -36,7 +36,7 @@ class Side:
         self._graphs += 1
         return captured
 
-    def rehearse(self, body: Callable[[], None]) -> None:
+    def rehearse(self, body: Callable[[], object]) -> None:
         """As ``Capturer.rehearse``."""
         self._backend.capturer.rehearse(self.stream, body)
 
