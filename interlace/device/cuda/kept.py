@@ -8,12 +8,10 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
-
-def kept_folder() -> Path:
-    """Where they lie: in ``XDG_CACHE_HOME``, which is ``~/.cache`` if it is not set."""
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "interlace" / "kernels"
+#: Where they lie, in the home folder.
+FOLDER: Final = "~/.cache/interlace/kernels"
 
 
 def kept(folder: Path, stem: str, made_of: str, suffix: str, make: Callable[[], bytes]) -> bytes:

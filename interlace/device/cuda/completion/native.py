@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from interlace.device.cuda.completion.loops import Loops
-from interlace.device.cuda.kept import kept, kept_folder
+from interlace.device.cuda.kept import FOLDER, kept
 
 _COMPILER: Final = "cc"
 _FLAGS: Final = ("-O2", "-shared", "-fPIC")
@@ -28,7 +28,8 @@ def made() -> Loops:
     """
     source = (files(__package__) / "sources" / "loops.c").read_text(encoding="utf-8")
     made_of = "\0".join((source, platform.machine(), platform.libc_ver()[0], *_FLAGS))
-    library = _loaded(kept(kept_folder(), "loops", made_of, ".so", lambda: _compiled(source)))
+    folder = Path(FOLDER).expanduser()
+    library = _loaded(kept(folder, "loops", made_of, ".so", lambda: _compiled(source)))
     poll = library.watch_flags
     u64 = ctypes.c_uint64
     poll.argtypes = [*[u64] * 5, ctypes.c_int, ctypes.c_int, u64, ctypes.c_uint32]

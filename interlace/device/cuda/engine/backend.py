@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import NamedTuple
 
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from interlace.device.cuda.engine.capture import Capturer, TorchCapturer
-from interlace.device.cuda.kept import kept_folder
+from interlace.device.cuda.kept import FOLDER
 
 
 class Backend(NamedTuple):
@@ -39,7 +40,7 @@ def make_backend(gpu: str) -> Backend:
         board = driver.board
         if gpu.startswith("GPU-") and board.uuid.removeprefix("GPU-") != gpu.removeprefix("GPU-"):
             raise CudaError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE", f"{board.uuid}, not {gpu}")
-        kernels = load_kernels(driver, image(board.capability, kept_folder()))
+        kernels = load_kernels(driver, image(board.capability, Path(FOLDER).expanduser()))
         torch.cuda.init()
         torch.cuda.set_device(0)
         be_exact()

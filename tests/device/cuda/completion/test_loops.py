@@ -21,7 +21,7 @@ NUMBA = "interlace.device.cuda.completion.compiled"
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Nothing tried and nothing kept so far."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path))
     loops.cache_clear()
     yield
     loops.cache_clear()
@@ -38,7 +38,7 @@ def test_the_c_compiler_is_used_once_and_its_work_kept(
 ) -> None:
     notes: list[str] = []
     assert usual(notes.append) == "flags" and notes == []
-    (library,) = (tmp_path / "cache/interlace/kernels").iterdir()
+    (library,) = (tmp_path / ".cache/interlace/kernels").iterdir()
     assert library.suffix == ".so"
     loops.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
@@ -49,7 +49,7 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
     notes: list[str] = []
     assert usual(notes.append) == "flags" and notes == []
 
