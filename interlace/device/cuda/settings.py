@@ -28,6 +28,11 @@ class CudaSettings:
     CUDA reads when a process starts, given the share of the partition that it is started for. A
     ``private`` device has a process per partition, and no rings of inputs. ``at_close`` is called
     when all processes are gone.
+
+    Models that no partition has any more stay open as long as all of them together hold at most
+    ``keep_bytes`` of the GPU's memory, so that they come back with what they had: weights, variant,
+    graphs on lanes that are idle. The variants found fastest are kept in the folder ``choices``,
+    and are not looked for again; in no folder if it is empty.
     """
 
     gpu: Gpu
@@ -43,6 +48,8 @@ class CudaSettings:
     limits: Limits = field(default_factory=lambda: Limits(carve_s=180.0, load_s=900.0))
     environment: Callable[[int], Mapping[str, str]] = lambda share_pct: {}
     private: bool = False
+    keep_bytes: int = 0
+    choices: str = ""
     at_close: Callable[[], None] = lambda: None
     say: Callable[[str], None] = lambda text: None
 

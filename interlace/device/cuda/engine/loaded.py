@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from interlace.core.model import Model
@@ -34,7 +36,8 @@ class Shop(NamedTuple):
 
     ``flag`` gives the word of a lane (by its index) as the GPU sees it; ``note`` tells operators.
     ``stopwatch`` is ``None`` where times mean nothing. ``lent`` gives the weights of a model that
-    another process has on this GPU, and keeps there as long as this one has the model.
+    another process has on this GPU, and keeps there as long as this one has the model. ``choices``
+    is a folder for the variants that were chosen.
     """
 
     backend: Backend
@@ -45,6 +48,7 @@ class Shop(NamedTuple):
     stopwatch: Stopwatch | None = graph_ms
     open_model: OpenTorch = open_torch
     lent: Callable[[Model], SharedWeights | None] = lambda model: None
+    choices: Path | None = None
 
 
 class LoadedModel:
@@ -160,6 +164,15 @@ class LoadedModel:
             raise ValueError(f"the weights of {self.model.key} are not on the GPU")
         return self._weights.share(self._portable.variant)
 
+    def leave_lanes(self, held: Collection[str]) -> Callable[[], None] | None:
+        """Forget what it has on lanes of other partitions than these; a job that gives it back.
+
+        The job is for the thread that loads. ``None`` if there is nothing.
+        """
+        left = [lane for lane in self._stocks if lane.name not in held]
+        stocks = [self._stocks.pop(lane) for lane in left]
+        return partial(self._close_stocks, stocks) if stocks else None
+
     def close(self) -> None:
         """Destroy its graphs, then give its memory back. Nothing of it runs."""
         key, budget = self.model.key, self._shop.budget
@@ -204,7 +217,7 @@ class LoadedModel:
         if lent is not None:
             self._weights = borrow(portable, lent, shop.backend)
         else:
-            variant, self.figures = chooser.choose(shop.stopwatch)
+            variant, self.figures = chooser.choose(shop.stopwatch, shop.choices)
             for figure in self.figures:
                 shop.note(f"{self.model.key}: {figure}")
             self._weights = place(portable, variant, shop.backend, side.stream)
@@ -239,6 +252,15 @@ class LoadedModel:
                 self._shop.note(f"{self.model.key} runs eagerly: {self.eager_because}")
         self._preparation.run_eagerly(lane, buckets, known)
         return stock, ()
+
+    def _close_stocks(self, stocks: Sequence[Stock]) -> None:
+        with self._shop.budget.shrinking(self.model.key) as change, ExitStack() as steps:
+            steps.callback(self._shop.backend.capturer.trim)
+            for stock in stocks:
+                self._sides.discard(stock.side)
+                steps.callback(stock.side.leave)
+                steps.callback(stock.close)
+        self._shop.note(f"{self.model.key} left {len(stocks)} lane(s): {change}")
 
     def _give_back(self) -> None:
         with ExitStack() as steps:

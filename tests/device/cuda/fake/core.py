@@ -129,8 +129,8 @@ class Core:
 
     def add_graph(self, graph: Graph) -> int:
         handle = next(self._numbers)
-        self._graphs[handle] = graph
         graph.address = self._memory.allocate(graph.nbytes)
+        self._graphs[handle] = graph
         return handle
 
     def remove_graph(self, executable: int) -> None:
