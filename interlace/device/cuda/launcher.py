@@ -55,8 +55,7 @@ class Process(Protocol):
 class Launcher:
     """Starts processes and hears of their end.
 
-    No fork server: CUDA reads the environment when it starts, and a context does not survive a
-    fork.
+    No fork server, which would have to be kept, with torch in it, for a process or two.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
