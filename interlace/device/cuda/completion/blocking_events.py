@@ -55,6 +55,10 @@ class BlockingEvents:
             found += self._awaited.reached(lane, sequence)
         return found
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
+
     def check(self) -> None:
         self._awaited.check(self._driver)
 

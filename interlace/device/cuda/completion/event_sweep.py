@@ -51,6 +51,10 @@ class EventSweep:
             self._timer.stop()
         return ended
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
+
     def check(self) -> None:
         self._awaited.check(self._driver)
 

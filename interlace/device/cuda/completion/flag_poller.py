@@ -75,6 +75,10 @@ class FlagPoller:
             ended += self._awaited.reached(lane, self._flags.value(lane))
         return ended
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
+
     def check(self) -> None:
         self._awaited.check(self._driver)
 

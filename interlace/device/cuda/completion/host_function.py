@@ -54,6 +54,10 @@ class HostFunction:
                 self._told[lane] = count
         return ended
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
+
     def check(self) -> None:
         self._awaited.check(self._driver)
 

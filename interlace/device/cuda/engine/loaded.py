@@ -37,7 +37,7 @@ class Shop(NamedTuple):
     ``flag`` gives the word of a lane (by its index) as the GPU sees it; ``note`` tells operators.
     ``stopwatch`` is ``None`` where times mean nothing. ``lent`` gives the weights of a model that
     another process has on this GPU, and keeps there as long as this one has the model. ``choices``
-    is a folder for the variants that were chosen.
+    is a folder for the variants that were chosen. While it is not ``quiet``, somebody is served.
     """
 
     backend: Backend
@@ -49,6 +49,7 @@ class Shop(NamedTuple):
     open_model: OpenTorch = open_torch
     lent: Callable[[Model], SharedWeights | None] = lambda model: None
     choices: Path | None = None
+    quiet: Callable[[], bool] = lambda: True
 
 
 class LoadedModel:
@@ -255,16 +256,21 @@ class LoadedModel:
 
     def _close_stocks(self, stocks: Sequence[Stock]) -> None:
         with self._shop.budget.shrinking(self.model.key) as change, ExitStack() as steps:
-            steps.callback(self._shop.backend.capturer.trim)
+            steps.callback(self._trim)
             for stock in stocks:
                 self._sides.discard(stock.side)
                 steps.callback(stock.side.leave)
                 steps.callback(stock.close)
         self._shop.note(f"{self.model.key} left {len(stocks)} lane(s): {change}")
 
+    def _trim(self) -> None:
+        """Memory goes back to the driver when nobody is served: he would wait for it."""
+        if self._shop.quiet():
+            self._shop.backend.capturer.trim()
+
     def _give_back(self) -> None:
         with ExitStack() as steps:
-            steps.callback(self._shop.backend.capturer.trim)
+            steps.callback(self._trim)
             if self._weights is not None:
                 steps.callback(self._weights.close)
             for side in self._sides:

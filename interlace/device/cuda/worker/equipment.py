@@ -7,16 +7,18 @@ from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from interlace.device.cuda.completion.flags import Flags
 from interlace.device.cuda.completion.kinds import completions, usual
+from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.staging import InputRings
 from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
 from interlace.device.cuda.memory.budget import Budget
 from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.pooled import Pooled
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.partitions.lanes import Lane, Lanes
 from interlace.device.cuda.worker.lending import Borrowed
@@ -42,8 +44,11 @@ class Equipment:
         """
         self.note = note
         with ExitStack() as steps:
-            backend = made_backend(setup.backend, setup.gpu, steps)
-            driver = backend.driver
+            plain = made_backend(setup.backend, setup.gpu, steps)
+            pool = Pooled(plain.driver)
+            steps.callback(pool.close_slabs)
+            driver = cast(Driver, pool)  # in all that is not memory it is the driver's
+            backend = plain._replace(driver=driver)
             self._mapped = MappedMemory(driver)
             steps.callback(self._mapped.close)
             self.lanes: Lanes = named(setup.lanes)(driver)
@@ -60,7 +65,8 @@ class Equipment:
             borrowed = Borrowed(setup.lender, note)
             shop = self._shop(setup, backend, borrowed)
             opened = partial(LoadedModel, shop)
-            self.models = Models(opened, borrowed.give_back, setup.keep_bytes)
+            trim = partial(_trim, backend, pool)
+            self.models = Models(opened, borrowed.give_back, setup.keep_bytes, trim)
             steps.callback(self.models.close)
             self.loader = Loader()
             steps.callback(self.loader.close)
@@ -92,6 +98,7 @@ class Equipment:
             stopwatch_of(backend),
             named(setup.opener),
             choices=_folder(setup.choices),
+            quiet=lambda: not self.completions.busy,
         )
         return shop._replace(lent=borrowed.lent) if setup.lender else shop
 
@@ -148,6 +155,12 @@ def made_backend(maker: str, gpu: str, steps: ExitStack) -> Backend:
 def stopwatch_of(backend: Backend) -> Stopwatch | None:
     """How variants are timed; not at all where there is no GPU."""
     return None if backend.torch_device.startswith("cpu") else graph_ms
+
+
+def _trim(backend: Backend, pool: Pooled) -> None:
+    """Give the driver back what torch and the pool do not use."""
+    backend.capturer.trim()
+    pool.trim()
 
 
 def _folder(name: str) -> Path | None:

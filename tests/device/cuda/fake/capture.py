@@ -63,6 +63,7 @@ class FakeCapturer:
 
     def trim(self) -> None:
         self.trims += 1
+        self._driver.synchronised("trim")
 
 
 def _inference(body: Callable[[], None]) -> Callable[[], None]:
