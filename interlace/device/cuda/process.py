@@ -39,6 +39,7 @@ from interlace.device.cuda.worker.wire import (
     StageInputs,
     ToGpu,
     Waits,
+    Worn,
     decode_from_gpu,
 )
 from interlace.device.link import Spawns, Speech, WorkerLink
@@ -76,6 +77,7 @@ class GpuProcess:
         self.ready = False
         self.broken = False  #: the GPU failed in it
         self.docket = Docket()
+        self._worn = False
         self._setup = setup
         self._settings = settings
         self._on_started: Started = lambda failure: None
@@ -191,6 +193,8 @@ class GpuProcess:
                 self.link.kill(detail)
             case Noted(text=text):
                 self._settings.say(f"{self._settings.gpu.id}: {text}")
+            case Worn():
+                self._worn = True
             case Waits(line=line):
                 # What is freed is sent, and from now on at once.
                 self._waiting.add(line)
@@ -223,9 +227,16 @@ class GpuProcess:
         if failure is None and not self._settings.private:
             self._forget(work.partition)
             done(Finished(work))
+            self._renew()
             return
         self._releases.append(partial(done, Finished(work)))  # the process ends with it, or has
         self.link.finish()
+
+    def _renew(self) -> None:
+        """End it if a failed capture left its mark and nobody needs it, nor what it keeps."""
+        if self._worn and not self.partitions and not self._settings.keep_bytes:
+            self._settings.say(f"{self._settings.gpu.id}: its process is started anew")
+            self.link.close("it is started anew after a failed capture", kill=False)
 
     def _forget(self, partition: str) -> None:
         self.partitions.discard(partition)

@@ -48,7 +48,7 @@ class Equipment:
             pool = Pooled(plain.driver)
             steps.callback(pool.close_slabs)
             driver = cast(Driver, pool)  # in all that is not memory it is the driver's
-            backend = plain._replace(driver=driver)
+            self._backend = backend = plain._replace(driver=driver)
             self._mapped = MappedMemory(driver)
             steps.callback(self._mapped.close)
             self.lanes: Lanes = named(setup.lanes)(driver)
@@ -79,6 +79,11 @@ class Equipment:
             CudaError: the driver refused at least once; everything was tried.
         """
         self._steps.close()
+
+    @property
+    def worn(self) -> bool:
+        """Whether a new process would be better, when nobody needs this one."""
+        return self._backend.capturer.worn
 
     def _stager(self, backend: Backend, steps: ExitStack) -> Stager:
         lane = self.lanes.aside()

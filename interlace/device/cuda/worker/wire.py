@@ -146,7 +146,11 @@ class Noted(msgspec.Struct, array_like=True, tag=15, frozen=True):
     text: str
 
 
-FromGpu = Answered | Waits | Broken | Noted
+class Worn(msgspec.Struct, array_like=True, tag=20, frozen=True):
+    """The process serves well, and is to be started anew when it has no partitions. No answer."""
+
+
+FromGpu = Answered | Waits | Broken | Noted | Worn
 GpuAnswer = Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
 
 decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode
