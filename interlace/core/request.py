@@ -67,13 +67,19 @@ class Batch(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Where a request's time went, in ms: queue, then the worker's three phases."""
+    """Where a request's time went, in ms: queue, then the worker's three phases.
+
+    ``executed_rows`` are those of the graph that ran the batch, ``gpu_ms`` is the GPU's own time
+    for it; 0 where the device does not tell.
+    """
 
     queue_ms: float = 0.0
     input_ms: float = 0.0
     infer_ms: float = 0.0
     output_ms: float = 0.0
     batch_rows: int = 0
+    executed_rows: int = 0
+    gpu_ms: float = 0.0
 
 
 class Reply(NamedTuple):

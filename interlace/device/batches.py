@@ -54,7 +54,8 @@ def request_outputs(batch: Batch, ran: Ran) -> tuple[tuple[Tensor, ...], ...]:
 
 def batch_timing(batch: Batch, ran: Ran) -> Timing:
     """The worker's phases; the queue time is not the worker's to know."""
-    return Timing(0.0, ran.input_ms, ran.infer_ms, ran.output_ms, batch.rows)
+    worked = ran.input_ms, ran.infer_ms, ran.output_ms
+    return Timing(0.0, *worked, batch.rows, ran.executed_rows, ran.gpu_ms)
 
 
 def _run_one(batch: Batch, request: Request, freed: tuple[int, ...]) -> RunBatch:

@@ -137,7 +137,10 @@ class Produced(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Ran(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """A batch ended well. ``held``: the worker keeps memory for it until it is freed."""
+    """A batch ended well. ``held``: the worker keeps memory for it until it is freed.
+
+    ``executed_rows`` and ``gpu_ms`` as in ``Timing``.
+    """
 
     batch: int
     outputs: tuple[Produced, ...]
@@ -146,6 +149,8 @@ class Ran(msgspec.Struct, array_like=True, tag=4, frozen=True):
     input_ms: float
     infer_ms: float
     output_ms: float
+    executed_rows: int = 0
+    gpu_ms: float = 0.0
 
 
 class Failed(msgspec.Struct, array_like=True, tag=5, frozen=True):

@@ -32,7 +32,7 @@ class EagerProgram:
         self._model = model
         self._gather = Gather(station.backend.driver, station.backend.kernels)
         self._publish = Publish(station.backend.driver, station.backend.kernels)
-        self._rows = rows
+        self.rows = rows
         self._kept: Sequence[torch.Tensor] = ()
         self._parameters = Parameters(station.memory, len(self.inputs), len(outputs), rows)
 
@@ -73,7 +73,7 @@ class EagerProgram:
     def _gathered(self, stream: int) -> dict[str, torch.Tensor]:
         values = {}
         for place, one in enumerate(self.inputs):
-            shape = (self._rows, *one.dims) if self.batched else one.dims
+            shape = (self.rows, *one.dims) if self.batched else one.dims
             value = torch.empty(shape, dtype=TORCH_TYPES[one.datatype], device=self._model.device)
             if one.row_bytes:
                 self._gather.launch(
