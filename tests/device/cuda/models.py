@@ -14,6 +14,7 @@ from interlace.core.model import Model
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.formats.opened import Opened
 from interlace.device.formats.trial import Spoken
+from tests.device.cuda.backends import note
 from tests.device.models import SLOW_S
 
 OPENER = "tests.device.cuda.models:open_fake"
@@ -42,6 +43,12 @@ def open_fake(model: Model) -> Opened:
         return {"y": x * tensors["weight"][0]}
 
     return Opened(call, tensors, Spoken("fake"))
+
+
+def open_noted(model: Model) -> Opened:
+    """``open_fake``, with a line in the notes."""
+    note(f"open {model.name}")
+    return open_fake(model)
 
 
 def _nothing(x: torch.Tensor) -> None:

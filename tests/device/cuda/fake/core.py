@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ from tests.device.cuda.fake.memory import Memory
 from tests.device.cuda.fake.misuse import Misuse
 from tests.device.cuda.fake.streams import Event, Operation, Streams
 
+Cost = Callable[[str, Sequence[int], int], float]
 H100: Final = Board("Fake H100", "GPU-fake-0", (9, 0), 132, 80 << 30, 13000)
 
 
@@ -36,12 +37,14 @@ class Core:
     * ``fail(call, name)``: the next such call fails; ``fail("run", name)``: the next GPU work;
     * ``pace``: "at once", "held" (until ``run``) or "threads"; ``hold``/``let_go`` one stream;
     * ``others(nbytes)``: memory that other processes hold; ``grant``: SMs granted for SMs asked;
+    * ``cost_s``: how long a kernel of a name and arguments takes on so many SMs, else no time;
     * ``close`` raises ``Misuse`` if anything is left over, or was misused earlier.
     """
 
     def __init__(self, board: Board = H100, pace: str = "at once") -> None:
         self.trace: list[Ran] = []
         self.grant: Callable[[int], int] = lambda sms: sms
+        self.cost_s: Cost = lambda name, arguments, sms: 0.0
         self._board = board
         self._memory = Memory(board.memory_bytes)
         self._faults = Faults()

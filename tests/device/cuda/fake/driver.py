@@ -231,6 +231,7 @@ class FakeDriver(Core):
         def execute() -> None:
             self.trace.append(Ran(name, stream, sms, grid))
             emulated(Launch(self._memory, grid, block, sms), *words)
+            time.sleep(self.cost_s(name, words, len(sms)))
 
         self._submit(stream, (name, grid, block), execute, arguments=words)
 
