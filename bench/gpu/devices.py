@@ -46,6 +46,26 @@ def lacking(bench: Bench, kind: str) -> str:
     return asked[kind](found)
 
 
+def parted(bench: Bench) -> str:
+    """The device of the comparisons: partitions of the GPU, or streams where there are none.
+
+    Raises:
+        NoGpus: there are neither.
+    """
+    if not lacking(bench, "green"):
+        return "green"
+    why = lacking(bench, "streams")
+    if why:
+        raise NoGpus(why)
+    return "streams"
+
+
+def shares_pct(bench: Bench, kind: str) -> tuple[int, ...]:
+    """The shares that a device of that mechanism offers; nothing is started."""
+    made = {"green": green.green_gpu, "streams": streams.streams_gpu}
+    return made[kind](board(bench), "gpu0").shares_pct
+
+
 def maker(bench: Bench, kind: str, shares_pct: tuple[int, ...] = ()) -> MakeDevice:
     """Makes a device of that mechanism, offering these shares alone if any are named."""
     found = board(bench)

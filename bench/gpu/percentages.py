@@ -15,10 +15,11 @@ from bench.gpu.bench import Bench
 from bench.gpu.contestants import ON_MPS, Contestant
 from bench.gpu.devices import lacking, maker
 from bench.gpu.flowing import flow
-from bench.gpu.goodput import MODELS, Race, Search, told
+from bench.gpu.goodput import MODELS, told
 from bench.gpu.lanes import ratio
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, seen, skipped
+from bench.gpu.search import Race, Search
 from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
 
 #: Where nothing is known of a system.
@@ -69,7 +70,7 @@ async def contest(bench: Bench, opened: Stand, race: Race) -> AsyncIterator[Row]
                 yield failed(f"{search.one.name} (mps)", error)
     for search in searches:
         if search.trials:
-            yield told(search)
+            yield told(search, "mps")
             yield _beside_green(bench, search)
         else:
             yield skipped(f"{search.one.name} (mps)", "no time was left for it")
