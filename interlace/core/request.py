@@ -67,13 +67,19 @@ class Batch(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Where a request's time went, in ms: queue, then the worker's three phases."""
+    """Where a request's time went, in ms: queue, then the worker's three phases.
+
+    ``began_ns`` and ``ended_ns`` are when its batch did, on the accelerator's own clock; both are 0
+    where it has none.
+    """
 
     queue_ms: float = 0.0
     input_ms: float = 0.0
     infer_ms: float = 0.0
     output_ms: float = 0.0
     batch_rows: int = 0
+    began_ns: int = 0
+    ended_ns: int = 0
 
 
 class Reply(NamedTuple):
