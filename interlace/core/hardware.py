@@ -32,6 +32,10 @@ class Gpu:
     of shares that may stand side by side, each in ascending order; none means any set of at most
     100 %. ``walls`` are (share, bytes) where a partition's memory is its own, as MIG's is; weights
     are shared by the partitions of one accelerator otherwise.
+
+    ``ahead_ms`` is how long before a running batch is predicted to end its partition may be given
+    the next one, which then begins by itself when the other ends; one waits so at most. 0: the next
+    is given when the end is known, and the partition is idle until then.
     """
 
     id: str
@@ -42,6 +46,7 @@ class Gpu:
     traits: frozenset[Trait] = frozenset()
     layouts: tuple[tuple[int, ...], ...] = ()
     walls: tuple[tuple[int, int], ...] = ()
+    ahead_ms: float = 0.0
 
     def fraction(self, share_pct: int) -> float:
         """The part of the accelerator that a share is; of slices, percentages are rounded down."""

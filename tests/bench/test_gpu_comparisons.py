@@ -270,7 +270,7 @@ def test_busy_is_the_graphs_time_by_its_share() -> None:
     batch = Batch(1, "a", (), 1)
     for partition, share in (("half", 50), ("whole", 100)):
         busy(0.0, Finished(Carve("g0", partition, share)), ())
-        ran = Timing(infer_ms=20.0, gpu_ms=10.0)
+        ran = Timing(infer_ms=20.0, began_ns=5, ended_ns=10_000_005)
         busy(0.0, Finished(Run("g0", partition, batch), timing=ran), ())
     busy(0.0, Finished(Run("g0", "whole", batch), failure=Failure("x")), ())
     assert busy.part(0.1) == pytest.approx(0.15)

@@ -23,32 +23,36 @@ class EventSweep:
         self._flags = Flags(driver, lanes)
         self._pulse = Pulse(driver)
         self._events = Events(driver, lanes, blocking=False)
-        self._waiting: list[deque[tuple[int, int]]] = [deque() for _ in range(lanes)]
+        self._waiting: dict[int, deque[tuple[int, int]]] = {}  #: of lanes with anything in flight
         self._timer = Timer(period_us)
-        self._count = 0
 
     def flag(self, lane_index: int) -> Mapped:
         return self._flags.mapped(lane_index)
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
-        self._waiting[lane_index].append((sequence, self._events.record(stream)))
-        if self._count == 0:
+        event = self._events.record(stream)
+        if not self._waiting:
             self._timer.start()
-        self._count += 1
+        self._waiting.setdefault(lane_index, deque()).append((sequence, event))
 
     def fileno(self) -> int:
         return self._timer.fd
 
+    @property
+    def ready(self) -> bool:
+        return False  # only the driver knows
+
     def drain(self) -> list[tuple[int, int]]:
         self._timer.tick()
         ended = []
-        for lane, waiting in enumerate(self._waiting):
+        for lane, waiting in list(self._waiting.items()):
             while waiting and self._driver.ended(waiting[0][1]):
                 sequence, event = waiting.popleft()
                 self._events.give_back(event)
                 ended.append((lane, sequence))
-        self._count -= len(ended)
-        if ended and self._count == 0:
+            if not waiting:
+                del self._waiting[lane]
+        if ended and not self._waiting:
             self._timer.stop()
         return ended
 

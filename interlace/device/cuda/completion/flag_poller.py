@@ -29,8 +29,7 @@ class FlagPoller:
     def __init__(self, driver: Driver, lanes: int, rest_us: int = 0) -> None:
         self._flags = Flags(driver, lanes)
         self._pulse = Pulse(driver)
-        self._awaited = Awaited(lanes)
-        self._lanes = lanes
+        self._awaited = Awaited()
         words = lanes * LINE_BYTES // WORD_BYTES
         self._wanted = (ctypes.c_uint64 * words)()
         self._seen = (ctypes.c_uint64 * lanes)()
@@ -66,13 +65,17 @@ class FlagPoller:
     def fileno(self) -> int:
         return self._tell_fd
 
+    @property
+    def ready(self) -> bool:
+        awaited, flags = self._awaited, self._flags
+        return any(flags.value(lane) >= awaited.oldest(lane) for lane in awaited.lanes)
+
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):
             os.eventfd_read(self._tell_fd)
         ended: list[tuple[int, int]] = []
-        if self._awaited.count:
-            for lane in range(self._lanes):
-                ended += self._awaited.reached(lane, self._flags.value(lane))
+        for lane in self._awaited.lanes:
+            ended += self._awaited.reached(lane, self._flags.value(lane))
         return ended
 
     def check(self) -> None:

@@ -49,27 +49,35 @@ class Flags:
 class Awaited:
     """Sequence numbers in flight, by lane, in order."""
 
-    def __init__(self, lanes: int) -> None:
-        self._lanes: list[deque[int]] = [deque() for _ in range(lanes)]
-        self.count = 0
+    def __init__(self) -> None:
+        self._lanes: dict[int, deque[int]] = {}
+
+    @property
+    def lanes(self) -> list[int]:
+        """Those with anything in flight: few, of many that there could be."""
+        return list(self._lanes)
 
     def add(self, lane_index: int, sequence: int) -> None:
-        self._lanes[lane_index].append(sequence)
-        self.count += 1
+        self._lanes.setdefault(lane_index, deque()).append(sequence)
+
+    def oldest(self, lane_index: int) -> int:
+        """What a lane with anything in flight will come to next."""
+        return self._lanes[lane_index][0]
 
     def reached(self, lane_index: int, sequence: int) -> list[tuple[int, int]]:
         """What ended if the lane has come to ``sequence``; it is awaited no more."""
-        waiting, ended = self._lanes[lane_index], []
-        while waiting and waiting[0] <= sequence:
-            ended.append((lane_index, waiting.popleft()))
-        self.count -= len(ended)
-        return ended
+        waiting = self._lanes.get(lane_index, ())
+        return self.first(lane_index, sum(1 for one in waiting if one <= sequence))
 
     def first(self, lane_index: int, count: int) -> list[tuple[int, int]]:
         """The first ``count`` of the lane, which ended; they are awaited no more."""
+        if not count:
+            return []
         waiting = self._lanes[lane_index]
-        self.count -= count
-        return [(lane_index, waiting.popleft()) for _ in range(count)]
+        ended = [(lane_index, waiting.popleft()) for _ in range(count)]
+        if not waiting:
+            del self._lanes[lane_index]
+        return ended
 
 
 class Pulse:

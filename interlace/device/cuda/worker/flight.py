@@ -131,7 +131,7 @@ class Flight:
             (self._launched - self._began) * 1e3,
             (ended - self._launched) * 1e3,
             (perf_counter() - ended) * 1e3,
-            program.rows,
+            executed_rows=program.rows,
         )
 
     def _targets(self, arenas: RegisteredArenas, rows: int) -> list[int]:
