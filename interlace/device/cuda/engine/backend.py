@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from interlace.device.cuda.engine.capture import Capturer, TorchCapturer
-
-_KERNELS_DIR: Final = "~/.cache/interlace/kernels"
 
 
 class Backend(NamedTuple):
@@ -41,7 +40,7 @@ def make_backend(gpu: str) -> Backend:
         board = driver.board
         if gpu.startswith("GPU-") and board.uuid.removeprefix("GPU-") != gpu.removeprefix("GPU-"):
             raise CudaError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE", f"{board.uuid}, not {gpu}")
-        kernels = load_kernels(driver, image(board.capability, Path(_KERNELS_DIR).expanduser()))
+        kernels = load_kernels(driver, image(board.capability, _kernels_dir()))
         torch.cuda.init()
         torch.cuda.set_device(0)
         be_exact()
@@ -49,6 +48,12 @@ def make_backend(gpu: str) -> Backend:
         driver.close()
         raise
     return Backend(driver, "cuda:0", TorchCapturer(0, lambda: driver.memory().free_bytes), kernels)
+
+
+def _kernels_dir() -> Path:
+    """Where compiled kernels are kept: in the user's cache, wherever the user has it."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser() / "interlace" / "kernels"
 
 
 def on_stream(backend: Backend, stream: int) -> AbstractContextManager[object]:
