@@ -10,17 +10,22 @@ from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from interlace.device.cuda.engine.capture import Capturer, TorchCapturer
+from interlace.device.cuda.engine.threads import CallersThread, Threads
 
 _KERNELS_DIR: Final = "~/.cache/interlace/kernels"
 
 
 class Backend(NamedTuple):
-    """Everything that differs between a GPU and a test. ``torch_device`` as torch names it."""
+    """Everything that differs between a GPU and a test. ``torch_device`` as torch names it.
+
+    Torch works on a lane inside ``threads.run(lane.green, ...)``.
+    """
 
     driver: Driver
     torch_device: str
     capturer: Capturer
     kernels: Kernels
+    threads: Threads = CallersThread()
 
 
 def make_backend(gpu: str) -> Backend:

@@ -29,6 +29,12 @@ class Ran(NamedTuple):
     grid: tuple[int, int, int]
 
 
+class Contexts(threading.local):
+    """The green context that is current on each thread; ``None``: the primary one."""
+
+    current: int | None = None
+
+
 class Core:
     """The state of a fake GPU. For tests:
 
@@ -54,6 +60,7 @@ class Core:
         self._graphs: dict[int, Graph] = {}
         self._emulated: dict[str, tuple[Emulated, int]] = dict(OURS)
         self._recordings = Recordings()
+        self._contexts = Contexts()
         self._capturing = threading.Lock()
 
     # ------------------------------------------------------------------------ for tests alone
