@@ -28,8 +28,8 @@ class CudaSettings:
     process, page-locked too; ``patience_s`` how long a batch waits for it. ``environment`` is what
     CUDA reads when a process starts, given the share of the partition that it is started for.
     ``library_context`` is where torch's libraries make their handles for work on a green context
-    (``engine.threads``), of no effect elsewhere. A ``private`` device has a process per partition, and no rings of inputs. ``at_close`` is called
-    when all processes are gone.
+    (``engine.threads``), of no effect elsewhere. A ``private`` device has a process per partition,
+    and no rings of inputs. ``at_close`` is called when all processes are gone.
     """
 
     gpu: Gpu

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
@@ -18,13 +19,15 @@ _KERNELS_DIR: Final = "~/.cache/interlace/kernels"
 class Backend(NamedTuple):
     """Everything that differs between a GPU and a test. ``torch_device`` as torch names it.
 
-    Torch works on a lane inside ``threads.run(lane.green, ...)``.
+    ``torch_stream`` has torch's work of a thread go to a stream. Torch works on a lane inside
+    ``threads.run(lane.green, ...)``.
     """
 
     driver: Driver
     torch_device: str
     capturer: Capturer
     kernels: Kernels
+    torch_stream: Callable[[int], AbstractContextManager[object]]
     threads: Threads = CallersThread()
 
 
@@ -53,17 +56,18 @@ def make_backend(gpu: str) -> Backend:
     except BaseException:
         driver.close()
         raise
-    return Backend(driver, "cuda:0", TorchCapturer(0, lambda: driver.memory().free_bytes), kernels)
+    capturer = TorchCapturer(0, lambda: driver.memory().free_bytes)
+
+    def torch_stream(stream: int) -> AbstractContextManager[object]:
+        outer: Any = torch.cuda.ExternalStream(stream, device="cuda:0")
+        return torch.cuda.stream(outer)  # type: ignore[no-any-return]
+
+    return Backend(driver, "cuda:0", capturer, kernels, torch_stream)
 
 
 def on_stream(backend: Backend, stream: int) -> AbstractContextManager[object]:
     """Torch's work of this thread goes to ``stream``, on the CPU to where it always goes."""
-    import torch
-
-    if torch.device(backend.torch_device).type != "cuda":
-        return nullcontext()
-    outer = torch.cuda.ExternalStream(stream, device=backend.torch_device)
-    return torch.cuda.stream(outer)  # type: ignore[no-any-return]
+    return backend.torch_stream(stream)
 
 
 def be_exact() -> None:
