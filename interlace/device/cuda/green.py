@@ -7,6 +7,7 @@ from typing import Final
 from interlace.core.hardware import Gpu, Trait
 from interlace.device.cuda.discovery import Found
 from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.engine.threads import LibraryContext
 from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.partitions.green_lanes import ATOM_SMS, GreenLanes
 from interlace.device.cuda.partitions.lanes import Lanes
@@ -52,9 +53,17 @@ def green_gpu(found: Found, gpu_id: str) -> Gpu:
     return Gpu(gpu_id, found.kind, found.sms, memory_bytes, atoms.shares_pct, TRAITS)
 
 
-def green_settings(found: Found, gpu_id: str) -> CudaSettings:
+def green_settings(
+    found: Found, gpu_id: str, library_context: LibraryContext = "primary"
+) -> CudaSettings:
     """The settings of such a device."""
-    return CudaSettings(green_gpu(found, gpu_id), found.uuid, LANES, environment=only(found.uuid))
+    return CudaSettings(
+        green_gpu(found, gpu_id),
+        found.uuid,
+        LANES,
+        environment=only(found.uuid),
+        library_context=library_context,
+    )
 
 
 def make_lanes(driver: Driver) -> Lanes:

@@ -56,8 +56,8 @@ class Green(NamedTuple):
 class Driver(Protocol):
     """The driver calls of one process on one GPU, whose primary context is retained meanwhile.
 
-    Every call raises ``CudaError``. Streams never wait for the legacy default stream. Nothing here
-    makes a green context current: work reaches its SMs by the stream alone.
+    Every call raises ``CudaError``. Streams never wait for the legacy default stream. Work reaches
+    the SMs of a green context by the stream alone; it need not be current.
     """
 
     @property
@@ -105,6 +105,13 @@ class Driver(Protocol):
 
     def destroy_green(self, green: Green) -> None:
         """After its streams are destroyed."""
+        ...
+
+    def enter(self, green: Green | None) -> None:
+        """Make a green context current on this thread from now on; ``None``: the primary one.
+
+        Libraries that keep a handle for each thread make it in the context that is current then.
+        """
         ...
 
     # ----------------------------------------------------------------------- streams and events

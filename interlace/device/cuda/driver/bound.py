@@ -107,6 +107,10 @@ class BoundDriver:
     def destroy_green(self, green: Green) -> None:
         self._call(cu.cuGreenCtxDestroy, green.handle)
 
+    def enter(self, green: Green | None) -> None:
+        context = None if green is None else self._call(cu.cuCtxFromGreenCtx, green.handle)
+        self._context.enter(context)
+
     # ------------------------------------------------------------------------ streams and events
     def stream(self, green: Green | None = None, priority: int = 0) -> int:
         if green is None:

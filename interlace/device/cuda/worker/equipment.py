@@ -15,6 +15,7 @@ from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.staging import InputRings
 from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
+from interlace.device.cuda.engine.threads import threads_for
 from interlace.device.cuda.memory.budget import Budget
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.registered import RegisteredArenas
@@ -44,6 +45,9 @@ class Equipment:
         with ExitStack() as steps:
             backend = made_backend(setup.backend, setup.gpu, steps)
             driver = backend.driver
+            threads = threads_for(setup.library_context, driver)
+            steps.callback(threads.close)
+            backend = backend._replace(threads=threads)
             self._mapped = MappedMemory(driver)
             steps.callback(self._mapped.close)
             self.lanes: Lanes = named(setup.lanes)(driver)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from interlace.device.cuda.engine.threads import LibraryContext
 from interlace.device.wire import (
     Failed,
     FreeBatches,
@@ -30,7 +31,8 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     ``backend``, ``lanes`` and ``opener`` are ``module:function``: what makes the ``Backend`` of a
     process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
     ``completion`` is one of ``completion.kinds``, or empty for the usual. ``gpu`` is a UUID, of a
-    GPU or of a MIG instance, or empty for the only one that the process sees.
+    GPU or of a MIG instance, or empty for the only one that the process sees. ``library_context``
+    as in ``CudaSettings``.
     """
 
     gpu: str
@@ -43,6 +45,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
     patience_s: float  #: how long a batch waits for output memory
     lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
+    library_context: LibraryContext = "primary"
 
 
 class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):

@@ -13,6 +13,7 @@ from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.fake.faults import Faults
 from tests.device.cuda.fake.graphs import Graph, Recording, Recordings, node
 from tests.device.cuda.fake.kernels import OURS, Emulated
+from tests.device.cuda.fake.library import Libraries
 from tests.device.cuda.fake.memory import Memory
 from tests.device.cuda.fake.misuse import Misuse
 from tests.device.cuda.fake.streams import Event, Operation, Streams
@@ -27,6 +28,12 @@ class Ran(NamedTuple):
     stream: int
     sms: frozenset[int]
     grid: tuple[int, int, int]
+
+
+class Contexts(threading.local):
+    """The green context that is current on each thread; ``None``: the primary one."""
+
+    current: int | None = None
 
 
 class Core:
@@ -54,6 +61,8 @@ class Core:
         self._graphs: dict[int, Graph] = {}
         self._emulated: dict[str, tuple[Emulated, int]] = dict(OURS)
         self._recordings = Recordings()
+        self.libraries = Libraries(self)
+        self._contexts = Contexts()
         self._capturing = threading.Lock()
 
     # ------------------------------------------------------------------------ for tests alone
@@ -85,6 +94,21 @@ class Core:
     def run(self, stream: int, count: int | None = None) -> int:
         """Run held work; how many operations there were."""
         return self._streams.run(stream, count)
+
+    def context_of(self, stream: int) -> int | None:
+        """The green context of a stream; ``None`` if it has none."""
+        return self._streams.of(stream, "cuStreamGetCtx").green
+
+    @property
+    def current(self) -> int | None:
+        """The green context that is current on this thread; ``None``: the primary one."""
+        return self._contexts.current
+
+    @property
+    def replaying(self) -> bool:
+        """Whether this thread replays a graph."""
+        recording = self._recordings.current
+        return recording is not None and recording.replays
 
     def sms_of(self, stream: int) -> frozenset[int]:
         return self._streams.of(stream, "sms_of").sms
@@ -163,7 +187,8 @@ class Core:
         recording = Recording(graph.pool.stream, graph.nodes)
         self._recordings.current = recording
         try:
-            graph.body()
+            with self.libraries.on(graph.pool.stream):
+                graph.body()
             recording.finish()
         finally:
             self._recordings.current = None

@@ -118,6 +118,12 @@ class FakeDriver(Core):
             raise Misuse("a green context is destroyed before its streams: they leak")
         take(self._greens, green.handle, "cuGreenCtxDestroy")
 
+    def enter(self, green: Green | None) -> None:
+        self._enter("enter")
+        if green is not None:
+            find(self._greens, green.handle, "cuCtxFromGreenCtx")
+        self._contexts.current = None if green is None else green.handle
+
     def stream(self, green: Green | None = None, priority: int = 0) -> int:
         self._enter("stream")
         sms = frozenset(range(self._board.sms))
