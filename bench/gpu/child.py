@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing import get_context
@@ -71,7 +71,7 @@ class Children:
         for pid in tuple(self._running):
             _end(pid)
 
-    def rows(self, errand: Errand) -> Iterator[Row]:
+    def rows(self, errand: Errand) -> Generator[Row]:
         """The part's rows as they come; the last one says so if it crashed or was ended."""
         ours, theirs = self._context.Pipe(duplex=False)
         child = self._context.Process(target=_run, args=(errand, theirs))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from interlace.device.cuda.driver.api import Atom, Driver, Green, Mapped, Split
 from interlace.device.cuda.engine.backend import Backend, on_stream
+from interlace.device.cuda.engine.capture import Captured
 
 _ATOM_SMS = 8
 
@@ -74,27 +75,49 @@ def lanes(driver: Driver) -> Iterator[Lanes]:
         made.close()
 
 
-def warm(backend: Backend, stream: int, body: Callable[[], object], times: int = 2) -> None:
+def warm(backend: Backend, lane: Lane, body: Callable[[], object], times: int = 2) -> None:
     """Run a body a few times outside of any capture: libraries choose and load what they need."""
-    with on_stream(backend, stream):
-        for _ in range(times):
-            body()
-    backend.driver.synchronize(stream)
+    finish_setup(backend)
+
+    def run() -> None:
+        with on_stream(backend, lane.stream):
+            for _ in range(times):
+                body()
+
+    backend.threads.run(lane.green, run)
+    backend.driver.synchronize(lane.stream)
 
 
-@contextmanager
-def captured(backend: Backend, stream: int, body: Callable[[], object]) -> Iterator[int]:
-    """A body warmed up and captured on a stream; the graph's handle, closed afterwards."""
-    warm(backend, stream, body)
+def finish_setup(backend: Backend) -> None:
+    """Wait for what torch has done on its own stream: a lane does not wait for it by itself."""
+    import torch
+
+    if torch.device(backend.torch_device).type == "cuda":
+        torch.cuda.synchronize()
+
+
+def capture(
+    backend: Backend, lane: Lane, body: Callable[[], object], pool: object | None = None
+) -> Captured:
+    """A body captured on a lane, to be closed by the caller."""
 
     def only() -> None:
         body()
 
-    graph = backend.capturer.capture(stream, None, only)
+    return backend.threads.run(
+        lane.green, lambda: backend.capturer.capture(lane.stream, pool, only)
+    )
+
+
+@contextmanager
+def captured(backend: Backend, lane: Lane, body: Callable[[], object]) -> Iterator[int]:
+    """A body warmed up and captured on a lane; the graph's handle, closed afterwards."""
+    warm(backend, lane, body)
+    graph = capture(backend, lane, body)
     try:
         yield graph.executable
     finally:
-        backend.driver.synchronize(stream)
+        backend.driver.synchronize(lane.stream)
         graph.close()
 
 

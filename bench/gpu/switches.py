@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.gpu.rows import as_json
+from interlace.device.cuda.engine.threads import LibraryContext
 
 _FILE: Final = "switches.json"
 
@@ -19,7 +20,7 @@ class Switches:
     as ``CudaSettings`` has it. ``lacking`` says of a mechanism why it is not to be used.
     """
 
-    library_context: str = "primary"
+    library_context: LibraryContext = "primary"
     lacking: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -39,6 +40,7 @@ def chosen(out: Path, dry: bool) -> Switches:
         plain = json.loads((out / _FILE).read_text())
         if plain["dry"] != dry:
             return Switches()
-        return Switches(str(plain["library_context"]), dict(plain["lacking"]))
+        context: LibraryContext = "green" if plain["library_context"] == "green" else "primary"
+        return Switches(context, dict(plain["lacking"]))
     except (OSError, ValueError, KeyError, TypeError):
         return Switches()

@@ -47,7 +47,7 @@ def _captures(bench: Bench, backend: Backend, cut: Lanes) -> Iterable[Row]:
     first_bytes = driver.memory().free_bytes
     for batch in bench.size(_BUCKETS, (2, 1)):
         body = _network(bench, backend.torch_device, batch)
-        warm(backend, lane.stream, body)
+        warm(backend, lane, body)
         before_bytes = driver.memory().free_bytes
         began_s = time.perf_counter()
         made = backend.capturer.capture(lane.stream, pool, partial(_only, body))
@@ -87,8 +87,8 @@ def _beside(bench: Bench, backend: Backend, cut: Lanes) -> Iterable[Row]:
     driver, serving, aside = backend.driver, cut.first(64), cut.beside(64)
     body = layers.convolution(bench, backend.torch_device)
     other = _network(bench, backend.torch_device, 1)
-    warm(backend, aside.stream, other)
-    with captured(backend, serving.stream, body) as graph:
+    warm(backend, aside, other)
+    with captured(backend, serving, body) as graph:
         alone_ms = _replays(driver.launch_graph, driver.synchronize, graph, serving.stream, 100)
         errors: list[BaseException] = []
         capture = threading.Thread(

@@ -44,7 +44,7 @@ def _numbers(backend: Backend, cut: Lanes) -> Iterable[Row]:
     with mapped(driver, 8 * blocks) as memory:
         seen = words_of(memory, blocks)
         body = partial(ask_sms, backend, own.stream, memory.device, blocks)
-        with captured(backend, own.stream, body) as graph:
+        with captured(backend, own, body) as graph:
             body()
             driver.synchronize(own.stream)
             wanted = set(seen)
@@ -76,9 +76,9 @@ def _times(
         launch = partial(driver.launch_graph, graph, lane.stream)
         return middle(times_ms(driver, lane.stream, launch, count))
 
-    with captured(backend, few.stream, body) as narrow:
+    with captured(backend, few, body) as narrow:
         own_ms, moved_ms = taken_ms(narrow, few), taken_ms(narrow, whole)
-    with captured(backend, whole.stream, body) as wide:
+    with captured(backend, whole, body) as wide:
         whole_ms = taken_ms(wide, whole)
     kept = 0.9 < ratio(moved_ms, own_ms) < 1.1
     yield judged(

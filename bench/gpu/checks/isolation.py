@@ -90,7 +90,7 @@ def _beside(
     neighbours: tuple[Neighbour, ...],
 ) -> Iterable[Row]:
     (own, other), driver, count = sides, backend.driver, bench.size(100, 3)
-    with captured(backend, own.stream, body) as graph:
+    with captured(backend, own, body) as graph:
         launch = partial(driver.launch_graph, graph, own.stream)
         alone = times_ms(driver, own.stream, launch, count)
         p50_ms, p99_ms = quantile(alone, 0.5), quantile(alone, 0.99)
@@ -129,7 +129,7 @@ def overlap(bench: Bench) -> Iterator[Row]:
             body = partial(
                 backend.driver.launch, backend.kernels.spin, grid, block, lane.stream, arguments
             )
-            graphs.append((stack.enter_context(captured(backend, lane.stream, body)), lane))
+            graphs.append((stack.enter_context(captured(backend, lane, body)), lane))
         one_ms = _together_ms(backend, graphs[:1])
         yield seen("one stream", f"{one_ms:.2f} ms", ms=one_ms)
         for count in range(2, len(graphs) + 1):

@@ -67,6 +67,6 @@ def _hint(bench: Bench, free_sms: int) -> Iterator[None]:
 
 
 def _taken_ms(bench: Bench, backend: Backend, body: layers.Body, lane: Lane) -> float:
-    with captured(backend, lane.stream, body) as graph:
+    with captured(backend, lane, body) as graph:
         launch = partial(backend.driver.launch_graph, graph, lane.stream)
         return middle(times_ms(backend.driver, lane.stream, launch, bench.size(15, 2)))
