@@ -6,13 +6,24 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from interlace.device.cuda.driver.api import Atom, Driver, Green, Mapped, Split
 from interlace.device.cuda.engine.backend import Backend, on_stream
 from interlace.device.cuda.engine.capture import Captured
 
 _ATOM_SMS = 8
+
+
+class Place(Protocol):
+    """Where work of torch is done: a stream, and the context it belongs to."""
+
+    @property
+    def stream(self) -> int: ...
+    @property
+    def sms(self) -> int: ...
+    @property
+    def green(self) -> Green | None: ...
 
 
 class Lane(NamedTuple):
@@ -75,7 +86,7 @@ def lanes(driver: Driver) -> Iterator[Lanes]:
         made.close()
 
 
-def warm(backend: Backend, lane: Lane, body: Callable[[], object], times: int = 2) -> None:
+def warm(backend: Backend, lane: Place, body: Callable[[], object], times: int = 2) -> None:
     """Run a body a few times outside of any capture: libraries choose and load what they need."""
     finish_setup(backend)
 
@@ -97,7 +108,7 @@ def finish_setup(backend: Backend) -> None:
 
 
 def capture(
-    backend: Backend, lane: Lane, body: Callable[[], object], pool: object | None = None
+    backend: Backend, lane: Place, body: Callable[[], object], pool: object | None = None
 ) -> Captured:
     """A body captured on a lane, to be closed by the caller."""
 
@@ -110,7 +121,7 @@ def capture(
 
 
 @contextmanager
-def captured(backend: Backend, lane: Lane, body: Callable[[], object]) -> Iterator[int]:
+def captured(backend: Backend, lane: Place, body: Callable[[], object]) -> Iterator[int]:
     """A body warmed up and captured on a lane; the graph's handle, closed afterwards."""
     warm(backend, lane, body)
     graph = capture(backend, lane, body)
@@ -122,13 +133,23 @@ def captured(backend: Backend, lane: Lane, body: Callable[[], object]) -> Iterat
 
 
 def times_ms(
-    driver: Driver, stream: int, launch: Callable[[], object], count: int, warm_ups: int = 2
+    driver: Driver,
+    stream: int,
+    launch: Callable[[], object],
+    count: int,
+    warm_ups: int = 2,
+    before: Callable[[], object] = lambda: None,
 ) -> list[float]:
-    """GPU time of each of ``count`` launches, one at a time, by events on the stream."""
+    """GPU time of each of ``count`` launches, one at a time, by events on the stream.
+
+    What ``before`` launches is not in it: work that keeps the stream busy until the host has
+    launched all, where that takes longer than the work.
+    """
     begin, end = driver.event(timing=True), driver.event(timing=True)
     found: list[float] = []
     try:
         for number in range(warm_ups + count):
+            before()
             driver.record(begin, stream)
             launch()
             driver.record(end, stream)

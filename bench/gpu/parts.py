@@ -45,7 +45,7 @@ PARTS: Final[tuple[Part, ...]] = (
         "preflight", "preflight", 90, "whether the mechanism works at all, and which way of it",
         "bench.gpu.preflight.part:rows",
     ),
-    _check(1, "versions", 20, "versions, tools and limits of the machine"),
+    _check(1, "versions", 30, "versions, tools and limits of the machine"),
     Part(
         "profiles", "profiles", 80, "latency of the ten models by batch and share",
         "bench.gpu.profiles:rows",
@@ -58,6 +58,10 @@ PARTS: Final[tuple[Part, ...]] = (
         "changing", "comparisons", 40, "the gap when shares change under load",
         "bench.gpu.changing:rows", ("profiles",),
     ),
+    Part(
+        "loading", "comparisons", 35, "what a model that is served feels while others are loaded",
+        "bench.gpu.loading:rows",
+    ),
     _check(2, "split", 8, "which groups of SMs there are, and which SMs run what"),
     _check(3, "green-cost", 8, "what green contexts and streams cost, and how many there can be"),
     _check(4, "graphs", 18, "whether a captured graph keeps the SMs it was captured on"),
@@ -65,7 +69,7 @@ PARTS: Final[tuple[Part, ...]] = (
     _check(6, "isolation", 18, "how much neighbours slow a model on SMs of its own"),
     _check(8, "copies", 12, "rates of copies and gathers, and small copies beside large ones"),
     _check(10, "completion", 18, "how soon and at what cost the end of a batch is known"),
-    _check(11, "graph-memory", 14, "memory and time of captures, replays beside them and loads"),
+    _check(11, "graph-memory", 14, "memory and time of captures, and replays beside them"),
     Part(
         "contracts", "contracts", 150, "the contract of devices on green, MPS and streams",
         "bench.gpu.contracts:rows", (), {"INTERLACE_TEST_WAIT_S": "120"},

@@ -46,7 +46,7 @@ FORBIDDEN = (
 CHEAP = (*(part.name for part in PARTS if part.group == "checks"), "mechanisms")
 COSTLY = (
     "preflight", "contracts", "profiles", "power", "layers", "pressure", "coruns", "goodput",
-    "goodput-mps", "changing", "sharing", "ebird", "twin",
+    "goodput-mps", "changing", "loading", "sharing", "ebird", "twin",
 )  # fmt: skip
 
 
