@@ -18,6 +18,8 @@ _BLOCKING: Final = int(cu.CUevent_flags.CU_EVENT_BLOCKING_SYNC)
 _NO_TIMING: Final = int(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)
 _NAME_CHARS: Final = 256
 _IPC_BYTES: Final = 64
+#: CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING, whose enum some versions do not show.
+_NO_CLUSTERS: Final = 1
 #: Flags of memory calls by value: the header's names are macros, not enums.
 _ALL_CONTEXTS_MAPPED: Final = 1 | 2
 _READ_ONLY: Final = 8
@@ -88,13 +90,17 @@ class BoundDriver:
         self._call(cu.cuIpcCloseMemHandle, address)
 
     # --------------------------------------------------------------------------------------- SMs
-    def split(self, atom_sms: int) -> Split:
+    def split(self, atom_sms: int, clusters: bool = True) -> Split:
         # CUDA 13.0 cuts equal groups only; its rest may be put together with groups of the split.
         whole = self._call(cu.cuDeviceGetDevResource, self._context.device, _SM)
         groups = whole.sm.smCount // max(1, atom_sms)
-        found, count, rest = self._call(cu.cuDevSmResourceSplitByCount, groups, whole, 0, atom_sms)
+        flags = 0 if clusters else _NO_CLUSTERS
+        found, count, rest = self._call(
+            cu.cuDevSmResourceSplitByCount, groups, whole, flags, atom_sms
+        )
         atoms = tuple(Atom(one.sm.smCount, one) for one in found[:count])
-        return Split(atoms, Atom(rest.sm.smCount, rest) if rest.sm.smCount else None)
+        left = Atom(rest.sm.smCount, rest) if rest.sm.smCount else None
+        return Split(atoms, left, clusters)
 
     def green(self, atoms: Sequence[Atom]) -> Green:
         resources = [atom.resource for atom in atoms]

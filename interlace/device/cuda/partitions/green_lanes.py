@@ -11,9 +11,8 @@ from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.partitions.atoms import Atoms, indices
 from interlace.device.cuda.partitions.ladder import Crowd, Rung, choose, ladder, reuse
 from interlace.device.cuda.partitions.lanes import Lane, Roster
+from interlace.device.cuda.partitions.splitting import best_split
 
-#: SMs of an atom on sm_90: the smallest group that keeps thread block clusters whole.
-ATOM_SMS: Final = 8
 #: Three ladders of the largest GPU. Lanes past the first ladder come from plans, one by one.
 _LANES_MAX: Final = 96
 
@@ -25,12 +24,10 @@ class GreenLanes:
     of who has which atom is ours: the driver reserves nothing.
     """
 
-    def __init__(
-        self, driver: Driver, atom_sms: int = ATOM_SMS, lanes_max: int = _LANES_MAX
-    ) -> None:
+    def __init__(self, driver: Driver, lanes_max: int = _LANES_MAX) -> None:
         self._driver = driver
         self._lanes_max = lanes_max
-        split = driver.split(atom_sms)
+        split = best_split(driver)
         self.atoms = Atoms.of(split)
         self._resources: list[Atom] = [*split.atoms, *([split.rest] if split.rest else [])]
         self._roster = Roster()
@@ -39,6 +36,10 @@ class GreenLanes:
     @property
     def lanes(self) -> tuple[Lane, ...]:
         return tuple(self._roster)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        return self.atoms.count, self.atoms.atom_sms
 
     def prepare(self, rungs: Iterable[Rung] | None = None) -> int:
         """Make idle lanes for rungs (the whole ladder by default), as many as the driver grants.
