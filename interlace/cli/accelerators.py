@@ -139,9 +139,7 @@ def choose(
     return _on_gpus(device, cpu, found, ask)
 
 
-def _on_gpus(
-    device: str, cpu: CpuSettings, found: Sequence[Found], ask: AskAtoms
-) -> Accelerators:
+def _on_gpus(device: str, cpu: CpuSettings, found: Sequence[Found], ask: AskAtoms) -> Accelerators:
     controls: list[mps.MpsControl] = []
     settings: list[CudaSettings] = []
     for gpu in found:
