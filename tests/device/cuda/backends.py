@@ -11,7 +11,6 @@ from tests.device.cuda.fake.backend import on
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver
 
-
 #: SMs by GPC, such that 15 or 14 atoms of 8 keep to them.
 FIFTEEN: Final = (16, 16, 16, 16, 18, 18, 18, 14)
 FOURTEEN: Final = (18, 18, 18, 18, 18, 18, 12, 12)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
