@@ -111,6 +111,8 @@ class FakeDriver(Core):
             raise CudaError("cuDevResourceGenerateDesc", "CUDA_ERROR_INVALID_RESOURCE_TYPE")
         if sum(len(one.sms) for one in resources) > len(sms := frozenset(_union(resources))):
             raise CudaError("cuGreenCtxCreate", "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION")
+        if len(self._greens) >= self.greens_max:
+            raise CudaError("cuGreenCtxCreate", "CUDA_ERROR_OUT_OF_MEMORY")
         granted = frozenset(sorted(sms)[: self.grant(len(sms))])
         handle = next(self._numbers)
         self._greens[handle] = granted
