@@ -20,7 +20,8 @@ class GpuTask(msgspec.Struct, frozen=True):
     """Models to take apart on one GPU.
 
     ``backend`` and ``lanes`` are ``module:function``, as in ``GpuSetup``; ``gpu`` is a UUID;
-    ``library_context`` as in ``CudaSettings``. ``flush_bytes`` is more than its L2 holds (50 MiB on an H100).
+    ``library_context`` as in ``CudaSettings``. ``flush_bytes`` is more than its L2 holds (50 MiB on
+    an H100).
     """
 
     gpu: str

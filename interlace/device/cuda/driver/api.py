@@ -44,6 +44,7 @@ class Split(NamedTuple):
 
     atoms: tuple[Atom, ...]
     rest: Atom | None
+    clusters: bool = True  #: whether each atom can run clusters as the whole GPU does
 
 
 class Green(NamedTuple):
@@ -95,8 +96,12 @@ class Driver(Protocol):
     def ipc_close(self, address: int) -> None: ...
 
     # --------------------------------------------------------------------------------------- SMs
-    def split(self, atom_sms: int) -> Split:
-        """All SMs in atoms of ``atom_sms``. Atoms of one split may be put together again."""
+    def split(self, atom_sms: int, clusters: bool = True) -> Split:
+        """All SMs in atoms of ``atom_sms``. Atoms of one split may be put together again.
+
+        With ``clusters`` each atom can run clusters of thread blocks as the whole GPU does; where
+        parts of the GPU differ in size that leaves more SMs over.
+        """
         ...
 
     def green(self, atoms: Sequence[Atom]) -> Green:

@@ -67,6 +67,14 @@ class Context:
         call(cu.cuCtxSetCurrent, self._context if context is None else context)
         self._threads.current = True
 
+    def of(self, green: int) -> Any:
+        """What stands for a green context where a context is asked for.
+
+        Raises:
+            CudaError: there is no such green context.
+        """
+        return self.call(cu.cuCtxFromGreenCtx, green)
+
     def release(self) -> None:
         """Let go of the context."""
         call(cu.cuDevicePrimaryCtxRelease, self.device)

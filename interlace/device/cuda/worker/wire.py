@@ -107,6 +107,16 @@ ToGpu = GpuSetup | KeeperSetup | Asked | FreeBatches | ForgetInputs
 # ---------------------------------------------------------------------------- GPU to main process
 
 
+class GpuReady(msgspec.Struct, array_like=True, tag=20, frozen=True):
+    """The answer to ``GpuSetup``: how the driver cut the GPU, and how long which step took.
+
+    ``blocks`` as in ``Gpu``: (0, 0) where SMs are not parted. ``took_s`` are steps in words.
+    """
+
+    blocks: tuple[int, int]
+    took_s: tuple[tuple[str, float], ...]
+
+
 class Carved(msgspec.Struct, array_like=True, tag=11, frozen=True):
     """``units`` are the SMs granted, as numbers; where SMs are not parted, all of them."""
 
@@ -123,7 +133,7 @@ class Staged(msgspec.Struct, array_like=True, tag=16, frozen=True):
 
 class Answered(msgspec.Struct, array_like=True, tag=13, frozen=True):
     line: str
-    answer: Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
+    answer: Ready | GpuReady | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
 
 
 class Broken(msgspec.Struct, array_like=True, tag=14, frozen=True):
@@ -146,7 +156,7 @@ class Noted(msgspec.Struct, array_like=True, tag=15, frozen=True):
 
 
 FromGpu = Answered | Waits | Broken | Noted
-GpuAnswer = Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
+GpuAnswer = Ready | GpuReady | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
 
 decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode
 decode_from_gpu = msgspec.msgpack.Decoder[FromGpu](FromGpu).decode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -121,7 +122,7 @@ def test_each_caller_has_a_thread_for_each_context(driver: FakeDriver) -> None:
     assert mine[2][0] == threading.get_ident()
     assert not {thread for thread, _ in mine} & {thread for thread, _ in others[:2]}
     with pytest.raises(SystemExit, match="7"):
-        threads.run(greens[1], lambda: exit(7))
+        threads.run(greens[1], lambda: sys.exit(7))
     threads.close()
     for green in greens:
         driver.destroy_green(green)

@@ -43,12 +43,17 @@ class Core:
     * ``fail(call, name)``: the next such call fails; ``fail("run", name)``: the next GPU work;
     * ``pace``: "at once", "held" (until ``run``) or "threads"; ``hold``/``let_go`` one stream;
     * ``others(nbytes)``: memory that other processes hold; ``grant``: SMs granted for SMs asked;
+    * ``clusters``: SMs of each part of the GPU that clusters keep within (its GPCs); ``mixes``:
+      whether atoms may be made across them; ``greens_max``: green contexts at a time;
     * ``close`` raises ``Misuse`` if anything is left over, or was misused earlier.
     """
 
     def __init__(self, board: Board = H100, pace: str = "at once") -> None:
         self.trace: list[Ran] = []
         self.grant: Callable[[int], int] = lambda sms: sms
+        self.clusters: tuple[int, ...] = (board.sms,)
+        self.mixes = True
+        self.greens_max = 1 << 20
         self._board = board
         self._memory = Memory(board.memory_bytes)
         self._faults = Faults()
