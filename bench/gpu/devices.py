@@ -13,6 +13,7 @@ from bench.gpu.bench import Bench
 from interlace.device.cuda import green, mps, streams
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import Found, NoGpus, discover
+from interlace.device.cuda.engine.threads import LibraryContext
 from interlace.device.cuda.mps import MpsControl
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.visible import visible
@@ -38,7 +39,9 @@ def board(bench: Bench) -> Found:
 
 
 def lacking(bench: Bench, kind: str) -> str:
-    """Why this GPU cannot be parted so; empty if it can."""
+    """Why this GPU cannot be parted so, as far as is known; empty if it can."""
+    if kind in bench.switches.lacking:
+        return bench.switches.lacking[kind]
     found = board(bench)
     if kind == "mps" and not bench.dry and shutil.which(mps.PROGRAM) is None:
         return f"{mps.PROGRAM} is not installed: it comes with the GPU's driver"
@@ -66,12 +69,21 @@ def shares_pct(bench: Bench, kind: str) -> tuple[int, ...]:
     return made[kind](board(bench), "gpu0").shares_pct
 
 
-def maker(bench: Bench, kind: str, shares_pct: tuple[int, ...] = ()) -> MakeDevice:
-    """Makes a device of that mechanism, offering these shares alone if any are named."""
+def maker(
+    bench: Bench,
+    kind: str,
+    shares_pct: tuple[int, ...] = (),
+    context: LibraryContext | None = None,
+) -> MakeDevice:
+    """Makes a device of that mechanism, offering these shares alone if any are named.
+
+    Libraries make their handles in ``context``, as `preflight` chose if none is named.
+    """
     found = board(bench)
+    libraries = context or bench.switches.library_context
 
     def make(ground: Ground) -> CudaDevice:
-        settings = _settings(bench, kind, found)
+        settings = replace(_settings(bench, kind, found), library_context=libraries)
         gpu = settings.gpu
         if shares_pct:
             gpu = replace(gpu, shares_pct=shares_pct)

@@ -112,6 +112,11 @@ def as_json(value: object) -> str:
     return json.dumps(_known(value), indent=1, ensure_ascii=False) + "\n"
 
 
+def as_line(value: object) -> str:
+    """The same on one line."""
+    return json.dumps(_known(value), ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
 def _known(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): _known(one) for key, one in value.items()}

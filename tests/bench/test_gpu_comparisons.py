@@ -16,7 +16,6 @@ from bench.fidelity.stand import Stand, cores
 from bench.gpu import (
     apart,
     changing,
-    contracts,
     coruns,
     ebird,
     goodput,
@@ -71,7 +70,6 @@ from interlace.measure.sweep import Settings
 from interlace.perf.bounds import area
 from interlace.policy.dispatchers.waiting import Waiting
 from tests.builders import line_profile
-from tests.contracts.stands import CpuStand
 from tests.device.cuda.fake.backend import at_once
 
 GPU = Gpu("g0", "test", 2, 10**9, (50, 100))
@@ -492,19 +490,3 @@ def test_kept_profiles_are_those_of_the_same_files(tmp_path: Path) -> None:
         return []
 
     on_cores(tmp_path, keep, "little")
-
-
-def test_the_contract_runs_without_a_test_runner(tmp_path: Path) -> None:
-    found = contracts.tests()
-    assert len(found) > 15
-    test = found["test_several_models_share_a_partition_and_leave_it"]
-    (held,) = contracts.held("what", CpuStand, test)
-    assert held.verdict is Verdict.AS_EXPECTED
-
-    def broken(stand: object) -> None:
-        raise AssertionError("not so")
-
-    (row,) = contracts.held("what", CpuStand, broken)
-    assert row.verdict is Verdict.OTHER
-    assert "not so" in row.found
-    assert row.dry().verdict is Verdict.FAILED

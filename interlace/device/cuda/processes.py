@@ -73,6 +73,7 @@ class Processes:
             settings.inputs,
             settings.patience_s,
             lender,
+            settings.library_context,
         )
         process = GpuProcess(self._loop, setup, arena, settings, self._dead)
         self._arenas.add(arena)

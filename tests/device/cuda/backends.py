@@ -13,6 +13,10 @@ from tests.device.cuda.fake.backend import on
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver
 
+#: SMs by GPC, such that 15 or 14 atoms of 8 keep to them.
+FIFTEEN: Final = (16, 16, 16, 16, 18, 18, 18, 14)
+FOURTEEN: Final = (18, 18, 18, 18, 18, 18, 12, 12)
+
 
 def clients_sms(share_pct: int) -> int:
     """The SMs that MPS leaves a client, rounded up to whole ones."""
@@ -67,6 +71,22 @@ def note(what: str) -> None:
 def few_sms(uuid: str) -> Backend:
     """A GPU of two atoms."""
     return on(FakeDriver(H100._replace(uuid=uuid, sms=16), pace="threads"))
+
+
+def _in_parts(uuid: str, clusters: tuple[int, ...]) -> Backend:
+    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver.clusters, driver.mixes = clusters, False
+    return on(driver)
+
+
+def fifteen(uuid: str) -> Backend:
+    """132 SMs of which the driver makes 15 atoms."""
+    return _in_parts(uuid, FIFTEEN)
+
+
+def fourteen(uuid: str) -> Backend:
+    """132 SMs of which the driver makes 14 atoms."""
+    return _in_parts(uuid, FOURTEEN)
 
 
 def small(uuid: str) -> Backend:

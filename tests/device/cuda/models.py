@@ -15,6 +15,7 @@ from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.formats.opened import Opened
 from interlace.device.formats.trial import Spoken
 from tests.device.cuda.backends import note
+from tests.device.cuda.fake.library import convolution
 from tests.device.models import SLOW_S
 
 OPENER = "tests.device.cuda.models:open_fake"
@@ -74,7 +75,12 @@ def _sticky(x: torch.Tensor) -> None:
         raise CudaError("kernel", "CUDA_ERROR_ILLEGAL_ADDRESS", "poisoned")
 
 
+def _convolve(x: torch.Tensor) -> None:
+    convolution()
+
+
 _BEHAVIOURS: dict[str, Callable[[torch.Tensor], None]] = {
+    "convolution": _convolve,
     "slow": _slow,
     "die": _die,
     "sticky": _sticky,

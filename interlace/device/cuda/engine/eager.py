@@ -50,8 +50,17 @@ class EagerProgram:
             CudaError: a launch was refused.
             Exception: whatever the model raises.
         """
-        backend, lane = self._station.backend, self._station.lane
         self._parameters.write(sequence, rows, sources, targets)
+        station = self._station
+        station.backend.threads.run(station.lane.green, self._run)
+
+    def close(self) -> None:
+        """Let go of its memory; it does not run."""
+        self._kept = ()
+        self._parameters.close()
+
+    def _run(self) -> None:
+        backend, lane = self._station.backend, self._station.lane
         with on_stream(backend, lane.stream), torch.inference_mode():
             values = self._gathered(lane.stream)
             keep_up(backend, lane.stream)
@@ -64,11 +73,6 @@ class EagerProgram:
                     f"from sizes of inputs"
                 )
             self._send(lane.stream)
-
-    def close(self) -> None:
-        """Let go of its memory; it does not run."""
-        self._kept = ()
-        self._parameters.close()
 
     def _gathered(self, stream: int) -> dict[str, torch.Tensor]:
         values = {}

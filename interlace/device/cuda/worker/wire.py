@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from interlace.device.cuda.engine.threads import LibraryContext
 from interlace.device.wire import (
     Failed,
     FreeBatches,
@@ -30,7 +31,8 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     ``backend``, ``lanes`` and ``opener`` are ``module:function``: what makes the ``Backend`` of a
     process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
     ``completion`` is one of ``completion.kinds``, or empty for the usual. ``gpu`` is a UUID, of a
-    GPU or of a MIG instance, or empty for the only one that the process sees.
+    GPU or of a MIG instance, or empty for the only one that the process sees. ``library_context``
+    as in ``CudaSettings``.
     """
 
     gpu: str
@@ -43,6 +45,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
     patience_s: float  #: how long a batch waits for output memory
     lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
+    library_context: LibraryContext = "primary"
 
 
 class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
@@ -104,6 +107,16 @@ ToGpu = GpuSetup | KeeperSetup | Asked | FreeBatches | ForgetInputs
 # ---------------------------------------------------------------------------- GPU to main process
 
 
+class GpuReady(msgspec.Struct, array_like=True, tag=20, frozen=True):
+    """The answer to ``GpuSetup``: how the driver cut the GPU, and how long which step took.
+
+    ``blocks`` as in ``Gpu``: (0, 0) where SMs are not parted. ``took_s`` are steps in words.
+    """
+
+    blocks: tuple[int, int]
+    took_s: tuple[tuple[str, float], ...]
+
+
 class Carved(msgspec.Struct, array_like=True, tag=11, frozen=True):
     """``units`` are the SMs granted, as numbers; where SMs are not parted, all of them."""
 
@@ -120,7 +133,7 @@ class Staged(msgspec.Struct, array_like=True, tag=16, frozen=True):
 
 class Answered(msgspec.Struct, array_like=True, tag=13, frozen=True):
     line: str
-    answer: Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
+    answer: Ready | GpuReady | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
 
 
 class Broken(msgspec.Struct, array_like=True, tag=14, frozen=True):
@@ -143,7 +156,7 @@ class Noted(msgspec.Struct, array_like=True, tag=15, frozen=True):
 
 
 FromGpu = Answered | Waits | Broken | Noted
-GpuAnswer = Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
+GpuAnswer = Ready | GpuReady | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
 
 decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode
 decode_from_gpu = msgspec.msgpack.Decoder[FromGpu](FromGpu).decode

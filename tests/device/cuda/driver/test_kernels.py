@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,18 @@ def test_nvcc_compiles_all_kernels(tmp_path: Path, arch: str) -> None:
     assert all(name.encode() in image for name in NAMES)
 
 
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_readers_add_what_they_read_once_a_block(tmp_path: Path) -> None:
+    source = files(nvrtc.__package__ or "") / "sources" / "streams.cu"
+    made = tmp_path / "streams.ptx"
+    flags = ["-arch=sm_90", "-std=c++17", "-ptx", "-o", str(made)]
+    subprocess.run(["nvcc", *flags, str(source)], check=True, timeout=100)
+    entries = made.read_text().split(".entry ")[1:]
+    assert len(entries) == 3
+    for entry in entries:
+        assert "atom.shared.add.u64" in entry and "bar.sync" in entry
+
+
 def test_nvrtc_compiles_all_kernels(tmp_path: Path) -> None:
     if reason := no_nvrtc():
         pytest.skip(reason)
@@ -68,6 +82,15 @@ def test_what_was_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert nvrtc.image((9, 0), None) == nvrtc.image((9, 0), None)
     assert len(asked) == 5
     assert len(list(folder.iterdir())) == 3  # no half-written files are left
+
+
+def test_a_cache_that_cannot_be_written_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvrtc, "compiled", lambda text, arch: b"cubin")
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    assert nvrtc.image((9, 0), in_the_way / "kernels") == b"cubin"
 
 
 def test_without_nvrtc_it_says_what_to_install() -> None:
