@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
-from interlace.core.model import Model
 from interlace.device.cuda.completion.flags import Flags
 from interlace.device.cuda.completion.kinds import completions, usual
 from interlace.device.cuda.engine.backend import Backend
@@ -66,12 +66,13 @@ class Equipment:
             for number in setup.arenas:
                 self.arenas.register(number)
             laps.end("page-locked memory")
-            self.completions = completions(_kind(setup.completion), driver, LANES_MAX)
+            self.completions = completions(_kind(setup.completion, note), driver, LANES_MAX)
             steps.callback(self.completions.close)
             self.stager = self._stager(backend, steps)
             borrowed = Borrowed(setup.lender, note)
             shop = self._shop(setup, backend, borrowed)
-            self.models = Models(partial(LoadedModel, shop), borrowed.give_back)
+            opened = partial(LoadedModel, shop)
+            self.models = Models(opened, borrowed.give_back, setup.keep_bytes)
             steps.callback(self.models.close)
             self.loader = Loader()
             steps.callback(self.loader.close)
@@ -104,6 +105,7 @@ class Equipment:
             self.note,
             stopwatch_of(backend),
             named(setup.opener),
+            choices=_folder(setup.choices),
         )
         return shop._replace(lent=borrowed.lent) if setup.lender else shop
 
@@ -124,8 +126,8 @@ class Laps:
 
 def keepers_tools(
     setup: KeeperSetup, note: Callable[[str], None], steps: ExitStack
-) -> tuple[Callable[[Model], LoadedModel], Lane]:
-    """What opens models in a process that serves nobody, and the lane that they are tried on.
+) -> tuple[Models, Lane]:
+    """The models of a process that serves nobody, and the lane that they are tried on.
 
     Raises:
         CudaError: the GPU or its driver refused.
@@ -146,8 +148,11 @@ def keepers_tools(
         note,
         stopwatch_of(backend),
         named(setup.opener),
+        choices=_folder(setup.choices),
     )
-    return partial(LoadedModel, shop), lane
+    models = Models(partial(LoadedModel, shop), keep_bytes=setup.keep_bytes)
+    steps.callback(models.close)
+    return models, lane
 
 
 def named(path: str) -> Any:
@@ -173,5 +178,9 @@ def stopwatch_of(backend: Backend) -> Stopwatch | None:
     return None if backend.torch_device.startswith("cpu") else graph_ms
 
 
-def _kind(name: str) -> Any:
-    return name or usual()
+def _folder(name: str) -> Path | None:
+    return Path(name) if name else None
+
+
+def _kind(name: str, note: Callable[[str], None]) -> Any:
+    return name or usual(note)

@@ -46,6 +46,8 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     patience_s: float  #: how long a batch waits for output memory
     lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
     library_context: LibraryContext = "primary"
+    keep_bytes: int = 0  #: as in ``CudaSettings``
+    choices: str = ""  #: as in ``CudaSettings``
 
 
 class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
@@ -59,6 +61,8 @@ class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
     lanes: str
     opener: str
     path: str
+    keep_bytes: int = 0
+    choices: str = ""
 
 
 class CarveLane(msgspec.Struct, array_like=True, tag=11, frozen=True):

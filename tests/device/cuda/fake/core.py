@@ -43,6 +43,7 @@ class Core:
     * ``trace``: the kernels that ran and on which SMs; ``calls``: how often each was called;
     * ``fail(call, name)``: the next such call fails; ``fail("run", name)``: the next GPU work;
     * ``pace``: "at once", "held" (until ``run``) or "threads"; ``hold``/``let_go`` one stream;
+    * ``first_use(kernel)``: a body launches a library's kernel, which is loaded then if it is new;
     * ``others(nbytes)``: memory that other processes hold; ``grant``: SMs granted for SMs asked;
     * ``cost_s``: how long a kernel of a name and arguments takes on so many SMs, else no time;
     * ``clusters``: SMs of each part of the GPU that clusters keep within (its GPCs); ``mixes``:
@@ -68,6 +69,7 @@ class Core:
         self._kernels: dict[int, str] = {}
         self._graphs: dict[int, Graph] = {}
         self._emulated: dict[str, tuple[Emulated, int]] = dict(OURS)
+        self._loaded: set[str] = set()
         self._recordings = Recordings()
         self.libraries = Libraries(self)
         self._contexts = Contexts()
@@ -87,6 +89,13 @@ class Core:
 
     def others(self, nbytes: int) -> None:
         self._memory.others_bytes = nbytes
+
+    def first_use(self, kernel: str) -> None:
+        """Raises CudaError inside a capture that allows no loading, and loads nothing then."""
+        recording = self._recordings.current
+        if kernel not in self._loaded and recording is not None and not recording.lax:
+            raise CudaError("cuLaunchKernel", "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", kernel)
+        self._loaded.add(kernel)
 
     def emulate(self, name: str, kernel: Emulated, arguments: int) -> None:
         """Know one more kernel: called with ``Launch`` and its arguments."""
@@ -134,14 +143,17 @@ class Core:
 
     # ------------------------------------------------------------------ for the fake capturer
     @contextmanager
-    def recording(self, stream: int) -> Iterator[Recording]:
-        """Record this thread's launches on ``stream`` instead of running them."""
+    def recording(self, stream: int, lax: bool = False) -> Iterator[Recording]:
+        """Record this thread's launches on ``stream`` instead of running them.
+
+        Kernels may be loaded meanwhile if it is ``lax``.
+        """
         self._enter("launch")
         self._streams.of(stream, "cuStreamBeginCapture")
         if not self._capturing.acquire(blocking=False):
             raise Misuse("two captures at once in one process")
         try:
-            self._recordings.current = Recording(stream)
+            self._recordings.current = Recording(stream, lax=lax)
             yield self._recordings.current
         finally:
             self._recordings.current = None
@@ -149,8 +161,8 @@ class Core:
 
     def add_graph(self, graph: Graph) -> int:
         handle = next(self._numbers)
-        self._graphs[handle] = graph
         graph.address = self._memory.allocate(graph.nbytes)
+        self._graphs[handle] = graph
         return handle
 
     def remove_graph(self, executable: int) -> None:
