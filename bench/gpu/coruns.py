@@ -27,7 +27,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 async def _rows(bench: Bench) -> AsyncIterator[Row]:
-    async with stand(bench, maker(bench, parted(bench))) as opened:
+    async with stand(bench, maker(bench, parted(bench), keep=True)) as opened:
         kept = known(bench, opened.models())
         kept = kept[: len(kept) if bench.left_s > _ALL_S else _SIDES]
         if not kept:

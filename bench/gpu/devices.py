@@ -74,16 +74,22 @@ def maker(
     kind: str,
     shares_pct: tuple[int, ...] = (),
     context: LibraryContext | None = None,
+    keep: bool = False,
 ) -> MakeDevice:
     """Makes a device of that mechanism, offering these shares alone if any are named.
 
-    Libraries make their handles in ``context``, as `preflight` chose if none is named.
+    Libraries make their handles in ``context``, as `preflight` chose if none is named. With
+    ``keep`` models stay open when a trial lets go of them, so that the next one makes graphs at
+    most, and every such part takes the variants that the first one chose.
     """
     found = board(bench)
     libraries = context or bench.switches.library_context
 
     def make(ground: Ground) -> CudaDevice:
         settings = replace(_settings(bench, kind, found), library_context=libraries)
+        if keep:
+            half, choices = found.memory_bytes // 2, str(bench.out / "choices")
+            settings = replace(settings, keep_bytes=half, choices=choices)
         gpu = settings.gpu
         if shares_pct:
             gpu = replace(gpu, shares_pct=shares_pct)

@@ -45,7 +45,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 async def _rows(bench: Bench) -> AsyncIterator[Row]:
-    async with stand(bench, maker(bench, parted(bench)), _MODEL) as opened:
+    async with stand(bench, maker(bench, parted(bench), keep=True), _MODEL) as opened:
         try:
             yield await pool(opened, bench.size(100, 3))
         except Exception as error:

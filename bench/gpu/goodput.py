@@ -49,7 +49,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 async def _rows(bench: Bench) -> AsyncIterator[Row]:
     kind = parted(bench)
-    async with stand(bench, maker(bench, kind), MODELS) as opened:
+    async with stand(bench, maker(bench, kind, keep=True), MODELS) as opened:
         profiles = await profiles_of(bench, opened)
         race = Race(
             profiles,

@@ -42,7 +42,7 @@ async def _rows(bench: Bench) -> AsyncIterator[Row]:
     if why:
         yield skipped("MPS percentages", why)
         return
-    async with stand(bench, maker(bench, "mps"), MODELS) as opened:
+    async with stand(bench, maker(bench, "mps", keep=True), MODELS) as opened:
         profiles = await profiles_of(bench, opened)
         least_ms = bench.size(LEAST_SLO_MS, DRY_SLO_MS)
         race = Race(profiles, bench.size(2.0, 0.2), bench.size(_MOST_TRIALS, 1), least_ms)

@@ -33,7 +33,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 async def _rows(bench: Bench, nvml: Nvml) -> AsyncIterator[Row]:
-    async with stand(bench, maker(bench, parted(bench))) as opened:
+    async with stand(bench, maker(bench, parted(bench), keep=True)) as opened:
         meter = Meter(opened.rig, nvml)
         try:
             idle = await idle_w(opened.rig, meter, bench.size(1.0, 0.05))

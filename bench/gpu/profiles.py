@@ -45,7 +45,7 @@ async def _profiles(bench: Bench) -> AsyncIterator[Row]:
     wanted = bench.size(_SHARES_PCT, (48, 100))
     shares = tuple(sorted({min(legal, key=lambda one: abs(one - w)) for w in wanted}))
     settings, store = settings_of(bench), store_of(bench)
-    async with stand(bench, maker(bench, kind, shares)) as opened:
+    async with stand(bench, maker(bench, kind, shares, keep=True)) as opened:
         models = opened.models()
         async for measured in profile_all(opened.rig, models, settings):
             if measured.profile is None:

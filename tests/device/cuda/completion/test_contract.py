@@ -160,14 +160,14 @@ def test_only_lanes_in_flight_are_looked_at(kind: Kind) -> None:
     stream = driver.stream()
     for lane in (5, 77):
         made.submitted(lane, 1, stream)
-    waiting = made._waiting if kind == "sweep" else made._awaited.lanes
+    waiting = made._awaited.lanes
     assert list(waiting) == [5, 77]
     driver.run(stream)
     for lane in (5, 77):
         ctypes.c_uint64.from_address(made.flag(lane).host).value = 1
     while select.select([made.fileno()], [], [], WAIT_S)[0] and waiting:
         made.drain()
-        waiting = made._waiting if kind == "sweep" else made._awaited.lanes
+        waiting = made._awaited.lanes
     assert list(waiting) == []
     made.close()
 
