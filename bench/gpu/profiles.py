@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from bench.gpu.bench import Bench
-from bench.gpu.devices import board, lacking, maker
+from bench.gpu.devices import green_gpu, lacking, maker
 from bench.gpu.flowing import flow
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, seen, skipped
 from interlace.core.profile import Profile
-from interlace.device.cuda.green import green_gpu
 from interlace.measure.profiler import profile_all
 from interlace.measure.store import ProfileStore
 from interlace.measure.sweep import Settings
@@ -45,7 +44,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 async def _profiles(bench: Bench) -> AsyncIterator[Row]:
-    legal = green_gpu(board(bench), "gpu0").shares_pct
+    legal = green_gpu(bench).shares_pct
     wanted = bench.size(_SHARES_PCT, (48, 100))
     shares = tuple(sorted({min(legal, key=lambda one: abs(one - w)) for w in wanted}))
     settings, store = settings_of(bench), store_of(bench)

@@ -59,6 +59,7 @@ def test_neighbours_and_streams_side_by_side_come_to_their_end(tmp_path: Path) -
     assert not [row for row in rows if row.verdict is Verdict.FAILED]
     assert sum("beside" in row.what for row in rows) == 10
     assert sum("streams at once" in row.what for row in rows) == 10
+    assert sum("while the ladder stands" in row.what for row in rows) == 2
 
 
 def test_partitions_are_found_apart(tmp_path: Path) -> None:

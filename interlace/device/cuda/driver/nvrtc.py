@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
@@ -25,8 +24,8 @@ def source() -> str:
 def image(capability: tuple[int, int], cache_dir: Path | None) -> bytes:
     """A cubin of our kernels for GPUs of that compute capability, (9, 0) for H100.
 
-    It is read from ``cache_dir`` if it was compiled before, and written there if not and if that
-    can be; ``None`` compiles every time.
+    It is read from ``cache_dir`` if it was compiled before, and written there if not; ``None``
+    compiles every time.
 
     Raises:
         CudaError: NVRTC is not installed, or refuses the source or the GPU; with its own words.
@@ -40,8 +39,7 @@ def image(capability: tuple[int, int], cache_dir: Path | None) -> bytes:
         return kept.read_bytes()
     except OSError:
         made = compiled(text, arch)
-    with suppress(OSError):  # a read-only home: the next process compiles again
-        _keep(kept, made)
+    _keep(kept, made)
     return made
 
 
