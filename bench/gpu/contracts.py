@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.gpu.bench import Bench
-from bench.gpu.devices import KINDS, board, lacking
+from bench.gpu.devices import KINDS, atoms_of, board, lacking
 from bench.gpu.rows import Row, attempt, failed, law, skipped
 from interlace.core.model import Model
 from interlace.device.cuda.mps import MpsControl
@@ -144,8 +144,8 @@ def _in_one_row(known: Model) -> Model:
 def _stand(bench: Bench, kind: str, environment: Environment, folder: Path) -> Any:
     from bench.gpu.contractstand import GpuStand
 
-    context = bench.switches.library_context
-    return GpuStand(kind, board(bench), environment, context, fake=bench.dry)
+    switches = replace(bench.switches, atoms=atoms_of(bench))
+    return GpuStand(kind, board(bench), environment, switches, fake=bench.dry)
 
 
 @contextmanager

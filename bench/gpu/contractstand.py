@@ -9,13 +9,12 @@ from typing import Any, Final
 import torch
 
 from bench.gpu.checks.mps import client_sms
+from bench.gpu.switches import USUAL, Switches
 from interlace.core.model import Model
 from interlace.device.cuda.discovery import Found
-from interlace.device.cuda.engine.threads import LibraryContext
 from interlace.device.cuda.green import green_settings
 from interlace.device.cuda.mps import MpsControl, mps_settings
 from interlace.device.cuda.partitions.atoms import Atoms
-from interlace.device.cuda.partitions.green_lanes import ATOM_SMS
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.streams import streams_settings
 from interlace.device.formats.opened import Opened
@@ -54,17 +53,17 @@ class GpuStand(CudaStand):
         kind: str,
         found: Found,
         environment: Mapping[str, str],
-        context: LibraryContext = "primary",
+        switches: Switches = USUAL,
         fake: bool = False,
     ) -> None:
-        chosen = _settings(kind, found, environment)
+        chosen = _settings(kind, found, environment, switches.atoms)
         self._environment = {**environment, "CUDA_VISIBLE_DEVICES": found.uuid}
         self._fake = fake
         own: dict[str, object] = {
             "backend": chosen.backend,
             "opener": _OPENER,
             "completion": "",
-            "library_context": context,
+            "library_context": switches.library_context,
         }
         gpu = replace(chosen.gpu, shares_pct=few(chosen.gpu.shares_pct))
         super().__init__(
@@ -80,8 +79,7 @@ class GpuStand(CudaStand):
         gpu = self.device.gpu
         match self._mechanism:
             case "green":
-                atoms = Atoms(gpu.units // ATOM_SMS, ATOM_SMS, gpu.units % ATOM_SMS)
-                return gpu.units if share_pct == 100 else atoms.size(share_pct) * ATOM_SMS
+                return gpu.units if share_pct == 100 else gpu.taken(share_pct) * gpu.blocks[1]
             case "mps" if not self._fake:
                 return client_sms(self._environment, share_pct)
             case "mps":
@@ -94,10 +92,12 @@ def few(shares_pct: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({shares_pct[0], shares_pct[len(shares_pct) // 2], shares_pct[-1]}))
 
 
-def _settings(kind: str, found: Found, environment: Mapping[str, str]) -> CudaSettings:
+def _settings(
+    kind: str, found: Found, environment: Mapping[str, str], atoms: Atoms | None
+) -> CudaSettings:
     match kind:
         case "green":
-            return green_settings(found, "gpu0")
+            return green_settings(found, "gpu0", atoms=atoms)
         case "streams":
             return streams_settings(found, "gpu0")
         case _:

@@ -6,15 +6,19 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from bench.fidelity.stand import Ground, MakeDevice
 from bench.gpu.bench import Bench
+from interlace.core.hardware import Gpu
 from interlace.device.cuda import green, mps, streams
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import Found, NoGpus, discover
 from interlace.device.cuda.engine.threads import LibraryContext
 from interlace.device.cuda.mps import MpsControl
+from interlace.device.cuda.partitions.asking import ask_atoms
+from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.visible import visible
 
@@ -49,6 +53,23 @@ def lacking(bench: Bench, kind: str) -> str:
     return asked[kind](found)
 
 
+@cache
+def _asked(uuid: str) -> Atoms | None:
+    """What the driver says in a process of its own, once in this one."""
+    return next(iter(ask_atoms([uuid])), None)
+
+
+def atoms_of(bench: Bench) -> Atoms | None:
+    """Into which groups of SMs the driver cuts this GPU: as `preflight` found, else asked now."""
+    known = bench.switches.atoms
+    return known if known or bench.dry else _asked(board(bench).uuid)
+
+
+def green_gpu(bench: Bench) -> Gpu:
+    """This GPU as a device of green contexts shows it; nothing is started."""
+    return green.green_gpu(board(bench), "gpu0", atoms_of(bench))
+
+
 def parted(bench: Bench) -> str:
     """The device of the comparisons: partitions of the GPU, or streams where there are none.
 
@@ -63,10 +84,10 @@ def parted(bench: Bench) -> str:
     return "streams"
 
 
-def shares_pct(bench: Bench, kind: str) -> tuple[int, ...]:
+def offered_pct(bench: Bench, kind: str) -> tuple[int, ...]:
     """The shares that a device of that mechanism offers; nothing is started."""
-    made = {"green": green.green_gpu, "streams": streams.streams_gpu}
-    return made[kind](board(bench), "gpu0").shares_pct
+    gpu = green_gpu(bench) if kind == "green" else streams.streams_gpu(board(bench), "gpu0")
+    return gpu.shares_pct
 
 
 def maker(
@@ -101,7 +122,7 @@ def maker(
 
 def _settings(bench: Bench, kind: str, found: Found) -> CudaSettings:
     made: dict[str, Callable[[], CudaSettings]] = {
-        "green": lambda: green.green_settings(found, "gpu0"),
+        "green": lambda: green.green_settings(found, "gpu0", atoms=atoms_of(bench)),
         "streams": lambda: streams.streams_settings(found, "gpu0"),
         "mps": lambda: mps.mps_settings(found, "gpu0", _control(bench, found)),
     }

@@ -75,8 +75,8 @@ async def beside_loads(opened: Stand, kind: str, seconds: float, times: int) -> 
     return judged(
         f"p99 of {served.name} while {loaded.name} comes and goes ({kind})",
         f"at most {_MOST_MS:g} ms over the {p99:.2f} ms alone",
-        f"{most:.2f} ms, worst {max(beside):.2f} ms over {len(beside)} batches and {times} loads of "
-        f"{quantile(took_ms, 0.5):.0f} ms",
+        f"{most:.2f} ms, worst {max(beside):.2f} ms, over {len(beside)} batches and {times} loads "
+        f"of {quantile(took_ms, 0.5):.0f} ms",
         most <= p99 + _MOST_MS, alone_p99_ms=p99, beside_p99_ms=most, worst_ms=max(beside),
         alone_worst_ms=max(alone), load_ms=took_ms,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from bench.gpu.bench import Bench
-from bench.gpu.devices import maker, parted, shares_pct
+from bench.gpu.devices import maker, offered_pct, parted
 from bench.gpu.flowing import flow
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, seen
@@ -41,7 +41,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 async def _profiles(bench: Bench) -> AsyncIterator[Row]:
     kind = parted(bench)
-    legal = shares_pct(bench, kind)
+    legal = offered_pct(bench, kind)
     wanted = bench.size(_SHARES_PCT, (48, 100))
     shares = tuple(sorted({min(legal, key=lambda one: abs(one - w)) for w in wanted}))
     settings, store = settings_of(bench), store_of(bench)

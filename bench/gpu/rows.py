@@ -51,7 +51,7 @@ class Row:
             return self
         if self.broken:
             return Row(self.what, self.expected, self.found, Verdict.FAILED)
-        return Row(self.what, "", "ran", Verdict.DRY)
+        return Row(self.what, "", "ran", Verdict.DRY, binding=self.binding)
 
 
 def row_of(plain: Mapping[str, Any]) -> Row:

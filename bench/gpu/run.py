@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import site
 import sys
 import tarfile
 import time
@@ -107,11 +108,14 @@ def _run_part(
 ) -> Found:
     """Run one part for so many seconds at most, show its rows as they come, and keep them."""
     out, dry = findings.out, findings.dry
+    (out / ".home").mkdir(exist_ok=True)
     with temporary() as folder:
         environment = {
             **ENVIRONMENT,
             "TMPDIR": str(folder),
-            "XDG_CACHE_HOME": str((out / ".cache").resolve()),  # kernels that were compiled
+            # What is compiled is kept for later parts, where the own home is read-only or is lost.
+            "HOME": str((out / ".home").resolve()),
+            "PYTHONUSERBASE": site.getuserbase(),
             **part.environment,
         }
         errand = Errand(

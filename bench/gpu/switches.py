@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
 from bench.gpu.rows import as_json
 from interlace.device.cuda.engine.threads import LibraryContext
+from interlace.device.cuda.partitions.atoms import Atoms
 
 _FILE: Final = "switches.json"
 
@@ -17,11 +18,18 @@ _FILE: Final = "switches.json"
 @dataclass(frozen=True, slots=True)
 class Switches:
     """``library_context``: where cuDNN and cuBLAS make their handles for streams of green contexts,
-    as ``CudaSettings`` has it. ``lacking`` says of a mechanism why it is not to be used.
+    as ``CudaSettings`` has it. ``atoms`` are how many groups of how many SMs the driver makes, and
+    what it leaves over; ``None`` if it was not asked. ``lacking`` says of a mechanism why it is not
+    to be used.
     """
 
     library_context: LibraryContext = "primary"
+    atoms: Atoms | None = None
     lacking: Mapping[str, str] = field(default_factory=dict)
+
+
+#: Where nothing has been chosen.
+USUAL: Final = Switches()
 
 
 def choose(out: Path, dry: bool, switches: Switches) -> None:
@@ -29,6 +37,7 @@ def choose(out: Path, dry: bool, switches: Switches) -> None:
     plain = {
         "dry": dry,
         "library_context": switches.library_context,
+        "atoms": None if switches.atoms is None else asdict(switches.atoms),
         "lacking": dict(switches.lacking),
     }
     (out / _FILE).write_text(as_json(plain))
@@ -39,8 +48,9 @@ def chosen(out: Path, dry: bool) -> Switches:
     try:
         plain = json.loads((out / _FILE).read_text())
         if plain["dry"] != dry:
-            return Switches()
+            return USUAL
         context: LibraryContext = "green" if plain["library_context"] == "green" else "primary"
-        return Switches(context, dict(plain["lacking"]))
+        atoms = None if plain["atoms"] is None else Atoms(**plain["atoms"])
+        return Switches(context, atoms, dict(plain["lacking"]))
     except (OSError, ValueError, KeyError, TypeError):
-        return Switches()
+        return USUAL

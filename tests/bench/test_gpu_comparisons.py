@@ -19,6 +19,7 @@ from bench.gpu import (
     coruns,
     ebird,
     goodput,
+    loading,
     percentages,
     search,
     sharing,
@@ -295,6 +296,22 @@ def test_shares_change_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
     assert lost.figures["sent"] > 0
     assert len(gap.figures["gaps_us"]) >= 2
     assert alone.figures["turns_ms"] > 0
+
+
+def test_what_loads_cost_those_who_are_served_is_measured(tmp_path: Path) -> None:
+    async def ask(opened: Stand) -> list[Row]:
+        return [await loading.beside_loads(opened, "cores", 0.2, 2)]
+
+    (row,) = on_cores(tmp_path, ask, "little", "middle")
+    assert row.what == "p99 of little while middle comes and goes (cores)"
+    assert len(row.figures["load_ms"]) == 2
+    assert 0 < row.figures["alone_p99_ms"] <= row.figures["alone_worst_ms"]
+    assert row.figures["worst_ms"] >= row.figures["beside_p99_ms"] > 0
+
+
+def test_memory_is_read_when_it_changes_no_more() -> None:
+    readings = iter([1, 2, 3, 3, 9])
+    assert asyncio.run(sharing.settled(lambda: next(readings), 0.0)) == 3
 
 
 def test_a_staged_batch_is_measured_beside_a_gathered_one(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch.nn import functional
 from bench.fidelity.stand import cores
 from bench.gpu.bench import Bench
 from bench.gpu.checks import mps as mps_check
-from bench.gpu.devices import lacking, maker
+from bench.gpu.devices import green_gpu, lacking, maker
 from bench.gpu.preflight import answers, green, part, tries
 from bench.gpu.preflight.green import basics, convolutions
 from bench.gpu.preflight.part import Seen, chosen
@@ -27,6 +28,7 @@ from bench.gpu.switches import Switches, choose
 from bench.gpu.switches import chosen as switches_of
 from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.threads import LibraryContext
+from interlace.device.cuda.partitions.atoms import Atoms
 from tests.device.cuda.fake import FakeDriver
 from tests.device.cuda.fake.backend import on
 from tests.device.cuda.fake.library import HERE, convolution
@@ -73,18 +75,21 @@ def test_what_holds_on_the_fake_is_found_to_hold(tmp_path: Path) -> None:
     assert all(row.verdict is Verdict.AS_EXPECTED for row in found.values()), found
 
 
-def test_a_gpu_whose_kernels_run_elsewhere_is_found_out(tmp_path: Path) -> None:
-    def few() -> FakeDriver:
-        driver = FakeDriver()
-        driver.grant = lambda sms: sms - 8
-        return driver
+def uneven() -> FakeDriver:
+    driver = FakeDriver()
+    driver.clusters, driver.mixes = (16, 16, 16, 16, 18, 18, 18, 14), False
+    return driver
 
-    found = asked(bench(tmp_path, few), basics())
-    assert found["our kernel on a green stream"].verdict is Verdict.AS_EXPECTED  # what it was given
-    board = FakeDriver().board
-    other = asked(bench(tmp_path, lambda: FakeDriver(board._replace(sms=120))), basics()[:1])
-    assert other["groups of the split"].verdict is Verdict.AS_EXPECTED
-    assert found["groups of the split"].figures["atoms"] == 16
+
+def test_a_gpu_that_is_cut_otherwise_is_found_out_and_later_parts_know(tmp_path: Path) -> None:
+    (row,) = asked(bench(tmp_path, uneven), basics()[:1]).values()
+    assert row.verdict is Verdict.OTHER
+    assert "atoms of 8: 15 of 8 SMs and 12 left" in row.found
+    made = bench(tmp_path, uneven)
+    atoms = Atoms(*row.figures["atoms"])
+    choose(tmp_path, True, Switches("primary", atoms))
+    assert made.switches.atoms == atoms
+    assert green_gpu(made).blocks == (atoms.count, atoms.atom_sms)
 
 
 @pytest.mark.usefixtures("library")
@@ -125,7 +130,7 @@ def _good(opened: Opened) -> Row:
 
 
 def _crash(opened: Opened) -> Row:
-    os.abort()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _raise(opened: Opened) -> Row:
@@ -234,7 +239,7 @@ def test_later_parts_use_what_was_chosen(
         yield judged(f"model on {kind}", "right", "right", True)
 
     monkeypatch.setattr(part, "answers", right)
-    choose(tmp_path, True, Switches("green", {"green": "of an earlier run"}))
+    choose(tmp_path, True, Switches("green", None, {"green": "of an earlier run"}))
     made = bench(tmp_path, make)
     *_, told = part.rows(made)
     assert not [row for row in _ if row.verdict is Verdict.FAILED]
@@ -250,7 +255,7 @@ def test_later_parts_use_what_was_chosen(
 def test_a_daemon_that_cannot_be_had_is_found_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose(tmp_path, True, Switches("primary", {"mps": "no daemon"}))
+    choose(tmp_path, True, Switches("primary", None, {"mps": "no daemon"}))
     assert lacking(bench(tmp_path), "mps") == "no daemon"
     assert switches_of(tmp_path, True).lacking == {"mps": "no daemon"}
     monkeypatch.setattr(mps_check, "_CLIENT", "print('CUDA_ERROR_MPS_CONNECTION_FAILED')")

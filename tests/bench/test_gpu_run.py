@@ -24,6 +24,7 @@ from bench.gpu.rows import Row, Verdict, failed, judged, law, seen
 from bench.gpu.run import Course, main, run
 from bench.gpu.show import Screen, again
 from bench.gpu.switches import Switches, choose, chosen
+from interlace.device.cuda.partitions.atoms import Atoms
 from tests.device.cuda.control import control_program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def good(bench: Bench) -> Iterator[Row]:
     yield seen("first", "1")
     yield seen("temporary", os.environ["TMPDIR"])
+    yield seen("home", str(Path.home()))
 
 
 def crash(bench: Bench) -> Iterator[Row]:
@@ -74,6 +76,9 @@ def test_finished_parts_are_read_and_unfinished_ones_run_again(tmp_path: Path) -
     parts = [part("good"), part("crash")]
     first = ran(parts, tmp_path)
     assert [one.finished for one in first.results] == [True, False]
+    _, temporary_, home = first.results[0].rows
+    assert Path(home.found).is_dir() and tmp_path in Path(home.found).parents
+    assert not Path(temporary_.found).exists()
     kept = json.loads((tmp_path / "good.json").read_text())
     kept["rows"][0]["found"] = "kept"
     (tmp_path / "good.json").write_text(json.dumps(kept))
@@ -83,7 +88,7 @@ def test_finished_parts_are_read_and_unfinished_ones_run_again(tmp_path: Path) -
     dry = ran(parts[:1], tmp_path, resume=True, dry=True)  # what a GPU found is not for it
     assert dry.results[0].rows[0].found == "ran"
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["dry"] and summary["parts"]["good"]["verdicts"] == {"dry": 2}
+    assert summary["dry"] and summary["parts"]["good"]["verdicts"] == {"dry": 3}
 
 
 def test_a_run_goes_on_from_the_bundle_of_another(
@@ -103,7 +108,7 @@ def test_a_run_goes_on_from_the_bundle_of_another(
 
 def test_the_switches_are_kept_for_runs_of_the_same_kind(tmp_path: Path) -> None:
     assert chosen(tmp_path, False) == Switches()
-    wanted = Switches("green", {"mps": "no daemon"})
+    wanted = Switches("green", Atoms(15, 8, 12), {"mps": "no daemon"})
     choose(tmp_path, False, wanted)
     assert chosen(tmp_path, False) == wanted
     assert chosen(tmp_path, True) == Switches()
@@ -201,7 +206,7 @@ def test_a_bundle_has_findings_and_no_caches_and_is_never_too_large(tmp_path: Pa
         "profiles/kind/model.json": b"{}",
         "part.log": os.urandom(1 << 20),
         "large.json": os.urandom(200_000),
-        ".cache/interlace/kernels/sm_90.cubin": b"kernel",
+        ".home/.cache/interlace/kernels/sm_90.cubin": b"kernel",
         "package.so": b"program",
     }.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -230,6 +235,7 @@ def _found(out: Path, rows: Sequence[Row]) -> Findings:
     for row in rows:
         findings.row(row)
     findings.end(finished=True)
+    findings.close()
     return findings
 
 

@@ -25,8 +25,9 @@ MODELS: Final = ("resnet50", "bert_base")
 _ROWS: Final = 4
 _NAME: Final = "preflight"
 _LIMIT_S: Final = 60.0
-#: Beside the largest value: the models run in half precision.
-_CLOSE: Final = 0.05
+#: Beside the largest value: the models run in half precision, which costs them 0.0007 and 0.003.
+#: Answers of different rows are 0.02 apart and more.
+_CLOSE: Final = 0.01
 
 
 async def answers(

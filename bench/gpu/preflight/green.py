@@ -23,11 +23,14 @@ from bench.gpu.lanes import (
     warm,
 )
 from bench.gpu.preflight.tries import Opened, Try
-from bench.gpu.rows import Row, judged
-from interlace.device.cuda.completion.kinds import usual
+from bench.gpu.rows import Row, failed, judged
+from interlace.device.cuda.completion.kinds import Kind
+from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.addresses import tensor_at
 from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.memory.registered import RegisteredArenas
+from interlace.device.cuda.partitions.atoms import Atoms
+from interlace.device.cuda.partitions.splitting import ATOM_SMS, best_split
 from interlace.shm.arena import Arena, ArenaMap
 
 _ARENA_BYTES: Final = 1 << 20
@@ -37,6 +40,10 @@ _RIGHT: Final = "right"
 _LAYOUTS: Final = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 _TYPES: Final = {"fp16": torch.float16, "fp32": torch.float32}
 _CHARS: Final = 160
+_SPLITS: Final = (
+    ("atoms of 8", 8, True), ("clusters ignored", 8, False), ("atoms of 16", 16, True),
+)  # fmt: skip
+_WAYS: Final[tuple[Kind, ...]] = ("flags", "blocking")
 
 
 def basics() -> tuple[Try, ...]:
@@ -64,13 +71,23 @@ def convolutions(words: str) -> tuple[Try, ...]:
 
 
 def _groups(opened: Opened) -> Row:
-    board, split = opened.backend.driver.board, opened.cut.split
-    rest = split.rest.sms if split.rest else 0
-    wanted = board.sms // 8, board.sms % 8
+    """By each way that the driver can be asked; the best is what partitions are made of."""
+    driver = opened.backend.driver
+    said: dict[str, str] = {}
+    for what, sms, clusters in _SPLITS:
+        try:
+            split = driver.split(sms, clusters)
+        except CudaError as error:
+            said[what] = f"refused: {error}"
+            continue
+        rest = split.rest.sms if split.rest else 0
+        said[what] = f"{len(split.atoms)} of {split.atoms[0].sms} SMs and {rest} left"
+    atoms = Atoms.of(best_split(driver))
+    wanted = Atoms(driver.board.sms // ATOM_SMS, ATOM_SMS, driver.board.sms % ATOM_SMS)
     return judged(
-        "groups of the split", f"{wanted[0]} of 8 SMs and {wanted[1]} left",
-        f"{len(split.atoms)} of {split.atoms[0].sms} SMs and {rest} left",
-        (len(split.atoms), rest) == wanted, atoms=len(split.atoms), rest=rest,
+        "groups of the split", f"{wanted.count} of {ATOM_SMS} SMs and {wanted.rest_sms} left",
+        "; ".join(f"{what}: {words}" for what, words in said.items()), atoms == wanted,
+        atoms=[atoms.count, atoms.atom_sms, atoms.rest_sms], ways=said,
     )  # fmt: skip
 
 
@@ -122,16 +139,23 @@ def _arena(opened: Opened) -> Row:
 
 
 def _flag(opened: Opened) -> Row:
-    kind = usual()
+    """By the poller of flags; by a thread that waits where nothing can compile one."""
     body = gemm(opened.bench, opened.backend.torch_device)
     count = opened.bench.size(20, 2)
-    known = timed(opened.bench, opened.backend, opened.lane, body, kind, count)
-    took_ms = middle(known.took_ms)
-    return judged(
-        "the end of a batch is seen", f"all {count}", f"all, by {kind}, {took_ms:.3f} ms after "
-        f"the launch; {known.gpu_ms:.3f} ms of it the GPU's", True,
-        kind=kind, took_ms=took_ms, gpu_ms=known.gpu_ms,
-    )  # fmt: skip
+    refused = ""
+    for kind in _WAYS:
+        try:
+            known = timed(opened.bench, opened.backend, opened.lane, body, kind, count)
+        except (ImportError, OSError) as error:
+            refused += f"; {kind} refused: {error}"[:_CHARS]
+            continue
+        took_ms = middle(known.took_ms)
+        return judged(
+            "the end of a batch is seen", f"all {count}, by {_WAYS[0]}",
+            f"all by {kind}, {took_ms:.3f} ms after the launch; {known.gpu_ms:.3f} ms of it the "
+            f"GPU's{refused}", not refused, kind=kind, took_ms=took_ms, gpu_ms=known.gpu_ms,
+        )  # fmt: skip
+    return failed("the end of a batch is seen", refused.removeprefix("; "))
 
 
 def _product(opened: Opened) -> Row:

@@ -8,7 +8,7 @@ and which mechanisms are out of the question.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bench.gpu.bench import Bench
@@ -19,9 +19,10 @@ from bench.gpu.preflight.answers import answers
 from bench.gpu.preflight.green import basics, convolutions
 from bench.gpu.preflight.tries import tried
 from bench.gpu.rows import Row, Verdict, judged, seen, skipped
-from bench.gpu.switches import Switches, choose
+from bench.gpu.switches import USUAL, Switches, choose
 from interlace.device.cuda.engine.threads import LibraryContext
 from interlace.device.cuda.mps import MpsControl, MpsError
+from interlace.device.cuda.partitions.atoms import Atoms
 
 CONTEXTS: Final[tuple[LibraryContext, ...]] = ("primary", "green")
 _WORDS: Final[Mapping[LibraryContext, str]] = {
@@ -43,12 +44,16 @@ class Seen:
 
 def rows(bench: Bench) -> Iterator[Row]:
     """Rows that need no library, convolutions, whole models, MPS; the last row is the choice."""
-    choose(bench.out, bench.dry, Switches())  # what an earlier run chose is asked anew
-    found, why = Seen(), lacking(bench, "green")
+    choose(bench.out, bench.dry, USUAL)  # what an earlier run chose is asked anew
+    found, why, switches = Seen(), lacking(bench, "green"), USUAL
     if why:
         yield skipped("green contexts", why)
     else:
-        yield from tried(bench, basics(), "primary")
+        for row in tried(bench, basics(), "primary"):
+            yield row
+            if "atoms" in row.figures:
+                switches = replace(switches, atoms=Atoms(*row.figures["atoms"]))
+                choose(bench.out, bench.dry, switches)
         yield from _green(bench, found)
     streams: list[Row] = []
     for row in flow(answers(bench, "streams")):
@@ -59,7 +64,8 @@ def rows(bench: Bench) -> Iterator[Row]:
     for row in _mps(bench):
         no_mps = row.found if _wrong(row) else ""
         yield row
-    switches = Switches(*chosen(found, why, no_mps))
+    context, out = chosen(found, why, no_mps)
+    switches = replace(switches, library_context=context, lacking=out)
     choose(bench.out, bench.dry, switches)
     yield _told(switches)
 

@@ -22,8 +22,8 @@ def source() -> str:
 def image(capability: tuple[int, int], cache_dir: Path | None) -> bytes:
     """A cubin of our kernels for GPUs of that compute capability, (9, 0) for H100.
 
-    It is read from ``cache_dir`` if it was compiled before, and written there if not and if that
-    can be; ``None`` compiles every time.
+    It is read from ``cache_dir`` if it was compiled before, and written there if not; ``None``
+    compiles every time.
 
     Raises:
         CudaError: NVRTC is not installed, or refuses the source or the GPU; with its own words.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +12,7 @@ from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from interlace.device.cuda.engine.capture import Capturer, TorchCapturer
 from interlace.device.cuda.engine.threads import CallersThread, Threads
+from interlace.device.cuda.kept import FOLDER
 
 
 class Backend(NamedTuple):
@@ -48,7 +48,7 @@ def make_backend(gpu: str) -> Backend:
         board = driver.board
         if gpu.startswith("GPU-") and board.uuid.removeprefix("GPU-") != gpu.removeprefix("GPU-"):
             raise CudaError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE", f"{board.uuid}, not {gpu}")
-        kernels = load_kernels(driver, image(board.capability, _kernels_dir()))
+        kernels = load_kernels(driver, image(board.capability, Path(FOLDER).expanduser()))
         torch.cuda.init()
         torch.cuda.set_device(0)
         be_exact()
@@ -62,12 +62,6 @@ def make_backend(gpu: str) -> Backend:
         return torch.cuda.stream(outer)  # type: ignore[no-any-return]
 
     return Backend(driver, "cuda:0", capturer, kernels, torch_stream)
-
-
-def _kernels_dir() -> Path:
-    """Where compiled kernels are kept: in the user's cache, wherever the user has it."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "interlace" / "kernels"
 
 
 def on_stream(backend: Backend, stream: int) -> AbstractContextManager[object]:

@@ -84,15 +84,6 @@ def test_what_was_compiled_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(list(folder.iterdir())) == 3  # no half-written files are left
 
 
-def test_a_cache_that_cannot_be_written_is_no_obstacle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(nvrtc, "compiled", lambda text, arch: b"cubin")
-    in_the_way = tmp_path / "file"
-    in_the_way.write_text("")
-    assert nvrtc.image((9, 0), in_the_way / "kernels") == b"cubin"
-
-
 def test_without_nvrtc_it_says_what_to_install() -> None:
     reason = no_nvrtc()
     if not reason:
