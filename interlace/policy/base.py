@@ -38,6 +38,14 @@ class PartitionView(Protocol):
         """Ready, and not draining."""
         ...
 
+    def takes(self, now_ms: float) -> bool:
+        """Accepting, and a batch may be given to it now.
+
+        Nothing runs, or what runs is about to end, nothing follows it yet, and the accelerator
+        begins the next batch by itself (``Gpu.ahead_ms``).
+        """
+        ...
+
     @property
     def running(self) -> str | None: ...  #: the model whose batch runs now
 
@@ -61,7 +69,7 @@ class PartitionView(Protocol):
 
     @property
     def free_at_ms(self) -> float:
-        """When the running batch is predicted to end; a past time if nothing runs."""
+        """When all that was given to it is predicted to end; a past time if nothing runs."""
         ...
 
 

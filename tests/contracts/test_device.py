@@ -12,7 +12,15 @@ from interlace.core.hardware import Trait
 from interlace.core.messages import Carve, Finished, Load, Lost, Release, Run, Stage, Unload, Work
 from interlace.core.model import Model
 from interlace.core.request import Batch
-from tests.contracts.stands import QUICK, SLOW, CpuStand, SimulatedStand, Stand, crowded_stand
+from tests.contracts.stands import (
+    QUICK,
+    SLOW,
+    CpuStand,
+    SimulatedStand,
+    Stand,
+    ahead_stand,
+    crowded_stand,
+)
 from tests.device.cuda.rig import CudaStand, stand_of
 
 #: One line makes another implementation keep the contract.
@@ -20,6 +28,7 @@ STANDS: dict[str, Callable[[Path], Stand]] = {
     "cpu": CpuStand,
     "simulated": SimulatedStand,
     "simulated, crowded": crowded_stand,
+    "simulated, ahead": ahead_stand,
     **{f"cuda, {mechanism}": stand_of(mechanism) for mechanism in ("green", "streams", "mps")},
 }
 

@@ -32,6 +32,7 @@ from interlace.device.cuda.worker.wire import (
     CarveLane,
     FromGpu,
     GpuAnswer,
+    GpuReady,
     GpuSetup,
     KeeperSetup,
     Noted,
@@ -76,6 +77,7 @@ class GpuProcess:
         self.releasing: set[str] = set()
         self.ready = False
         self.broken = False  #: the GPU failed in it
+        self.took_s: dict[str, float] = {}  #: the steps of its start
         self.docket = Docket()
         self._worn = False
         self._setup = setup
@@ -204,10 +206,24 @@ class GpuProcess:
 
     def _started(self, answer: GpuAnswer | Failure) -> None:
         failure = _failure(answer)
+        if isinstance(answer, GpuReady):
+            self.took_s = dict(answer.took_s)
+            failure = self._cut_otherwise(answer)
         self.ready = failure is None
         if failure is not None and not failure.fatal:
             self.link.close(failure.detail)
         self._on_started(failure)
+
+    def _cut_otherwise(self, ready: GpuReady) -> Failure | None:
+        """What planners were told of this GPU's blocks must hold, or shares would overlap."""
+        told, (count, sms) = self._settings.gpu.blocks, ready.blocks
+        if not told[0] or (told[1] == sms and told[0] <= count):
+            return None
+        name = self._settings.gpu.id
+        return Failure(
+            f"{name}: the driver cuts it into {count} blocks of {sms} SMs, but plans are made for "
+            f"{told[0]} of {told[1]}: start the server anew"
+        )
 
     def _carved(self, work: Carve, done: Done, answer: GpuAnswer | Failure) -> None:
         failure = _failure(answer)

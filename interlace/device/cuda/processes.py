@@ -73,6 +73,7 @@ class Processes:
             settings.inputs,
             settings.patience_s,
             lender,
+            settings.library_context,
             0 if settings.private else settings.keep_bytes,  # its keeper keeps them
             settings.choices,
         )

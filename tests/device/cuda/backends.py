@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.capture import Captured, Capturer
 from tests.device.cuda.fake.backend import on
 from tests.device.cuda.fake.capture import FakeCaptured, FakeCapturer
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver
+
+#: SMs by GPC, such that 15 or 14 atoms of 8 keep to them.
+FIFTEEN: Final = (16, 16, 16, 16, 18, 18, 18, 14)
+FOURTEEN: Final = (18, 18, 18, 18, 18, 18, 12, 12)
 
 
 def clients_sms(share_pct: int) -> int:
@@ -24,9 +30,64 @@ def whole(uuid: str) -> Backend:
     return on(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
 
 
+NOTES: Final = "INTERLACE_TEST_NOTES"
+#: Seconds that a row of a graph takes on all SMs of ``proportional``.
+ROW_S: Final = 0.01
+
+
+def proportional(uuid: str) -> Backend:
+    """A GPU whose time is that of the rows a graph was captured for, over the SMs it has.
+
+    Captures are noted in the file that ``NOTES`` names, as is every model that is opened.
+    """
+    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+
+    def cost_s(name: str, arguments: Sequence[int], sms: int) -> float:
+        return arguments[4] * ROW_S * H100.sms / sms if name == "gather_rows" else 0.0
+
+    driver.cost_s = cost_s
+    made = on(driver)
+    return made._replace(capturer=_Noting(made.capturer))
+
+
+class _Noting(NamedTuple):
+    """A capturer that counts."""
+
+    inner: Capturer
+
+    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> Captured:
+        note("capture")
+        return self.inner.capture(stream, pool, body)
+
+    def trim(self) -> None:
+        self.inner.trim()
+
+
+def note(what: str) -> None:
+    """A line in the file that ``NOTES`` names."""
+    with open(os.environ[NOTES], "a") as file:
+        file.write(f"{what}\n")
+
+
 def few_sms(uuid: str) -> Backend:
     """A GPU of two atoms."""
     return on(FakeDriver(H100._replace(uuid=uuid, sms=16), pace="threads"))
+
+
+def _in_parts(uuid: str, clusters: tuple[int, ...]) -> Backend:
+    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver.clusters, driver.mixes = clusters, False
+    return on(driver)
+
+
+def fifteen(uuid: str) -> Backend:
+    """132 SMs of which the driver makes 15 atoms."""
+    return _in_parts(uuid, FIFTEEN)
+
+
+def fourteen(uuid: str) -> Backend:
+    """132 SMs of which the driver makes 14 atoms."""
+    return _in_parts(uuid, FOURTEEN)
 
 
 def small(uuid: str) -> Backend:

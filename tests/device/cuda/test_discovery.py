@@ -6,21 +6,29 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interlace.cli.accelerators import Accelerators, choose
+from interlace.cli import accelerators
+from interlace.cli.accelerators import Accelerators
 from interlace.cli.failure import CommandError
 from interlace.device.cuda.discovery import NoGpus, discover, kind_of
 from interlace.device.cuda.mps import MpsControl, MpsError, quit_abandoned
+from interlace.device.cuda.partitions.asking import ask_atoms
+from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.visible import visible
 from interlace.device.settings import CpuSettings
 from tests.device.cuda.control import control_program
 from tests.device.cuda.nvml import FakeGpu, FakeNvml
 
 CPU = CpuSettings((0,), 1 << 30)
+#: No driver is asked how it cuts a GPU, unless a test says so.
+choose = partial(accelerators.choose, ask=lambda uuids: ())
 GIB = 1 << 30
 
 
@@ -131,6 +139,35 @@ def test_green_shares_are_whole_atoms_and_planners_see_no_more() -> None:
     assert gpu.units == 132
     assert len(gpu.shares_pct) == 17  # 16 sizes of atoms, and the whole
     assert gpu.memory_bytes < 85_520_809_984
+
+
+def test_shares_are_those_that_the_driver_of_every_gpu_can_make() -> None:
+    asked: list[object] = []
+    found = {"GPU-0": Atoms(15, 8, 12), "GPU-1": Atoms(14, 8, 20)}
+
+    def ask(uuids: Sequence[str]) -> list[Atoms]:
+        asked.append(list(uuids))
+        return [found[one] for one in uuids]
+
+    nvml = FakeNvml(FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1"))
+    both = choose("green", CPU, nvml=nvml, ask=ask).gpus
+    assert asked == [["GPU-0", "GPU-1"]]
+    assert both[0] == replace(both[1], id="gpu0")
+    assert both[0].shares_pct == (6, 12, 18, 24, 30, 36, 42, 48, 54, 60, 66, 72, 78, 84, 100)
+    (one,) = choose("green", CPU, "0", nvml, ask=ask).gpus
+    assert one.shares_pct[-2:] == (90, 100)
+    assert one.legal([42, 48]) and one.legal([100]) and not one.legal([48, 48])
+    assert not both[0].legal([42, 48]) and both[0].legal([42, 42])
+    asked.clear()
+    choose("streams", CPU, nvml=nvml, ask=ask)
+    assert not asked
+    found["GPU-1"] = Atoms(8, 16, 4)
+    with pytest.raises(CommandError, match=r"atoms of \[8, 16\] SMs; name some with --gpus"):
+        choose("green", CPU, nvml=nvml, ask=ask)
+
+
+def test_a_driver_that_is_not_there_says_nothing() -> None:
+    assert ask_atoms(["GPU-of-no-machine"]) == ()
 
 
 def test_mps_clients_are_held_to_their_share() -> None:

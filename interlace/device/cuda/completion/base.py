@@ -27,6 +27,14 @@ class Completions(Protocol):
         """Readable when something may have ended."""
         ...
 
+    @property
+    def ready(self) -> bool:
+        """Whether ``drain`` has something to tell, as far as memory says: no call of CUDA.
+
+        For who looks a moment longer before sleeping on the descriptor.
+        """
+        ...
+
     def drain(self) -> list[tuple[int, int]]:
         """(lane, sequence) of what ended since the last call, in order within a lane.
 

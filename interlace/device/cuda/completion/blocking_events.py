@@ -45,6 +45,10 @@ class BlockingEvents:
     def fileno(self) -> int:
         return self._fd
 
+    @property
+    def ready(self) -> bool:
+        return bool(self._ended)
+
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):
             os.eventfd_read(self._fd)

@@ -39,6 +39,10 @@ class EventSweep:
     def fileno(self) -> int:
         return self._timer.fd
 
+    @property
+    def ready(self) -> bool:
+        return False  # only the driver knows
+
     def drain(self) -> list[tuple[int, int]]:
         self._timer.tick()
         ended: list[tuple[int, int]] = []

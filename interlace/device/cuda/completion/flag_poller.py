@@ -67,6 +67,11 @@ class FlagPoller:
     def fileno(self) -> int:
         return self._tell_fd
 
+    @property
+    def ready(self) -> bool:
+        awaited, flags = self._awaited, self._flags
+        return any(flags.value(lane) >= awaited.oldest(lane) for lane in awaited.lanes)
+
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):
             os.eventfd_read(self._tell_fd)

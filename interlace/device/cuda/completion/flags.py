@@ -62,6 +62,10 @@ class Awaited:
         self._lanes.setdefault(lane_index, deque()).append(sequence)
         self._streams[lane_index] = stream
 
+    def oldest(self, lane_index: int) -> int:
+        """What a lane with anything in flight will come to next."""
+        return self._lanes[lane_index][0]
+
     def reached(self, lane_index: int, sequence: int) -> list[tuple[int, int]]:
         """What ended if the lane has come to ``sequence``; it is awaited no more."""
         waiting = self._lanes.get(lane_index, ())

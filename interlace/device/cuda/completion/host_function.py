@@ -43,15 +43,19 @@ class HostFunction:
     def fileno(self) -> int:
         return self._fd
 
+    @property
+    def ready(self) -> bool:
+        words, told = self._words, self._told
+        return any(words[2 * lane + 1] != told[lane] for lane in self._awaited.lanes)
+
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):
             os.eventfd_read(self._fd)
         ended: list[tuple[int, int]] = []
-        for lane, told in enumerate(self._told):
+        for lane in self._awaited.lanes:
             count = self._words[2 * lane + 1]
-            if count != told:
-                ended += self._awaited.first(lane, count - told)
-                self._told[lane] = count
+            ended += self._awaited.first(lane, count - self._told[lane])
+            self._told[lane] = count
         return ended
 
     @property

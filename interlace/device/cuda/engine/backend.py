@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from interlace.device.cuda.engine.capture import Capturer, TorchCapturer
+from interlace.device.cuda.engine.threads import CallersThread, Threads
 from interlace.device.cuda.kept import FOLDER
 
 
 class Backend(NamedTuple):
-    """Everything that differs between a GPU and a test. ``torch_device`` as torch names it."""
+    """Everything that differs between a GPU and a test. ``torch_device`` as torch names it.
+
+    ``torch_stream`` has torch's work of a thread go to a stream. Torch works on a lane inside
+    ``threads.run(lane.green, ...)``.
+    """
 
     driver: Driver
     torch_device: str
     capturer: Capturer
     kernels: Kernels
+    torch_stream: Callable[[int], AbstractContextManager[object]]
+    threads: Threads = CallersThread()
 
 
 def make_backend(gpu: str) -> Backend:
@@ -47,17 +55,18 @@ def make_backend(gpu: str) -> Backend:
     except BaseException:
         driver.close()
         raise
-    return Backend(driver, "cuda:0", TorchCapturer(0, lambda: driver.memory().free_bytes), kernels)
+    capturer = TorchCapturer(0, lambda: driver.memory().free_bytes)
+
+    def torch_stream(stream: int) -> AbstractContextManager[object]:
+        outer: Any = torch.cuda.ExternalStream(stream, device="cuda:0")
+        return torch.cuda.stream(outer)  # type: ignore[no-any-return]
+
+    return Backend(driver, "cuda:0", capturer, kernels, torch_stream)
 
 
 def on_stream(backend: Backend, stream: int) -> AbstractContextManager[object]:
     """Torch's work of this thread goes to ``stream``, on the CPU to where it always goes."""
-    import torch
-
-    if torch.device(backend.torch_device).type != "cuda":
-        return nullcontext()
-    outer = torch.cuda.ExternalStream(stream, device=backend.torch_device)
-    return torch.cuda.stream(outer)  # type: ignore[no-any-return]
+    return backend.torch_stream(stream)
 
 
 def be_exact() -> None:

@@ -32,7 +32,7 @@ class EagerProgram:
         self._model = model
         self._gather = Gather(station.backend.driver, station.backend.kernels)
         self._publish = Publish(station.backend.driver, station.backend.kernels)
-        self._rows = rows
+        self.rows = rows
         self._kept: Sequence[torch.Tensor] = ()
         self._parameters = Parameters(station.memory, len(self.inputs), len(outputs), rows)
 
@@ -50,8 +50,17 @@ class EagerProgram:
             CudaError: a launch was refused.
             Exception: whatever the model raises.
         """
-        backend, lane = self._station.backend, self._station.lane
         self._parameters.write(sequence, rows, sources, targets)
+        station = self._station
+        station.backend.threads.run(station.lane.green, self._run)
+
+    def close(self) -> None:
+        """Let go of its memory; it does not run."""
+        self._kept = ()
+        self._parameters.close()
+
+    def _run(self) -> None:
+        backend, lane = self._station.backend, self._station.lane
         with on_stream(backend, lane.stream), torch.inference_mode():
             values = self._gathered(lane.stream)
             keep_up(backend, lane.stream)
@@ -65,15 +74,10 @@ class EagerProgram:
                 )
             self._send(lane.stream)
 
-    def close(self) -> None:
-        """Let go of its memory; it does not run."""
-        self._kept = ()
-        self._parameters.close()
-
     def _gathered(self, stream: int) -> dict[str, torch.Tensor]:
         values = {}
         for place, one in enumerate(self.inputs):
-            shape = (self._rows, *one.dims) if self.batched else one.dims
+            shape = (self.rows, *one.dims) if self.batched else one.dims
             value = torch.empty(shape, dtype=TORCH_TYPES[one.datatype], device=self._model.device)
             if one.row_bytes:
                 self._gather.launch(

@@ -125,6 +125,12 @@ class LoadedModel:
             CudaError: the GPU failed.
             Exception: the model fails in the only variant that is allowed.
         """
+        job = partial(self._prepare, lane, batches)
+        stock, made = self._shop.backend.threads.run(lane.green, job)
+        stock.add(made)
+        self._stocks[lane] = stock
+
+    def _prepare(self, lane: Lane, batches: Sequence[int]) -> tuple[Stock, Sequence[GraphProgram]]:
         with ExitStack() as undo:
             if self._weights is None:
                 with self._loading(undo) as change:
@@ -135,8 +141,7 @@ class LoadedModel:
                 with self._shop.budget.growing(self.model.key):
                     stock, made = self._made(lane, batches, undo)
             undo.pop_all()
-        stock.add(made)
-        self._stocks[lane] = stock
+        return stock, made
 
     def program(self, lane: Lane, rows: int, dims: Mapping[str, tuple[int, ...]]) -> Program:
         """What runs a batch of so many rows on a lane; ``dims`` are shapes with the rows, if any.

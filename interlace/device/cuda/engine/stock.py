@@ -131,7 +131,10 @@ class Stock:
             self._eager.move_to_end(key)
             return known
         station, model = self._station, self._model
-        outputs = output_slots(station.backend, station.lane.stream, model, rows, given)
+        outputs = station.backend.threads.run(
+            station.lane.green,
+            lambda: output_slots(station.backend, station.lane.stream, model, rows, given),
+        )
         program = EagerProgram(station, model, rows, given, outputs)
         self._eager[key] = program
         if len(self._eager) > _EAGER_MAX:

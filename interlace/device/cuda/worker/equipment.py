@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -16,6 +17,7 @@ from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.staging import InputRings
 from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
+from interlace.device.cuda.engine.threads import threads_for
 from interlace.device.cuda.memory.budget import Budget
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.pooled import Pooled
@@ -33,7 +35,10 @@ LANES_MAX: Final = 128
 
 
 class Equipment:
-    """The GPU as one process has it. ``outputs`` is the arena that replies refer to."""
+    """The GPU as one process has it. ``outputs`` is the arena that replies refer to.
+
+    ``took_s`` says how long which step of starting took.
+    """
 
     def __init__(self, setup: GpuSetup, note: Callable[[str], None]) -> None:
         """Start CUDA, lock the arenas, carve the lanes.
@@ -43,22 +48,28 @@ class Equipment:
             ValueError: an arena is gone.
         """
         self.note = note
+        laps = Laps()
         with ExitStack() as steps:
             plain = made_backend(setup.backend, setup.gpu, steps)
+            laps.end("torch, CUDA and kernels")
             pool = Pooled(plain.driver)
             steps.callback(pool.close_slabs)
             driver = cast(Driver, pool)  # in all that is not memory it is the driver's
-            self._backend = backend = plain._replace(driver=driver)
+            threads = threads_for(setup.library_context, driver)
+            steps.callback(threads.close)
+            self._backend = backend = plain._replace(driver=driver, threads=threads)
             self._mapped = MappedMemory(driver)
             steps.callback(self._mapped.close)
             self.lanes: Lanes = named(setup.lanes)(driver)
             steps.callback(self.lanes.close)
+            laps.end("lanes")
             self.outputs = Arena.adopt(setup.owner_pid, setup.arena)
             self.arenas = RegisteredArenas(driver, ArenaMap(setup.owner_pid), setup.owner_pid)
             steps.callback(self.arenas.close)
             self.arenas.add(self.outputs)
             for number in setup.arenas:
                 self.arenas.register(number)
+            laps.end("page-locked memory")
             self.completions = completions(_kind(setup.completion, note), driver, LANES_MAX)
             steps.callback(self.completions.close)
             self.stager = self._stager(backend, steps)
@@ -70,6 +81,8 @@ class Equipment:
             steps.callback(self.models.close)
             self.loader = Loader()
             steps.callback(self.loader.close)
+            laps.end("completion")
+            self.took_s = laps.took_s
             self._steps = steps.pop_all()
 
     def close(self) -> None:
@@ -106,6 +119,20 @@ class Equipment:
             quiet=lambda: not self.completions.busy,
         )
         return shop._replace(lent=borrowed.lent) if setup.lender else shop
+
+
+class Laps:
+    """How long the steps of something took, one after the other."""
+
+    def __init__(self) -> None:
+        self._began_s = time.perf_counter()
+        self.took_s: tuple[tuple[str, float], ...] = ()
+
+    def end(self, step: str) -> None:
+        """A step has ended; the next one begins."""
+        now_s = time.perf_counter()
+        self.took_s += ((step, now_s - self._began_s),)
+        self._began_s = now_s
 
 
 def keepers_tools(

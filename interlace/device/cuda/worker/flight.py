@@ -36,6 +36,8 @@ class Program(Protocol):
     def outputs(self) -> Sequence[Slot]: ...
     @property
     def batched(self) -> bool: ...
+    @property
+    def rows(self) -> int: ...  #: what is executed, whatever is in it
     def launch(
         self,
         sequence: int,
@@ -129,6 +131,7 @@ class Flight:
             (self._launched - self._began) * 1e3,
             (ended - self._launched) * 1e3,
             (perf_counter() - ended) * 1e3,
+            executed_rows=program.rows,
         )
 
     def _targets(self, arenas: RegisteredArenas, rows: int) -> list[int]:

@@ -21,6 +21,7 @@ from interlace.device.cuda.worker.lending import Keeper
 from interlace.device.cuda.worker.wire import (
     Answered,
     FromGpu,
+    GpuReady,
     GpuSetup,
     KeeperSetup,
     Noted,
@@ -81,7 +82,7 @@ def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
     worker = Worker(frames, equipment, setup.patience_s)
     gc.collect()
     gc.freeze()
-    frames.send(Answered("", Ready()))
+    frames.send(Answered("", GpuReady(equipment.lanes.blocks, equipment.took_s)))
     try:
         worker.serve()
     except CudaError:

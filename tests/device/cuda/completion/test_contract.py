@@ -8,6 +8,7 @@ import select
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -79,8 +80,14 @@ class Bench:
 
 
 @pytest.fixture(params=KINDS)
-def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made = Bench(request.param)
+def way(request: pytest.FixtureRequest) -> Kind:
+    kind: Kind = request.param
+    return kind
+
+
+@pytest.fixture
+def bench(way: Kind) -> Iterator[Bench]:
+    made = Bench(way)
     yield made
     made.close()
 
@@ -129,6 +136,40 @@ def test_quiet_when_nothing_is_in_flight(bench: Bench) -> None:
     bench.submit(0, 6)
     bench.step(0)
     assert bench.drained(1) == [(0, 6)]
+
+
+def test_what_memory_tells_is_seen_without_the_descriptor(bench: Bench, way: Kind) -> None:
+    assert not bench.completions.ready
+    bench.submit(1, 4)
+    bench.submit(1, 5)
+    assert not bench.completions.ready
+    bench.step(1)
+    if way in ("flags", "callback"):  # the GPU, or its driver, has written it
+        assert bench.completions.ready
+    assert bench.drained(1) == [(1, 4)]
+    assert not bench.completions.ready
+    bench.step(1)
+    assert bench.drained(1) == [(1, 5)]
+
+
+@pytest.mark.parametrize("kind", ["flags", "callback", "sweep"])
+def test_only_lanes_in_flight_are_looked_at(kind: Kind) -> None:
+    driver = FakeDriver(pace="held")
+    made: Any = completions(kind, driver, 128)
+    assert made.drain() == []
+    stream = driver.stream()
+    for lane in (5, 77):
+        made.submitted(lane, 1, stream)
+    waiting = made._awaited.lanes
+    assert list(waiting) == [5, 77]
+    driver.run(stream)
+    for lane in (5, 77):
+        ctypes.c_uint64.from_address(made.flag(lane).host).value = 1
+    while select.select([made.fileno()], [], [], WAIT_S)[0] and waiting:
+        made.drain()
+        waiting = made._awaited.lanes
+    assert list(waiting) == []
+    made.close()
 
 
 def test_a_failure_is_found_by_the_slow_check(bench: Bench) -> None:

@@ -11,7 +11,8 @@ from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
 def on(driver: FakeDriver) -> Backend:
     """A backend on this driver, with CPU tensors as device memory."""
-    return Backend(driver, "cpu", FakeCapturer(driver), load_kernels(driver, IMAGE))
+    kernels = load_kernels(driver, IMAGE)
+    return Backend(driver, "cpu", FakeCapturer(driver), kernels, driver.libraries.on)
 
 
 def at_once(*_: object) -> Backend:

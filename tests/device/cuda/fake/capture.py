@@ -51,7 +51,8 @@ class FakeCapturer:
         if not isinstance(shared, Pool) or shared.stream != stream:
             raise Misuse("a graph pool belongs to the stream that it was first used on")
         whole = _inference(body) if self._torch_too else body
-        with self._one, self._driver.recording(stream) as recording:
+        follow = self._driver.libraries.on(stream)
+        with self._one, self._driver.recording(stream) as recording, follow:
             whole()
         graph = Graph(whole, shared, recording.nodes, GRAPH_BYTES)
         return FakeCaptured(self._driver.add_graph(graph), shared, GRAPH_BYTES, self._driver)

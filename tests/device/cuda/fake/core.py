@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -14,10 +14,12 @@ from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.fake.faults import Faults
 from tests.device.cuda.fake.graphs import Graph, Recording, Recordings, node
 from tests.device.cuda.fake.kernels import OURS, Emulated
+from tests.device.cuda.fake.library import Libraries
 from tests.device.cuda.fake.memory import Memory
 from tests.device.cuda.fake.misuse import Misuse
 from tests.device.cuda.fake.streams import Event, Operation, Streams
 
+Cost = Callable[[str, Sequence[int], int], float]
 H100: Final = Board("Fake H100", "GPU-fake-0", (9, 0), 132, 80 << 30, 13000)
 
 
@@ -34,6 +36,12 @@ class Ran(NamedTuple):
     grid: tuple[int, int, int]
 
 
+class Contexts(threading.local):
+    """The green context that is current on each thread; ``None``: the primary one."""
+
+    current: int | None = None
+
+
 class Core:
     """The state of a fake GPU. For tests:
 
@@ -43,12 +51,19 @@ class Core:
     * ``first_use(kernel)``: a body launches a library's kernel, which is loaded then if it is new;
     * ``stalls``: calls that wait until the GPU has ended all, made while graphs ran;
     * ``others(nbytes)``: memory that other processes hold; ``grant``: SMs granted for SMs asked;
+    * ``cost_s``: how long a kernel of a name and arguments takes on so many SMs, else no time;
+    * ``clusters``: SMs of each part of the GPU that clusters keep within (its GPCs); ``mixes``:
+      whether atoms may be made across them; ``greens_max``: green contexts at a time;
     * ``close`` raises ``Misuse`` if anything is left over, or was misused earlier.
     """
 
     def __init__(self, board: Board = H100, pace: str = "at once") -> None:
         self.trace: list[Ran] = []
         self.grant: Callable[[int], int] = lambda sms: sms
+        self.cost_s: Cost = lambda name, arguments, sms: 0.0
+        self.clusters: tuple[int, ...] = (board.sms,)
+        self.mixes = True
+        self.greens_max = 1 << 20
         self._board = board
         self._memory = Memory(board.memory_bytes)
         self._faults = Faults()
@@ -63,6 +78,8 @@ class Core:
         self.stalls: Counter[str] = Counter()
         self._loaded: set[str] = set()
         self._recordings = Recordings()
+        self.libraries = Libraries(self)
+        self._contexts = Contexts()
         self._capturing = threading.Lock()
 
     # ------------------------------------------------------------------------ for tests alone
@@ -106,6 +123,21 @@ class Core:
     def run(self, stream: int, count: int | None = None) -> int:
         """Run held work; how many operations there were."""
         return self._streams.run(stream, count)
+
+    def context_of(self, stream: int) -> int | None:
+        """The green context of a stream; ``None`` if it has none."""
+        return self._streams.of(stream, "cuStreamGetCtx").green
+
+    @property
+    def current(self) -> int | None:
+        """The green context that is current on this thread; ``None``: the primary one."""
+        return self._contexts.current
+
+    @property
+    def replaying(self) -> bool:
+        """Whether this thread replays a graph."""
+        recording = self._recordings.current
+        return recording is not None and recording.replays
 
     def sms_of(self, stream: int) -> frozenset[int]:
         return self._streams.of(stream, "sms_of").sms
@@ -189,7 +221,8 @@ class Core:
         recording = Recording(graph.pool.stream, graph.nodes)
         self._recordings.current = recording
         try:
-            graph.body()
+            with self.libraries.on(graph.pool.stream):
+                graph.body()
             recording.finish()
         finally:
             self._recordings.current = None

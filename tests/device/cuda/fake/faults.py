@@ -26,6 +26,7 @@ CALLS: Final = {
     "split": "cuDevSmResourceSplitByCount",
     "green": "cuGreenCtxCreate",
     "destroy_green": "cuGreenCtxDestroy",
+    "enter": "cuCtxSetCurrent",
     "stream": "cuStreamCreateWithPriority",
     "destroy_stream": "cuStreamDestroy",
     "synchronize": "cuStreamSynchronize",
