@@ -74,6 +74,7 @@ class Processes:
             settings.patience_s,
             lender,
             settings.library_context,
+            settings.carve_out,
         )
         process = GpuProcess(self._loop, setup, arena, settings, self._dead)
         self._arenas.add(arena)

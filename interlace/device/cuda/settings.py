@@ -28,8 +28,11 @@ class CudaSettings:
     process, page-locked too; ``patience_s`` how long a batch waits for it. ``environment`` is what
     CUDA reads when a process starts, given the share of the partition that it is started for.
     ``library_context`` is where torch's libraries make their handles for work on a green context
-    (``engine.threads``), of no effect elsewhere. A ``private`` device has a process per partition,
-    and no rings of inputs. ``at_close`` is called when all processes are gone.
+    (``engine.threads``), of no effect elsewhere. With ``carve_out`` they are told how many SMs a
+    partition has while its work is prepared (``engine.carve_out``): it holds for the whole process
+    meanwhile, and nobody has measured what it gains, so it is off. A ``private`` device has a
+    process per partition, and no rings of inputs. ``at_close`` is called when all processes are
+    gone.
     """
 
     gpu: Gpu
@@ -45,6 +48,7 @@ class CudaSettings:
     limits: Limits = field(default_factory=lambda: Limits(carve_s=180.0, load_s=900.0))
     environment: Callable[[int], Mapping[str, str]] = lambda share_pct: {}
     library_context: LibraryContext = "primary"
+    carve_out: bool = False
     private: bool = False
     at_close: Callable[[], None] = lambda: None
     say: Callable[[str], None] = lambda text: None

@@ -105,6 +105,7 @@ class Equipment:
             stopwatch_of(backend),
             named(setup.opener),
         )
+        shop = shop._replace(carve_out=setup.carve_out)
         return shop._replace(lent=borrowed.lent) if setup.lender else shop
 
 

@@ -32,7 +32,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
     ``completion`` is one of ``completion.kinds``, or empty for the usual. ``gpu`` is a UUID, of a
     GPU or of a MIG instance, or empty for the only one that the process sees. ``library_context``
-    as in ``CudaSettings``.
+    and ``carve_out`` as in ``CudaSettings``.
     """
 
     gpu: str
@@ -46,6 +46,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     patience_s: float  #: how long a batch waits for output memory
     lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
     library_context: LibraryContext = "primary"
+    carve_out: bool = False
 
 
 class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
