@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from interlace.core.hardware import Gpu
-from interlace.device.cuda.engine.threads import LibraryContext
+from interlace.device.cuda.engine.threads import LibraryChoice
 from interlace.device.settings import Limits
 
 #: What makes the ``Backend`` of a process: the driver, torch on that GPU, capture and kernels.
@@ -47,7 +47,7 @@ class CudaSettings:
     # A process starts torch and CUDA, locks memory and carves the ladder before its first answer.
     limits: Limits = field(default_factory=lambda: Limits(carve_s=180.0, load_s=900.0))
     environment: Callable[[int], Mapping[str, str]] = lambda share_pct: {}
-    library_context: LibraryContext = "primary"
+    library_context: LibraryChoice = "auto"
     carve_out: bool = False
     private: bool = False
     at_close: Callable[[], None] = lambda: None

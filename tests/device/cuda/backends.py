@@ -48,6 +48,13 @@ def fourteen(uuid: str) -> Backend:
     return _in_parts(uuid, FOURTEEN)
 
 
+def no_convolutions(uuid: str) -> Backend:
+    """Libraries take no stream of a green context, whatever their handles are of."""
+    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver.libraries.refuse_green = True
+    return on(driver)
+
+
 def small(uuid: str) -> Backend:
     """A GPU of 16 MiB."""
     return on(FakeDriver(H100._replace(uuid=uuid, memory_bytes=16 << 20), pace="threads"))

@@ -13,10 +13,10 @@ from interlace.core.model import Model
 from interlace.device.cuda.completion.flags import Flags
 from interlace.device.cuda.completion.kinds import completions, usual
 from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.libraries import threads_on
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.staging import InputRings
 from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
-from interlace.device.cuda.engine.threads import threads_for
 from interlace.device.cuda.memory.budget import Budget
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.registered import RegisteredArenas
@@ -51,14 +51,15 @@ class Equipment:
             backend = made_backend(setup.backend, setup.gpu, steps)
             laps.end("torch, CUDA and kernels")
             driver = backend.driver
-            threads = threads_for(setup.library_context, driver)
-            steps.callback(threads.close)
-            backend = backend._replace(threads=threads)
             self._mapped = MappedMemory(driver)
             steps.callback(self._mapped.close)
             self.lanes: Lanes = named(setup.lanes)(driver)
             steps.callback(self.lanes.close)
             laps.end("lanes")
+            threads = threads_on(setup.library_context, backend, self.lanes, note)
+            steps.callback(threads.close)
+            backend = backend._replace(threads=threads)
+            laps.end("trial of libraries")
             self.outputs = Arena.adopt(setup.owner_pid, setup.arena)
             self.arenas = RegisteredArenas(driver, ArenaMap(setup.owner_pid), setup.owner_pid)
             steps.callback(self.arenas.close)

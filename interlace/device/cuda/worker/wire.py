@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from interlace.device.cuda.engine.threads import LibraryContext
+from interlace.device.cuda.engine.threads import LibraryChoice
 from interlace.device.wire import (
     Failed,
     FreeBatches,
@@ -45,7 +45,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
     patience_s: float  #: how long a batch waits for output memory
     lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
-    library_context: LibraryContext = "primary"
+    library_context: LibraryChoice = "auto"
     carve_out: bool = False
 
 

@@ -128,18 +128,38 @@ def test_each_caller_has_a_thread_for_each_context(driver: FakeDriver) -> None:
         driver.destroy_green(green)
 
 
-@pytest.mark.parametrize(("context", "works"), [("green", True), ("primary", False)])
-def test_a_device_serves_such_a_model_if_it_is_told(context: str, works: bool) -> None:
-    rig = cuda_rig("green", library_context=context)
+@pytest.mark.parametrize(
+    ("context", "works"), [("auto", True), ("green", True), ("primary", False)]
+)
+def test_a_device_finds_out_how_such_a_model_is_served(context: str, works: bool) -> None:
+    said: list[str] = []
+    rig = cuda_rig("green", library_context=context, say=said.append)
     try:
+        handles = "partitions have library handles and threads of their own"
         known = described("convolution")
         assert rig.carve("p").failure is None
         assert rig.load(known, "p").failure is None
         finished = rig.run(rig.floats(known, [1.0, 2.0, 3.0, REAL]))
         assert (finished.failure is None) is works
+        assert (handles in said[0]) is (context == "auto")
         if works:
             assert rig.values(finished) == [[[2.0, 4.0, 6.0, 2 * REAL]]]
             other = rig.run(rig.floats(known, [1.0, 2.0]))  # no graph has this shape
             assert rig.values(other) == [[[2.0, 4.0]]]
+    finally:
+        rig.close()
+
+
+def test_a_device_whose_partitions_take_no_convolution_says_so_and_serves_others() -> None:
+    said: list[str] = []
+    backend = "tests.device.cuda.backends:no_convolutions"
+    rig = cuda_rig("green", backend=backend, say=said.append)
+    try:
+        known = described("double")
+        assert rig.carve("p").failure is None
+        assert "are served with --device streams or mps" in said[0]
+        assert REFUSED in said[0]
+        assert rig.load(known, "p").failure is None
+        assert rig.values(rig.run(rig.floats(known, [1.0, 2.0]))) == [[[2.0, 4.0]]]
     finally:
         rig.close()

@@ -7,12 +7,13 @@ from interlace.device.cuda.engine.backend import Backend
 from tests.device.cuda.fake.capture import FakeCapturer
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
+from tests.device.cuda.fake.library import convolution
 
 
 def on(driver: FakeDriver) -> Backend:
     """A backend on this driver, with CPU tensors as device memory."""
     kernels = load_kernels(driver, IMAGE)
-    return Backend(driver, "cpu", FakeCapturer(driver), kernels, driver.libraries.on)
+    return Backend(driver, "cpu", FakeCapturer(driver), kernels, driver.libraries.on, convolution)
 
 
 def at_once(*_: object) -> Backend:
