@@ -33,6 +33,11 @@ class CudaSettings:
     meanwhile, and nobody has measured what it gains, so it is off. A ``private`` device has a
     process per partition, and no rings of inputs. ``at_close`` is called when all processes are
     gone.
+
+    Models that no partition has any more stay open as long as all of them together hold at most
+    ``keep_bytes`` of the GPU's memory, so that they come back with what they had: weights, variant,
+    graphs on lanes that are idle. The variants found fastest are kept in the folder ``choices``,
+    and are not looked for again; in no folder if it is empty.
     """
 
     gpu: Gpu
@@ -50,6 +55,8 @@ class CudaSettings:
     library_context: LibraryChoice = "auto"
     carve_out: bool = False
     private: bool = False
+    keep_bytes: int = 0
+    choices: str = ""
     at_close: Callable[[], None] = lambda: None
     say: Callable[[str], None] = lambda text: None
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from interlace.device.cuda.engine.capture import Capturer, TorchCapturer
 from interlace.device.cuda.engine.threads import CallersThread, Threads
-
-_KERNELS_DIR: Final = "~/.cache/interlace/kernels"
+from interlace.device.cuda.kept import FOLDER
 
 
 class Backend(NamedTuple):
@@ -51,7 +50,7 @@ def make_backend(gpu: str) -> Backend:
         board = driver.board
         if gpu.startswith("GPU-") and board.uuid.removeprefix("GPU-") != gpu.removeprefix("GPU-"):
             raise CudaError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE", f"{board.uuid}, not {gpu}")
-        kernels = load_kernels(driver, image(board.capability, Path(_KERNELS_DIR).expanduser()))
+        kernels = load_kernels(driver, image(board.capability, Path(FOLDER).expanduser()))
         torch.cuda.init()
         torch.cuda.set_device(0)
         be_exact()

@@ -47,6 +47,8 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
     library_context: LibraryChoice = "auto"
     carve_out: bool = False
+    keep_bytes: int = 0  #: as in ``CudaSettings``
+    choices: str = ""  #: as in ``CudaSettings``
 
 
 class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
@@ -60,6 +62,8 @@ class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
     lanes: str
     opener: str
     path: str
+    keep_bytes: int = 0
+    choices: str = ""
 
 
 class CarveLane(msgspec.Struct, array_like=True, tag=11, frozen=True):
