@@ -74,6 +74,7 @@ class Processes:
             settings.patience_s,
             lender,
             settings.library_context,
+            settings.carve_out,
             0 if settings.private else settings.keep_bytes,  # its keeper keeps them
             settings.choices,
         )

@@ -14,10 +14,10 @@ from interlace.device.cuda.completion.flags import Flags
 from interlace.device.cuda.completion.kinds import completions, usual
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.libraries import threads_on
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.staging import InputRings
 from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
-from interlace.device.cuda.engine.threads import threads_for
 from interlace.device.cuda.memory.budget import Budget
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.pooled import Pooled
@@ -55,14 +55,16 @@ class Equipment:
             pool = Pooled(plain.driver)
             steps.callback(pool.close_slabs)
             driver = cast(Driver, pool)  # in all that is not memory it is the driver's
-            threads = threads_for(setup.library_context, driver)
-            steps.callback(threads.close)
-            self._backend = backend = plain._replace(driver=driver, threads=threads)
+            backend = plain._replace(driver=driver)
             self._mapped = MappedMemory(driver)
             steps.callback(self._mapped.close)
             self.lanes: Lanes = named(setup.lanes)(driver)
             steps.callback(self.lanes.close)
             laps.end("lanes")
+            threads = threads_on(setup.library_context, backend, self.lanes, note)
+            steps.callback(threads.close)
+            self._backend = backend = backend._replace(threads=threads)
+            laps.end("trial of libraries")
             self.outputs = Arena.adopt(setup.owner_pid, setup.arena)
             self.arenas = RegisteredArenas(driver, ArenaMap(setup.owner_pid), setup.owner_pid)
             steps.callback(self.arenas.close)
@@ -118,6 +120,7 @@ class Equipment:
             choices=_folder(setup.choices),
             quiet=lambda: not self.completions.busy,
         )
+        shop = shop._replace(carve_out=setup.carve_out)
         return shop._replace(lent=borrowed.lent) if setup.lender else shop
 
 

@@ -434,3 +434,22 @@ def test_a_graph_is_timed_by_its_replays() -> None:
         assert run_ms > 0
         assert len(calls) == 1 + 3 + 20  # captured, warmed up, timed
         loaded.close()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_libraries_are_told_the_sms_of_a_lane_while_its_work_is_prepared(told: bool) -> None:
+    seen: list[int | None] = []
+
+    def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        seen.append(torch._C._get_sm_carveout_experimental())
+        return plain(x, weight)
+
+    with gpu_with(forward, carve_out=told) as gpu:
+        small, whole = gpu.carve("a", 24), gpu.carve("b", 100)
+        loaded = gpu.load(model(), small, batches=(2,))
+        assert set(seen) == ({132 - small.sms} if told else {None})
+        assert torch._C._get_sm_carveout_experimental() is None
+        seen.clear()
+        loaded.prepare(whole, (2,))
+        assert set(seen) == {None}
+        loaded.close()
