@@ -10,7 +10,7 @@ from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.partitions.green_lanes import ATOM_SMS, GreenLanes
 from interlace.device.cuda.partitions.lanes import Lanes
-from interlace.device.cuda.settings import CudaSettings, for_models, only
+from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, for_models, only
 
 LANES: Final = "interlace.device.cuda.green:make_lanes"
 #: Green contexts came with CUDA 12.4; atoms of 8 SMs are those of compute capability 9.0.
@@ -49,7 +49,9 @@ def green_gpu(found: Found, gpu_id: str) -> Gpu:
     """The accelerator that such a device is; nothing is started."""
     atoms = Atoms(found.sms // ATOM_SMS, ATOM_SMS, found.sms % ATOM_SMS)
     memory_bytes = for_models(found.memory_bytes)
-    return Gpu(gpu_id, found.kind, found.sms, memory_bytes, atoms.shares_pct, TRAITS)
+    return Gpu(
+        gpu_id, found.kind, found.sms, memory_bytes, atoms.shares_pct, TRAITS, ahead_ms=AHEAD_MS
+    )
 
 
 def green_settings(found: Found, gpu_id: str) -> CudaSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 
 import pytest
 
@@ -63,6 +64,39 @@ def test_rows_of_each_request_come_back_to_it_from_any_partition(make_rig: MakeR
         finished = rig.run(*requests, name=name)
         assert rig.values(finished) == [[[2.0 * n, 2, 4, 6]] * (1 + n % 3) for n in range(7)]
         rig.free(finished)
+
+
+def test_batches_given_at_once_run_in_order_and_each_gets_its_own(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    two(rig)
+    works = [
+        rig.batch(*[rig.floats(DOUBLE, *[[n, place, 2, 3]] * (1 + n % 4)) for place in range(3)])
+        for n in range(30)
+    ]
+    for work in works:
+        rig.do(work)
+    rig.wait(lambda: ended(rig, works[-1]))
+    done = [one for one in rig.finished if isinstance(one.work, Run)]
+    assert [one.work for one in done] == works
+    for n, one in enumerate(done):
+        rows = 1 + n % 4
+        assert rig.values(one) == [[[2.0 * n, 2.0 * place, 4, 6]] * rows for place in range(3)]
+        rig.free(one)
+    times_ns = [(one.timing.began_ns, one.timing.ended_ns) for one in done]
+    assert all(0 < began_ns < ended_ns for began_ns, ended_ns in times_ns)
+    assert all(before[1] <= after[0] for before, after in pairwise(times_ns))
+
+
+def test_shapes_without_a_graph_run_behind_each_other_too(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    two(rig)
+    works = [rig.batch(rig.floats(DOUBLE, *[[n, 1, 0][: 2 + n % 2]] * 2)) for n in range(8)]
+    for work in works:
+        rig.do(work)
+    rig.wait(lambda: ended(rig, works[-1]))
+    done = [one for one in rig.finished if isinstance(one.work, Run)]
+    wanted = [[[[2.0 * n, 2, 0][: 2 + n % 2]] * 2] for n in range(8)]
+    assert [rig.values(one) for one in done] == wanted
 
 
 def test_other_shapes_than_the_sample_run_too(make_rig: MakeRig) -> None:
