@@ -9,7 +9,14 @@ from contextlib import suppress
 from typing import Final
 
 from interlace.device.cuda.completion.compiled import poll
-from interlace.device.cuda.completion.flags import LINE_BYTES, WORD_BYTES, Awaited, Flags, Pulse
+from interlace.device.cuda.completion.flags import (
+    LINE_BYTES,
+    WORD_BYTES,
+    Awaited,
+    Flags,
+    Pulse,
+    seen,
+)
 from interlace.device.cuda.driver.api import Driver, Mapped
 
 _STOP: Final = 1  #: which word of ``scratch``
@@ -65,10 +72,10 @@ class FlagPoller:
     def fileno(self) -> int:
         return self._tell_fd
 
-    @property
-    def ready(self) -> bool:
+    def look(self, for_s: float) -> bool:
         awaited, flags = self._awaited, self._flags
-        return any(flags.value(lane) >= awaited.oldest(lane) for lane in awaited.lanes)
+        oldest = [(lane, awaited.oldest(lane)) for lane in awaited.lanes]
+        return seen(lambda: any(flags.value(lane) >= first for lane, first in oldest), for_s)
 
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from interlace.device.cuda.driver.api import Driver, Mapped
@@ -78,6 +80,14 @@ class Awaited:
         if not waiting:
             del self._lanes[lane_index]
         return ended
+
+
+def seen(told: Callable[[], bool], for_s: float) -> bool:
+    """Ask at least once, and for that long, whether memory tells something."""
+    until_s = time.perf_counter() + for_s
+    while not (found := told()) and time.perf_counter() < until_s:
+        pass
+    return found
 
 
 class Pulse:

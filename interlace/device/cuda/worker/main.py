@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ from typing import Final
 
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.worker.equipment import Equipment, keepers_tools
+from interlace.device.cuda.worker.heap import put_aside
 from interlace.device.cuda.worker.lending import Keeper
 from interlace.device.cuda.worker.wire import (
     Answered,
@@ -79,8 +79,7 @@ def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
         frames.send(Answered("", Failed(told("the GPU's process could not start", error))))
         return 0
     worker = Worker(frames, equipment, setup.patience_s)
-    gc.collect()
-    gc.freeze()
+    put_aside()
     frames.send(Answered("", Ready()))
     try:
         worker.serve()

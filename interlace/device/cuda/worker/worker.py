@@ -37,6 +37,8 @@ from interlace.shm.frames import BlockingFrames
 
 #: How often a GPU that works is asked whether it still does: a flag tells no error.
 _CHECK_S: Final = 0.25
+#: To be woken by a descriptor takes about as long.
+_LOOK_S: Final = 4e-5
 
 
 class Worker:
@@ -77,8 +79,7 @@ class Worker:
         """
         try:
             while self._open:
-                for key, _ in self._selector.select(self._timeout_s()):
-                    key.data()
+                self._hear()
                 self._batches.look()
                 self._check()
         except CudaError as error:
@@ -97,6 +98,15 @@ class Worker:
             self._equipment.completions.fileno(): self._batches.ended,
             self._equipment.loader.fileno(): self._equipment.loader.drain,
         }
+
+    def _hear(self) -> None:
+        """Sleep until something can be read, but first look a moment for the end of a batch."""
+        found = self._selector.select(0)
+        if not found and self.in_flight and self._equipment.completions.look(_LOOK_S):
+            self._batches.ended()
+            return
+        for key, _ in found or self._selector.select(self._timeout_s()):
+            key.data()
 
     def _timeout_s(self) -> float | None:
         until_s = self._batches.patient_until_s
