@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from interlace.core.messages import Carve, Finished, Release, Run, Stage
 from interlace.core.request import Batch
+from interlace.device.cuda.worker.wire import Asked, StageInputs
 from tests.device.cuda.models import REAL
 from tests.device.cuda.rig import cuda_rig
 from tests.device.models import model
@@ -204,6 +206,54 @@ def test_staged_rows_are_read_where_they_lie(make_rig: MakeRig) -> None:
     elsewhere = Batch(901, DOUBLE.key, tuple(requests), 4, slot=6)
     failure = rig.end_of(Run(rig.gpu, "q", elsewhere)).failure
     assert failure is not None and not failure.fatal
+
+
+def test_what_is_staged_in_one_turn_of_the_loop_goes_in_one_frame(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    two(rig)
+    (process,) = rig.device.processes.running
+    frames: list[StageInputs] = []
+    ask = process.link.ask
+
+    def count(frame: Any, question: Any, line: str = "") -> bool:
+        if isinstance(frame, Asked) and isinstance(frame.what, StageInputs):
+            frames.append(frame.what)
+        return bool(ask(frame, question, line))
+
+    process.link.ask = count
+    requests = [rig.floats(DOUBLE, [n, 1, 2, 3]) for n in range(300)]
+    good = [Stage(rig.gpu, request, n, 512) for n, request in enumerate(requests)]
+    nowhere = Stage(rig.gpu, rig.floats(DOUBLE, ROW), 512, 512)
+    works = [*good[:10], nowhere, *good[10:]]
+    for work in works:
+        rig.do(work)
+    rig.wait(lambda: ended(rig, works[-1]))
+    assert [len(frame.requests) for frame in frames] == [128, 128, 45]
+    done = [one for one in rig.finished if isinstance(one.work, Stage)]
+    assert [one.work for one in done] == works
+    failures = {one.work.slot: one.failure for one in done}
+    failure = failures.pop(512)
+    assert failure is not None and "slot 512 for 1 rows in 512 slots" in failure.detail
+    assert set(failures.values()) == {None}
+    batch = Batch(900, DOUBLE.key, tuple(requests[5:37]), 32, slot=5)
+    assert rig.values(rig.end_of(Run(rig.gpu, "q", batch))) == [
+        [[2.0 * n, 2, 4, 6]] for n in range(5, 37)
+    ]
+
+
+def test_what_waits_to_be_staged_is_answered_once_when_the_process_dies(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    two(rig)
+    stages = [Stage(rig.gpu, rig.floats(DOUBLE, ROW), n, 8) for n in range(3)]
+    rig.do(stages[0])
+    rig.pause(0.05)
+    for stage in stages[1:]:
+        rig.do(stage)
+    (process,) = rig.device.processes.running
+    process.link.kill("for a test")
+    rig.wait(lambda: len(rig.lost) == 2 and all(ended(rig, stage) for stage in stages))
+    rig.pause(0.05)
+    assert [one.work for one in rig.finished if isinstance(one.work, Stage)] == stages
 
 
 @pytest.mark.parametrize("mechanism", ["green", "streams", "mps", "mig"])

@@ -72,17 +72,23 @@ class Gather:
         )
 
     def fetch(
-        self, stream: int, source_word: int, count_word: int, target: int, nbytes: int
+        self,
+        stream: int,
+        table: int,
+        enough_word: int,
+        target: int,
+        row_bytes: int,
+        rows: int,
     ) -> None:
-        """Copy one run of bytes from the address in a word, outside of any graph.
+        """Copy rows from the addresses in a table to one place, outside of any graph.
 
-        ``count_word`` is the address of a word that is 1.
+        ``enough_word`` is the address of a word that is at least ``rows``.
 
         Raises:
             CudaError: the launch was refused.
         """
-        words = (source_word, count_word, target, nbytes, 1)
-        grid = _grid(nbytes, _GATHER_BLOCKS)
+        words = (table, enough_word, target, row_bytes, rows)
+        grid = _grid(rows * row_bytes, _GATHER_BLOCKS)
         self._driver.launch(self._kernel, grid, (_THREADS, 1, 1), stream, words)
 
 

@@ -11,7 +11,7 @@ from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.worker.equipment import Equipment
 from interlace.device.cuda.worker.flight import Flight, Full
 from interlace.device.cuda.worker.partition import DEPTH, Partition, Refused, Waiting
-from interlace.device.cuda.worker.wire import Asked, GpuAnswer, Staged
+from interlace.device.cuda.worker.wire import Asked, GpuAnswer
 from interlace.device.cuda.worker.words import told
 from interlace.device.wire import Failed, RunBatch
 
@@ -91,8 +91,8 @@ class Batches:
         by_lane = {one.lane.index: one for one in self._partitions.values()}
         for index, sequence in self._equipment.completions.drain():
             if index == self._stager.lane.index:
-                for line in self._stager.ended(sequence):
-                    self._answer(line, Staged())
+                for line, staged in self._stager.ended(sequence):
+                    self._answer(line, staged)
                 continue
             partition = by_lane.get(index)
             flight = partition.flights[0] if partition and partition.flights else None

@@ -69,14 +69,20 @@ class ReleaseLane(msgspec.Struct, array_like=True, tag=12, frozen=True):
     """Give the lane back after what it was asked before."""
 
 
-class StageInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
-    """Copy a request's inputs (name, arena, offset, bytes) to slots of its model's ring."""
+class StageRequest(msgspec.Struct, array_like=True, frozen=True):
+    """One request's inputs (name, arena, offset, bytes), and the slots of its model's ring."""
 
     model: str
     slot: int
     slots: int
     rows: int
     inputs: tuple[tuple[str, int, int, int], ...]
+
+
+class StageInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
+    """Copy the inputs of all these requests, in order."""
+
+    requests: tuple[StageRequest, ...]
 
 
 class Asked(msgspec.Struct, array_like=True, tag=13, frozen=True):
@@ -115,7 +121,9 @@ class Released(msgspec.Struct, array_like=True, tag=12, frozen=True):
 
 
 class Staged(msgspec.Struct, array_like=True, tag=16, frozen=True):
-    """The inputs lie in their slots."""
+    """The inputs lie in their slots, but for requests with a word of failure; in order."""
+
+    failures: tuple[str, ...]
 
 
 class Answered(msgspec.Struct, array_like=True, tag=13, frozen=True):

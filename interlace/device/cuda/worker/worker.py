@@ -142,7 +142,9 @@ class Worker:
             case RunBatch() as run:
                 self._run(asked, run)
             case StageInputs() as stage:
-                self._stage(line, stage)
+                failed = self._equipment.stager.begin(line, stage)
+                if failed is not None:
+                    self._answer(line, failed)
             case CarveLane() as what:
                 self._answer(line, self._carve(name, what))
             case LoadModel() | UnloadModel() | ReleaseLane() as what:
@@ -159,14 +161,6 @@ class Worker:
             self._answer(asked.line, Failed(f"model {run.model} is not loaded here"))
         else:
             self._batches.run(partition, Waiting(asked, run, served))
-
-    def _stage(self, line: str, stage: StageInputs) -> None:
-        try:
-            self._equipment.stager.begin(line, stage)
-        except (CudaError, ValueError) as error:
-            if isinstance(error, CudaError) and error.sticky:
-                raise
-            self._answer(line, Failed(f"inputs could not be staged: {error}"))
 
     def _carve(self, name: str, what: CarveLane) -> GpuAnswer:
         try:
