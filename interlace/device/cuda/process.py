@@ -79,6 +79,7 @@ class GpuProcess:
         self.broken = False  #: the GPU failed in it
         self.docket = Docket()
         self._setup = setup
+        self.rest_us = setup.rest_us if isinstance(setup, GpuSetup) else 0
         self._settings = settings
         self._on_started: Started = lambda failure: None
         self._freed: list[int] = []

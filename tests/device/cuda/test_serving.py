@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,6 +255,27 @@ def test_what_waits_to_be_staged_is_answered_once_when_the_process_dies(make_rig
     rig.wait(lambda: len(rig.lost) == 2 and all(ended(rig, stage) for stage in stages))
     rig.pause(0.05)
     assert [one.work for one in rig.finished if isinstance(one.work, Stage)] == stages
+
+
+def test_of_many_processes_few_watch_with_a_core_each(make_rig: MakeRig) -> None:
+    rig = make_rig("mps", completion="flags")
+    names = [f"p{n}" for n in range(6)]
+    for name in names:
+        assert rig.carve(name).failure is None
+    rests_us = {name: rig.device.processes.of(name).rest_us for name in names}
+    assert list(rests_us.values()) == [0, 0, 0, 0, 20, 20]
+    for name in (names[0], names[-1]):  # who rests serves as well
+        assert rig.load(DOUBLE, name).failure is None
+        for _ in range(3):
+            assert rig.values(rig.run(rig.floats(DOUBLE, ROW), name=name)) == [[TWICE]]
+    assert _slack_ns(rig.device.workers()["p5"]) == 1000
+    assert rig.release("p1").failure is None
+    assert rig.carve("q").failure is None
+    assert rig.device.processes.of("q").rest_us == 0
+
+
+def _slack_ns(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/timerslack_ns").read_text())
 
 
 @pytest.mark.parametrize("mechanism", ["green", "streams", "mps", "mig"])

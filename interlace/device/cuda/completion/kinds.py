@@ -17,8 +17,8 @@ def usual() -> Kind:
     return "blocking" if find_spec("numba") is None else "flags"
 
 
-def completions(kind: Kind, driver: Driver, lanes: int) -> Completions:
-    """Completion of ``lanes`` lanes, numbered from 0.
+def completions(kind: Kind, driver: Driver, lanes: int, rest_us: int = 0) -> Completions:
+    """Completion of ``lanes`` lanes, numbered from 0; ``rest_us`` as ``FlagPoller`` has it.
 
     Raises:
         CudaError: the driver refused.
@@ -28,7 +28,7 @@ def completions(kind: Kind, driver: Driver, lanes: int) -> Completions:
         case "flags":
             from interlace.device.cuda.completion.flag_poller import FlagPoller
 
-            return FlagPoller(driver, lanes)
+            return FlagPoller(driver, lanes, rest_us)
         case "sweep":
             from interlace.device.cuda.completion.event_sweep import EventSweep
 

@@ -54,7 +54,9 @@ class Equipment:
             self.arenas.add(self.outputs)
             for number in setup.arenas:
                 self.arenas.register(number)
-            self.completions = completions(_kind(setup.completion), driver, LANES_MAX)
+            self.completions = completions(
+                _kind(setup.completion), driver, LANES_MAX, setup.rest_us
+            )
             steps.callback(self.completions.close)
             self.stager = self._stager(backend, steps)
             borrowed = Borrowed(setup.lender, note)

@@ -29,7 +29,8 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
 
     ``backend``, ``lanes`` and ``opener`` are ``module:function``: what makes the ``Backend`` of a
     process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
-    ``completion`` is one of ``completion.kinds``, or empty for the usual. ``gpu`` is a UUID, of a
+    ``completion`` is one of ``completion.kinds``, or empty for the usual; a poller of flags rests
+    ``rest_us`` between looks, or takes a core of its own if that is 0. ``gpu`` is a UUID, of a
     GPU or of a MIG instance, or empty for the only one that the process sees.
     """
 
@@ -43,6 +44,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
     patience_s: float  #: how long a batch waits for output memory
     lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
+    rest_us: int = 0
 
 
 class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):

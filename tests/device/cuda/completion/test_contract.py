@@ -255,6 +255,21 @@ def test_a_closed_way_leaves_no_thread_and_no_descriptor() -> None:
     assert len(os.listdir("/proc/self/fd")) == files
 
 
+def test_a_poller_that_rests_tells_the_same() -> None:
+    driver = FakeDriver(pace="threads")
+    made = completions("flags", driver, 2, rest_us=200)
+    stream = driver.stream()
+    driver.destroy_stream(stream)
+    flag = ctypes.c_uint64.from_address(made.flag(1).host)
+    for sequence in (1, 2, 3):
+        made.submitted(1, sequence, stream)
+        flag.value = sequence
+        assert select.select([made.fileno()], [], [], WAIT_S)[0]
+        assert made.drain() == [(1, sequence)]
+    made.close()
+    driver.close()
+
+
 def test_the_usual_way_is_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     assert usual() == "flags"
     monkeypatch.setattr("interlace.device.cuda.completion.kinds.find_spec", lambda _: None)
