@@ -24,12 +24,14 @@ from interlace.device.base import Done
 from interlace.device.batches import batch_timing, request_outputs, run_frame
 from interlace.device.cuda.docket import Docket
 from interlace.device.cuda.settings import CudaSettings
+from interlace.device.cuda.stages import Stages
 from interlace.device.cuda.worker.wire import (
     Answered,
     Asked,
     Broken,
     Carved,
     CarveLane,
+    ForgetInputs,
     FromGpu,
     GpuAnswer,
     GpuReady,
@@ -81,11 +83,13 @@ class GpuProcess:
         self.docket = Docket()
         self._worn = False
         self._setup = setup
+        self.rest_us = setup.rest_us if isinstance(setup, GpuSetup) else 0
         self._settings = settings
         self._on_started: Started = lambda failure: None
         self._freed: list[int] = []
         self._waiting: set[str] = set()  #: lines whose batch waits for output memory
         self._releases: list[Callable[[], None]] = []
+        self._stages = Stages(loop, self._stage)
         speech = Speech(decode_from_gpu, self._heard)
         self.link: WorkerLink[ToGpu, FromGpu, GpuAnswer] = WorkerLink(
             loop, settings.gpu.id, speech, partial(on_dead, self)
@@ -130,12 +134,12 @@ class GpuProcess:
 
     def stage(self, work: Stage, done: Done) -> None:
         """Copy a request's inputs to its model's ring on the GPU."""
-        request = work.request
-        inputs = tuple((tensor.name, *tensor.span) for tensor in request.inputs)
-        frame = StageInputs(request.model, work.slot, work.slots, request.rows, inputs)
-        what = f"inputs of request {request.id}"
-        answer = partial(_ended, work, done)
-        self._ask(Asked(_STAGE, "", frame), answer, self._settings.limits.run_s, what)
+        self._stages.add(work, done)
+
+    def forget(self, model: str) -> None:
+        """Nothing of a model is staged any more."""
+        self._stages.send()
+        self.link.tell(ForgetInputs(model))
 
     def release(self, work: Release, done: Done) -> None:
         """Give the lane back after what it was asked; a private process ends with it."""
@@ -171,6 +175,10 @@ class GpuProcess:
         named = getattr(work, "model", work.partition)
         asked = Asked(f"{work.partition}+", work.partition, what)
         self._ask(asked, answer, limit_s, f"{type(work).__name__.lower()} {named}")
+
+    def _stage(self, frame: StageInputs, answer: Callable[[GpuAnswer | Failure], None]) -> None:
+        what = f"inputs of {len(frame.requests)} requests"
+        self._ask(Asked(_STAGE, "", frame), answer, self._settings.limits.run_s, what)
 
     def _ask(
         self,
@@ -298,7 +306,7 @@ def _window(batch: Batch) -> tuple[Column, ...] | None:
     )
 
 
-def _ended(work: Unload | Stage, done: Done, answer: GpuAnswer | Failure) -> None:
+def _ended(work: Unload, done: Done, answer: GpuAnswer | Failure) -> None:
     done(Finished(work, failure=_failure(answer)))
 
 

@@ -14,6 +14,9 @@ from interlace.device.settings import Limits
 BACKEND: Final = "interlace.device.cuda.engine.backend:make_backend"
 #: What opens a model on the host.
 OPENER: Final = "interlace.device.formats:open_torch"
+#: ``Gpu.ahead_ms``: what the main process, the way to the GPU's and a launch there take, and one
+#: tick of the event loop's timers. Longer would only fix batches earlier than need be.
+AHEAD_MS: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)

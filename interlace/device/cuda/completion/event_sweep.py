@@ -39,9 +39,8 @@ class EventSweep:
     def fileno(self) -> int:
         return self._timer.fd
 
-    @property
-    def ready(self) -> bool:
-        return False  # only the driver knows
+    def look(self, for_s: float) -> bool:
+        return False
 
     def drain(self) -> list[tuple[int, int]]:
         self._timer.tick()

@@ -72,7 +72,8 @@ class Equipment:
             for number in setup.arenas:
                 self.arenas.register(number)
             laps.end("page-locked memory")
-            self.completions = completions(_kind(setup.completion, note), driver, LANES_MAX)
+            kind = _kind(setup.completion, note)
+            self.completions = completions(kind, driver, LANES_MAX, setup.rest_us)
             steps.callback(self.completions.close)
             self.stager = self._stager(backend, steps)
             borrowed = Borrowed(setup.lender, note)

@@ -30,7 +30,8 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
 
     ``backend``, ``lanes`` and ``opener`` are ``module:function``: what makes the ``Backend`` of a
     process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
-    ``completion`` is one of ``completion.kinds``, or empty for the usual. ``gpu`` is a UUID, of a
+    ``completion`` is one of ``completion.kinds``, or empty for the usual; a poller of flags rests
+    ``rest_us`` between looks, or takes a core of its own if that is 0. ``gpu`` is a UUID, of a
     GPU or of a MIG instance, or empty for the only one that the process sees. ``library_context``
     and ``carve_out`` as in ``CudaSettings``.
     """
@@ -49,6 +50,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     carve_out: bool = False
     keep_bytes: int = 0  #: as in ``CudaSettings``
     choices: str = ""  #: as in ``CudaSettings``
+    rest_us: int = 0
 
 
 class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
@@ -77,14 +79,20 @@ class ReleaseLane(msgspec.Struct, array_like=True, tag=12, frozen=True):
     """Give the lane back after what it was asked before."""
 
 
-class StageInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
-    """Copy a request's inputs (name, arena, offset, bytes) to slots of its model's ring."""
+class StageRequest(msgspec.Struct, array_like=True, frozen=True):
+    """One request's inputs (name, arena, offset, bytes), and the slots of its model's ring."""
 
     model: str
     slot: int
     slots: int
     rows: int
     inputs: tuple[tuple[str, int, int, int], ...]
+
+
+class StageInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
+    """Copy the inputs of all these requests, in order."""
+
+    requests: tuple[StageRequest, ...]
 
 
 class Asked(msgspec.Struct, array_like=True, tag=13, frozen=True):
@@ -133,7 +141,9 @@ class Released(msgspec.Struct, array_like=True, tag=12, frozen=True):
 
 
 class Staged(msgspec.Struct, array_like=True, tag=16, frozen=True):
-    """The inputs lie in their slots."""
+    """The inputs lie in their slots, but for requests with a word of failure; in order."""
+
+    failures: tuple[str, ...]
 
 
 class Answered(msgspec.Struct, array_like=True, tag=13, frozen=True):

@@ -38,6 +38,8 @@ from interlace.shm.frames import BlockingFrames
 
 #: How often a GPU that works is asked whether it still does: a flag tells no error.
 _CHECK_S: Final = 0.25
+#: To be woken by a descriptor takes about as long.
+_LOOK_S: Final = 4e-5
 
 
 class Worker:
@@ -79,8 +81,7 @@ class Worker:
         """
         try:
             while self._open:
-                for key, _ in self._selector.select(self._timeout_s()):
-                    key.data()
+                self._hear()
                 self._batches.look()
                 self._check()
         except CudaError as error:
@@ -99,6 +100,15 @@ class Worker:
             self._equipment.completions.fileno(): self._batches.ended,
             self._equipment.loader.fileno(): self._equipment.loader.drain,
         }
+
+    def _hear(self) -> None:
+        """Sleep until something can be read, but first look a moment for the end of a batch."""
+        found = self._selector.select(0)
+        if not found and self.in_flight and self._equipment.completions.look(_LOOK_S):
+            self._batches.ended()
+            return
+        for key, _ in found or self._selector.select(self._timeout_s()):
+            key.data()
 
     def _timeout_s(self) -> float | None:
         until_s = self._batches.patient_until_s
@@ -134,7 +144,9 @@ class Worker:
             case RunBatch() as run:
                 self._run(asked, run)
             case StageInputs() as stage:
-                self._stage(line, stage)
+                failed = self._equipment.stager.begin(line, stage)
+                if failed is not None:
+                    self._answer(line, failed)
             case CarveLane() as what:
                 self._answer(line, self._carve(name, what))
             case LoadModel() | UnloadModel() | ReleaseLane() as what:
@@ -151,14 +163,6 @@ class Worker:
             self._answer(asked.line, Failed(f"model {run.model} is not loaded here"))
         else:
             self._batches.run(partition, Waiting(asked, run, served))
-
-    def _stage(self, line: str, stage: StageInputs) -> None:
-        try:
-            self._equipment.stager.begin(line, stage)
-        except (CudaError, ValueError) as error:
-            if isinstance(error, CudaError) and error.sticky:
-                raise
-            self._answer(line, Failed(f"inputs could not be staged: {error}"))
 
     def _carve(self, name: str, what: CarveLane) -> GpuAnswer:
         try:

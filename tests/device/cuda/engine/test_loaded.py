@@ -80,7 +80,7 @@ def test_graphs_run_on_the_lanes_sms_and_nothing_outside_lanes() -> None:
         gpu.driver.trace.clear()
         gpu.run(loaded, lane, batch(2))
         ran = [one.kernel for one in gpu.driver.trace]
-        assert ran == ["gather_rows", "publish", "publish", "signal"]
+        assert ran == ["begin", "gather_rows", "publish", "publish", "finish"]
         assert {one.sms for one in gpu.driver.trace} == {gpu.driver.sms_of(lane.stream)}
         assert len(gpu.driver.trace[0].sms) == lane.sms < 132
         loaded.close()
