@@ -34,25 +34,16 @@ class PartitionView(Protocol):
         ...
 
     @property
-    def accepting(self) -> bool:
-        """Ready, and not draining."""
-        ...
-
+    def accepting(self) -> bool: ...  #: ready, and not draining
     def takes(self, now_ms: float) -> bool:
-        """Accepting, and a batch may be given to it now.
-
-        Nothing runs, or what runs is about to end, nothing follows it yet, and the accelerator
-        begins the next batch by itself (``Gpu.ahead_ms``).
-        """
+        """Accepting, and idle or about to be: a batch may be given to it (``Gpu.ahead_ms``)."""
         ...
 
     @property
     def running(self) -> str | None: ...  #: the model whose batch runs now
 
     @property
-    def rows_running(self) -> int:
-        """Rows of the running batch; 0 if nothing runs."""
-        ...
+    def rows_running(self) -> int: ...  #: rows of the running batch; 0 if nothing runs
 
     @property
     def round_ms(self) -> float:

@@ -314,6 +314,30 @@ def test_memory_is_read_when_it_changes_no_more() -> None:
     assert asyncio.run(sharing.settled(lambda: next(readings), 0.0)) == 3
 
 
+def test_gaps_are_between_begin_and_end_whoever_runs() -> None:
+    ran = [
+        changing.Ran("p", 0.0, 10.0),
+        changing.Ran("p", 10.01, 20.0),
+        changing.Ran("q", 19.0, 25.0),  # beside the last one of the old partition
+        changing.Ran("q", 25.5, 30.0),
+        changing.Ran("p", 30.02, 31.0),
+    ]
+    usual, around = changing.gaps_ms(reversed(ran))
+    assert usual == pytest.approx([0.01, 0.5])
+    assert around == pytest.approx([0.0, 0.02])
+
+
+def test_the_step_of_a_clock_is_found_in_what_it_says() -> None:
+    told = [("p", 1_000_032, 1_000_064), ("p", 1_000_128, 1_000_288), ("q", 1_000_352, 1_000_512)]
+    assert changing.clock_step_ns(told) == 32
+    assert changing.clock_step_ns([("p", 0, 0), ("p", 0, 0)]) == 0
+    found = changing.Changes([0.0], [0.02, 0.06], [1.0], 10, 0, 32)
+    gap, _, _ = changing.told("green", found)
+    assert gap.figures["gaps_us"] == [20.0, 60.0]
+    assert gap.figures["step_ns"] == 32
+    assert gap.verdict is not Verdict.AS_EXPECTED
+
+
 def test_a_staged_batch_is_measured_beside_a_gathered_one(tmp_path: Path) -> None:
     async def ask(opened: Stand) -> list[Row]:
         return [await pool(opened, 3)]

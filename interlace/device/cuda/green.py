@@ -7,12 +7,12 @@ from typing import Final
 from interlace.core.hardware import Gpu, Trait
 from interlace.device.cuda.discovery import Found
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.engine.threads import LibraryContext
+from interlace.device.cuda.engine.threads import LibraryChoice
 from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.partitions.green_lanes import GreenLanes
 from interlace.device.cuda.partitions.lanes import Lanes
 from interlace.device.cuda.partitions.splitting import ATOM_SMS
-from interlace.device.cuda.settings import CudaSettings, for_models, only
+from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, for_models, only
 
 LANES: Final = "interlace.device.cuda.green:make_lanes"
 #: Green contexts came with CUDA 12.4; atoms of 8 SMs are those of compute capability 9.0.
@@ -63,13 +63,14 @@ def green_gpu(found: Found, gpu_id: str, atoms: Atoms | None = None) -> Gpu:
         atoms.shares_pct,
         TRAITS,
         blocks=(atoms.count, atoms.atom_sms),
+        ahead_ms=AHEAD_MS,
     )
 
 
 def green_settings(
     found: Found,
     gpu_id: str,
-    library_context: LibraryContext = "primary",
+    library_context: LibraryChoice = "auto",
     atoms: Atoms | None = None,
 ) -> CudaSettings:
     """The settings of such a device."""

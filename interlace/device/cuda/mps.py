@@ -18,7 +18,7 @@ from interlace.device.cuda.discovery import Found
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.partitions.lanes import Lanes
 from interlace.device.cuda.partitions.whole_lanes import WholeLanes
-from interlace.device.cuda.settings import CudaSettings, for_models
+from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, for_models
 
 LANES: Final = "interlace.device.cuda.mps:make_lanes"
 PROGRAM: Final = "nvidia-cuda-mps-control"
@@ -188,7 +188,9 @@ def lacking(found: Found) -> str:
 def mps_gpu(found: Found, gpu_id: str) -> Gpu:
     """The accelerator that such a device is; its profiles are kept apart from other mechanisms'."""
     memory_bytes = for_models(found.memory_bytes)
-    return Gpu(gpu_id, f"{found.kind}-mps", found.sms, memory_bytes, SHARES_PCT, TRAITS)
+    return Gpu(
+        gpu_id, f"{found.kind}-mps", found.sms, memory_bytes, SHARES_PCT, TRAITS, ahead_ms=AHEAD_MS
+    )
 
 
 def mps_settings(found: Found, gpu_id: str, control: MpsControl) -> CudaSettings:

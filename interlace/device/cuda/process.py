@@ -24,12 +24,14 @@ from interlace.device.base import Done
 from interlace.device.batches import batch_timing, request_outputs, run_frame
 from interlace.device.cuda.docket import Docket
 from interlace.device.cuda.settings import CudaSettings
+from interlace.device.cuda.stages import Stages
 from interlace.device.cuda.worker.wire import (
     Answered,
     Asked,
     Broken,
     Carved,
     CarveLane,
+    ForgetInputs,
     FromGpu,
     GpuAnswer,
     GpuReady,
@@ -40,6 +42,7 @@ from interlace.device.cuda.worker.wire import (
     StageInputs,
     ToGpu,
     Waits,
+    Worn,
     decode_from_gpu,
 )
 from interlace.device.link import Spawns, Speech, WorkerLink
@@ -78,12 +81,15 @@ class GpuProcess:
         self.broken = False  #: the GPU failed in it
         self.took_s: dict[str, float] = {}  #: the steps of its start
         self.docket = Docket()
+        self._worn = False
         self._setup = setup
+        self.rest_us = setup.rest_us if isinstance(setup, GpuSetup) else 0
         self._settings = settings
         self._on_started: Started = lambda failure: None
         self._freed: list[int] = []
         self._waiting: set[str] = set()  #: lines whose batch waits for output memory
         self._releases: list[Callable[[], None]] = []
+        self._stages = Stages(loop, self._stage)
         speech = Speech(decode_from_gpu, self._heard)
         self.link: WorkerLink[ToGpu, FromGpu, GpuAnswer] = WorkerLink(
             loop, settings.gpu.id, speech, partial(on_dead, self)
@@ -128,12 +134,12 @@ class GpuProcess:
 
     def stage(self, work: Stage, done: Done) -> None:
         """Copy a request's inputs to its model's ring on the GPU."""
-        request = work.request
-        inputs = tuple((tensor.name, *tensor.span) for tensor in request.inputs)
-        frame = StageInputs(request.model, work.slot, work.slots, request.rows, inputs)
-        what = f"inputs of request {request.id}"
-        answer = partial(_ended, work, done)
-        self._ask(Asked(_STAGE, "", frame), answer, self._settings.limits.run_s, what)
+        self._stages.add(work, done)
+
+    def forget(self, model: str) -> None:
+        """Nothing of a model is staged any more."""
+        self._stages.send()
+        self.link.tell(ForgetInputs(model))
 
     def release(self, work: Release, done: Done) -> None:
         """Give the lane back after what it was asked; a private process ends with it."""
@@ -170,6 +176,10 @@ class GpuProcess:
         asked = Asked(f"{work.partition}+", work.partition, what)
         self._ask(asked, answer, limit_s, f"{type(work).__name__.lower()} {named}")
 
+    def _stage(self, frame: StageInputs, answer: Callable[[GpuAnswer | Failure], None]) -> None:
+        what = f"inputs of {len(frame.requests)} requests"
+        self._ask(Asked(_STAGE, "", frame), answer, self._settings.limits.run_s, what)
+
     def _ask(
         self,
         asked: Asked,
@@ -193,6 +203,8 @@ class GpuProcess:
                 self.link.kill(detail)
             case Noted(text=text):
                 self._settings.say(f"{self._settings.gpu.id}: {text}")
+            case Worn():
+                self._worn = True
             case Waits(line=line):
                 # What is freed is sent, and from now on at once.
                 self._waiting.add(line)
@@ -204,6 +216,7 @@ class GpuProcess:
         failure = _failure(answer)
         if isinstance(answer, GpuReady):
             self.took_s = dict(answer.took_s)
+            self._settings.say(f"{self._settings.gpu.id}: {_start_words(answer)}")
             failure = self._cut_otherwise(answer)
         self.ready = failure is None
         if failure is not None and not failure.fatal:
@@ -239,9 +252,16 @@ class GpuProcess:
         if failure is None and not self._settings.private:
             self._forget(work.partition)
             done(Finished(work))
+            self._renew()
             return
         self._releases.append(partial(done, Finished(work)))  # the process ends with it, or has
         self.link.finish()
+
+    def _renew(self) -> None:
+        """End it if a failed capture left its mark and nobody needs it, nor what it keeps."""
+        if self._worn and not self.partitions and not self._settings.keep_bytes:
+            self._settings.say(f"{self._settings.gpu.id}: its process is started anew")
+            self.link.close("it is started anew after a failed capture", kill=False)
 
     def _forget(self, partition: str) -> None:
         self.partitions.discard(partition)
@@ -262,6 +282,13 @@ class GpuProcess:
         self._freed.clear()
 
 
+def _start_words(ready: GpuReady) -> str:
+    steps = ", ".join(f"{name} {took_s:.1f}" for name, took_s in ready.took_s)
+    count, sms = ready.blocks
+    cut = f", in {count} blocks of {sms} SMs" if count else ""
+    return f"its process started in {sum(s for _, s in ready.took_s):.1f} s ({steps}){cut}"
+
+
 def _loaded(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:
     if isinstance(answer, Loaded):
         done(Finished(work, resident_bytes=answer.resident_bytes))
@@ -279,7 +306,7 @@ def _window(batch: Batch) -> tuple[Column, ...] | None:
     )
 
 
-def _ended(work: Unload | Stage, done: Done, answer: GpuAnswer | Failure) -> None:
+def _ended(work: Unload, done: Done, answer: GpuAnswer | Failure) -> None:
     done(Finished(work, failure=_failure(answer)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any, Final
 
 import torch
@@ -28,6 +29,20 @@ def within_tables(module: torch.nn.Module) -> Retarget:
                 held.add(table)
 
     return retarget
+
+
+def hold_lookups(part: torch.fx.GraphModule) -> None:
+    """The same for the lookups of an exported program, before it is recompiled."""
+    for node in list(part.graph.nodes):
+        if node.target is not torch.ops.aten.embedding.default:
+            continue
+        table, indices = node.args[:2]
+        if table.op != "get_attr":
+            continue
+        last = attrgetter(table.target)(part).shape[0] - 1
+        with part.graph.inserting_before(node):
+            held = part.graph.call_function(torch.ops.aten.clamp.default, (indices, 0, last))
+        node.args = (table, held, *node.args[2:])
 
 
 def _hold(

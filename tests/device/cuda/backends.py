@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.capture import Captured, Capturer
-from tests.device.cuda.fake.backend import on
+from tests.device.cuda.fake.backend import lenient, on
+from tests.device.cuda.fake.capture import FakeCaptured, FakeCapturer
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver
 
@@ -26,7 +27,7 @@ def clients_sms(share_pct: int) -> int:
 def whole(uuid: str) -> Backend:
     """All SMs, streams beside each other."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == uuid
-    return on(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
+    return lenient(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
 
 
 NOTES: Final = "INTERLACE_TEST_NOTES"
@@ -58,6 +59,13 @@ class _Noting(NamedTuple):
         note("capture")
         return self.inner.capture(stream, pool, body)
 
+    @property
+    def worn(self) -> bool:
+        return self.inner.worn
+
+    def rehearse(self, stream: int, body: Callable[[], object]) -> None:
+        self.inner.rehearse(stream, body)
+
     def trim(self) -> None:
         self.inner.trim()
 
@@ -70,13 +78,13 @@ def note(what: str) -> None:
 
 def few_sms(uuid: str) -> Backend:
     """A GPU of two atoms."""
-    return on(FakeDriver(H100._replace(uuid=uuid, sms=16), pace="threads"))
+    return lenient(FakeDriver(H100._replace(uuid=uuid, sms=16), pace="threads"))
 
 
 def _in_parts(uuid: str, clusters: tuple[int, ...]) -> Backend:
     driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
     driver.clusters, driver.mixes = clusters, False
-    return on(driver)
+    return lenient(driver)
 
 
 def fifteen(uuid: str) -> Backend:
@@ -89,9 +97,38 @@ def fourteen(uuid: str) -> Backend:
     return _in_parts(uuid, FOURTEEN)
 
 
+def own_handles(uuid: str) -> Backend:
+    """Libraries take streams of the context that their handles are of."""
+    return on(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
+
+
+def no_convolutions(uuid: str) -> Backend:
+    """Libraries take no stream of a green context, whatever their handles are of."""
+    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver.libraries.refuse_green = True
+    return on(driver)
+
+
 def small(uuid: str) -> Backend:
     """A GPU of 16 MiB."""
-    return on(FakeDriver(H100._replace(uuid=uuid, memory_bytes=16 << 20), pace="threads"))
+    return lenient(FakeDriver(H100._replace(uuid=uuid, memory_bytes=16 << 20), pace="threads"))
+
+
+class _Void(FakeCapturer):
+    """The driver ends the first capture with an error."""
+
+    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> FakeCaptured:
+        if not self.worn:
+            self.worn = True
+            raise CudaError("cuStreamEndCapture", "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED")
+        return super().capture(stream, pool, body)
+
+
+def void(uuid: str) -> Backend:
+    """A first capture that fails."""
+    backend = whole(uuid)
+    assert isinstance(backend.driver, FakeDriver)
+    return backend._replace(capturer=_Void(backend.driver))
 
 
 def absent(uuid: str) -> Backend:
@@ -103,4 +140,4 @@ def client(uuid: str) -> Backend:
     """The SMs that MPS leaves."""
     share_pct = int(os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"])
     board = H100._replace(uuid=uuid, sms=clients_sms(share_pct))
-    return on(FakeDriver(board, pace="threads"))
+    return lenient(FakeDriver(board, pace="threads"))

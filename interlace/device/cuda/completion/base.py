@@ -27,11 +27,11 @@ class Completions(Protocol):
         """Readable when something may have ended."""
         ...
 
-    @property
-    def ready(self) -> bool:
-        """Whether ``drain`` has something to tell, as far as memory says: no call of CUDA.
+    def look(self, for_s: float) -> bool:
+        """Whether ``drain`` has something; looks for that long, by reading memory alone.
 
-        For who looks a moment longer before sleeping on the descriptor.
+        Before sleeping on the descriptor, which takes longer to wake up from. Where only that can
+        tell, the answer is no, at once.
         """
         ...
 
@@ -41,6 +41,11 @@ class Completions(Protocol):
         Raises:
             CudaError: the GPU failed, and this way of completion asks it here already.
         """
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything was submitted and not drained; any thread may ask."""
         ...
 
     def check(self) -> None:

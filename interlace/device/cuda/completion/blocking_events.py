@@ -45,9 +45,8 @@ class BlockingEvents:
     def fileno(self) -> int:
         return self._fd
 
-    @property
-    def ready(self) -> bool:
-        return bool(self._ended)
+    def look(self, for_s: float) -> bool:
+        return False  # who looks keeps the threads that tell from running
 
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):
@@ -58,6 +57,10 @@ class BlockingEvents:
             self._events.give_back(event)
             found += self._awaited.reached(lane, sequence)
         return found
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
 
     def check(self) -> None:
         self._awaited.check(self._driver)

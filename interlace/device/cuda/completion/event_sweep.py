@@ -39,9 +39,8 @@ class EventSweep:
     def fileno(self) -> int:
         return self._timer.fd
 
-    @property
-    def ready(self) -> bool:
-        return False  # only the driver knows
+    def look(self, for_s: float) -> bool:
+        return False
 
     def drain(self) -> list[tuple[int, int]]:
         self._timer.tick()
@@ -54,6 +53,10 @@ class EventSweep:
         if ended and not self._awaited.lanes:
             self._timer.stop()
         return ended
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
 
     def check(self) -> None:
         self._awaited.check(self._driver)

@@ -8,7 +8,13 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-from interlace.device.cuda.completion.flags import LINE_BYTES, WORD_BYTES, Awaited, Flags
+from interlace.device.cuda.completion.flags import (
+    LINE_BYTES,
+    WORD_BYTES,
+    Awaited,
+    Flags,
+    seen,
+)
 from interlace.device.cuda.completion.loops import loops
 from interlace.device.cuda.driver.api import Driver, Mapped
 
@@ -67,10 +73,10 @@ class FlagPoller:
     def fileno(self) -> int:
         return self._tell_fd
 
-    @property
-    def ready(self) -> bool:
+    def look(self, for_s: float) -> bool:
         awaited, flags = self._awaited, self._flags
-        return any(flags.value(lane) >= awaited.oldest(lane) for lane in awaited.lanes)
+        oldest = [(lane, awaited.oldest(lane)) for lane in awaited.lanes]
+        return seen(lambda: any(flags.value(lane) >= first for lane, first in oldest), for_s)
 
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):
@@ -79,6 +85,10 @@ class FlagPoller:
         for lane in self._awaited.lanes:
             ended += self._awaited.reached(lane, self._flags.value(lane))
         return ended
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
 
     def check(self) -> None:
         self._awaited.check(self._driver)

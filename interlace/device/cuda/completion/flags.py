@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from interlace.device.cuda.driver.api import Driver, Mapped
@@ -87,8 +89,17 @@ class Awaited:
         An event of our own would not do: one that was never recorded has ended, which the driver
         says without a look at the GPU.
 
+
         Raises:
             CudaError: the GPU failed.
         """
         for stream in self._streams.values():
             driver.idle(stream)
+
+
+def seen(told: Callable[[], bool], for_s: float) -> bool:
+    """Ask at least once, and for that long, whether memory tells something."""
+    until_s = time.perf_counter() + for_s
+    while not (found := told()) and time.perf_counter() < until_s:
+        pass
+    return found

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from typing import Final
 
-from interlace.device.cuda.completion.flags import Awaited, Flags
+from interlace.device.cuda.completion.flags import Awaited, Flags, seen
 from interlace.device.cuda.completion.loops import loops
 from interlace.device.cuda.driver.api import Driver, Mapped
 
@@ -43,10 +43,9 @@ class HostFunction:
     def fileno(self) -> int:
         return self._fd
 
-    @property
-    def ready(self) -> bool:
-        words, told = self._words, self._told
-        return any(words[2 * lane + 1] != told[lane] for lane in self._awaited.lanes)
+    def look(self, for_s: float) -> bool:
+        words, told, lanes = self._words, self._told, self._awaited.lanes
+        return seen(lambda: any(words[2 * lane + 1] != told[lane] for lane in lanes), for_s)
 
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):
@@ -57,6 +56,10 @@ class HostFunction:
             ended += self._awaited.first(lane, count - self._told[lane])
             self._told[lane] = count
         return ended
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
 
     def check(self) -> None:
         self._awaited.check(self._driver)

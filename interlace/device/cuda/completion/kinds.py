@@ -25,8 +25,8 @@ def usual(note: Callable[[str], None]) -> Kind:
     return "flags"
 
 
-def completions(kind: Kind, driver: Driver, lanes: int) -> Completions:
-    """Completion of ``lanes`` lanes, numbered from 0.
+def completions(kind: Kind, driver: Driver, lanes: int, rest_us: int = 0) -> Completions:
+    """Completion of ``lanes`` lanes, numbered from 0; ``rest_us`` as ``FlagPoller`` has it.
 
     Raises:
         CudaError: the driver refused.
@@ -36,7 +36,7 @@ def completions(kind: Kind, driver: Driver, lanes: int) -> Completions:
         case "flags":
             from interlace.device.cuda.completion.flag_poller import FlagPoller
 
-            return FlagPoller(driver, lanes)
+            return FlagPoller(driver, lanes, rest_us)
         case "sweep":
             from interlace.device.cuda.completion.event_sweep import EventSweep
 

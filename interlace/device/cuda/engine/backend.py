@@ -18,7 +18,8 @@ from interlace.device.cuda.kept import FOLDER
 class Backend(NamedTuple):
     """Everything that differs between a GPU and a test. ``torch_device`` as torch names it.
 
-    ``torch_stream`` has torch's work of a thread go to a stream. Torch works on a lane inside
+    ``torch_stream`` has torch's work of a thread go to a stream, ``convolve`` is some of it that
+    needs a handle of a library. Torch works on a lane inside
     ``threads.run(lane.green, ...)``.
     """
 
@@ -27,6 +28,7 @@ class Backend(NamedTuple):
     capturer: Capturer
     kernels: Kernels
     torch_stream: Callable[[int], AbstractContextManager[object]]
+    convolve: Callable[[], object]
     threads: Threads = CallersThread()
 
 
@@ -61,7 +63,11 @@ def make_backend(gpu: str) -> Backend:
         outer: Any = torch.cuda.ExternalStream(stream, device="cuda:0")
         return torch.cuda.stream(outer)  # type: ignore[no-any-return]
 
-    return Backend(driver, "cuda:0", capturer, kernels, torch_stream)
+    def convolve() -> object:
+        image = torch.ones(1, 8, 8, 8, device="cuda:0")
+        return torch.nn.functional.conv2d(image, torch.ones(8, 8, 3, 3, device="cuda:0"))
+
+    return Backend(driver, "cuda:0", capturer, kernels, torch_stream, convolve)
 
 
 def on_stream(backend: Backend, stream: int) -> AbstractContextManager[object]:

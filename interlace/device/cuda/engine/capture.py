@@ -37,6 +37,11 @@ class Capturer(Protocol):
     one stream. One capture at a time in a process; others wait.
     """
 
+    @property
+    def worn(self) -> bool:
+        """Whether a capture left something behind that goes with the process alone."""
+        ...
+
     def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> Captured:
         """
         Raises:
@@ -84,6 +89,7 @@ class TorchCapturer:
         self._device = device
         self._free_bytes = free_bytes
         self._one = threading.Lock()
+        self.worn = False
 
     def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> TorchCaptured:
         import torch
@@ -151,9 +157,11 @@ class TorchCapturer:
 
     def _repair(self, graph: Any, pool: tuple[int, int]) -> None:
         # If the driver ends a capture with an error, ``capture_end`` leaves the allocator believing
-        # that it goes on, and ``reset`` does not release the pool.
+        # that it goes on, and ``reset`` does not release the pool. The allocator of page-locked
+        # memory goes on believing it: nothing mends that but a new process.
         import torch
 
+        self.worn = True
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(self._device, pool)
             torch._C._cuda_releasePool(self._device, pool)

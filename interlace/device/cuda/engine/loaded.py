@@ -11,6 +11,7 @@ from typing import NamedTuple
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
 from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.carve_out import carve_out
 from interlace.device.cuda.engine.choosing import Chooser, borrow, place
 from interlace.device.cuda.engine.opening import OpenTorch, open_portable
 from interlace.device.cuda.engine.precision import Figure, first_line
@@ -36,8 +37,9 @@ class Shop(NamedTuple):
 
     ``flag`` gives the word of a lane (by its index) as the GPU sees it; ``note`` tells operators.
     ``stopwatch`` is ``None`` where times mean nothing. ``lent`` gives the weights of a model that
-    another process has on this GPU, and keeps there as long as this one has the model. ``choices``
-    is a folder for the variants that were chosen.
+    another process has on this GPU, and keeps there as long as this one has the model. With
+    ``carve_out`` libraries are told how many SMs a lane has while its work is prepared. ``choices``
+    is a folder for the variants that were chosen. While it is not ``quiet``, somebody is served.
     """
 
     backend: Backend
@@ -48,7 +50,9 @@ class Shop(NamedTuple):
     stopwatch: Stopwatch | None = graph_ms
     open_model: OpenTorch = open_torch
     lent: Callable[[Model], SharedWeights | None] = lambda model: None
+    carve_out: bool = False
     choices: Path | None = None
+    quiet: Callable[[], bool] = lambda: True
 
 
 class LoadedModel:
@@ -130,7 +134,9 @@ class LoadedModel:
         self._stocks[lane] = stock
 
     def _prepare(self, lane: Lane, batches: Sequence[int]) -> tuple[Stock, Sequence[GraphProgram]]:
-        with ExitStack() as undo:
+        shop = self._shop
+        others = shop.backend.driver.board.sms - lane.sms
+        with ExitStack() as undo, carve_out(others if shop.carve_out else 0):
             if self._weights is None:
                 with self._loading(undo) as change:
                     self._settle(self._side(lane, undo), max(self._buckets(batches)))
@@ -260,16 +266,21 @@ class LoadedModel:
 
     def _close_stocks(self, stocks: Sequence[Stock]) -> None:
         with self._shop.budget.shrinking(self.model.key) as change, ExitStack() as steps:
-            steps.callback(self._shop.backend.capturer.trim)
+            steps.callback(self._trim)
             for stock in stocks:
                 self._sides.discard(stock.side)
                 steps.callback(stock.side.leave)
                 steps.callback(stock.close)
         self._shop.note(f"{self.model.key} left {len(stocks)} lane(s): {change}")
 
+    def _trim(self) -> None:
+        """Memory goes back to the driver when nobody is served: he would wait for it."""
+        if self._shop.quiet():
+            self._shop.backend.capturer.trim()
+
     def _give_back(self) -> None:
         with ExitStack() as steps:
-            steps.callback(self._shop.backend.capturer.trim)
+            steps.callback(self._trim)
             if self._weights is not None:
                 steps.callback(self._weights.close)
             for side in self._sides:

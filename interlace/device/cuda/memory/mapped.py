@@ -99,6 +99,9 @@ class Words:
     def put(self, at: int, value: int) -> None:
         self._words[at] = value
 
+    def get(self, at: int) -> int:
+        return self._words[at]
+
     def put_all(self, at: int, values: Sequence[int]) -> None:
         """Write words that follow each other."""
         self._words[at : at + len(values)] = list(values)

@@ -8,17 +8,19 @@ from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from interlace.device.cuda.completion.flags import Flags
 from interlace.device.cuda.completion.kinds import completions, usual
+from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.libraries import threads_on
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.staging import InputRings
 from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
-from interlace.device.cuda.engine.threads import threads_for
 from interlace.device.cuda.memory.budget import Budget
 from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.pooled import Pooled
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.partitions.lanes import Lane, Lanes
 from interlace.device.cuda.worker.lending import Borrowed
@@ -48,17 +50,21 @@ class Equipment:
         self.note = note
         laps = Laps()
         with ExitStack() as steps:
-            backend = made_backend(setup.backend, setup.gpu, steps)
+            plain = made_backend(setup.backend, setup.gpu, steps)
             laps.end("torch, CUDA and kernels")
-            driver = backend.driver
-            threads = threads_for(setup.library_context, driver)
-            steps.callback(threads.close)
-            backend = backend._replace(threads=threads)
+            pool = Pooled(plain.driver)
+            steps.callback(pool.close_slabs)
+            driver = cast(Driver, pool)  # in all that is not memory it is the driver's
+            backend = plain._replace(driver=driver)
             self._mapped = MappedMemory(driver)
             steps.callback(self._mapped.close)
             self.lanes: Lanes = named(setup.lanes)(driver)
             steps.callback(self.lanes.close)
             laps.end("lanes")
+            threads = threads_on(setup.library_context, backend, self.lanes, note)
+            steps.callback(threads.close)
+            self._backend = backend = backend._replace(threads=threads)
+            laps.end("trial of libraries")
             self.outputs = Arena.adopt(setup.owner_pid, setup.arena)
             self.arenas = RegisteredArenas(driver, ArenaMap(setup.owner_pid), setup.owner_pid)
             steps.callback(self.arenas.close)
@@ -66,13 +72,15 @@ class Equipment:
             for number in setup.arenas:
                 self.arenas.register(number)
             laps.end("page-locked memory")
-            self.completions = completions(_kind(setup.completion, note), driver, LANES_MAX)
+            kind = _kind(setup.completion, note)
+            self.completions = completions(kind, driver, LANES_MAX, setup.rest_us)
             steps.callback(self.completions.close)
             self.stager = self._stager(backend, steps)
             borrowed = Borrowed(setup.lender, note)
             shop = self._shop(setup, backend, borrowed)
             opened = partial(LoadedModel, shop)
-            self.models = Models(opened, borrowed.give_back, setup.keep_bytes)
+            trim = partial(_trim, backend, pool)
+            self.models = Models(opened, borrowed.give_back, setup.keep_bytes, trim)
             steps.callback(self.models.close)
             self.loader = Loader()
             steps.callback(self.loader.close)
@@ -87,6 +95,11 @@ class Equipment:
             CudaError: the driver refused at least once; everything was tried.
         """
         self._steps.close()
+
+    @property
+    def worn(self) -> bool:
+        """Whether a new process would be better, when nobody needs this one."""
+        return self._backend.capturer.worn
 
     def _stager(self, backend: Backend, steps: ExitStack) -> Stager:
         lane = self.lanes.aside()
@@ -106,7 +119,9 @@ class Equipment:
             stopwatch_of(backend),
             named(setup.opener),
             choices=_folder(setup.choices),
+            quiet=lambda: not self.completions.busy,
         )
+        shop = shop._replace(carve_out=setup.carve_out)
         return shop._replace(lent=borrowed.lent) if setup.lender else shop
 
 
@@ -176,6 +191,12 @@ def made_backend(maker: str, gpu: str, steps: ExitStack) -> Backend:
 def stopwatch_of(backend: Backend) -> Stopwatch | None:
     """How variants are timed; not at all where there is no GPU."""
     return None if backend.torch_device.startswith("cpu") else graph_ms
+
+
+def _trim(backend: Backend, pool: Pooled) -> None:
+    """Give the driver back what torch and the pool do not use."""
+    backend.capturer.trim()
+    pool.trim()
 
 
 def _folder(name: str) -> Path | None:

@@ -15,6 +15,7 @@ from interlace.core.tensor import Signature
 from interlace.device.cuda.memory.budget import is_short_of_memory
 from interlace.device.cuda.partitions.lanes import Lane
 from interlace.device.cuda.worker.flight import Program
+from interlace.device.resident import MemoryLimitError
 
 if TYPE_CHECKING:
     from interlace.device.cuda.engine.weights import SharedWeights
@@ -64,8 +65,11 @@ class Models:
         opened: Callable[[Model], Served],
         closed: Callable[[str], None] = lambda key: None,
         keep_bytes: int = 0,
+        trim: Callable[[], None] = lambda: None,
     ) -> None:
         """``closed`` gets the key of a model when nothing is left of it.
+
+        ``trim`` gives the driver back what was freed, and may hold up those who are served.
 
         What nobody holds is kept while all of that takes at most ``keep_bytes``. Who left longest
         ago goes first, and all go when another model is short of memory.
@@ -73,6 +77,7 @@ class Models:
         self._opened = opened
         self._closed = closed
         self._keep_bytes = keep_bytes
+        self._trim = trim
         self._served: dict[str, Served] = {}  # those that were let go of stand in that order
         self._holders: dict[str, set[str]] = {}
         self._lock = threading.Lock()  # between two looks at who holds a model
@@ -104,7 +109,9 @@ class Models:
         try:
             served = self._prepared(model, lane, batches)
         except Exception as error:
-            if not is_short_of_memory(error) or not self._made_room(model.key, partition):
+            if not is_short_of_memory(error):
+                raise
+            if not self._made_room(model.key, partition) and isinstance(error, MemoryLimitError):
                 raise
             served = self._prepared(model, lane, batches)
         with self._lock:
@@ -165,6 +172,7 @@ class Models:
         jobs = [job for job in left if job is not None]
         for job in jobs:
             job()
+        self._trim()
         return bool(kept or jobs)
 
     def _forget(self, key: str) -> None:

@@ -237,6 +237,37 @@ def test_indices_beyond_a_factorys_tables_read_no_other_memory(tmp_path: Path) -
         loaded.close()
 
 
+class Lookup(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = torch.nn.Embedding(50, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.words(ids)
+        return found * torch.ones(4, device=ids.device)
+
+
+def test_indices_beyond_an_exported_table_read_no_other_memory(tmp_path: Path) -> None:
+    folder = write_exported(
+        tmp_path / "lookup",
+        Lookup(),
+        (torch.ones(2, 4, dtype=torch.int64),),
+        dynamic_shapes={"ids": {0: torch.export.Dim("batch", min=1, max=16)}},
+    )
+    model = a_model(Format.EXPORTED, folder)
+    runner = open_model(model, 1, None)
+    with pytest.raises(IndexError):
+        runner.run({"ids": np.array([[1, 2, 3, 50]])})
+    (wanted,) = runner.run({"ids": np.array([[1, 2, 0, 49]])}).values()
+    with bench() as gpu:
+        lane = gpu.carve("a")
+        loaded = gpu.load(model, lane, batches=(1,))
+        (found,) = gpu.run(loaded, lane, {"ids": np.array([[1, 2, -9, 1 << 40]])}).values()
+        assert np.allclose(found, wanted)
+        loaded.close()
+
+
 def test_texts_without_numbers_are_refused(tmp_path: Path) -> None:
     text = Signature((TensorSpec("x", "BYTES", (1,)),), (TensorSpec("y", "FP32", (1,)),), True, 4)
     model = a_model(Format.FACTORY, write_factory(tmp_path / "net", FACTORY), text)

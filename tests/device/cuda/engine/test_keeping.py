@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from interlace.core.model import Model, Precision
+from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.engine.loaded import LoadedModel
 from interlace.device.cuda.engine.opening import Portable
-from interlace.device.cuda.memory.budget import DeviceMemoryError
+from interlace.device.cuda.memory.budget import Budget, DeviceMemoryError
+from interlace.device.cuda.memory.pooled import Pooled
 from interlace.device.cuda.worker.models import Models, Served
 from interlace.device.formats.opened import Opened
 from interlace.device.resident import MemoryLimitError
@@ -180,6 +182,39 @@ def test_graphs_on_idle_lanes_are_no_reason_to_exceed_a_limit(start: Start) -> N
     assert [note for note in keeping.gpu.notes if "left 1 lane(s)" in note]
     with pytest.raises(MemoryLimitError):
         keeping.load(known, "d")
+
+
+def test_loads_and_unloads_hold_up_nobody_who_is_served() -> None:
+    """Neither memory nor streams are given back to the driver in a way that waits for the GPU."""
+    with fresh() as gpu:
+        pool = Pooled(gpu.driver)
+        backend = gpu.backend._replace(driver=cast(Driver, pool))
+        shop = gpu.shop._replace(
+            backend=backend, budget=Budget(backend.driver), open_model=opened_as(plain)
+        )
+        busy: list[bool] = []
+        shop = shop._replace(quiet=lambda: not busy)
+        models = Models(lambda one: LoadedModel(shop, one))
+        served, other = numbered(2)
+        lane, beside = gpu.carve("served"), gpu.carve("beside")
+        loaded = models.load(served, "served", lane, (1,))
+        assert isinstance(loaded, LoadedModel)
+        gpu.driver.hold(lane.stream)
+        gpu.driver.launch_graph(loaded._stocks[lane].graphs[0]._captured.executable, lane.stream)
+        busy.append(True)
+        for _ in range(2):
+            models.load(other, "beside", beside, (1, 4))
+            assert models.leave(other.key, "beside")
+            models.drop(other.key)
+        assert not gpu.driver.stalls
+        busy.clear()
+        models.load(other, "beside", beside, (1,))
+        assert models.leave(other.key, "beside")
+        models.drop(other.key)
+        assert gpu.driver.stalls["trim"] == 1  # said to be quiet
+        gpu.driver.let_go(lane.stream)
+        models.close()
+        pool.close_slabs()
 
 
 def test_a_variant_chosen_once_is_taken_from_the_folder(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_graphs_run_on_the_lanes_sms_and_nothing_outside_lanes() -> None:
         gpu.driver.trace.clear()
         gpu.run(loaded, lane, batch(2))
         ran = [one.kernel for one in gpu.driver.trace]
-        assert ran == ["gather_rows", "publish", "publish", "signal"]
+        assert ran == ["begin", "gather_rows", "publish", "publish", "finish"]
         assert {one.sms for one in gpu.driver.trace} == {gpu.driver.sms_of(lane.stream)}
         assert len(gpu.driver.trace[0].sms) == lane.sms < 132
         loaded.close()
@@ -433,4 +433,23 @@ def test_a_graph_is_timed_by_its_replays() -> None:
         run_ms = graph_ms(gpu.backend, side, lambda: loaded._portable.outputs(x))
         assert run_ms > 0
         assert len(calls) == 1 + 3 + 20  # captured, warmed up, timed
+        loaded.close()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_libraries_are_told_the_sms_of_a_lane_while_its_work_is_prepared(told: bool) -> None:
+    seen: list[int | None] = []
+
+    def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        seen.append(torch._C._get_sm_carveout_experimental())
+        return plain(x, weight)
+
+    with gpu_with(forward, carve_out=told) as gpu:
+        small, whole = gpu.carve("a", 24), gpu.carve("b", 100)
+        loaded = gpu.load(model(), small, batches=(2,))
+        assert set(seen) == ({132 - small.sms} if told else {None})
+        assert torch._C._get_sm_carveout_experimental() is None
+        seen.clear()
+        loaded.prepare(whole, (2,))
+        assert set(seen) == {None}
         loaded.close()

@@ -122,8 +122,11 @@ def test_a_body_that_raises_ends_the_capture(cuda: FakeCuda) -> None:
 @pytest.mark.parametrize("body", [fail, lambda: None])
 def test_a_void_capture_leaves_the_allocator_well(cuda: FakeCuda, body: Any) -> None:
     cuda.void = True
+    one = capturer([0, 0])
+    assert not one.worn
     with pytest.raises((ValueError, RuntimeError)):
-        capturer([0, 0]).capture(5, None, body)
+        one.capture(5, None, body)
+    assert one.worn
     assert cuda.log[-3:] == [
         ("endAllocateToPool", 0, (0, 7)),
         ("releasePool", 0, (0, 7)),

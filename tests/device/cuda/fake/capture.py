@@ -35,6 +35,7 @@ class FakeCapturer:
 
     def __init__(self, driver: Core, torch_too: bool = True) -> None:
         self.trims = 0  #: how often memory was given back
+        self.worn = False
         self._driver = driver
         self._torch_too = torch_too
         self._one = threading.Lock()
@@ -64,6 +65,7 @@ class FakeCapturer:
 
     def trim(self) -> None:
         self.trims += 1
+        self._driver.synchronised("trim")
 
 
 def _inference(body: Callable[[], None]) -> Callable[[], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
@@ -20,6 +21,10 @@ from tests.device.cuda.fake.streams import Event, Operation, Streams
 
 Cost = Callable[[str, Sequence[int], int], float]
 H100: Final = Board("Fake H100", "GPU-fake-0", (9, 0), 132, 80 << 30, 13000)
+
+
+#: Calls that wait for the whole GPU (CUDA Programming Guide, implicit synchronisation).
+_SYNCHRONISING: Final = ("free", "free_mapped", "allocate_mapped", "unregister", "ipc_close")
 
 
 class Ran(NamedTuple):
@@ -44,6 +49,7 @@ class Core:
     * ``fail(call, name)``: the next such call fails; ``fail("run", name)``: the next GPU work;
     * ``pace``: "at once", "held" (until ``run``) or "threads"; ``hold``/``let_go`` one stream;
     * ``first_use(kernel)``: a body launches a library's kernel, which is loaded then if it is new;
+    * ``stalls``: calls that wait until the GPU has ended all, made while graphs ran;
     * ``others(nbytes)``: memory that other processes hold; ``grant``: SMs granted for SMs asked;
     * ``cost_s``: how long a kernel of a name and arguments takes on so many SMs, else no time;
     * ``clusters``: SMs of each part of the GPU that clusters keep within (its GPCs); ``mixes``:
@@ -69,6 +75,7 @@ class Core:
         self._kernels: dict[int, str] = {}
         self._graphs: dict[int, Graph] = {}
         self._emulated: dict[str, tuple[Emulated, int]] = dict(OURS)
+        self.stalls: Counter[str] = Counter()
         self._loaded: set[str] = set()
         self._recordings = Recordings()
         self.libraries = Libraries(self)
@@ -96,6 +103,11 @@ class Core:
         if kernel not in self._loaded and recording is not None and not recording.lax:
             raise CudaError("cuLaunchKernel", "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", kernel)
         self._loaded.add(kernel)
+
+    def synchronised(self, call: str) -> None:
+        """The GPU ends what runs, and begins nothing behind it meanwhile."""
+        if any(graph.issued != graph.ended for graph in self._graphs.values()):
+            self.stalls[call] += 1
 
     def emulate(self, name: str, kernel: Emulated, arguments: int) -> None:
         """Know one more kernel: called with ``Launch`` and its arguments."""
@@ -174,6 +186,8 @@ class Core:
     # -------------------------------------------------------------------------------- inside
     def _enter(self, call: str, in_capture: bool = False, in_replay: bool = False) -> None:
         self._faults.enter(call)
+        if call in _SYNCHRONISING:
+            self.synchronised(call)
         recording = self._recordings.current
         if recording is not None and recording.replays and not in_replay:
             raise Misuse(f"{call} inside a body: a graph replays launches and copies alone")

@@ -373,6 +373,8 @@ CUresult cuLibraryGetKernel(CUkernel *made, CUlibrary, const char *name)
         {"gather_rows", reinterpret_cast<void *>(gather_rows)},
         {"publish", reinterpret_cast<void *>(publish)},
         {"signal", reinterpret_cast<void *>(signal_kernel)},
+        {"begin", reinterpret_cast<void *>(begin)},
+        {"finish", reinterpret_cast<void *>(finish)},
         {"smid", reinterpret_cast<void *>(smid)},
         {"spin", reinterpret_cast<void *>(spin)},
         {"l2_stream", reinterpret_cast<void *>(l2_stream)},
@@ -417,6 +419,10 @@ CUresult cuLaunchKernel(CUfunction kernel, unsigned gx, unsigned gy, unsigned gz
         run([&] { publish(*at[0], *at[1], *at[2], *at[3]); });
     else if (which == reinterpret_cast<void *>(signal_kernel))
         run([&] { signal_kernel(*at[0], *at[1]); });
+    else if (which == reinterpret_cast<void *>(begin))
+        run([&] { begin(*at[0], *at[1], *at[2], *at[3]); });
+    else if (which == reinterpret_cast<void *>(finish))
+        run([&] { finish(*at[0], *at[1]); });
     else if (which == reinterpret_cast<void *>(smid))
         run([&] { smid(*at[0], 0); });
     else if (which == reinterpret_cast<void *>(spin))
