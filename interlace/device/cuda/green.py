@@ -7,7 +7,7 @@ from typing import Final
 from interlace.core.hardware import Gpu, Trait
 from interlace.device.cuda.discovery import Found
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.engine.threads import LibraryContext
+from interlace.device.cuda.engine.threads import LibraryChoice
 from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.partitions.green_lanes import GreenLanes
 from interlace.device.cuda.partitions.lanes import Lanes
@@ -69,7 +69,7 @@ def green_gpu(found: Found, gpu_id: str, atoms: Atoms | None = None) -> Gpu:
 def green_settings(
     found: Found,
     gpu_id: str,
-    library_context: LibraryContext = "primary",
+    library_context: LibraryChoice = "auto",
     atoms: Atoms | None = None,
 ) -> CudaSettings:
     """The settings of such a device."""

@@ -204,6 +204,7 @@ class GpuProcess:
         failure = _failure(answer)
         if isinstance(answer, GpuReady):
             self.took_s = dict(answer.took_s)
+            self._settings.say(f"{self._settings.gpu.id}: {_start_words(answer)}")
             failure = self._cut_otherwise(answer)
         self.ready = failure is None
         if failure is not None and not failure.fatal:
@@ -260,6 +261,13 @@ class GpuProcess:
     def _send_freed(self) -> None:
         self.link.tell(FreeBatches(tuple(self._freed)))
         self._freed.clear()
+
+
+def _start_words(ready: GpuReady) -> str:
+    steps = ", ".join(f"{name} {took_s:.1f}" for name, took_s in ready.took_s)
+    count, sms = ready.blocks
+    cut = f", in {count} blocks of {sms} SMs" if count else ""
+    return f"its process started in {sum(s for _, s in ready.took_s):.1f} s ({steps}){cut}"
 
 
 def _loaded(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from interlace.core.model import Model
 from interlace.core.profile import Layer, Strain
-from interlace.device.cuda.engine.threads import LibraryContext
+from interlace.device.cuda.engine.threads import LibraryChoice
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -31,7 +31,7 @@ class GpuTask(msgspec.Struct, frozen=True):
     layers: bool = False
     places: tuple[Places, ...] = ()  #: where readers are set beside the models
     flush_bytes: int = 128 << 20
-    library_context: LibraryContext = "primary"
+    library_context: LibraryChoice = "auto"
 
 
 class At(msgspec.Struct, frozen=True):

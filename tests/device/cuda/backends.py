@@ -7,7 +7,7 @@ from typing import Final
 
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.backend import Backend
-from tests.device.cuda.fake.backend import on
+from tests.device.cuda.fake.backend import lenient, on
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver
 
@@ -24,18 +24,18 @@ def clients_sms(share_pct: int) -> int:
 def whole(uuid: str) -> Backend:
     """All SMs, streams beside each other."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == uuid
-    return on(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
+    return lenient(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
 
 
 def few_sms(uuid: str) -> Backend:
     """A GPU of two atoms."""
-    return on(FakeDriver(H100._replace(uuid=uuid, sms=16), pace="threads"))
+    return lenient(FakeDriver(H100._replace(uuid=uuid, sms=16), pace="threads"))
 
 
 def _in_parts(uuid: str, clusters: tuple[int, ...]) -> Backend:
     driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
     driver.clusters, driver.mixes = clusters, False
-    return on(driver)
+    return lenient(driver)
 
 
 def fifteen(uuid: str) -> Backend:
@@ -48,9 +48,21 @@ def fourteen(uuid: str) -> Backend:
     return _in_parts(uuid, FOURTEEN)
 
 
+def own_handles(uuid: str) -> Backend:
+    """Libraries take streams of the context that their handles are of."""
+    return on(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
+
+
+def no_convolutions(uuid: str) -> Backend:
+    """Libraries take no stream of a green context, whatever their handles are of."""
+    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver.libraries.refuse_green = True
+    return on(driver)
+
+
 def small(uuid: str) -> Backend:
     """A GPU of 16 MiB."""
-    return on(FakeDriver(H100._replace(uuid=uuid, memory_bytes=16 << 20), pace="threads"))
+    return lenient(FakeDriver(H100._replace(uuid=uuid, memory_bytes=16 << 20), pace="threads"))
 
 
 def absent(uuid: str) -> Backend:
@@ -62,4 +74,4 @@ def client(uuid: str) -> Backend:
     """The SMs that MPS leaves."""
     share_pct = int(os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"])
     board = H100._replace(uuid=uuid, sms=clients_sms(share_pct))
-    return on(FakeDriver(board, pace="threads"))
+    return lenient(FakeDriver(board, pace="threads"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +18,7 @@ from interlace.cli import accelerators
 from interlace.cli.accelerators import Accelerators
 from interlace.cli.failure import CommandError
 from interlace.device.cuda.discovery import NoGpus, discover, kind_of
-from interlace.device.cuda.mps import MpsControl, MpsError
+from interlace.device.cuda.mps import MpsControl, MpsError, quit_abandoned
 from interlace.device.cuda.partitions.asking import ask_atoms
 from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.visible import visible
@@ -183,7 +185,7 @@ def test_a_daemon_of_our_own_is_started_and_stopped(tmp_path: Path) -> None:
     assert folder.is_dir()
     control.stop()
     control.stop()
-    assert log.read_text() == "-d GPU-0\nquit -t 5 GPU-0\n"
+    assert log.read_text() == "-d GPU-0\nget_server_list GPU-0\nquit -t 5 GPU-0\n"
     assert not folder.parent.exists()
 
 
@@ -193,6 +195,38 @@ def test_a_daemon_that_is_missing_or_fails_is_told(tmp_path: Path) -> None:
     program, _ = control_program(tmp_path, code=1)
     with pytest.raises(MpsError, match="failed with code 1"):
         MpsControl("GPU-0", program).start()
+
+
+def test_a_daemon_keeps_no_pipe_of_the_one_that_starts_it(tmp_path: Path) -> None:
+    """The real one lives on; who waits for the end of what it inherited waits for ever."""
+    program, log = control_program(tmp_path, stays_s=30.0)
+    control = MpsControl("GPU-0", program)
+    control.start()
+    pid = int((tmp_path / "daemon").read_text())
+    try:
+        opened = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (1, 2)]
+        assert not any(one.startswith("pipe:") for one in opened)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        control.stop()
+    assert log.read_text().startswith("-d GPU-0\nget_server_list GPU-0\n")
+
+
+def test_a_daemon_whose_server_was_killed_is_ended_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program, log = control_program(tmp_path)
+    code = "import sys, interlace.device.cuda.mps as m; m.MpsControl('GPU-0', sys.argv[1]).start()"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code, program], env=environment, check=True)
+    (left,) = tmp_path.glob("interlace-mps-*")
+    living = tmp_path / left.name.replace(left.name.split("-")[3], str(os.getpid()))
+    living.mkdir()
+    log.unlink()
+    assert quit_abandoned(program) == [left]
+    assert log.read_text() == "quit -t 5 -\n"
+    assert not left.exists() and living.exists()
 
 
 def test_nothing_of_torch_or_cuda_is_imported_to_choose() -> None:

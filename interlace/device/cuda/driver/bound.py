@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from cuda.bindings import driver as cu
 
@@ -135,6 +135,9 @@ class BoundDriver:
     def synchronize(self, stream: int) -> None:
         self._call(cu.cuStreamSynchronize, stream)
 
+    def idle(self, stream: int) -> bool:
+        return self._over(cu.cuStreamQuery, stream)
+
     def event(self, blocking: bool = False, timing: bool = False) -> int:
         flags = (_BLOCKING if blocking else 0) | (0 if timing else _NO_TIMING)
         return int(self._call(cu.cuEventCreate, flags))
@@ -149,13 +152,7 @@ class BoundDriver:
         self._call(cu.cuStreamWaitEvent, stream, event, 0)
 
     def ended(self, event: int) -> bool:
-        try:
-            self._call(cu.cuEventQuery, event)
-        except CudaError as error:
-            if error.name == "CUDA_ERROR_NOT_READY":
-                return False
-            raise
-        return True
+        return self._over(cu.cuEventQuery, event)
 
     def wait_for(self, event: int) -> None:
         self._call(cu.cuEventSynchronize, event)
@@ -210,6 +207,15 @@ class BoundDriver:
         self._call(self._host_calls.launch, stream, function, argument)
 
     # -------------------------------------------------------------------------------- inside
+    def _over(self, query: Callable[..., tuple[Any, ...]], handle: int) -> bool:
+        try:
+            self._call(query, handle)
+        except CudaError as error:
+            if error.name == "CUDA_ERROR_NOT_READY":
+                return False
+            raise
+        return True
+
     def _device_address(self, host: int) -> int:
         return int(self._call(cu.cuMemHostGetDevicePointer, host, 0))
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from interlace.device.cuda.engine.capture import Capturer, TorchCapturer
 from interlace.device.cuda.engine.threads import CallersThread, Threads
-
-_KERNELS_DIR: Final = "~/.cache/interlace/kernels"
+from interlace.device.cuda.kept import FOLDER
 
 
 class Backend(NamedTuple):
     """Everything that differs between a GPU and a test. ``torch_device`` as torch names it.
 
-    ``torch_stream`` has torch's work of a thread go to a stream. Torch works on a lane inside
+    ``torch_stream`` has torch's work of a thread go to a stream, ``convolve`` is some of it that
+    needs a handle of a library. Torch works on a lane inside
     ``threads.run(lane.green, ...)``.
     """
 
@@ -28,6 +28,7 @@ class Backend(NamedTuple):
     capturer: Capturer
     kernels: Kernels
     torch_stream: Callable[[int], AbstractContextManager[object]]
+    convolve: Callable[[], object]
     threads: Threads = CallersThread()
 
 
@@ -49,7 +50,7 @@ def make_backend(gpu: str) -> Backend:
         board = driver.board
         if gpu.startswith("GPU-") and board.uuid.removeprefix("GPU-") != gpu.removeprefix("GPU-"):
             raise CudaError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE", f"{board.uuid}, not {gpu}")
-        kernels = load_kernels(driver, image(board.capability, Path(_KERNELS_DIR).expanduser()))
+        kernels = load_kernels(driver, image(board.capability, Path(FOLDER).expanduser()))
         torch.cuda.init()
         torch.cuda.set_device(0)
         be_exact()
@@ -62,7 +63,11 @@ def make_backend(gpu: str) -> Backend:
         outer: Any = torch.cuda.ExternalStream(stream, device="cuda:0")
         return torch.cuda.stream(outer)  # type: ignore[no-any-return]
 
-    return Backend(driver, "cuda:0", capturer, kernels, torch_stream)
+    def convolve() -> object:
+        image = torch.ones(1, 8, 8, 8, device="cuda:0")
+        return torch.nn.functional.conv2d(image, torch.ones(8, 8, 3, 3, device="cuda:0"))
+
+    return Backend(driver, "cuda:0", capturer, kernels, torch_stream, convolve)
 
 
 def on_stream(backend: Backend, stream: int) -> AbstractContextManager[object]:

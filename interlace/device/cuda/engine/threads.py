@@ -15,6 +15,8 @@ from interlace.device.cuda.driver.api import Driver, Green
 
 #: Where libraries make their handles: in the GPU's primary context, or in the lane's green one.
 LibraryContext = Literal["primary", "green"]
+#: The same, or what a trial finds when a process starts (``engine.libraries``).
+LibraryChoice = Literal["auto", "primary", "green"]
 
 T = TypeVar("T")
 

@@ -7,18 +7,20 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
 
-from interlace.core.model import Model
 from interlace.device.cuda.completion.flags import Flags
 from interlace.device.cuda.completion.kinds import completions, usual
+from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.libraries import threads_on
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.staging import InputRings
 from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
-from interlace.device.cuda.engine.threads import threads_for
 from interlace.device.cuda.memory.budget import Budget
 from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.pooled import Pooled
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.partitions.lanes import Lane, Lanes
 from interlace.device.cuda.worker.lending import Borrowed
@@ -48,17 +50,21 @@ class Equipment:
         self.note = note
         laps = Laps()
         with ExitStack() as steps:
-            backend = made_backend(setup.backend, setup.gpu, steps)
+            plain = made_backend(setup.backend, setup.gpu, steps)
             laps.end("torch, CUDA and kernels")
-            driver = backend.driver
-            threads = threads_for(setup.library_context, driver)
-            steps.callback(threads.close)
-            backend = backend._replace(threads=threads)
+            pool = Pooled(plain.driver)
+            steps.callback(pool.close_slabs)
+            driver = cast(Driver, pool)  # in all that is not memory it is the driver's
+            backend = plain._replace(driver=driver)
             self._mapped = MappedMemory(driver)
             steps.callback(self._mapped.close)
             self.lanes: Lanes = named(setup.lanes)(driver)
             steps.callback(self.lanes.close)
             laps.end("lanes")
+            threads = threads_on(setup.library_context, backend, self.lanes, note)
+            steps.callback(threads.close)
+            backend = backend._replace(threads=threads)
+            laps.end("trial of libraries")
             self.outputs = Arena.adopt(setup.owner_pid, setup.arena)
             self.arenas = RegisteredArenas(driver, ArenaMap(setup.owner_pid), setup.owner_pid)
             steps.callback(self.arenas.close)
@@ -66,12 +72,14 @@ class Equipment:
             for number in setup.arenas:
                 self.arenas.register(number)
             laps.end("page-locked memory")
-            self.completions = completions(_kind(setup.completion), driver, LANES_MAX)
+            self.completions = completions(_kind(setup.completion, note), driver, LANES_MAX)
             steps.callback(self.completions.close)
             self.stager = self._stager(backend, steps)
             borrowed = Borrowed(setup.lender, note)
             shop = self._shop(setup, backend, borrowed)
-            self.models = Models(partial(LoadedModel, shop), borrowed.give_back)
+            opened = partial(LoadedModel, shop)
+            trim = partial(_trim, backend, pool)
+            self.models = Models(opened, borrowed.give_back, setup.keep_bytes, trim)
             steps.callback(self.models.close)
             self.loader = Loader()
             steps.callback(self.loader.close)
@@ -104,7 +112,10 @@ class Equipment:
             self.note,
             stopwatch_of(backend),
             named(setup.opener),
+            choices=_folder(setup.choices),
+            quiet=lambda: not self.completions.busy,
         )
+        shop = shop._replace(carve_out=setup.carve_out)
         return shop._replace(lent=borrowed.lent) if setup.lender else shop
 
 
@@ -124,8 +135,8 @@ class Laps:
 
 def keepers_tools(
     setup: KeeperSetup, note: Callable[[str], None], steps: ExitStack
-) -> tuple[Callable[[Model], LoadedModel], Lane]:
-    """What opens models in a process that serves nobody, and the lane that they are tried on.
+) -> tuple[Models, Lane]:
+    """The models of a process that serves nobody, and the lane that they are tried on.
 
     Raises:
         CudaError: the GPU or its driver refused.
@@ -146,8 +157,11 @@ def keepers_tools(
         note,
         stopwatch_of(backend),
         named(setup.opener),
+        choices=_folder(setup.choices),
     )
-    return partial(LoadedModel, shop), lane
+    models = Models(partial(LoadedModel, shop), keep_bytes=setup.keep_bytes)
+    steps.callback(models.close)
+    return models, lane
 
 
 def named(path: str) -> Any:
@@ -173,5 +187,15 @@ def stopwatch_of(backend: Backend) -> Stopwatch | None:
     return None if backend.torch_device.startswith("cpu") else graph_ms
 
 
-def _kind(name: str) -> Any:
-    return name or usual()
+def _trim(backend: Backend, pool: Pooled) -> None:
+    """Give the driver back what torch and the pool do not use."""
+    backend.capturer.trim()
+    pool.trim()
+
+
+def _folder(name: str) -> Path | None:
+    return Path(name) if name else None
+
+
+def _kind(name: str, note: Callable[[str], None]) -> Any:
+    return name or usual(note)

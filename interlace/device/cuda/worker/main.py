@@ -96,7 +96,6 @@ def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
 def _keep(setup: KeeperSetup, frames: BlockingFrames[FromGpu, ToGpu], note: Note) -> int:
     with ExitStack() as steps:
         keeper = Keeper(setup.path, frames.fileno(), *keepers_tools(setup, note, steps))
-        steps.callback(keeper.close)
         frames.send(Answered("", Ready()))
         keeper.serve()
     return 0

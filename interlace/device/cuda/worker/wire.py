@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from interlace.device.cuda.engine.threads import LibraryContext
+from interlace.device.cuda.engine.threads import LibraryChoice
 from interlace.device.wire import (
     Failed,
     FreeBatches,
@@ -32,7 +32,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
     ``completion`` is one of ``completion.kinds``, or empty for the usual. ``gpu`` is a UUID, of a
     GPU or of a MIG instance, or empty for the only one that the process sees. ``library_context``
-    as in ``CudaSettings``.
+    and ``carve_out`` as in ``CudaSettings``.
     """
 
     gpu: str
@@ -45,7 +45,10 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
     patience_s: float  #: how long a batch waits for output memory
     lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
-    library_context: LibraryContext = "primary"
+    library_context: LibraryChoice = "auto"
+    carve_out: bool = False
+    keep_bytes: int = 0  #: as in ``CudaSettings``
+    choices: str = ""  #: as in ``CudaSettings``
 
 
 class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
@@ -59,6 +62,8 @@ class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
     lanes: str
     opener: str
     path: str
+    keep_bytes: int = 0
+    choices: str = ""
 
 
 class CarveLane(msgspec.Struct, array_like=True, tag=11, frozen=True):

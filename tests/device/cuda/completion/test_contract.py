@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.kinds import KINDS, Kind, completions, usual
+from interlace.device.cuda.completion.kinds import KINDS, Kind, completions
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
 from tests.device.cuda.fake import IMAGE, FakeDriver
@@ -212,9 +212,3 @@ def test_a_closed_way_leaves_no_thread_and_no_descriptor() -> None:
         made.close()
     assert threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == files
-
-
-def test_the_usual_way_is_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert usual() == "flags"
-    monkeypatch.setattr("interlace.device.cuda.completion.kinds.find_spec", lambda _: None)
-    assert usual() == "blocking"

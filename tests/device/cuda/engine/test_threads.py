@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from interlace.device.cuda.engine.loaded import LoadedModel
 from interlace.device.cuda.engine.threads import ContextThreads
 from interlace.device.cuda.partitions.lanes import Lane
 from interlace.device.cuda.partitions.stream_lanes import StreamLanes
@@ -84,6 +86,34 @@ def test_a_context_made_later_gets_threads_and_handles_of_its_own() -> None:
             gpu.lanes.retire(lane)
 
 
+def test_loading_on_a_lane_does_not_hold_up_what_runs_there_eagerly() -> None:
+    loading, served = threading.Event(), threading.Event()
+
+    def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        convolution()
+        if loading.is_set() and threading.current_thread().name.startswith("loader"):
+            raise AssertionError("work of a lane on a thread that is none of its context's")
+        if loading.is_set() and x.shape[-2] == 7:  # the model that loads
+            assert served.wait(30.0)
+        return plain(x, weight)
+
+    with bench("threads", library_context="green", open_model=opened_as(forward)) as gpu:
+        lane = gpu.carve("a")
+        one = gpu.load(model(dims=(-1, WIDTH)), lane, batches=(1,))
+        other = LoadedModel(gpu.shop, replace(model(dims=(7, WIDTH)), name="other"))
+        loading.set()
+        loader = threading.Thread(target=lambda: other.prepare(lane, (1,)), name="loader")
+        loader.start()
+        for _ in range(3):
+            found = gpu.run(one, lane, batch(2, 5, WIDTH))
+            assert found["y"].shape == (2, 5, WIDTH)
+        served.set()
+        loader.join()
+        assert other.ready(lane, (1,)) and not other.eager_because
+        other.close()
+        one.close()
+
+
 @pytest.fixture
 def driver() -> Iterator[FakeDriver]:
     made = FakeDriver()
@@ -128,18 +158,39 @@ def test_each_caller_has_a_thread_for_each_context(driver: FakeDriver) -> None:
         driver.destroy_green(green)
 
 
-@pytest.mark.parametrize(("context", "works"), [("green", True), ("primary", False)])
-def test_a_device_serves_such_a_model_if_it_is_told(context: str, works: bool) -> None:
-    rig = cuda_rig("green", library_context=context)
+@pytest.mark.parametrize(
+    ("context", "works"), [("auto", True), ("green", True), ("primary", False)]
+)
+def test_a_device_finds_out_how_such_a_model_is_served(context: str, works: bool) -> None:
+    said: list[str] = []
+    backend = "tests.device.cuda.backends:own_handles"
+    rig = cuda_rig("green", library_context=context, backend=backend, say=said.append)
     try:
+        handles = "partitions have library handles and threads of their own"
         known = described("convolution")
         assert rig.carve("p").failure is None
         assert rig.load(known, "p").failure is None
         finished = rig.run(rig.floats(known, [1.0, 2.0, 3.0, REAL]))
         assert (finished.failure is None) is works
+        assert (handles in said[0]) is (context == "auto")
         if works:
             assert rig.values(finished) == [[[2.0, 4.0, 6.0, 2 * REAL]]]
             other = rig.run(rig.floats(known, [1.0, 2.0]))  # no graph has this shape
             assert rig.values(other) == [[[2.0, 4.0]]]
+    finally:
+        rig.close()
+
+
+def test_a_device_whose_partitions_take_no_convolution_says_so_and_serves_others() -> None:
+    said: list[str] = []
+    backend = "tests.device.cuda.backends:no_convolutions"
+    rig = cuda_rig("green", backend=backend, say=said.append)
+    try:
+        known = described("double")
+        assert rig.carve("p").failure is None
+        assert "are served with --device streams or mps" in said[0]
+        assert REFUSED in said[0]
+        assert rig.load(known, "p").failure is None
+        assert rig.values(rig.run(rig.floats(known, [1.0, 2.0]))) == [[[2.0, 4.0]]]
     finally:
         rig.close()

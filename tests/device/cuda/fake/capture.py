@@ -56,8 +56,15 @@ class FakeCapturer:
         graph = Graph(whole, shared, recording.nodes, GRAPH_BYTES)
         return FakeCaptured(self._driver.add_graph(graph), shared, GRAPH_BYTES, self._driver)
 
+    def rehearse(self, stream: int, body: Callable[[], None]) -> None:
+        """As ``capture``, and nothing is kept."""
+        whole = _inference(body) if self._torch_too else body
+        with self._one, self._driver.recording(stream, lax=True):
+            whole()
+
     def trim(self) -> None:
         self.trims += 1
+        self._driver.synchronised("trim")
 
 
 def _inference(body: Callable[[], None]) -> Callable[[], None]:

@@ -176,7 +176,15 @@ class FakeDriver(Core):
         number = found.recorded
         self._submit(stream, "wait", _pass, lambda: found.reached >= number)
 
+    def idle(self, stream: int) -> bool:
+        self._enter("idle")
+        one = self._streams.of(stream, "cuStreamQuery")
+        return not one.queue and not one.busy
+
     def ended(self, event: int) -> bool:
+        found = self._events.get(event)
+        if found is not None and not found.recorded:
+            return True  # answered on the host, which does not look at the GPU for it
         self._enter("ended")
         found = find(self._events, event, "cuEventQuery")
         return found.reached == found.recorded

@@ -30,6 +30,7 @@ CALLS: Final = {
     "stream": "cuStreamCreateWithPriority",
     "destroy_stream": "cuStreamDestroy",
     "synchronize": "cuStreamSynchronize",
+    "idle": "cuStreamQuery",
     "event": "cuEventCreate",
     "destroy_event": "cuEventDestroy",
     "record": "cuEventRecord",

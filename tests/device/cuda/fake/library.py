@@ -52,9 +52,13 @@ HERE = Here()
 
 @dataclass(eq=False)
 class Libraries:
-    """The libraries of one process. ``refuse_green``: no handle takes a green context's stream."""
+    """The libraries of one process.
+
+    ``lenient``: a handle takes any stream. ``refuse_green``: none takes a green context's.
+    """
 
     gpu: Gpu
+    lenient: bool = False
     refuse_green: bool = False
     pool: list[Handle] = field(default_factory=list)
 
@@ -81,7 +85,8 @@ class Libraries:
             made = self.pool.pop() if self.pool else Handle(self.gpu.current)
             window = HERE.window = Window(self.pool, made)
         green = self.gpu.context_of(HERE.stream)
-        if window.handle.context != green or (self.refuse_green and green is not None):
+        own = self.lenient or window.handle.context == green
+        if not own or (self.refuse_green and green is not None):
             raise RuntimeError("cuDNN error: CUDNN_STATUS_BAD_PARAM_STREAM_MISMATCH")
 
 

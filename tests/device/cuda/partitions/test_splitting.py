@@ -96,7 +96,9 @@ def _gpu(atoms: Atoms) -> Gpu:
 )
 def test_a_device_with_an_uneven_gpu_serves_at_every_share(backend: str, atoms: Atoms) -> None:
     gpu = _gpu(atoms)
-    rig = cuda_rig("green", gpu=gpu, backend=f"tests.device.cuda.backends:{backend}")
+    said: list[str] = []
+    backend = f"tests.device.cuda.backends:{backend}"
+    rig = cuda_rig("green", gpu=gpu, backend=backend, say=said.append)
     double = model("double")
     try:
         for share_pct in gpu.shares_pct:
@@ -110,6 +112,8 @@ def test_a_device_with_an_uneven_gpu_serves_at_every_share(backend: str, atoms: 
             assert rig.values(rig.run(rig.floats(double, [1.0, 2.0]), name=name)) == [[[2.0, 4.0]]]
         took_s = rig.device.processes.running[0].took_s
         assert set(took_s) >= {"torch, CUDA and kernels", "lanes"}
+        assert said[0].startswith("gpu0: its process started in ")
+        assert said[0].endswith(f", in {atoms.count} blocks of 8 SMs")
     finally:
         rig.close()
 

@@ -314,6 +314,10 @@ CUresult cuStreamSynchronize(CUstream stream)
 {
     return stream_sms.count(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
+CUresult cuStreamQuery(CUstream stream)
+{
+    return stream_sms.count(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
 CUresult cuStreamWaitEvent(CUstream stream, CUevent, unsigned flags)
 {
     return stream_sms.count(stream) && !flags ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
