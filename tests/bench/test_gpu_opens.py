@@ -1,4 +1,4 @@
-"""How often the comparisons open a model and capture a graph, counted on the fake driver."""
+"""The comparisons on the fake driver: how often models are opened, and without green contexts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.fidelity.stand import Ground
+from bench.gpu import profiles
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import OURS, STREAMS, WHOLE
+from bench.gpu.devices import board, parted
 from bench.gpu.opened import stand
+from bench.gpu.rows import Verdict
 from bench.gpu.search import Race, trial
+from bench.gpu.switches import Switches, choose
 from bench.gpu.world import DRY_SLO_MS, profiles_of
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.green import green_settings
+from interlace.measure.packaged import packaged_kinds
 from interlace.measure.sweep import Settings, batch_sizes
 from tests.device.cuda.backends import NOTES
 from tests.device.cuda.fake.backend import at_once
@@ -51,11 +56,11 @@ def test_a_model_is_opened_once_for_profiles_and_all_trials(tmp_path: Path) -> N
     async def run() -> None:
         bench = Bench(True, tmp_path, time.monotonic() + 60.0, at_once)
         async with stand(bench, make, NAMES) as opened:
-            profiles = await profiles_of(bench, opened, QUICK)
+            known = await profiles_of(bench, opened, QUICK)
             sizes = len(batch_sizes(4, QUICK.factor))
             once = {f"open {name}": 1 for name in NAMES}
             assert noted() == {**once, "capture": len(NAMES) * len(SHARES_PCT) * sizes}
-            race = Race(profiles, 0.2, 1, DRY_SLO_MS)
+            race = Race(known, 0.2, 1, DRY_SLO_MS)
             for again in (False, True):
                 before = noted()
                 for one in (OURS, WHOLE[1], STREAMS[-1]):
@@ -66,3 +71,14 @@ def test_a_model_is_opened_once_for_profiles_and_all_trials(tmp_path: Path) -> N
             assert {name: noted()[name] for name in once} == once
 
     asyncio.run(run())
+
+
+def test_without_green_contexts_profiles_are_those_of_streams(tmp_path: Path) -> None:
+    choose(tmp_path, True, Switches(lacking={"green": "cuDNN refuses their streams"}))
+    bench = Bench(True, tmp_path, time.monotonic() + 60.0, at_once)
+    assert parted(bench) == "streams"
+    rows = list(profiles.rows(bench))
+    assert rows
+    assert not [row for row in rows if row.verdict in (Verdict.FAILED, Verdict.SKIPPED)]
+    (kind,) = packaged_kinds(tmp_path / "profiles")
+    assert kind == f"{board(bench).kind}-streams"

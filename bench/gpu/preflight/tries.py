@@ -95,6 +95,9 @@ def _sound(row: Row) -> bool:
 
 
 def _run(bench: Bench, tries: Sequence[Try], context: LibraryContext, pipe: Connection) -> None:
+    import torch
+
+    torch.set_num_threads(1)  # the threads of a process do not come along when it is forked
     now = tries[0]
     try:
         with bench.backend(context) as backend, lanes(backend.driver) as cut:
