@@ -29,9 +29,10 @@ class Device(Registers, Protocol):
 
     ``do`` returns at once, calls ``done`` exactly once for that piece of work, later (never inside
     ``do``) and on the runtime's thread, and never raises: a failure is a ``Finished`` with
-    ``failure``. Work of one partition starts in the order given. When a partition dies, each piece
-    of work it held is finished with a fatal failure, then ``on_lost`` is called once; partitions
-    that share a process die together.
+    ``failure``. Work of one partition starts in the order given, and its batches end in that order;
+    where ``gpu.ahead_ms`` is not 0 a batch begins by itself when the one before it ends. When a
+    partition dies, each piece of work it held is finished with a fatal failure, then ``on_lost`` is
+    called once; partitions that share a process die together.
     """
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
@@ -34,13 +35,26 @@ from interlace.perf.latency import Surface, surface
 
 __all__ = ["MECHANISMS", "Costs", "Physics", "SimulatedDevice", "Timer", "made_of"]
 
-_Entry = tuple[PartitionWork, Done]
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A piece of work that a partition was given, in order."""
+
+    work: PartitionWork
+    done: Done
+    launched: bool = False  #: by the host: of batches alone
+    begun: bool = False
+    over: bool = False  #: nothing of it is left in the partition; its end is not known yet
+    began_ms: float = 0.0  #: its execution, of batches alone
+    ended_ms: float = 0.0
 
 
 class SimulatedDevice:
     """Executes work in virtual time; partitions side by side, work inside one in order.
 
-    With nothing but ``gpu``, ``timer`` and ``truth`` a batch takes its profile's median.
+    With nothing but ``gpu``, ``timer`` and ``truth`` a batch takes its profile's median. A batch is
+    launched when the end of the one before is known; where the accelerator has an ``ahead_ms``, it
+    is launched when it comes, and begins when the one before has left the partition.
     ``physics`` adds what the papers measure beside: interference, contention, copies, host costs,
     jitter.
     """
@@ -98,10 +112,12 @@ class SimulatedDevice:
                 self._timer.call_at(self._timer.now_ms(), lambda: done(failed))
                 return
             self._holding.enter(work)
-        queue = self._queues.setdefault(work.partition, deque())
-        queue.append((work, done))
-        if len(queue) == 1:
-            self._begin(queue[0])
+        entry = _Entry(work, done)
+        self._queues.setdefault(work.partition, deque()).append(entry)
+        if isinstance(work, Run) and self.gpu.ahead_ms:
+            self._copying.launch(lambda: self._launched(entry))
+        else:
+            self._begin_next(work.partition)
 
     # ------------------------------------------------------------------------------- faults
 
@@ -111,8 +127,8 @@ class SimulatedDevice:
         self._progress.drop(partition)
         # First gone, then told of: work that is sent in answer must find no partition.
         self._holding.forget(partition)
-        for work, done in held:
-            done(Finished(work, failure=Failure(detail, fatal=True)))
+        for one in held:
+            one.done(Finished(one.work, failure=Failure(detail, fatal=True)))
         self._lost(Lost(self.gpu.id, partition, detail))
 
     def fail_next(self, kind: type[PartitionWork], failure: Failure | str) -> None:
@@ -131,8 +147,8 @@ class SimulatedDevice:
         held = [entry for queue in self._queues.values() for entry in queue]
         self._queues.clear()
         self._holding.clear()
-        for work, done in held:
-            done(Finished(work, failure=Failure("the device is closed")))
+        for one in held:
+            one.done(Finished(one.work, failure=Failure("the device is closed")))
 
     # -------------------------------------------------------------------------- one piece of work
 
@@ -150,8 +166,19 @@ class SimulatedDevice:
 
         self._timer.call_at(ended_ms, end)
 
-    def _begin(self, entry: _Entry) -> None:
-        work = entry[0]
+    def _launched(self, entry: _Entry) -> None:
+        entry.launched = True
+        self._begin_next(entry.work.partition)
+
+    def _begin_next(self, partition: str) -> None:
+        """Begin what is first in a partition, unless it runs or is still to be launched."""
+        entry = self._head(partition)
+        if entry is None or entry.begun:
+            return
+        work = entry.work
+        if isinstance(work, Run) and self.gpu.ahead_ms and not entry.launched:
+            return
+        entry.begun = True
         if isinstance(work, Run):
             self._run(work, entry)
             return
@@ -160,7 +187,7 @@ class SimulatedDevice:
         self._timer.call_at(self._timer.now_ms() + self._cost_ms(work), lambda: self._end(entry))
 
     def _run(self, run: Run, entry: _Entry) -> None:
-        """Copy in, execute, copy out; each only where there is something to do."""
+        """Launch, copy in, execute, copy out; each only where there is something to do."""
         name, batch = run.partition, run.batch
         share_pct, rows = self._holding.shares[name], batch.run_rows
         latency = self._surface(batch.model)
@@ -172,34 +199,49 @@ class SimulatedDevice:
                 work_ms += self._costs.hand_over_ms
             self._fresh.discard((name, batch.model))
         busy = Busy(batch.model, rows, share_pct, latency)
+
+        def bring() -> None:
+            self._copying.bring(run, lambda: self._execute(run, entry, busy, work_ms))
+
         if self._copying.plain:
             self._execute(run, entry, busy, work_ms)
+        elif entry.launched:
+            bring()
         else:
-            self._copying.before(run, lambda: self._execute(run, entry, busy, work_ms))
+            self._copying.launch(bring)
 
     def _execute(self, run: Run, entry: _Entry, busy: Busy, work_ms: float) -> None:
         if self._head(run.partition) is not entry:
             return  # died or was closed while its inputs were copied
-        began_ms = self._timer.now_ms()
+        entry.began_ms = self._timer.now_ms()
 
         def executed() -> None:
-            took_ms = self._timer.now_ms() - began_ms
+            entry.ended_ms = self._timer.now_ms()
             if self._copying.plain:
-                self._end(entry, took_ms)
+                self._end(entry)
             else:
-                self._copying.after(run, lambda: self._end(entry, took_ms))
+                self._copying.take_out(run, lambda: self._left(entry))
 
         self._progress.begin(run.partition, busy, work_ms, executed)
 
-    def _head(self, partition: str) -> _Entry | None:
-        queue = self._queues.get(partition)
-        return queue[0] if queue else None
-
-    def _end(self, entry: _Entry, took_ms: float = 0.0) -> None:
-        work, done = entry
-        if self._head(work.partition) is not entry:
+    def _left(self, entry: _Entry) -> None:
+        """A batch has left the partition, where the next one may be waiting; tell its end."""
+        if self._head(entry.work.partition) is not entry:
             return  # died or was closed meanwhile
-        queue = self._queues[work.partition]
+        if self.gpu.ahead_ms:
+            entry.over = True
+            self._begin_next(entry.work.partition)
+        self._copying.tell(lambda: self._end(entry))
+
+    def _head(self, partition: str) -> _Entry | None:
+        """What a partition executes, or would first."""
+        return next((one for one in self._queues.get(partition, ()) if not one.over), None)
+
+    def _end(self, entry: _Entry) -> None:
+        work = entry.work
+        queue = self._queues.get(work.partition)
+        if not queue or queue[0] is not entry:
+            return  # died or was closed meanwhile
         faults = self._faults.get(type(work))
         if faults and faults[0].fatal:
             self.kill(work.partition, faults.popleft().detail)
@@ -209,19 +251,23 @@ class SimulatedDevice:
             self._holding.undo(work)
             result = Finished(work, failure=faults.popleft())
         else:
-            result = self._result(work, took_ms)
+            result = self._result(entry)
         if isinstance(work, Release):
             self._holding.forget(work.partition)
             del self._queues[work.partition]
-        elif queue:
-            self._begin(queue[0])
-        done(result)
+        else:
+            self._begin_next(work.partition)
+        entry.done(result)
 
-    def _result(self, work: PartitionWork, took_ms: float) -> Finished:
+    def _result(self, entry: _Entry) -> Finished:
+        work = entry.work
         match work:
             case Run(batch=batch):
                 outputs = tuple(() for _ in batch.requests)
-                return Finished(work, outputs, timing=Timing(infer_ms=took_ms))
+                began_ms, ended_ms = entry.began_ms, entry.ended_ms
+                times_ns = round(began_ms * 1e6), round(ended_ms * 1e6)
+                timing = Timing(0.0, 0.0, ended_ms - began_ms, 0.0, batch.rows, *times_ns)
+                return Finished(work, outputs, timing=timing)
             case Load(model=model):
                 return Finished(work, resident_bytes=self._truth[model].weights_bytes)
             case Carve(share_pct=share_pct):

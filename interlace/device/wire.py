@@ -137,7 +137,11 @@ class Produced(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Ran(msgspec.Struct, array_like=True, tag=4, frozen=True):
-    """A batch ended well. ``held``: the worker keeps memory for it until it is freed."""
+    """A batch ended well. ``held``: the worker keeps memory for it until it is freed.
+
+    ``began_ns`` and ``ended_ns`` are by the accelerator's clock, 0 where it has none;
+    ``executed_rows`` as in ``Timing``.
+    """
 
     batch: int
     outputs: tuple[Produced, ...]
@@ -146,6 +150,9 @@ class Ran(msgspec.Struct, array_like=True, tag=4, frozen=True):
     input_ms: float
     infer_ms: float
     output_ms: float
+    began_ns: int = 0
+    ended_ns: int = 0
+    executed_rows: int = 0
 
 
 class Failed(msgspec.Struct, array_like=True, tag=5, frozen=True):

@@ -19,10 +19,10 @@ def lost(state: State, tenant: Tenant | None, now_ms: float) -> None:
 
 
 def contend(state: State, gpu: str, now_ms: float) -> None:
-    """Before a decision: find who contends in each idle partition of an accelerator."""
+    """Before a decision: find who contends in each partition that takes a batch now."""
     calm = now_ms - state.lost_ms > LOSING_MS
     for live in state.here.get(gpu, ()):
-        if live.batch is None and not (calm and not live.ledger.contending):
+        if live.takes(now_ms) and not (calm and not live.ledger.contending):
             live.ledger.contend(_contending(state, live, now_ms))
 
 

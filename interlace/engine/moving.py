@@ -113,7 +113,8 @@ class Moving:
     def _begin(self, work: PartitionWork) -> None:
         match work:
             case Carve(partition=name, gpu=gpu, share_pct=share_pct):
-                self._state.lives[name] = Live(name, gpu, share_pct)
+                ahead_ms = self._state.fleet.gpu(gpu).ahead_ms
+                self._state.lives[name] = Live(name, gpu, share_pct, ahead_ms=ahead_ms)
             case Load(partition=name, model=model):
                 self._state.lives[name].stays[model] = Stay.LOADING
             case Unload(partition=name, model=model):
@@ -172,5 +173,6 @@ class Moving:
 
     def _held(self, model: str) -> bool:
         return any(
-            model in live.stays or live.running == model for live in self._state.lives.values()
+            model in live.stays or any(one.run.batch.model == model for one in live.given)
+            for live in self._state.lives.values()
         )

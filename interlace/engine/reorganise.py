@@ -171,7 +171,8 @@ def _unload(
         models = {slot.model for slot in wanted[live.id].slots}
         for model, stay in live.stays.items():
             goes = switched or (live.id, model) in first.models
-            if goes and model not in models and stay is Stay.LOADED and live.running != model:
+            idle = all(one.run.batch.model != model for one in live.given)
+            if goes and model not in models and stay is Stay.LOADED and idle:
                 yield Unload(live.gpu, live.id, model)
 
 

@@ -11,7 +11,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.messages import Answer, Command, Finished, Run, Stage, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request, Timing
 from interlace.engine import fairness, refusals
-from interlace.engine.partitions import Life, Live, Running
+from interlace.engine.partitions import Life, Live, opening
 from interlace.engine.pool import Pool
 from interlace.engine.rates import Rates
 from interlace.engine.staging import Staging
@@ -56,10 +56,12 @@ class Serving:
             return [*stages, WakeAt(request.deadline_ms + _AFTER_MS)]
         # In the order of the hosts: a set's order is another in every process.
         places = (*tenant.hosts, *tenant.lenders) if tenant.lenders else tenant.hosts
-        idle = dict.fromkeys(host.gpu for host in places if host.batch is None)
-        commands = self.dispatch(idle, now_ms) if idle else []
+        open_ = dict.fromkeys(host.gpu for host in places if host.takes(now_ms))
+        commands = self.dispatch(open_, now_ms) if open_ else []
         if tenant.queue.head is request:
             commands.append(WakeAt(request.deadline_ms + _AFTER_MS))
+        if not open_:
+            commands += opening(places)
         return commands
 
     def _judge(self, request: Request, tenant: Tenant, now_ms: float) -> ServeError | None:
@@ -94,11 +96,9 @@ class Serving:
     def finish(self, finished: Finished, run: Run, now_ms: float) -> list[Command]:
         """Answer a batch, or see that what failed is tried once more."""
         live = self._state.lives.get(run.partition)
-        running = live.batch if live else None
-        started_ms = running.started_ms if running else now_ms
-        if live is not None and running is not None and running.run.batch.id == run.batch.id:
-            live.batch = None
         batch = run.batch
+        running = live.ended(batch.id, now_ms) if live else None
+        started_ms = running.started_ms if running else now_ms
         tenant = self._state.tenants.get(batch.model)
         stages: list[Command] = []
         if batch.slot is not None and tenant is not None:
@@ -123,6 +123,12 @@ class Serving:
                 commands += self._launch(launch, now_ms)
             if decision.wake_ms is not None:
                 commands.append(WakeAt(decision.wake_ms))
+            view = self._views[gpu]
+            commands += opening(
+                live
+                for live in view.partitions
+                if now_ms < live.opens_ms < inf and view.queued(live)
+            )
         return commands
 
     def expire(self, now_ms: float) -> list[Command]:
@@ -161,7 +167,7 @@ class Serving:
         tenant = self._state.tenants[launch.model]
         live = self._state.lives[launch.partition]
         assert live.life is Life.READY, f"launch into {live.id}, which is {live.life}"
-        assert live.batch is None, f"launch into {live.id}, which runs a batch"
+        assert live.takes(now_ms), f"launch into {live.id}, which runs a batch"
         source = self.staging.source(tenant, live.gpu)
         head = source.head
         if head is None:
@@ -181,7 +187,7 @@ class Serving:
         )
         run = Run(live.gpu, live.id, batch)
         run_ms = tenant.belief.latency_ms(batch.run_rows, live.share_pct, head.shape)
-        live.batch = Running(run, now_ms, now_ms + run_ms)
+        live.give(run, run_ms, now_ms)
         live.starts_ms[launch.model] = now_ms
         live.ledger.began(launch.model, rows)
         self._state.began(live.gpu, launch.model, now_ms)
@@ -287,6 +293,4 @@ def _cancelled(request: Request) -> Command:
 
 
 def _holds(live: Live, request_id: int) -> bool:
-    return live.batch is not None and any(
-        request.id == request_id for request in live.batch.run.batch.requests
-    )
+    return any(r.id == request_id for one in live.given for r in one.run.batch.requests)

@@ -34,17 +34,16 @@ class PartitionView(Protocol):
         ...
 
     @property
-    def accepting(self) -> bool:
-        """Ready, and not draining."""
+    def accepting(self) -> bool: ...  #: ready, and not draining
+    def takes(self, now_ms: float) -> bool:
+        """Accepting, and idle or about to be: a batch may be given to it (``Gpu.ahead_ms``)."""
         ...
 
     @property
     def running(self) -> str | None: ...  #: the model whose batch runs now
 
     @property
-    def rows_running(self) -> int:
-        """Rows of the running batch; 0 if nothing runs."""
-        ...
+    def rows_running(self) -> int: ...  #: rows of the running batch; 0 if nothing runs
 
     @property
     def round_ms(self) -> float:
@@ -61,7 +60,7 @@ class PartitionView(Protocol):
 
     @property
     def free_at_ms(self) -> float:
-        """When the running batch is predicted to end; a past time if nothing runs."""
+        """When all that was given to it is predicted to end; a past time if nothing runs."""
         ...
 
 

@@ -23,6 +23,7 @@ from interlace.core.messages import (
     Ticked,
     WakeAt,
     Woke,
+    Work,
 )
 from interlace.core.request import Reply, Request
 from interlace.device.base import Device
@@ -106,8 +107,13 @@ class Runtime:
             self._observe(now_ms, event, commands)
         if isinstance(event, Finished):
             self._expect_deliveries(event, commands)
+        # Devices first: a reply takes a while to write, and an accelerator may be idle meanwhile.
         for command in commands:
-            self._perform(command)
+            if isinstance(command, Work):
+                self._devices[command.gpu].do(command, self.deliver)
+        for command in commands:
+            if not isinstance(command, Work):
+                self._perform(command)
 
     @property
     def gpus(self) -> Sequence[Gpu]:
@@ -139,7 +145,7 @@ class Runtime:
         """Requests whose answer is still to come."""
         return len(self._answers)
 
-    def _perform(self, command: Command) -> None:
+    def _perform(self, command: Answer | Solve | Scale | Dismiss | WakeAt | Tell) -> None:
         match command:
             case Answer(reply=reply):
                 self._answers.pop(reply.request.id)(reply)
@@ -153,8 +159,6 @@ class Runtime:
                 self._scaling.scale(gpus, self)
             case Dismiss(gpu=gpu):
                 self._scaling.dismiss(gpu, self)
-            case _:
-                self._devices[command.gpu].do(command, self.deliver)
 
     def _free(self, gpu: str, batch: int) -> None:
         if gpu in self._devices:  # else it left, and its memory with it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -99,7 +100,8 @@ class Recorder:
     spans: dict[str, Span] = field(default_factory=dict)
     presences: list[Presence] = field(default_factory=list)
     left_out: int = 0
-    _running: dict[str, tuple[Run, float]] = field(default_factory=dict)
+    #: by partition, in order, and when each began: the others when the one before ends
+    _running: dict[str, deque[tuple[Run, float]]] = field(default_factory=dict)
 
     def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
         ended: tuple[Run, float] | None = None
@@ -118,7 +120,7 @@ class Recorder:
                 case Answer():
                     self._answered(command, ended, now_ms)
                 case Run(partition=partition):
-                    self._running[partition] = (command, now_ms)
+                    self._running.setdefault(partition, deque()).append((command, now_ms))
                 case Carve(gpu=gpu, partition=partition, share_pct=share_pct):
                     self.spans[partition] = Span(gpu, partition, share_pct, now_ms, float("inf"))
                 case _:
@@ -128,7 +130,7 @@ class Recorder:
         """Enter a partition that stands already, and what it runs: the record begins later."""
         self.spans[span.partition] = span
         if run is not None:
-            self._running[span.partition] = (run, started_ms)
+            self._running[span.partition] = deque([(run, started_ms)])
 
     def record(self, from_ms: float, until_ms: float, gpus: Sequence[str]) -> Record:
         """What was kept, for requests that arrived between the two times.
@@ -149,8 +151,15 @@ class Recorder:
             self._end(work.partition, now_ms)
         if not isinstance(work, Run):
             return None
-        began = self._running.pop(work.partition, None)
-        if began is None or len(self.executions) >= self.limit:
+        waiting = self._running.get(work.partition)
+        if not waiting:
+            return None
+        began = waiting.popleft()
+        if waiting:
+            waiting[0] = waiting[0][0], now_ms
+        else:
+            del self._running[work.partition]
+        if len(self.executions) >= self.limit:
             return began
         span = self.spans.get(work.partition)
         share_pct = span.share_pct if span else 100

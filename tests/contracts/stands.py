@@ -91,13 +91,13 @@ class CpuStand:
 class SimulatedStand:
     """Profiles and virtual time."""
 
-    def __init__(self, folder: Path, physics: Physics | None = None) -> None:
+    def __init__(self, folder: Path, physics: Physics | None = None, ahead_ms: float = 0.0) -> None:
         self._clock = SimClock()
         profiles = {
             QUICK.key: line_profile(QUICK.key, 1.0, 0.1),
             SLOW.key: line_profile(SLOW.key, 400.0, 0.1),
         }
-        gpu = Gpu("cpu0", "test", 2, 10**9, (50, 100))
+        gpu = Gpu("cpu0", "test", 2, 10**9, (50, 100), ahead_ms=ahead_ms)
         self._device = SimulatedDevice(gpu, self._clock, profiles, physics=physics)
         self.device: Device = self._device
         self.finished: list[Finished] = []
@@ -134,7 +134,12 @@ class SimulatedStand:
         self._device.close()
 
 
-def crowded_stand(folder: Path) -> Stand:
+def ahead_stand(folder: Path) -> Stand:
+    """The same, which begins batches by itself when those before them end."""
+    return crowded_stand(folder, ahead_ms=1.0)
+
+
+def crowded_stand(folder: Path, ahead_ms: float = 0.0) -> Stand:
     """A simulated device with everything on: neighbours, copies, host costs, jitter."""
     physics = Physics(
         costs=MECHANISMS["mig"],
@@ -145,4 +150,4 @@ def crowded_stand(folder: Path) -> Stand:
         host=HostCost(launch_ms=0.01, sync_ms=0.02),
         jitter=True,
     )
-    return SimulatedStand(folder, physics)
+    return SimulatedStand(folder, physics, ahead_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,15 @@ from interlace.core.hardware import Trait
 from interlace.core.messages import Carve, Finished, Load, Lost, Release, Run, Stage, Unload, Work
 from interlace.core.model import Model
 from interlace.core.request import Batch
-from tests.contracts.stands import QUICK, SLOW, CpuStand, SimulatedStand, Stand, crowded_stand
+from tests.contracts.stands import (
+    QUICK,
+    SLOW,
+    CpuStand,
+    SimulatedStand,
+    Stand,
+    ahead_stand,
+    crowded_stand,
+)
 from tests.device.cuda.rig import CudaStand, stand_of
 
 #: One line makes another implementation keep the contract.
@@ -20,6 +28,7 @@ STANDS: dict[str, Callable[[Path], Stand]] = {
     "cpu": CpuStand,
     "simulated": SimulatedStand,
     "simulated, crowded": crowded_stand,
+    "simulated, ahead": ahead_stand,
     **{f"cuda, {mechanism}": stand_of(mechanism) for mechanism in ("green", "streams", "mps")},
 }
 
@@ -145,6 +154,20 @@ def test_work_of_a_partition_ends_in_the_order_given(stand: Stand) -> None:
     stand.wait(lambda: bool(ends_of(stand, works[-1])))
     ran = [finished.work for finished in stand.finished if isinstance(finished.work, Run)]
     assert ran == works
+
+
+def test_batches_follow_each_other_by_the_accelerators_clock(stand: Stand) -> None:
+    ready(stand, "p", QUICK, SLOW)
+    works = [batch(stand, known) for known in (SLOW, QUICK, SLOW)]
+    for work in works:
+        stand.do(work)
+    stand.wait(lambda: bool(ends_of(stand, works[-1])))
+    times = [finished.timing for work in works for finished in ends_of(stand, work)]
+    assert len(times) == 3
+    for before, after in pairwise(times):
+        assert before.began_ns <= before.ended_ns <= after.began_ns
+    if stand.device.gpu.ahead_ms:  # what begins by itself says when it did
+        assert times[0].began_ns < times[0].ended_ns
 
 
 def test_a_slow_partition_does_not_hold_up_another(stand: Stand) -> None:

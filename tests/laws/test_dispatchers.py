@@ -47,7 +47,7 @@ class Watched:
         for launch in decision.launches:
             partition = partitions[launch.partition]
             assert partition.accepting
-            assert partition.running is None
+            assert partition.takes(now_ms)
             assert launch.model in {slot.model for slot in partition.slots}
             assert launch.rows >= 1
             assert view.queue(launch.model).rows > rows[launch.model], "more than is queued"
@@ -66,7 +66,14 @@ class Watched:
 
 def _seen(view: View) -> object:
     return [
-        (p.id, p.accepting, p.running, p.free_at_ms, [view.queue(s.model).rows for s in p.slots])
+        (
+            p.id,
+            p.accepting,
+            p.running,
+            p.takes(0.0),
+            p.free_at_ms,
+            [view.queue(s.model).rows for s in p.slots],
+        )
         for p in view.partitions
     ]
 
@@ -89,11 +96,19 @@ class Log:
     cv=st.sampled_from([0.5, 1.0, 3.0]),
     seed=st.integers(0, 99),
     sliced=st.booleans(),
+    ahead_ms=st.sampled_from([0.0, 1.5]),
 )
 def test_laws(
-    name: str, rates: list[float], slos: list[float], cv: float, seed: int, sliced: bool
+    name: str,
+    rates: list[float],
+    slos: list[float],
+    cv: float,
+    seed: int,
+    sliced: bool,
+    ahead_ms: float,
 ) -> None:
-    row, fleet = CATALOG[name], SLICED if sliced else machine()
+    (gpu,) = (SLICED if sliced else machine()).gpus
+    row, fleet = CATALOG[name], Fleet((replace(gpu, ahead_ms=ahead_ms),))
     demand = tuple(Demand(*one) for one in zip(MODELS, rates, slos, strict=True))
     arrivals = mixed({d.model: Gamma(d.rate_rps, cv) for d in demand}, 0.5, seed)
     plan = row.planner(demand, fleet, PROFILES, Plan())

@@ -17,9 +17,11 @@ from interlace.core.messages import (
     Joined,
     Left,
     Load,
+    Release,
     Run,
     Stage,
     Ticked,
+    Unload,
     Withdrawn,
     Woke,
 )
@@ -50,14 +52,23 @@ class EngineMachine(RuleBasedStateMachine):
         there=st.integers(1, 2),
         spare=st.integers(0, 2),
         delay=st.sampled_from([0.0, 50.0, 500.0]),
+        ahead=st.sampled_from([0.0, 1.0, 20.0]),
     )
     def build(
-        self, name: str, overlapped: bool, memory: int, there: int, spare: int, delay: float
+        self,
+        name: str,
+        overlapped: bool,
+        memory: int,
+        there: int,
+        spare: int,
+        delay: float,
+        ahead: float,
     ) -> None:
         traits = frozenset({Trait.OVERLAPPED_REORGANISATION}) if overlapped else frozenset()
         traits |= {Trait.INPUT_POOL}
         (gpu,) = machine(memory, traits).gpus
-        gpus = [replace(gpu, id=f"g{index}") for index in range(there + spare)]
+        self.most = 2 if ahead else 1
+        gpus = [replace(gpu, id=f"g{index}", ahead_ms=ahead) for index in range(there + spare)]
         reserve = Reserve(tuple(gpus[there:]), delay) if spare else None
         # At the pace of a test: what takes half a minute in service takes half a second here.
         row = system(name)
@@ -129,12 +140,12 @@ class EngineMachine(RuleBasedStateMachine):
     def work_only_where_it_may_be(self) -> None:
         carved: set[str] = set()
         loaded: set[tuple[str, str]] = set()
-        busy: set[str] = set()
+        busy: dict[str, list[str]] = {}  #: models of the batches that a partition has
         for _, event, commands in self.world.log:
             if isinstance(event, Finished):
                 work, well = event.work, event.failure is None
                 if isinstance(work, Run):
-                    busy.discard(work.partition)
+                    busy[work.partition].remove(work.batch.model)
                 elif isinstance(work, Carve) and well:
                     carved.add(work.partition)
                 elif isinstance(work, Load) and well:
@@ -143,10 +154,13 @@ class EngineMachine(RuleBasedStateMachine):
                 if isinstance(command, Run):
                     assert command.partition in carved
                     assert (command.partition, command.batch.model) in loaded
-                    assert command.partition not in busy
-                    busy.add(command.partition)
-                elif isinstance(command, Carve):
-                    assert command.partition not in busy
+                    had = busy.setdefault(command.partition, [])
+                    had.append(command.batch.model)
+                    assert len(had) <= self.most
+                elif isinstance(command, Carve | Release):
+                    assert not busy.get(command.partition)
+                elif isinstance(command, Unload):
+                    assert command.model not in busy.get(command.partition, ())
 
     @invariant()
     def memory_is_never_exceeded(self) -> None:
@@ -204,6 +218,7 @@ class EngineMachine(RuleBasedStateMachine):
         for live in self.world.engine.state.lives.values():
             assert live.life is not Life.GONE
             assert live.batch is None or live.life in (Life.READY, Life.DRAINING)
+            assert live.following is None or live.batch is not None
 
     def teardown(self) -> None:
         """In the end every request has one answer, and a replay says the same."""

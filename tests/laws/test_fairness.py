@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interlace.core.hardware import Fleet
 from interlace.core.messages import Answer, Command, Event
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome
@@ -66,7 +67,7 @@ class Measured:
     def __call__(self, view: View, now_ms: float) -> Dispatch:
         decision = deadline(view, now_ms)
         for partition in view.partitions:
-            if partition.accepting and partition.running is None:
+            if partition.takes(now_ms):
                 self._look(partition, view, decision, now_ms)
         return decision
 
@@ -128,8 +129,10 @@ def overloads(draw: st.DrawFn) -> Scenario:
     cv, seed = draw(st.sampled_from([0.5, 1.0, 3.0])), draw(st.integers(0, 99))
     workloads = {d.model: Gamma(d.rate_rps, cv) for d in demand}
     admission: Admission = draw(st.sampled_from([everyone, Deadline()]))
+    (gpu,) = machine().gpus
+    fleet = Fleet((replace(gpu, ahead_ms=draw(st.sampled_from([0.0, 1.5]))),))
     return Scenario(
-        replace(system("interlace"), admission=admission), machine(), tuple(demand), profiles,
+        replace(system("interlace"), admission=admission), fleet, tuple(demand), profiles,
         profiles, mixed(workloads, 1.0, seed), Plan(tuple(partitions)),
     )  # fmt: skip
 

@@ -34,6 +34,9 @@ class Worker:
     def running(self) -> str | None:
         return self.slots[0].model if self.rows_running else None
 
+    def takes(self, now_ms: float) -> bool:
+        return self.accepting and self.running is None
+
 
 @dataclass(frozen=True)
 class Pending:

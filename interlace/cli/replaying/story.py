@@ -36,7 +36,7 @@ class _Teller:
     def __init__(self, request: Request) -> None:
         self._request = request
         self._hosts: set[str] = set()
-        self._believed_ms: dict[str, tuple[float, float]] = {}
+        self._believed_ms: dict[int, tuple[float, float]] = {}
         self._had_ms: dict[str, float] = {}
         self._own_ms: float | None = None
         self.ended = False
@@ -74,8 +74,8 @@ class _Teller:
             yield f"  let in; {tenant.caution.margin_ms:.1f} ms are kept free before deadlines now"
         for host in tenant.hosts:
             self._hosts.add(host.id)
-            if host.batch is not None:
-                self._believed_ms[host.id] = (host.batch.started_ms, host.batch.expected_end_ms)
+            for one in host.given:
+                self._believed_ms[one.run.batch.id] = (one.started_ms, one.expected_end_ms)
             yield f"  {_host(host)}"
         if not tenant.hosts:
             yield "  no partition that is ready holds the model"
@@ -87,18 +87,22 @@ class _Teller:
             return
         live = step.engine.state.lives.get(run.partition)
         ends_ms = live.free_at_ms if live is not None else step.now_ms
-        self._believed_ms[run.partition] = (step.now_ms, ends_ms)
+        before = live.batch if live is not None and live.following is not None else None
+        begins_ms = before.expected_end_ms if before is not None else step.now_ms
+        self._believed_ms[batch.id] = (begins_ms, ends_ms)
         urgent_ms = min(one.deadline_ms for one in batch.requests)
         yield (
-            f"{step.now_ms:.1f} ms: {run.partition} starts {_rows(batch.rows)} of {batch.model}"
-            f"{', this request among them' if with_it else ''}, believed to end at "
+            f"{step.now_ms:.1f} ms: {run.partition} {'is given' if before else 'starts'} "
+            f"{_rows(batch.rows)} of {batch.model}"
+            f"{', this request among them' if with_it else ''}"
+            f"{', behind what it runs' if before else ''}, believed to end at "
             f"{ends_ms:.1f} ms; the most urgent of them is due at {urgent_ms:.1f} ms"
         )
 
     def _end_of(self, run: Run, now_ms: float) -> Iterator[str]:
-        if run.partition not in self._believed_ms:
+        if run.batch.id not in self._believed_ms:
             return
-        began_ms, believed_ms = self._believed_ms.pop(run.partition)
+        began_ms, believed_ms = self._believed_ms.pop(run.batch.id)
         late_ms = now_ms - believed_ms
         if any(one.id == self._request.id for one in run.batch.requests):
             self._own_ms = late_ms

@@ -26,7 +26,6 @@ from interlace.device.cuda.launcher import Launcher
 from interlace.device.cuda.process import GpuProcess
 from interlace.device.cuda.processes import Processes
 from interlace.device.cuda.settings import CudaSettings
-from interlace.device.cuda.worker.wire import ForgetInputs
 from interlace.shm.arena import ArenaMap
 
 
@@ -63,7 +62,7 @@ class CudaDevice:
     def forget(self, key: str) -> None:
         self._models.pop(key, None)
         for process in self.processes.running:
-            process.link.tell(ForgetInputs(key))
+            process.forget(key)
 
     def on_lost(self, lost: Callable[[Lost], None]) -> None:
         self._on_lost = lost

@@ -9,7 +9,7 @@ from interlace.device.cuda.discovery import Found, Instance
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.partitions.lanes import Lanes
 from interlace.device.cuda.partitions.whole_lanes import WholeLanes
-from interlace.device.cuda.settings import CudaSettings, for_models, only
+from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, for_models, only
 
 LANES: Final = "interlace.device.cuda.mig:make_lanes"
 
@@ -42,7 +42,7 @@ def instances(found: Found) -> tuple[Instance, ...]:
 def mig_gpu(instance: Instance, gpu_id: str) -> Gpu:
     """The accelerator that an instance is."""
     memory_bytes = for_models(instance.memory_bytes)
-    return Gpu(gpu_id, instance.kind, instance.sms, memory_bytes, (100,), TRAITS)
+    return Gpu(gpu_id, instance.kind, instance.sms, memory_bytes, (100,), TRAITS, ahead_ms=AHEAD_MS)
 
 
 def mig_settings(instance: Instance, gpu_id: str) -> CudaSettings:

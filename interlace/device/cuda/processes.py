@@ -17,6 +17,10 @@ from interlace.device.cuda.worker.wire import GpuSetup, KeeperSetup
 from interlace.shm.arena import Arena, ArenaMap
 
 _WHOLE: Final = 100
+#: Processes of one GPU that watch for ends of batches with a core each; the others' watchers rest
+#: between looks, which costs that much latency.
+_WATCHING_MAX: Final = 4
+_REST_US: Final = 20
 
 
 def _nobody(failure: Failure | None) -> None:
@@ -73,6 +77,11 @@ class Processes:
             settings.inputs,
             settings.patience_s,
             lender,
+            settings.library_context,
+            settings.carve_out,
+            0 if settings.private else settings.keep_bytes,  # its keeper keeps them
+            settings.choices,
+            self._rest_us(),
         )
         process = GpuProcess(self._loop, setup, arena, settings, self._dead)
         self._arenas.add(arena)
@@ -107,6 +116,11 @@ class Processes:
     def _all(self) -> list[GpuProcess]:
         return [*self.running, *([self._keeper] if self._keeper else [])]
 
+    def _rest_us(self) -> int:
+        """How long the next process's poller rests: of many processes, few may take a core each."""
+        watching = [one for one in self.running if not one.rest_us]
+        return 0 if len(watching) < _WATCHING_MAX else _REST_US
+
     def _lender(self) -> str:
         """The socket of the process that keeps weights for all others, which is started now.
 
@@ -120,7 +134,8 @@ class Processes:
             settings = self._settings
             Path(path).unlink(missing_ok=True)
             names = (settings.backend, settings.lanes, settings.opener)
-            setup = KeeperSetup(settings.uuid, *names, path)
+            kept = (settings.keep_bytes, settings.choices)
+            setup = KeeperSetup(settings.uuid, *names, path, *kept)
             self._keeper = GpuProcess(self._loop, setup, None, settings, self._dead)
             spawner = self.launcher.spawner(settings.environment(_WHOLE))
             self._keeper.start(spawner, _nobody)

@@ -9,7 +9,7 @@ from interlace.device.cuda.discovery import Found
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.partitions.lanes import Lanes
 from interlace.device.cuda.partitions.stream_lanes import StreamLanes
-from interlace.device.cuda.settings import CudaSettings, for_models, only
+from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, for_models, only
 
 LANES: Final = "interlace.device.cuda.streams:make_lanes"
 #: A share says only how many may stand side by side: up to eight.
@@ -38,7 +38,15 @@ def lacking(found: Found) -> str:
 def streams_gpu(found: Found, gpu_id: str) -> Gpu:
     """The accelerator that such a device is; its profiles are kept apart from those of parts."""
     memory_bytes = for_models(found.memory_bytes)
-    return Gpu(gpu_id, f"{found.kind}-streams", found.sms, memory_bytes, SHARES_PCT, TRAITS)
+    return Gpu(
+        gpu_id,
+        f"{found.kind}-streams",
+        found.sms,
+        memory_bytes,
+        SHARES_PCT,
+        TRAITS,
+        ahead_ms=AHEAD_MS,
+    )
 
 
 def streams_settings(found: Found, gpu_id: str) -> CudaSettings:

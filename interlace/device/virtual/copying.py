@@ -18,7 +18,7 @@ class Copying:
     A batch's inputs are copied before it begins, unless they lie in the pool already: copies into
     the pool go on beside executions, which is what the pool is for (E2bird Figure 6). A partition's
     next batch waits for the copy out of the one before: copy, compute, copy in series, as
-    TF-Serving does (E2bird Figure 3).
+    TF-Serving does (E2bird Figure 3), and as a stream does.
     """
 
     def __init__(self, timer: Timer, physics: Physics) -> None:
@@ -28,15 +28,21 @@ class Copying:
         #: nothing goes before or after an execution
         self.plain = physics.host is None and physics.link is None
 
-    def before(self, run: Run, then: Call) -> None:
-        """Launch and copy in; ``then`` at once if there is nothing to do."""
-        launch_ms = self._physics.host.launch_ms if self._physics.host else 0.0
-        self._host_ms(launch_ms, lambda: self._use(self._inward, self._inputs_ms(run), then))
+    def launch(self, then: Call) -> None:
+        """The host launches a batch; ``then`` at once if that takes no time, as in all of these."""
+        self._host_ms(self._physics.host.launch_ms if self._physics.host else 0.0, then)
 
-    def after(self, run: Run, then: Call) -> None:
-        """Copy out and make the end known; ``then`` at once if there is nothing to do."""
-        sync_ms = self._physics.host.sync_ms if self._physics.host else 0.0
-        self._use(self._outward, self._outputs_ms(run), lambda: self._host_ms(sync_ms, then))
+    def bring(self, run: Run, then: Call) -> None:
+        """Copy a batch's inputs in."""
+        self._use(self._inward, self._inputs_ms(run), then)
+
+    def take_out(self, run: Run, then: Call) -> None:
+        """Copy a batch's outputs out."""
+        self._use(self._outward, self._outputs_ms(run), then)
+
+    def tell(self, then: Call) -> None:
+        """The host learns that a batch has ended."""
+        self._host_ms(self._physics.host.sync_ms if self._physics.host else 0.0, then)
 
     def staged_ms(self, stage: Stage) -> float:
         """When a request's inputs lie in the pool."""

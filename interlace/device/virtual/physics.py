@@ -18,8 +18,9 @@ class HostCost:
     """What the host does around each batch, beyond what profiles hold (``Profile.overhead``).
 
     ``launch_ms`` before it begins. ``sync_ms`` after it ended, until its end is known and the next
-    may begin. On ``one_thread`` of the host both are done for one batch after the other; otherwise
-    every partition has a thread of its own, as processes under MPS have.
+    may be launched; one that was launched behind it (``Gpu.ahead_ms``) waits for neither. On
+    ``one_thread`` of the host both are done for one batch after the other; otherwise every
+    partition has a thread of its own, as processes under MPS have.
     """
 
     launch_ms: float = 0.0

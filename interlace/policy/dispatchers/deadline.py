@@ -9,6 +9,7 @@ from interlace.core.request import UNSTATED, Request
 from interlace.policy.base import Dispatch, Drop, Launch, PartitionView, View
 from interlace.policy.batching import Sizes, given_up, own_turns, rows_in_time, sizes
 from interlace.policy.fairness import owed_ms
+from interlace.policy.turns import start_ms, takers
 
 
 class _Claim(NamedTuple):
@@ -28,7 +29,7 @@ class _Claim(NamedTuple):
 
 
 def deadline(view: View, now_ms: float) -> Dispatch:
-    """Stated priority, then earliest deadline, over the models of each idle partition.
+    """Stated priority, then earliest deadline, over the models of each partition.
 
     A long execution would begin too late in that order: shorter work with a nearer deadline keeps
     passing it. So one that must begin before the first could end goes first, if the first has more
@@ -41,18 +42,17 @@ def deadline(view: View, now_ms: float) -> Dispatch:
     drops: list[Drop] = []
     taken: dict[str, int] = {}
     wake_ms = float("inf")
-    for partition in view.partitions:
-        if not partition.accepting or partition.running is not None:
-            continue
-        claims, patient_ms = _claims(partition, view, taken, now_ms)
+    for partition in takers(view, now_ms):
+        at_ms = start_ms(partition, now_ms)
+        claims, patient_ms = _claims(partition, view, taken, at_ms)
         wake_ms = min(wake_ms, patient_ms)
         if not claims and patient_ms == float("inf"):
-            lent = _lent(partition, view, taken, now_ms)
+            lent = _lent(partition, view, taken, at_ms)
             if lent is not None:
                 launches.append(lent)
                 taken[lent.model] = taken.get(lent.model, 0) + lent.rows
         if claims:
-            launch, dropped = _launch(claims, partition, view, taken, now_ms)
+            launch, dropped = _launch(claims, partition, view, taken, at_ms)
             launches.append(launch)
             if dropped:
                 drops.append(Drop(launch.model, dropped))
@@ -96,7 +96,7 @@ def _lent(
         head, left = queue.head, queue.rows - taken.get(slot.model, 0)
         if not slot.guest or head is None or left <= 0:
             continue
-        if any(host.accepting and host.running is None for host in view.hosts(slot.model)):
+        if any(host.takes(now_ms) for host in view.hosts(slot.model)):
             continue
         rows = queue.batch_rows(max(slot.batch, head.rows))
         budget_ms = head.deadline_ms - now_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
+from interlace.policy.turns import takers
 
 
 def duty(view: View, now_ms: float) -> Dispatch:
@@ -16,9 +17,7 @@ def duty(view: View, now_ms: float) -> Dispatch:
     """
     launches: list[Launch] = []
     taken: dict[str, int] = {}
-    for partition in view.partitions:
-        if not partition.accepting or partition.running is not None:
-            continue
+    for partition in takers(view, now_ms):
         launch = _turn(partition, view, taken)
         if launch is not None:
             launches.append(launch)

@@ -32,7 +32,7 @@ def naive_elastic(view: View, now_ms: float) -> Dispatch:
     the parts in flight add up to at most one. Whoever has waited longest chooses first, and
     those behind do not take what it lacks.
     """
-    return _dispatch(view, guided=False)
+    return _dispatch(view, now_ms, guided=False)
 
 
 def elastic(view: View, now_ms: float) -> Dispatch:
@@ -43,14 +43,14 @@ def elastic(view: View, now_ms: float) -> Dispatch:
     none of these is small enough, all workers may help: for what is left before the ring's end,
     and when nothing else runs.
     """
-    return _dispatch(view, guided=True)
+    return _dispatch(view, now_ms, guided=True)
 
 
-def _dispatch(view: View, guided: bool) -> Dispatch:
+def _dispatch(view: View, now_ms: float, guided: bool) -> Dispatch:
     launches: list[Launch] = []
     begun: set[str] = set()  # where partitions cannot overlap, engines share their workers
     free_part = 1.0
-    engines = list(_engines(view))
+    engines = list(_engines(view, now_ms))
     for one in engines:
         free_part -= one.alive_rows / one.elastic.max_rows
     for one in sorted(engines, key=lambda one: _waits_since(one.model, view)):
@@ -89,14 +89,15 @@ def chosen_workers(rows: int, sizes: Iterable[int]) -> list[int]:
     return chosen
 
 
-def _engines(view: View) -> Iterable[_Engine]:
+def _engines(view: View, now_ms: float) -> Iterable[_Engine]:
     workers: dict[str, list[tuple[int, PartitionView]]] = {}
     for partition in view.partitions:
         for slot in partition.slots:
             workers.setdefault(slot.model, []).append((slot.batch, partition))
     for model, there in workers.items():
-        idle = [(size, p) for size, p in there if p.accepting and p.running is None]
-        alive = sum(p.rows_running for _, p in there if p.running == model)
+        idle = [(size, p) for size, p in there if p.takes(now_ms)]
+        # What is about to end has made room by the time at which what follows it begins.
+        alive = sum(p.rows_running for _, p in there if p.running == model and not p.takes(now_ms))
         known = view.elastic(model) or Elastic(sum(size for size, _ in there))
         idle.sort(key=lambda pair: (-pair[0], pair[1].id))
         yield _Engine(model, known, idle, alive)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
+from interlace.policy.turns import takers
 
 
 class _Choice(NamedTuple):
@@ -13,6 +14,11 @@ class _Choice(NamedTuple):
     model: str
     rows: int
     rows_per_ms: float
+
+    @property
+    def more_pct(self) -> int:
+        """What it takes of the share that is free; a partition that runs has its own."""
+        return 0 if self.partition.running is not None else self.partition.share_pct
 
 
 def max_throughput(view: View, now_ms: float) -> Dispatch:
@@ -22,10 +28,9 @@ def max_throughput(view: View, now_ms: float) -> Dispatch:
     solved exactly, at every arrival and end.
     """
     best: dict[int, tuple[float, tuple[_Choice, ...]]] = {0: (0.0, ())}
-    for choice in _choices(view):
-        share_pct = choice.partition.share_pct
+    for choice in _choices(view, now_ms):
         for used_pct, (worth, chosen) in sorted(best.items(), reverse=True):
-            total_pct = used_pct + share_pct
+            total_pct = used_pct + choice.more_pct
             with_it = worth + choice.rows_per_ms
             if total_pct <= _free_pct(view) and with_it > best.get(total_pct, (0.0, ()))[0]:
                 best[total_pct] = (with_it, (*chosen, choice))
@@ -41,9 +46,9 @@ def max_min(view: View, now_ms: float) -> Dispatch:
     """
     free_pct = _free_pct(view)
     chosen: list[_Choice] = []
-    for choice in sorted(_choices(view), key=lambda choice: _claim(choice, view)):
-        if choice.partition.share_pct <= free_pct:
-            free_pct -= choice.partition.share_pct
+    for choice in sorted(_choices(view, now_ms), key=lambda choice: _claim(choice, view)):
+        if choice.more_pct <= free_pct:
+            free_pct -= choice.more_pct
             chosen.append(choice)
     return _launched(chosen)
 
@@ -57,12 +62,10 @@ def _free_pct(view: View) -> int:
     return 100 - sum(p.share_pct for p in view.partitions if p.running is not None)
 
 
-def _choices(view: View) -> list[_Choice]:
-    """A batch for every idle partition with something queued."""
+def _choices(view: View, now_ms: float) -> list[_Choice]:
+    """A batch for every partition that takes one, with something queued."""
     found: list[_Choice] = []
-    for partition in view.partitions:
-        if not partition.accepting or partition.running is not None:
-            continue
+    for partition in takers(view, now_ms):
         for slot in partition.slots:
             queue = view.queue(slot.model)
             if queue.head is None:

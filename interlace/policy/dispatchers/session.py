@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from interlace.core.request import Request
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
+from interlace.policy.turns import start_ms, takers
 
 
 class _Job(NamedTuple):
-    """A model that does not run: what waits, when it is to begin, how long its batch takes.
+    """A model that can be given a batch: what waits, when it is due, how long its batch takes.
 
-    ``full_ms`` is what its planned batch would take.
+    ``full_ms`` is what its planned batch would take; ``start_ms`` when a batch would begin.
     """
 
     deadline_ms: float
@@ -24,15 +25,17 @@ class _Job(NamedTuple):
     run_ms: float
     full_ms: float
     head: Request | None
+    start_ms: float
 
 
 class _Use(NamedTuple):
-    """Share that a model takes from one time to another."""
+    """Share that a model takes in a partition from one time to another."""
 
     from_ms: float
     until_ms: float
     share_pct: int
     model: str
+    partition: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,12 @@ class Session:
     def __call__(self, view: View, now_ms: float) -> Dispatch:
         jobs = list(_jobs(view, now_ms))
         uses = [
-            _Use(now_ms, max(p.free_at_ms, now_ms), p.share_pct, p.running)
+            _Use(now_ms, max(p.free_at_ms, now_ms), p.share_pct, p.running, p.id)
             for p in view.partitions
             if p.running is not None
         ]
         due = sorted((j for j in jobs if j.due_ms <= now_ms and j.head is not None), key=_urgency)
-        launches, late = _begin(due, uses, now_ms)
+        launches, late = _begin(due, uses)
         if self.fill:
             begun = {launch.partition for launch in launches}
             rest = [job for job in _free(jobs, uses, now_ms) if job.partition.id not in begun]
@@ -88,18 +91,16 @@ class Session:
         for job in sorted(rest, key=lambda j: (view.runs_since(j.model, since_ms), _urgency(j))):
             if any(launch.partition == job.partition.id for launch in launches):
                 continue
-            rows = _rows_that_fit(job, uses, coming, view, now_ms)
+            rows = _rows_that_fit(job, uses, coming, view)
             if rows:
-                run_ms = view.latency_ms(job.model, rows, job.partition.share_pct)
-                uses.append(_Use(now_ms, now_ms + run_ms, job.partition.share_pct, job.model))
+                _use(job, view.latency_ms(job.model, rows, job.partition.share_pct), uses)
                 launches.append(Launch(job.partition.id, job.model, rows))
         return launches
 
 
 def _jobs(view: View, now_ms: float) -> Iterator[_Job]:
-    for partition in view.partitions:
-        if not partition.accepting or partition.running is not None:
-            continue
+    for partition in takers(view, now_ms):
+        at_ms = start_ms(partition, now_ms)
         for slot in partition.slots:
             queue = view.queue(slot.model)
             head = queue.head
@@ -112,14 +113,29 @@ def _jobs(view: View, now_ms: float) -> Iterator[_Job]:
             if head is not None:
                 deadline_ms = head.deadline_ms
                 due_ms = min(due_ms, head.deadline_ms - full_ms)  # it may have filled by then
-            yield _Job(deadline_ms, due_ms, partition, slot.model, rows, run_ms, full_ms, head)
+            yield _Job(
+                deadline_ms, due_ms, partition, slot.model, rows, run_ms, full_ms, head, at_ms
+            )
 
 
 def _urgency(job: _Job) -> tuple[float, float, str]:
     return job.deadline_ms, job.due_ms, job.partition.id
 
 
-def _begin(due: Sequence[_Job], uses: list[_Use], now_ms: float) -> tuple[list[Launch], list[_Job]]:
+def _taken_pct(job: _Job, uses: Sequence[_Use]) -> int:
+    """What others take; a partition that runs has its own share already."""
+    return sum(use.share_pct for use in uses if use.partition != job.partition.id)
+
+
+def _use(job: _Job, run_ms: float, uses: list[_Use]) -> None:
+    """Enter a batch of a job, behind what its partition runs."""
+    share_pct, name = job.partition.share_pct, job.partition.id
+    from_ms = min((use.from_ms for use in uses if use.partition == name), default=job.start_ms)
+    uses[:] = [use for use in uses if use.partition != name]
+    uses.append(_Use(from_ms, job.start_ms + run_ms, share_pct, job.model, name))
+
+
+def _begin(due: Sequence[_Job], uses: list[_Use]) -> tuple[list[Launch], list[_Job]]:
     """Those due whose share is free, most urgent first, and those for whom it is not."""
     launches: list[Launch] = []
     late: list[_Job] = []
@@ -127,21 +143,20 @@ def _begin(due: Sequence[_Job], uses: list[_Use], now_ms: float) -> tuple[list[L
     for job in due:
         if job.partition.id in used:
             continue
-        taken_pct = sum(use.share_pct for use in uses)
-        if taken_pct + job.partition.share_pct > 100:
+        if _taken_pct(job, uses) + job.partition.share_pct > 100:
             late.append(job)
             continue
         used.add(job.partition.id)
-        uses.append(_Use(now_ms, now_ms + job.run_ms, job.partition.share_pct, job.model))
+        _use(job, job.run_ms, uses)
         launches.append(Launch(job.partition.id, job.model, job.rows))
     return launches, late
 
 
 def _free(jobs: Sequence[_Job], uses: Sequence[_Use], now_ms: float) -> Iterator[_Job]:
     """Those not yet due that have something to run and whose share is free now."""
-    free_pct = 100 - sum(use.share_pct for use in uses)
     for job in jobs:
-        if job.due_ms > now_ms and job.head is not None and job.partition.share_pct <= free_pct:
+        fits = _taken_pct(job, uses) + job.partition.share_pct <= 100
+        if job.due_ms > now_ms and job.head is not None and fits:
             yield job
 
 
@@ -153,8 +168,9 @@ def _reserved(late: Sequence[_Job], uses: Sequence[_Use], now_ms: float) -> Iter
         for until_ms, share_pct in ends:
             free_pct += share_pct
             if free_pct >= job.partition.share_pct:
-                start_ms = max(until_ms, now_ms)
-                yield _Use(start_ms, start_ms + job.run_ms, job.partition.share_pct, job.model)
+                free_ms, place = max(until_ms, now_ms), job.partition
+                end_ms = free_ms + job.run_ms
+                yield _Use(free_ms, end_ms, place.share_pct, job.model, place.id)
                 break
 
 
@@ -166,19 +182,19 @@ def _coming(jobs: Sequence[_Job], now_ms: float) -> Iterator[_Use]:
     """
     for job in jobs:
         if job.due_ms > now_ms and job.head is not None:
-            until_ms = job.due_ms + job.full_ms
-            yield _Use(job.due_ms, until_ms, job.partition.share_pct, job.model)
+            until_ms, share_pct = job.due_ms + job.full_ms, job.partition.share_pct
+            yield _Use(job.due_ms, until_ms, share_pct, job.model, job.partition.id)
 
 
-def _rows_that_fit(
-    job: _Job, uses: Sequence[_Use], coming: Sequence[_Use], view: View, now_ms: float
-) -> int:
+def _rows_that_fit(job: _Job, uses: Sequence[_Use], coming: Sequence[_Use], view: View) -> int:
     """The largest of the batch, its half, its quarter, ... that disturbs nobody; 0 if none."""
     others = [use for use in coming if use.model != job.model]
-    rows = job.rows
+    running = [use for use in uses if use.partition != job.partition.id]
+    share_pct, rows = job.partition.share_pct, job.rows
     while rows >= 1:
-        run_ms = view.latency_ms(job.model, rows, job.partition.share_pct)
-        if _fits(_Use(now_ms, now_ms + run_ms, job.partition.share_pct, job.model), uses, others):
+        until_ms = job.start_ms + view.latency_ms(job.model, rows, share_pct)
+        asked = _Use(job.start_ms, until_ms, share_pct, job.model, job.partition.id)
+        if _fits(asked, running, others):
             return rows
         rows //= 2
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from interlace.core.plan import Slot
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
 from interlace.policy.batching import rows_in_time
+from interlace.policy.turns import start_ms
 
 
 def temporal(view: View, now_ms: float) -> Dispatch:
@@ -20,10 +21,12 @@ def temporal(view: View, now_ms: float) -> Dispatch:
     for partition in view.partitions:
         if not partition.accepting or not partition.slots:
             continue
-        slot, begin_ms, end_ms = _slice(partition, view, now_ms)
+        takes = partition.takes(now_ms)
+        at_ms = start_ms(partition, now_ms) if takes else now_ms
+        slot, begin_ms, end_ms = _slice(partition, view, at_ms)
         wake_ms = end_ms if wake_ms is None else min(wake_ms, end_ms)
-        if partition.running is None:
-            rows = _rows(slot, partition, view, begin_ms, end_ms, now_ms)
+        if takes:
+            rows = _rows(slot, partition, view, begin_ms, end_ms, at_ms)
             if rows:
                 launches.append(Launch(partition.id, slot.model, rows))
     return Dispatch(tuple(launches), wake_ms)

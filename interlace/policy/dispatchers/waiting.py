@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
+from interlace.policy.turns import start_ms, takers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,12 @@ class Waiting:
         launches: list[Launch] = []
         wake_ms = float("inf")
         taken: dict[str, int] = {}
-        for partition in view.partitions:
-            if not partition.accepting or partition.running is not None:
-                continue
+        for partition in takers(view, now_ms):
+            at_ms = start_ms(partition, now_ms)
             ready: list[tuple[float, str]] = []
             for slot in partition.slots:
                 begins_ms = self._begins_ms(slot.model, view, taken)
-                if begins_ms <= now_ms:
+                if begins_ms <= at_ms:
                     ready.append((partition.last_start_ms(slot.model), slot.model))
                 else:
                     wake_ms = min(wake_ms, begins_ms)

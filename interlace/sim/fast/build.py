@@ -83,6 +83,8 @@ def _check(scenario: Scenario) -> None:
         raise ValueError("the fast simulator knows devices without physics only")
     if scenario.epoch_ms < float("inf") or scenario.reserve is not None:
         raise ValueError("the fast simulator keeps its plan: epoch_ms must be infinite")
+    if any(gpu.ahead_ms for gpu in scenario.fleet.gpus):
+        raise ValueError("the fast simulator gives batches to idle partitions alone")
     if scenario.system.staged:
         raise ValueError("the fast simulator does not stage inputs")
     if scenario.pipelines:

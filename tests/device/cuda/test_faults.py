@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 
 from interlace.core.messages import Finished, Run
@@ -96,6 +97,38 @@ def test_of_several_batches_in_flight_nobody_is_blamed_until_one_fails_alone(
     assert innocence(ends_of(rig, poison, behind)) == [False, True]
 
 
+def test_of_two_batches_of_one_partition_nobody_is_blamed_either(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    serving(rig, ("p", STICKY), ("p", SLOW))
+    slow, poison = run_of(rig, SLOW, "p"), run_of(rig, STICKY, "p")
+    waiting = run_of(rig, SLOW, "p")
+    for work in (slow, poison, waiting):
+        rig.do(work)
+    rig.wait(lambda: len(rig.lost) == 1)
+    ends = ends_of(rig, slow, poison, waiting)
+    assert len(ends) == 3
+    assert ends[0].failure is None or ends[0].failure.innocent
+    assert innocence(ends[1:])[1]  # it was not on the GPU, or behind the cause
+
+
+def test_a_refused_batch_is_answered_after_the_one_before_it(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    serving(rig, ("p", SLOW), ("p", DOUBLE))
+    works = [
+        run_of(rig, SLOW, "p"),
+        rig.batch(rig.request(DOUBLE, rig.tensor("z", "FP32", np.ones((1, 4), np.float32)))),
+        run_of(rig, DOUBLE, "p"),
+    ]
+    for work in works:
+        rig.do(work)
+    rig.wait(lambda: len(ends_of(rig, *works)) == 3)
+    assert [one.work for one in rig.finished if one.work in works] == works
+    first, refused, last = ends_of(rig, *works)
+    assert first.failure is None and last.failure is None
+    assert refused.failure is not None and not refused.failure.fatal
+    assert "KeyError" in refused.failure.detail
+
+
 def test_batches_that_run_alone_hold_up_nobody_for_long(make_rig: MakeRig) -> None:
     rig = make_rig()
     serving(rig, ("p", SLOW), ("q", DOUBLE), ("r", DOUBLE))
@@ -108,6 +141,24 @@ def test_batches_that_run_alone_hold_up_nobody_for_long(make_rig: MakeRig) -> No
     assert [one.failure for one in ends_of(rig, *works)] == [None] * len(works)
     order = [one.work for one in rig.finished if one.work in works]
     assert order.index(works[3]) > order.index(works[0])  # the first of those alone came after
+
+
+def test_a_process_that_a_capture_wore_out_is_started_anew_when_it_is_empty(
+    make_rig: MakeRig,
+) -> None:
+    told: list[str] = []
+    rig = make_rig(backend="tests.device.cuda.backends:void", say=told.append)
+    serving(rig, ("p", DOUBLE), ("q", DOUBLE))
+    pid = rig.device.workers()["p"]
+    assert any("captured again" in line and "INVALIDATED" in line for line in told)
+    assert rig.release("p").failure is None
+    assert rig.values(rig.run(rig.floats(DOUBLE, ROW), name="q")) == [[[2 * x for x in ROW]]]
+    assert rig.release("q").failure is None
+    assert rig.device.workers() == {} and rig.lost == []
+    serving(rig, ("p", DOUBLE))
+    assert rig.device.workers()["p"] != pid
+    assert rig.values(rig.run(rig.floats(DOUBLE, ROW))) == [[[2 * x for x in ROW]]]
+    assert any("started anew" in line for line in told)
 
 
 @pytest.mark.parametrize("mechanism", ["green", "mps"])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from interlace.core.messages import Carve, Finished, Release, Run, Stage
 from interlace.core.request import Batch
+from interlace.device.cuda.worker.wire import Asked, StageInputs
 from tests.device.cuda.models import REAL
 from tests.device.cuda.rig import cuda_rig
 from tests.device.models import model
@@ -63,6 +67,39 @@ def test_rows_of_each_request_come_back_to_it_from_any_partition(make_rig: MakeR
         finished = rig.run(*requests, name=name)
         assert rig.values(finished) == [[[2.0 * n, 2, 4, 6]] * (1 + n % 3) for n in range(7)]
         rig.free(finished)
+
+
+def test_batches_given_at_once_run_in_order_and_each_gets_its_own(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    two(rig)
+    works = [
+        rig.batch(*[rig.floats(DOUBLE, *[[n, place, 2, 3]] * (1 + n % 4)) for place in range(3)])
+        for n in range(30)
+    ]
+    for work in works:
+        rig.do(work)
+    rig.wait(lambda: ended(rig, works[-1]))
+    done = [one for one in rig.finished if isinstance(one.work, Run)]
+    assert [one.work for one in done] == works
+    for n, one in enumerate(done):
+        rows = 1 + n % 4
+        assert rig.values(one) == [[[2.0 * n, 2.0 * place, 4, 6]] * rows for place in range(3)]
+        rig.free(one)
+    times_ns = [(one.timing.began_ns, one.timing.ended_ns) for one in done]
+    assert all(0 < began_ns < ended_ns for began_ns, ended_ns in times_ns)
+    assert all(before[1] <= after[0] for before, after in pairwise(times_ns))
+
+
+def test_shapes_without_a_graph_run_behind_each_other_too(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    two(rig)
+    works = [rig.batch(rig.floats(DOUBLE, *[[n, 1, 0][: 2 + n % 2]] * 2)) for n in range(8)]
+    for work in works:
+        rig.do(work)
+    rig.wait(lambda: ended(rig, works[-1]))
+    done = [one for one in rig.finished if isinstance(one.work, Run)]
+    wanted = [[[[2.0 * n, 2, 0][: 2 + n % 2]] * 2] for n in range(8)]
+    assert [rig.values(one) for one in done] == wanted
 
 
 def test_other_shapes_than_the_sample_run_too(make_rig: MakeRig) -> None:
@@ -170,6 +207,75 @@ def test_staged_rows_are_read_where_they_lie(make_rig: MakeRig) -> None:
     elsewhere = Batch(901, DOUBLE.key, tuple(requests), 4, slot=6)
     failure = rig.end_of(Run(rig.gpu, "q", elsewhere)).failure
     assert failure is not None and not failure.fatal
+
+
+def test_what_is_staged_in_one_turn_of_the_loop_goes_in_one_frame(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    two(rig)
+    (process,) = rig.device.processes.running
+    frames: list[StageInputs] = []
+    ask = process.link.ask
+
+    def count(frame: Any, question: Any, line: str = "") -> bool:
+        if isinstance(frame, Asked) and isinstance(frame.what, StageInputs):
+            frames.append(frame.what)
+        return bool(ask(frame, question, line))
+
+    process.link.ask = count
+    requests = [rig.floats(DOUBLE, [n, 1, 2, 3]) for n in range(300)]
+    good = [Stage(rig.gpu, request, n, 512) for n, request in enumerate(requests)]
+    nowhere = Stage(rig.gpu, rig.floats(DOUBLE, ROW), 512, 512)
+    works = [*good[:10], nowhere, *good[10:]]
+    for work in works:
+        rig.do(work)
+    rig.wait(lambda: ended(rig, works[-1]))
+    assert [len(frame.requests) for frame in frames] == [128, 128, 45]
+    done = [one for one in rig.finished if isinstance(one.work, Stage)]
+    assert [one.work for one in done] == works
+    failures = {one.work.slot: one.failure for one in done}
+    failure = failures.pop(512)
+    assert failure is not None and "slot 512 for 1 rows in 512 slots" in failure.detail
+    assert set(failures.values()) == {None}
+    batch = Batch(900, DOUBLE.key, tuple(requests[5:37]), 32, slot=5)
+    assert rig.values(rig.end_of(Run(rig.gpu, "q", batch))) == [
+        [[2.0 * n, 2, 4, 6]] for n in range(5, 37)
+    ]
+
+
+def test_what_waits_to_be_staged_is_answered_once_when_the_process_dies(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    two(rig)
+    stages = [Stage(rig.gpu, rig.floats(DOUBLE, ROW), n, 8) for n in range(3)]
+    rig.do(stages[0])
+    rig.pause(0.05)
+    for stage in stages[1:]:
+        rig.do(stage)
+    (process,) = rig.device.processes.running
+    process.link.kill("for a test")
+    rig.wait(lambda: len(rig.lost) == 2 and all(ended(rig, stage) for stage in stages))
+    rig.pause(0.05)
+    assert [one.work for one in rig.finished if isinstance(one.work, Stage)] == stages
+
+
+def test_of_many_processes_few_watch_with_a_core_each(make_rig: MakeRig) -> None:
+    rig = make_rig("mps", completion="flags")
+    names = [f"p{n}" for n in range(6)]
+    for name in names:
+        assert rig.carve(name).failure is None
+    rests_us = {name: rig.device.processes.of(name).rest_us for name in names}
+    assert list(rests_us.values()) == [0, 0, 0, 0, 20, 20]
+    for name in (names[0], names[-1]):  # who rests serves as well
+        assert rig.load(DOUBLE, name).failure is None
+        for _ in range(3):
+            assert rig.values(rig.run(rig.floats(DOUBLE, ROW), name=name)) == [[TWICE]]
+    assert _slack_ns(rig.device.workers()["p5"]) == 1000
+    assert rig.release("p1").failure is None
+    assert rig.carve("q").failure is None
+    assert rig.device.processes.of("q").rest_us == 0
+
+
+def _slack_ns(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/timerslack_ns").read_text())
 
 
 @pytest.mark.parametrize("mechanism", ["green", "streams", "mps", "mig"])

@@ -27,12 +27,25 @@ class Completions(Protocol):
         """Readable when something may have ended."""
         ...
 
+    def look(self, for_s: float) -> bool:
+        """Whether ``drain`` has something; looks for that long, by reading memory alone.
+
+        Before sleeping on the descriptor, which takes longer to wake up from. Where only that can
+        tell, the answer is no, at once.
+        """
+        ...
+
     def drain(self) -> list[tuple[int, int]]:
         """(lane, sequence) of what ended since the last call, in order within a lane.
 
         Raises:
             CudaError: the GPU failed, and this way of completion asks it here already.
         """
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything was submitted and not drained; any thread may ask."""
         ...
 
     def check(self) -> None:

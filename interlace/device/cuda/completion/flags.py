@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from interlace.device.cuda.driver.api import Driver, Mapped
@@ -47,48 +49,57 @@ class Flags:
 
 
 class Awaited:
-    """Sequence numbers in flight, by lane, in order."""
+    """Sequence numbers in flight, by lane, in order, and the streams that they are in."""
 
-    def __init__(self, lanes: int) -> None:
-        self._lanes: list[deque[int]] = [deque() for _ in range(lanes)]
-        self.count = 0
+    def __init__(self) -> None:
+        self._lanes: dict[int, deque[int]] = {}
+        self._streams: dict[int, int] = {}
 
-    def add(self, lane_index: int, sequence: int) -> None:
-        self._lanes[lane_index].append(sequence)
-        self.count += 1
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """Those with anything in flight."""
+        return tuple(self._lanes)
+
+    def add(self, lane_index: int, sequence: int, stream: int) -> None:
+        self._lanes.setdefault(lane_index, deque()).append(sequence)
+        self._streams[lane_index] = stream
+
+    def oldest(self, lane_index: int) -> int:
+        """What a lane with anything in flight will come to next."""
+        return self._lanes[lane_index][0]
 
     def reached(self, lane_index: int, sequence: int) -> list[tuple[int, int]]:
         """What ended if the lane has come to ``sequence``; it is awaited no more."""
-        waiting, ended = self._lanes[lane_index], []
-        while waiting and waiting[0] <= sequence:
-            ended.append((lane_index, waiting.popleft()))
-        self.count -= len(ended)
-        return ended
+        waiting = self._lanes.get(lane_index, ())
+        return self.first(lane_index, sum(1 for one in waiting if one <= sequence))
 
     def first(self, lane_index: int, count: int) -> list[tuple[int, int]]:
         """The first ``count`` of the lane, which ended; they are awaited no more."""
+        if not count:
+            return []
         waiting = self._lanes[lane_index]
-        self.count -= count
-        return [(lane_index, waiting.popleft()) for _ in range(count)]
+        ended = [(lane_index, waiting.popleft()) for _ in range(count)]
+        if not waiting:
+            del self._lanes[lane_index], self._streams[lane_index]
+        return ended
+
+    def check(self, driver: Driver) -> None:
+        """Ask the GPU whether it still works: each stream that holds work says so if not.
+
+        An event of our own would not do: one that was never recorded has ended, which the driver
+        says without a look at the GPU.
 
 
-class Pulse:
-    """Asks the GPU whether it still works: a query of an event tells of any failure.
-
-    Raises:
-        CudaError: no event can be made.
-    """
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._event = driver.event()
-
-    def check(self) -> None:
-        """
         Raises:
             CudaError: the GPU failed.
         """
-        self._driver.ended(self._event)
+        for stream in self._streams.values():
+            driver.idle(stream)
 
-    def close(self) -> None:
-        self._driver.destroy_event(self._event)
+
+def seen(told: Callable[[], bool], for_s: float) -> bool:
+    """Ask at least once, and for that long, whether memory tells something."""
+    until_s = time.perf_counter() + for_s
+    while not (found := told()) and time.perf_counter() < until_s:
+        pass
+    return found

@@ -20,18 +20,28 @@ class Kernels(NamedTuple):
       ``source`` are copied to the address ``*target_word``, and visible to the host at its end.
     * ``signal(flag, sequence_word)``: stores ``*sequence_word`` at ``flag`` with release order at
       system scope. One thread.
+    * ``begin(blocks, words, turn_word, target)``: of two parameter blocks of so many words, one
+      behind the other, copies the one whose turn it is (the lowest bit of ``*turn_word``) to
+      ``target``, which is where the kernels after it find their words; the turn goes on by one. The
+      time is written to the block's word ``BEGAN``; the copy's word ``ENDED`` is the address of the
+      block's. One block of threads.
+    * ``finish(flag, block)``: writes the time to the address in the copy's word ``ENDED``, then
+      signals the copy's sequence number. One thread. Times are the GPU's own, in ns.
     * ``smid(sms, stay_ns)``: block ``b`` writes the number of its SM to ``sms[b]`` (u64) and stays
       there for ``stay_ns``, so that later blocks find other SMs.
     * ``spin(stay_ns, turns)``: keeps arithmetic units busy; adds its loop turns to ``*turns``.
     * ``l2_stream``, ``dram_stream``, ``host_read`` ``(source, nbytes, stay_ns, moved)``: read
       ``nbytes`` at ``source`` (a multiple of 16, aligned to 16) over and over for ``stay_ns``; the
-      bytes read are added to ``*moved``. They differ in how they treat caches.
+      bytes read are added to ``*moved`` once a block, which lies in device memory: nothing but the
+      reading goes to the host. They differ in how they treat caches.
     """
 
     module: int
     gather_rows: int
     publish: int
     signal: int
+    begin: int
+    finish: int
     smid: int
     spin: int
     l2_stream: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -11,7 +12,7 @@ from interlace.device.cuda.engine.backend import Backend, on_stream
 from interlace.device.cuda.engine.opening import Portable
 from interlace.device.cuda.engine.program import Dims, Slot, Station, described, input_slots, slot
 from interlace.device.cuda.engine.samples import sample_inputs
-from interlace.device.cuda.engine.transfer import Gather, Publish
+from interlace.device.cuda.engine.transfer import Gather, Publish, Turn
 from interlace.device.cuda.memory.parameters import Parameters
 
 
@@ -19,7 +20,7 @@ class EagerProgram:
     """For models that cannot be captured, and for shapes that no graph was captured for.
 
     Memory comes from torch's cache of the lane's stream. What a batch left behind is kept until the
-    next one, which begins after its end.
+    next one is launched: what is freed then is used again by that stream alone, so after its end.
     """
 
     def __init__(
@@ -30,11 +31,12 @@ class EagerProgram:
         self.outputs = outputs
         self._station = station
         self._model = model
-        self._gather = Gather(station.backend.driver, station.backend.kernels)
-        self._publish = Publish(station.backend.driver, station.backend.kernels)
-        self._rows = rows
+        there = station.backend.driver, station.backend.kernels
+        self._turn, self._gather, self._publish = Turn(*there), Gather(*there), Publish(*there)
+        self.rows = rows
         self._kept: Sequence[torch.Tensor] = ()
-        self._parameters = Parameters(station.memory, len(self.inputs), len(outputs), rows)
+        places = len(self.inputs), len(outputs)
+        self._parameters = Parameters(there[0], station.memory, *places, rows)
 
     def launch(
         self,
@@ -42,19 +44,43 @@ class EagerProgram:
         rows: int,
         sources: Sequence[Sequence[int]],
         targets: Sequence[int],
-    ) -> None:
+    ) -> int:
         """Start it: per input the address of each row, per output where its rows go.
+
+        Returns the batch's turn. The batch before the last one has ended.
 
         Raises:
             ValueError: the sizes of its outputs are others than for made-up inputs.
             CudaError: a launch was refused.
             Exception: whatever the model raises.
         """
-        backend, lane = self._station.backend, self._station.lane
         self._parameters.write(sequence, rows, sources, targets)
-        with on_stream(backend, lane.stream), torch.inference_mode():
-            values = self._gathered(lane.stream)
-            keep_up(backend, lane.stream)
+        station = self._station
+        stream = station.lane.stream
+        self._turn.begin(stream, self._parameters)
+        turn = self._parameters.launched()
+        try:
+            station.backend.threads.run(station.lane.green, partial(self._run, stream))
+        except Exception:
+            # Nobody awaits its end. Its turn has been taken: the next block must be free again.
+            station.backend.driver.synchronize(stream)
+            raise
+        return turn
+
+    def times_ns(self, turn: int) -> tuple[int, int]:
+        """When the batch of a turn, which has ended, began and ended by the GPU's clock."""
+        return self._parameters.times_ns(turn)
+
+    def close(self) -> None:
+        """Let go of its memory; it does not run."""
+        self._kept = ()
+        self._parameters.close()
+
+    def _run(self, stream: int) -> None:
+        backend = self._station.backend
+        with on_stream(backend, stream), torch.inference_mode():
+            values = self._gathered(stream)
+            keep_up(backend, stream)
             self._kept = self._model.outputs(values)
             found = described(self._model.signature, self._kept)
             if found != self.outputs:
@@ -63,17 +89,12 @@ class EagerProgram:
                     f"{[one.dims for one in self.outputs]}: on a GPU, sizes of outputs must follow "
                     f"from sizes of inputs"
                 )
-            self._send(lane.stream)
-
-    def close(self) -> None:
-        """Let go of its memory; it does not run."""
-        self._kept = ()
-        self._parameters.close()
+            self._send(stream)
 
     def _gathered(self, stream: int) -> dict[str, torch.Tensor]:
         values = {}
         for place, one in enumerate(self.inputs):
-            shape = (self._rows, *one.dims) if self.batched else one.dims
+            shape = (self.rows, *one.dims) if self.batched else one.dims
             value = torch.empty(shape, dtype=TORCH_TYPES[one.datatype], device=self._model.device)
             if one.row_bytes:
                 self._gather.launch(
@@ -87,7 +108,7 @@ class EagerProgram:
             row_bytes = self.outputs[place].row_bytes
             if row_bytes:
                 self._publish.launch(stream, self._parameters, place, tensor.data_ptr(), row_bytes)
-        self._publish.signal(stream, self._station.flag, self._parameters.sequence_word)
+        self._turn.finish(stream, self._parameters, self._station.flag)
 
 
 def output_slots(

@@ -14,7 +14,7 @@ from interlace.device.cuda.engine.addresses import TORCH_TYPES, tensor_at
 from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.opening import Portable
 from interlace.device.cuda.engine.side import Side
-from interlace.device.cuda.engine.transfer import Gather, Publish
+from interlace.device.cuda.engine.transfer import Gather, Publish, Turn
 from interlace.device.cuda.engine.weights import allocate
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import Parameters
@@ -115,8 +115,8 @@ def _tensor(one: Slot, address: int, rows: int | None, device: str) -> torch.Ten
 class GraphProgram:
     """Gather, model, publish, signal: one launch for a batch of up to ``rows`` rows.
 
-    The graph never changes; what differs from batch to batch is read from the parameter block. So a
-    program runs one batch at a time.
+    The graph never changes; what differs from batch to batch is read from parameter blocks, of
+    which there are two: one batch may be launched behind another.
     """
 
     def __init__(self, station: Station, model: Portable, inputs: StaticInputs, rows: int) -> None:
@@ -131,14 +131,15 @@ class GraphProgram:
         self.outputs: tuple[Slot, ...] = ()
         self._station = station
         self._model = model
-        self._gather = Gather(station.backend.driver, station.backend.kernels)
-        self._publish = Publish(station.backend.driver, station.backend.kernels)
+        there = station.backend.driver, station.backend.kernels
+        self._turn, self._gather, self._publish = Turn(*there), Gather(*there), Publish(*there)
         self._addresses = inputs.addresses
         self._values = inputs.values(rows if self.batched else None, model.device)
         self._kept: Sequence[torch.Tensor] = ()
         count = len(model.signature.outputs)
         with ExitStack() as undo:
-            self._parameters = Parameters(station.memory, len(self.inputs), count, rows)
+            places = len(self.inputs), count
+            self._parameters = Parameters(there[0], station.memory, *places, rows)
             undo.callback(self._parameters.close)
             self._captured = station.side.capture(self._body)
             undo.pop_all()
@@ -146,7 +147,7 @@ class GraphProgram:
     @property
     def nbytes(self) -> int:
         """Device memory that came with the graph."""
-        return self._captured.nbytes
+        return self._captured.nbytes + self._parameters.nbytes
 
     def launch(
         self,
@@ -154,8 +155,10 @@ class GraphProgram:
         rows: int,
         sources: Sequence[Sequence[int]],
         targets: Sequence[int],
-    ) -> None:
+    ) -> int:
         """Start it: per input the address of each row, per output where its rows go.
+
+        Returns the batch's turn. The batch before the last one has ended.
 
         Raises:
             ValueError: more rows than it has, or not as many inputs or outputs.
@@ -164,6 +167,11 @@ class GraphProgram:
         self._parameters.write(sequence, rows, sources, targets)
         station = self._station
         station.backend.driver.launch_graph(self._captured.executable, station.lane.stream)
+        return self._parameters.launched()
+
+    def times_ns(self, turn: int) -> tuple[int, int]:
+        """When the batch of a turn, which has ended, began and ended by the GPU's clock."""
+        return self._parameters.times_ns(turn)
 
     def close(self) -> None:
         """Destroy it; it does not run."""
@@ -173,6 +181,7 @@ class GraphProgram:
 
     def _body(self) -> None:
         stream, parameters = self._station.side.stream, self._parameters
+        self._turn.begin(stream, parameters)
         for place, one in enumerate(self.inputs):
             if one.row_bytes:
                 self._gather.launch(
@@ -185,7 +194,7 @@ class GraphProgram:
             row_bytes = self.outputs[place].row_bytes
             if row_bytes:
                 self._publish.launch(stream, parameters, place, tensor.data_ptr(), row_bytes)
-        self._publish.signal(stream, self._station.flag, parameters.sequence_word)
+        self._turn.finish(stream, parameters, self._station.flag)
 
 
 def described(signature: Signature, outputs: Sequence[torch.Tensor]) -> tuple[Slot, ...]:
@@ -200,6 +209,7 @@ class Filled:
     """A program that gets some optional inputs from the rows that are kept for them."""
 
     def __init__(self, program: GraphProgram, given: frozenset[str], fills: Mapping[str, int]):
+        self.rows = program.rows
         self.batched = program.batched
         self.outputs = program.outputs
         self.inputs = tuple(one for one in program.inputs if one.name in given)
@@ -212,8 +222,11 @@ class Filled:
         rows: int,
         sources: Sequence[Sequence[int]],
         targets: Sequence[int],
-    ) -> None:
+    ) -> int:
         """As ``GraphProgram.launch``, with the sources of ``inputs``."""
         given = iter(sources)
         whole = [next(given) if fill is None else [fill] * rows for fill in self._fills]
-        self._program.launch(sequence, rows, whole, targets)
+        return self._program.launch(sequence, rows, whole, targets)
+
+    def times_ns(self, turn: int) -> tuple[int, int]:
+        return self._program.times_ns(turn)

@@ -9,9 +9,11 @@ from typing import NamedTuple, Protocol
 
 from interlace.core.tensor import Span
 from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels
 from interlace.device.cuda.engine.transfer import Gather, Publish
 from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.parameters import row_addresses
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.memory.ring import Field, Ring
 from interlace.device.cuda.partitions.lanes import Lane
@@ -20,10 +22,8 @@ from interlace.device.cuda.partitions.lanes import Lane
 class Copies(Protocol):
     """How bytes come to a slot."""
 
-    def copy(
-        self, stream: int, ring: Ring, place: int, slot: int, source: int, nbytes: int
-    ) -> None:
-        """Start the copy of an input to a slot and those after it, in stream order."""
+    def copy(self, stream: int, ring: Ring, place: int, slot: int, sources: Sequence[int]) -> None:
+        """Start the copy of an input's rows to a slot and those after it, in stream order."""
         ...
 
 
@@ -33,11 +33,10 @@ class KernelCopies:
     def __init__(self, driver: Driver, kernels: Kernels) -> None:
         self._gather = Gather(driver, kernels)
 
-    def copy(
-        self, stream: int, ring: Ring, place: int, slot: int, source: int, nbytes: int
-    ) -> None:
-        word = ring.source_word(place, slot, source)
-        self._gather.fetch(stream, word, ring.one_word, ring.address(place, slot), nbytes)
+    def copy(self, stream: int, ring: Ring, place: int, slot: int, sources: Sequence[int]) -> None:
+        table, row_bytes = ring.source_words(place, slot, sources), ring.fields[place].row_bytes
+        target, rows = ring.address(place, slot), len(sources)
+        self._gather.fetch(stream, table, ring.slots_word, target, row_bytes, rows)
 
 
 class EngineCopies:
@@ -46,14 +45,23 @@ class EngineCopies:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
-    def copy(
-        self, stream: int, ring: Ring, place: int, slot: int, source: int, nbytes: int
-    ) -> None:
-        self._driver.copy(ring.address(place, slot), source, nbytes, stream)
+    def copy(self, stream: int, ring: Ring, place: int, slot: int, sources: Sequence[int]) -> None:
+        row_bytes, first = ring.fields[place].row_bytes, 0
+        for at in range(1, len(sources) + 1):  # rows that lie without gaps are one copy
+            if at == len(sources) or sources[at] != sources[at - 1] + row_bytes:
+                target, nbytes = ring.address(place, slot + first), (at - first) * row_bytes
+                self._driver.copy(target, sources[first], nbytes, stream)
+                first = at
 
 
-class _OnItsWay(NamedTuple):
-    sequence: int
+class Part(NamedTuple):
+    """One request's rows and inputs."""
+
+    rows: int
+    inputs: Sequence[tuple[str, Span]]
+
+
+class _Copied(NamedTuple):
     ring: Ring
     slot: int
     rows: int
@@ -62,8 +70,8 @@ class _OnItsWay(NamedTuple):
 class InputRings:
     """The rings of all models of a process, filled on one lane in the order asked for.
 
-    ``flag`` is the lane's flag as the GPU sees it: every copy ends by writing its sequence number
-    there, and whoever reads it calls ``ended``.
+    ``flag`` is the lane's flag as the GPU sees it: ``tell`` has a number written there when all
+    copies before it are done, and whoever reads it calls ``ended``.
     """
 
     def __init__(
@@ -84,43 +92,59 @@ class InputRings:
         self._publish = Publish(driver, kernels)
         self._copies: Copies = copies or KernelCopies(driver, kernels)
         self._rings: dict[str, Ring] = {}
-        self._on_their_way: deque[_OnItsWay] = deque()
+        self._copied: list[_Copied] = []  #: and not told of
+        self._on_their_way: deque[tuple[int, list[_Copied]]] = deque()
         self._sequence = 0
 
-    def stage(
-        self, model: str, slot: int, slots: int, rows: int, inputs: Sequence[tuple[str, Span]]
-    ) -> int:
-        """Start copying a request's ``inputs`` to ``slot`` and those after it.
-
-        Returns the sequence number that the flag has when they are there; numbers grow by one.
+    def copy(self, model: str, slot: int, slots: int, parts: Sequence[Part]) -> None:
+        """Start copying requests' inputs to ``slot`` and those after it, as one; then ``tell``.
 
         Raises:
-            ValueError: the inputs are no whole rows, the slots do not exist or are in use, or an
-                arena is gone.
+            ValueError: the inputs are no whole rows or are of several sizes, the slots do not exist
+                or are in use, or an arena is gone.
             CudaError: no memory is left for a ring, or the driver refused.
         """
-        sources = [self._arenas.address(span) for _, span in inputs]
-        ring = self._ring(model, _fields(inputs, rows), slots)
+        fields = _fields(parts[0])
+        if any(_fields(part) != fields for part in parts):
+            raise ValueError("requests with inputs of several sizes")
+        sources = [self._sources(parts, place, field) for place, field in enumerate(fields)]
+        rows = sum(part.rows for part in parts)
+        ring = self._ring(model, fields, slots)
         ring.begin_copy(slot, rows)
-        sequence = self._sequence + 1
         with ExitStack() as undo:
             undo.callback(ring.end_copy, slot, rows)
-            stream = self._lane.stream
-            for place, (source, (_, span)) in enumerate(zip(sources, inputs, strict=True)):
-                if span.nbytes:
-                    self._copies.copy(stream, ring, place, slot, source, span.nbytes)
-            self._publish.signal(stream, self._flag, ring.sequence_word(slot, sequence))
+            for place, (field, addresses) in enumerate(zip(fields, sources, strict=True)):
+                if field.row_bytes:
+                    self._copies.copy(self._lane.stream, ring, place, slot, addresses)
             undo.pop_all()
+        self._copied.append(_Copied(ring, slot, rows))
+
+    def tell(self) -> int:
+        """Have the flag written when what was copied since the last time is there.
+
+        Returns the sequence number that it has then; numbers grow by one.
+
+        Raises:
+            CudaError: the driver refused; the copies count for nothing.
+        """
+        copied, self._copied = self._copied, []
+        ring, slot, _ = copied[-1]
+        sequence = self._sequence + 1
+        try:
+            word = ring.sequence_word(slot, sequence)
+            self._publish.signal(self._lane.stream, self._flag, word)
+        except CudaError:
+            _end(copied)
+            raise
         self._sequence = sequence
-        self._on_their_way.append(_OnItsWay(sequence, ring, slot, rows))
+        self._on_their_way.append((sequence, copied))
         return sequence
 
     def ended(self, sequence: int) -> None:
-        """The flag has this number: that copy and all before it are done."""
+        """The flag has this number: those copies and all before them are done."""
         waiting = self._on_their_way
-        while waiting and waiting[0].sequence <= sequence:
-            done = waiting.popleft()
-            done.ring.end_copy(done.slot, done.rows)
+        while waiting and waiting[0][0] <= sequence:
+            _end(waiting.popleft()[1])
 
     def begin_batch(self, model: str, slot: int, rows: int) -> tuple[Sequence[int], ...]:
         """Per input the addresses of a batch's rows, which nothing overwrites until its end.
@@ -163,9 +187,18 @@ class InputRings:
         """
         rings, self._rings = self._rings, {}
         self._on_their_way.clear()
+        self._copied.clear()
         with ExitStack() as steps:
             for ring in rings.values():
                 steps.callback(ring.close)
+
+    def _sources(self, parts: Sequence[Part], place: int, field: Field) -> list[int]:
+        """Where each row of an input lies."""
+        found: list[int] = []
+        for part in parts:
+            first = self._arenas.address(part.inputs[place][1])
+            found += row_addresses(first, part.rows, field.row_bytes)
+        return found
 
     def _ring(self, model: str, fields: tuple[Field, ...], slots: int) -> Ring:
         """The model's ring; a new one if rows are different now, which an idle ring's may be."""
@@ -176,10 +209,15 @@ class InputRings:
         return ring
 
 
-def _fields(inputs: Sequence[tuple[str, Span]], rows: int) -> tuple[Field, ...]:
+def _end(copied: Sequence[_Copied]) -> None:
+    for one in copied:
+        one.ring.end_copy(one.slot, one.rows)
+
+
+def _fields(part: Part) -> tuple[Field, ...]:
     fields = []
-    for name, span in inputs:
-        if rows <= 0 or span.nbytes % rows:
-            raise ValueError(f"input '{name}': {span.nbytes} bytes in {rows} rows")
-        fields.append(Field(name, span.nbytes // rows))
+    for name, span in part.inputs:
+        if part.rows <= 0 or span.nbytes % part.rows:
+            raise ValueError(f"input '{name}': {span.nbytes} bytes in {part.rows} rows")
+        fields.append(Field(name, span.nbytes // part.rows))
     return tuple(fields)

@@ -9,11 +9,38 @@ from interlace.device.cuda.driver.kernels import Kernels
 from interlace.device.cuda.memory.parameters import Parameters
 
 _THREADS: Final = 512
+_BEGIN_THREADS: Final = 256
 #: A copy over the link is bound by bytes in flight: few blocks fill it, more would only crowd out
 #: what computes beside it.
 _GATHER_BLOCKS: Final = 16
 _PUBLISH_BLOCKS: Final = 4
 _THREAD_BYTES: Final = 64  #: four loads of 16 bytes in flight
+
+
+class Turn:
+    """Begins and ends a batch: its parameters come first, its end is told last of all."""
+
+    def __init__(self, driver: Driver, kernels: Kernels) -> None:
+        self._driver = driver
+        self._kernels = kernels
+
+    def begin(self, stream: int, parameters: Parameters) -> None:
+        """First of all: everything launched behind it reads what is described for its batch.
+
+        Raises:
+            CudaError: the launch was refused.
+        """
+        one, block = (1, 1, 1), (_BEGIN_THREADS, 1, 1)
+        self._driver.launch(self._kernels.begin, one, block, stream, parameters.begins)
+
+    def finish(self, stream: int, parameters: Parameters, flag: int) -> None:
+        """Tell the host, by the batch's number in a flag, that everything before is done.
+
+        Raises:
+            CudaError: the launch was refused.
+        """
+        one = (1, 1, 1)
+        self._driver.launch(self._kernels.finish, one, one, stream, (flag, parameters.copy))
 
 
 class Gather:
@@ -45,22 +72,28 @@ class Gather:
         )
 
     def fetch(
-        self, stream: int, source_word: int, count_word: int, target: int, nbytes: int
+        self,
+        stream: int,
+        table: int,
+        enough_word: int,
+        target: int,
+        row_bytes: int,
+        rows: int,
     ) -> None:
-        """Copy one run of bytes from the address in a word, outside of any graph.
+        """Copy rows from the addresses in a table to one place, outside of any graph.
 
-        ``count_word`` is the address of a word that is 1.
+        ``enough_word`` is the address of a word that is at least ``rows``.
 
         Raises:
             CudaError: the launch was refused.
         """
-        words = (source_word, count_word, target, nbytes, 1)
-        grid = _grid(nbytes, _GATHER_BLOCKS)
+        words = (table, enough_word, target, row_bytes, rows)
+        grid = _grid(rows * row_bytes, _GATHER_BLOCKS)
         self._driver.launch(self._kernel, grid, (_THREADS, 1, 1), stream, words)
 
 
 class Publish:
-    """Copies the real rows of outputs to where the host reads them, and says so at the end."""
+    """Copies the real rows of outputs to where the host reads them."""
 
     def __init__(self, driver: Driver, kernels: Kernels) -> None:
         self._driver = driver

@@ -3,43 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Final
 
+from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.memory.mapped import MappedMemory, Words
 
 _ROWS: Final = 0
-_SEQUENCE: Final = 1
-_TABLES: Final = 2
+SEQUENCE: Final = 1
+BEGAN: Final = 2
+ENDED: Final = 3
+_TABLES: Final = 4
+#: Batches that can be described at once: one runs, one is launched behind it.
+_BLOCKS: Final = 2
+_WORD_BYTES: Final = 8
+_GRANULE_BYTES: Final = 512  #: the driver rounds allocations up to it
 
 
 class Parameters:
-    """The parameter block of one program on one lane, in 64-bit words.
+    """The parameters of one program on one lane, for two batches in turn.
 
-    Word 0 is the number of rows, word 1 the sequence number; then come the address of each row of
-    each input (``max_rows`` words an input), then the address that each output goes to. The
-    properties are addresses as the GPU sees them, known when a graph is captured. A block describes
-    one batch at a time: write the next one when that has ended.
+    A block, in 64-bit words: the number of rows, the sequence number, when the batch began and
+    ended (both written by the GPU, in ns of its clock), then the address of each row of each input
+    (``max_rows`` words an input), then the address that each output goes to.
+
+    There are two blocks in mapped memory, and a word that counts turns on the GPU's side: a batch
+    may be described and launched while the one before it runs. A launch begins with the kernel
+    ``begin``, which copies the block whose turn it is to one place in device memory; that is where
+    the properties are, addresses as the GPU sees them, known when a graph is captured.
+
+    Raises:
+        CudaError: no memory is left.
     """
 
-    def __init__(self, memory: MappedMemory, inputs: int, outputs: int, max_rows: int) -> None:
+    def __init__(
+        self, driver: Driver, memory: MappedMemory, inputs: int, outputs: int, max_rows: int
+    ) -> None:
         self._inputs, self._outputs, self.max_rows = inputs, outputs, max_rows
-        self._words = Words(memory, _TABLES + inputs * max_rows + outputs)
+        self._driver = driver
+        self._count = _TABLES + inputs * max_rows + outputs
+        self._turn = 0
+        #: device memory
+        self.nbytes = -(-self._count * _WORD_BYTES // _GRANULE_BYTES) * _GRANULE_BYTES
+        with ExitStack() as undo:
+            self.copy = driver.allocate(self.nbytes)
+            undo.callback(driver.free, self.copy)
+            self._words = Words(memory, _BLOCKS * self._count + 1)
+            undo.pop_all()
+
+    @property
+    def begins(self) -> tuple[int, int, int, int]:
+        """The arguments of the kernel ``begin``."""
+        turn_word = self._words.address(_BLOCKS * self._count)
+        return self._words.address(0), self._count, turn_word, self.copy
 
     @property
     def rows_word(self) -> int:
-        return self._words.address(_ROWS)
-
-    @property
-    def sequence_word(self) -> int:
-        return self._words.address(_SEQUENCE)
+        return self.copy + _ROWS * _WORD_BYTES
 
     def table(self, place: int) -> int:
         """Where the addresses of an input's rows begin."""
-        return self._words.address(_TABLES + place * self.max_rows)
+        return self.copy + (_TABLES + place * self.max_rows) * _WORD_BYTES
 
     def target_word(self, place: int) -> int:
         """Where the address lies that an output goes to."""
-        return self._words.address(_TABLES + self._inputs * self.max_rows + place)
+        return self.copy + (_TABLES + self._inputs * self.max_rows + place) * _WORD_BYTES
 
     def write(
         self,
@@ -49,6 +77,8 @@ class Parameters:
         targets: Sequence[int],
     ) -> None:
         """Describe the next batch: per input the address of each row, per output its target.
+
+        The batch before the last one has ended. Until ``launched`` another may take its place.
 
         Raises:
             ValueError: more rows than the block has room for, or not as many inputs, addresses or
@@ -63,17 +93,33 @@ class Parameters:
             )
         if any(len(addresses) != rows for addresses in sources):
             raise ValueError(f"{[len(one) for one in sources]} addresses for {rows} rows")
-        words, at = self._words, _TABLES
+        words, first = self._words, self._first(self._turn)
+        at = first + _TABLES
         for addresses in sources:
             words.put_all(at, addresses)
             at += self.max_rows
         words.put_all(at, targets)
-        words.put(_ROWS, rows)
-        words.put(_SEQUENCE, sequence)
+        words.put(first + _ROWS, rows)
+        words.put(first + SEQUENCE, sequence)
+
+    def launched(self) -> int:
+        """The batch described last was launched. Returns its turn."""
+        self._turn += 1
+        return self._turn - 1
+
+    def times_ns(self, turn: int) -> tuple[int, int]:
+        """When the batch of a turn began and ended, by the GPU's clock; it has ended."""
+        first = self._first(turn)
+        return self._words.get(first + BEGAN), self._words.get(first + ENDED)
 
     def close(self) -> None:
         """Give the memory back; the graphs that read it are destroyed."""
-        self._words.close()
+        with ExitStack() as steps:  # both are tried
+            steps.callback(self._words.close)
+            steps.callback(self._driver.free, self.copy)
+
+    def _first(self, turn: int) -> int:
+        return turn % _BLOCKS * self._count
 
 
 def row_addresses(first: int, rows: int, row_bytes: int) -> Sequence[int]:

@@ -25,7 +25,7 @@ class Ring:
 
     The engine decides which request lies where. The ring holds it to one rule: a slot is not
     written while another copy to it is on its way or a batch reads it. Each slot has words in
-    mapped memory for the copy to it: where each input comes from, and the copy's sequence number.
+    mapped memory for the copy to it: where its row of each input comes from, and a sequence number.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Ring:
             self._memory = driver.allocate(nbytes)
             undo.pop_all()
         self._bases = [self._memory + base for base in bases]
-        self._words.put(slots * (len(fields) + 1), 1)
+        self._words.put(slots * (len(fields) + 1), slots)
 
     @property
     def idle(self) -> bool:
@@ -51,8 +51,8 @@ class Ring:
         return not any(self._copying) and not any(self._readers)
 
     @property
-    def one_word(self) -> int:
-        """Address of a word that is 1."""
+    def slots_word(self) -> int:
+        """Address of a word that says how many slots there are."""
         return self._words.address(self.slots * (len(self.fields) + 1))
 
     def sequence_word(self, slot: int, sequence: int) -> int:
@@ -61,10 +61,10 @@ class Ring:
         self._words.put(at, sequence)
         return self._words.address(at)
 
-    def source_word(self, place: int, slot: int, source: int) -> int:
-        """Address of the slot's word for where an input comes from, written."""
+    def source_words(self, place: int, slot: int, sources: Sequence[int]) -> int:
+        """Address of the words for where an input's rows come from, of a slot and those after."""
         at = self.slots * place + slot
-        self._words.put(at, source)
+        self._words.put_all(at, sources)
         return self._words.address(at)
 
     def address(self, place: int, slot: int) -> int:

@@ -10,14 +10,17 @@ from interlace.device.blocks import Blocks
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.worker.equipment import Equipment
 from interlace.device.cuda.worker.flight import Flight, Full
-from interlace.device.cuda.worker.partition import Partition, Waiting
-from interlace.device.cuda.worker.wire import Asked, GpuAnswer, Staged
+from interlace.device.cuda.worker.partition import DEPTH, Partition, Refused, Waiting
+from interlace.device.cuda.worker.wire import Asked, GpuAnswer
 from interlace.device.cuda.worker.words import told
 from interlace.device.wire import Failed, RunBatch
 
 
 class Batches:
-    """Runs one batch a partition, partitions beside each other, none held up by another.
+    """Runs batches: of a partition in order, of partitions beside each other.
+
+    The next batch of a partition is launched behind the one that runs, so that the GPU begins it by
+    itself.
 
     ``partitions`` is the worker's own. ``answer`` gets a line and what is answered in it;
     ``starved`` gets the line of a batch that begins to wait for output memory, ``idle`` a partition
@@ -48,13 +51,13 @@ class Batches:
     @property
     def in_flight(self) -> bool:
         """Whether the GPU works on any."""
-        return any(one.flight is not None for one in self._partitions.values())
+        return any(one.flights for one in self._partitions.values())
 
     @property
     def lines(self) -> Iterator[str]:
         """The lines of what is in flight, or being launched."""
-        flights = [one.flight for one in self._partitions.values()]
-        yield from (flight.asked.line for flight in flights if flight is not None)
+        for partition in self._partitions.values():
+            yield from (flight.asked.line for flight in partition.launched)
         if self._launching:
             yield self._launching
 
@@ -88,13 +91,13 @@ class Batches:
         by_lane = {one.lane.index: one for one in self._partitions.values()}
         for index, sequence in self._equipment.completions.drain():
             if index == self._stager.lane.index:
-                for line in self._stager.ended(sequence):
-                    self._answer(line, Staged())
+                for line, staged in self._stager.ended(sequence):
+                    self._answer(line, staged)
                 continue
             partition = by_lane.get(index)
-            flight = None if partition is None else partition.flight
-            if partition is not None and flight is not None and flight.sequence == sequence:
-                partition.flight = None
+            flight = partition.flights[0] if partition and partition.flights else None
+            if partition and isinstance(flight, Flight) and flight.sequence == sequence:
+                partition.flights.popleft()
                 self._left(flight.asked, flight.run)
                 self._answer(flight.asked.line, flight.answer())
                 self._go_on(partition, flight.asked)
@@ -107,17 +110,17 @@ class Batches:
                 self.advance(partition)
 
     def advance(self, partition: Partition) -> None:
-        """Begin the first batch that waits, if the partition is free for it.
+        """Launch the batches that wait, as far as the partition has room for them.
 
         Raises:
             CudaError: the GPU failed.
         """
-        while partition.flight is None and partition.batches:
+        while len(partition.flights) < DEPTH and partition.batches:
             waiting = partition.batches[0]
             if self._lonely and not self._may_begin(waiting.asked):
                 return
             try:
-                partition.flight = self._launch(partition, waiting)
+                partition.flights.append(self._launch(partition, waiting))
             except Full as full:
                 if not self._waited(partition):
                     return
@@ -154,7 +157,7 @@ class Batches:
 
     def _may_begin(self, asked: Asked) -> bool:
         """False if it wants to be alone and is not, or another does."""
-        flights = [one.flight for one in self._partitions.values() if one.flight is not None]
+        flights = [flight for one in self._partitions.values() for flight in one.launched]
         if asked.alone:
             return not flights
         heads = [one.batches[0].asked for one in self._partitions.values() if one.batches]
@@ -162,6 +165,9 @@ class Batches:
 
     def _go_on(self, partition: Partition, asked: Asked) -> None:
         """A batch is over: the next one of its partition may begin, or others that held back."""
+        while partition.flights and isinstance(refused := partition.flights[0], Refused):
+            partition.flights.popleft()
+            self._answer(refused.asked.line, refused.answer)
         held_back = self._lonely > 0
         self._lonely -= asked.alone
         self.advance(partition)
@@ -173,7 +179,10 @@ class Batches:
         waiting = partition.batches.popleft()
         partition.patient_until_s = None
         self._launching = ""
-        self._answer(waiting.asked.line, Failed(detail))
+        if partition.flights:
+            partition.flights.append(Refused(waiting.asked, Failed(detail)))
+        else:
+            self._answer(waiting.asked.line, Failed(detail))
         if waiting.asked.alone:
             self._go_on(partition, waiting.asked)
 

@@ -36,14 +36,23 @@ class Program(Protocol):
     def outputs(self) -> Sequence[Slot]: ...
     @property
     def batched(self) -> bool: ...
+    @property
+    def rows(self) -> int: ...  #: what is executed, whatever is in it
     def launch(
         self,
         sequence: int,
         rows: int,
         sources: Sequence[Sequence[int]],
         targets: Sequence[int],
-    ) -> None:
-        """Start it: per input the address of each row, per output where its rows go."""
+    ) -> int:
+        """Start it: per input the address of each row, per output where its rows go.
+
+        Returns the batch's turn. One more may be launched before it ends, which begins then.
+        """
+        ...
+
+    def times_ns(self, turn: int) -> tuple[int, int]:
+        """When a batch that has ended began and ended, by the GPU's clock."""
         ...
 
 
@@ -60,6 +69,7 @@ class Flight:
         "_launched",
         "_program",
         "_taken",
+        "_turn",
         "asked",
         "run",
         "sequence",
@@ -72,6 +82,7 @@ class Flight:
         self._program = program
         self._blocks = blocks
         self._taken: list[int] = []
+        self._turn = 0
         self._began = self._launched = perf_counter()
 
     def launch(
@@ -90,7 +101,7 @@ class Flight:
         targets = self._targets(arenas, rows)
         self.sequence = sequence
         try:
-            self._program.launch(sequence, rows, sources, targets)
+            self._turn = self._program.launch(sequence, rows, sources, targets)
         except BaseException:
             self.undo()
             raise
@@ -121,14 +132,18 @@ class Flight:
             if not run.wanted or slot.name in run.wanted
         )
         self._blocks.hold(run.batch, self._taken)
+        began_ns, ended_ns = program.times_ns(self._turn)
         return Ran(
             run.batch,
             outputs,
             program.batched,
             bool(self._taken),
             (self._launched - self._began) * 1e3,
-            (ended - self._launched) * 1e3,
+            (ended_ns - began_ns) / 1e6,
             (perf_counter() - ended) * 1e3,
+            began_ns,
+            ended_ns,
+            program.rows,
         )
 
     def _targets(self, arenas: RegisteredArenas, rows: int) -> list[int]:

@@ -7,7 +7,12 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+from interlace.device.cuda.worker.heap import put_aside
+
+#: Jobs after which what models left behind is searched for once.
+_THAW: Final = 64
 
 
 class _Job(NamedTuple):
@@ -58,10 +63,13 @@ class Loader:
         os.close(self._wake)
 
     def _serve(self) -> None:
+        done = 0
         while (job := self._jobs.get()) is not None:
             try:
                 result = job.run()
             except BaseException as error:  # a model's own code may even call sys.exit
                 result = error
+            done += 1
+            put_aside(thaw=done % _THAW == 0)
             self._ended.append((job.ended, result))
             os.eventfd_write(self._wake, 1)

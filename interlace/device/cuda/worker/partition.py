@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from interlace.device.cuda.partitions.lanes import Lane
 from interlace.device.cuda.worker.flight import Flight
 from interlace.device.cuda.worker.models import Served
 from interlace.device.cuda.worker.wire import Asked, ReleaseLane
-from interlace.device.wire import LoadModel, RunBatch, UnloadModel
+from interlace.device.wire import Failed, LoadModel, RunBatch, UnloadModel
+
+#: Batches of a partition on the GPU: one runs, one is launched behind it.
+DEPTH: Final = 2
+
+
+class Refused(NamedTuple):
+    """A batch that was not launched, and its answer, which comes after those asked for before."""
+
+    asked: Asked
+    answer: Failed
 
 
 class Waiting(NamedTuple):
@@ -28,8 +38,9 @@ class Change(NamedTuple):
 
 
 class Partition:
-    """Batches run one at a time; changes are made one at a time, beside them where they can.
+    """Batches run one after the other; changes are made one at a time, beside them where they can.
 
+    ``flights`` are launched, or refused while others of them were; answers are given in that order.
     ``changing`` is true while a change is under way. ``patient_until_s`` is when the first batch
     gives up waiting for output memory; ``None`` if it does not wait.
     """
@@ -39,7 +50,7 @@ class Partition:
         self.lane = lane
         self.models: dict[str, Served] = {}
         self.batches: deque[Waiting] = deque()
-        self.flight: Flight | None = None
+        self.flights: deque[Flight | Refused] = deque()
         self.changes: deque[Change] = deque()
         self.changing = False
         self.patient_until_s: float | None = None
@@ -47,6 +58,10 @@ class Partition:
     def busy_with(self, key: str | None = None) -> bool:
         """Whether batches (of one model, if it is named) are in flight or wait."""
         runs = [waiting.run for waiting in self.batches]
-        if self.flight is not None:
-            runs.append(self.flight.run)
+        runs += [flight.run for flight in self.launched]
         return any(key is None or run.model == key for run in runs)
+
+    @property
+    def launched(self) -> list[Flight]:
+        """What is on the GPU, in order."""
+        return [one for one in self.flights if isinstance(one, Flight)]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from interlace.core.tensor import Span
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.engine.staging import InputRings
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.engine.staging import InputRings, Part
 from interlace.device.cuda.partitions.lanes import Lane
-from interlace.device.cuda.worker.wire import StageInputs
+from interlace.device.cuda.worker.wire import Staged, StageInputs, StageRequest
 from interlace.device.wire import RunBatch
+
+_NOT: Final = "inputs could not be staged: {}"
+
+#: A request, and its place in the frame.
+_Numbered = tuple[int, StageRequest]
 
 
 class Stager:
@@ -20,7 +27,7 @@ class Stager:
         self.lane = lane
         self._rings = rings
         self._completions = completions
-        self._lines: deque[tuple[int, str]] = deque()
+        self._lines: deque[tuple[int, str, Staged]] = deque()
         self._forgotten: set[str] = set()
 
     @property
@@ -28,28 +35,57 @@ class Stager:
         """Whether something is on its way."""
         return bool(self._lines)
 
-    def begin(self, line: str, stage: StageInputs) -> None:
-        """Start a copy; ``ended`` gives the line back when it has ended.
+    def begin(self, line: str, stage: StageInputs) -> Staged | None:
+        """Start copies; ``ended`` gives the line back when all have ended.
+
+        Requests whose slots follow each other are copied together. Returns the answer if nothing
+        of it is on its way.
 
         Raises:
-            ValueError: the inputs are no whole rows, or the slots do not exist or are in use.
-            CudaError: no memory is left for a ring, or the driver refused.
+            CudaError: the GPU failed.
         """
-        self._forgotten.discard(stage.model)
-        inputs = [(name, Span(*span)) for name, *span in stage.inputs]
-        sequence = self._rings.stage(stage.model, stage.slot, stage.slots, stage.rows, inputs)
+        failures = [""] * len(stage.requests)
+        for group in _groups(stage.requests):
+            self._copy(group, failures)
+        if all(failures):
+            return Staged(tuple(failures))
+        try:
+            sequence = self._rings.tell()
+        except CudaError as error:
+            if error.sticky:
+                raise
+            return Staged(tuple(failure or _NOT.format(error) for failure in failures))
         self._completions.submitted(self.lane.index, sequence, self.lane.stream)
-        self._lines.append((sequence, line))
+        self._lines.append((sequence, line, Staged(tuple(failures))))
+        return None
 
-    def ended(self, sequence: int) -> list[str]:
-        """The lines of the copies that have ended."""
+    def ended(self, sequence: int) -> list[tuple[str, Staged]]:
+        """The lines of the copies that have ended, and their answers."""
         self._rings.ended(sequence)
         lines = []
         while self._lines and self._lines[0][0] <= sequence:
-            lines.append(self._lines.popleft()[1])
+            lines.append(self._lines.popleft()[1:])
         for model in list(self._forgotten):
             self.forget(model)
         return lines
+
+    def _copy(self, group: Sequence[_Numbered], failures: list[str]) -> None:
+        """Copy requests together, or one by one if that cannot be."""
+        first = group[0][1]
+        self._forgotten.discard(first.model)
+        parts = [
+            Part(one.rows, [(name, Span(*span)) for name, *span in one.inputs]) for _, one in group
+        ]
+        try:
+            self._rings.copy(first.model, first.slot, first.slots, parts)
+        except (CudaError, ValueError) as error:
+            if isinstance(error, CudaError) and error.sticky:
+                raise
+            if len(group) == 1:
+                failures[group[0][0]] = _NOT.format(error)
+                return
+            for one in group:
+                self._copy([one], failures)
 
     def rows(self, run: RunBatch, slot: int) -> Mapping[str, Sequence[int]]:
         """The addresses of a staged batch's rows by input; nothing overwrites them until ``left``.
@@ -72,3 +108,18 @@ class Stager:
             self._forgotten.add(model)
         else:
             self._forgotten.discard(model)
+
+
+def _groups(requests: Sequence[StageRequest]) -> Iterator[list[_Numbered]]:
+    """Requests of one ring whose slots follow each other, in order."""
+    group: list[_Numbered] = []
+    for number, request in enumerate(requests):
+        if group:
+            last = group[-1][1]
+            same = (last.model, last.slots) == (request.model, request.slots)
+            if not same or request.slot != last.slot + last.rows:
+                yield group
+                group = []
+        group.append((number, request))
+    if group:
+        yield group

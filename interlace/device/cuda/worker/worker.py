@@ -25,6 +25,7 @@ from interlace.device.cuda.worker.wire import (
     StageInputs,
     ToGpu,
     Waits,
+    Worn,
 )
 from interlace.device.wire import (
     Failed,
@@ -37,6 +38,8 @@ from interlace.shm.frames import BlockingFrames
 
 #: How often a GPU that works is asked whether it still does: a flag tells no error.
 _CHECK_S: Final = 0.25
+#: To be woken by a descriptor takes about as long.
+_LOOK_S: Final = 4e-5
 
 
 class Worker:
@@ -65,6 +68,7 @@ class Worker:
         )
         self._checked_s = time.monotonic()
         self._open = True
+        self._worn = False
         self._selector = selectors.DefaultSelector()
         for source, heard in self._sources().items():
             self._selector.register(source, selectors.EVENT_READ, heard)
@@ -77,8 +81,7 @@ class Worker:
         """
         try:
             while self._open:
-                for key, _ in self._selector.select(self._timeout_s()):
-                    key.data()
+                self._hear()
                 self._batches.look()
                 self._check()
         except CudaError as error:
@@ -97,6 +100,15 @@ class Worker:
             self._equipment.completions.fileno(): self._batches.ended,
             self._equipment.loader.fileno(): self._equipment.loader.drain,
         }
+
+    def _hear(self) -> None:
+        """Sleep until something can be read, but first look a moment for the end of a batch."""
+        found = self._selector.select(0)
+        if not found and self.in_flight and self._equipment.completions.look(_LOOK_S):
+            self._batches.ended()
+            return
+        for key, _ in found or self._selector.select(self._timeout_s()):
+            key.data()
 
     def _timeout_s(self) -> float | None:
         until_s = self._batches.patient_until_s
@@ -132,7 +144,9 @@ class Worker:
             case RunBatch() as run:
                 self._run(asked, run)
             case StageInputs() as stage:
-                self._stage(line, stage)
+                failed = self._equipment.stager.begin(line, stage)
+                if failed is not None:
+                    self._answer(line, failed)
             case CarveLane() as what:
                 self._answer(line, self._carve(name, what))
             case LoadModel() | UnloadModel() | ReleaseLane() as what:
@@ -149,14 +163,6 @@ class Worker:
             self._answer(asked.line, Failed(f"model {run.model} is not loaded here"))
         else:
             self._batches.run(partition, Waiting(asked, run, served))
-
-    def _stage(self, line: str, stage: StageInputs) -> None:
-        try:
-            self._equipment.stager.begin(line, stage)
-        except (CudaError, ValueError) as error:
-            if isinstance(error, CudaError) and error.sticky:
-                raise
-            self._answer(line, Failed(f"inputs could not be staged: {error}"))
 
     def _carve(self, name: str, what: CarveLane) -> GpuAnswer:
         try:
@@ -180,6 +186,9 @@ class Worker:
     def _changed(self, partition: Partition, line: str, answer: GpuAnswer, gone: bool) -> None:
         if gone:
             del self._partitions[partition.name]
+        if self._equipment.worn and not self._worn:
+            self._worn = True
+            self._frames.send(Worn())
         self._answer(line, answer)
 
     def _answer(self, line: str, answer: GpuAnswer) -> None:

@@ -8,13 +8,14 @@ import select
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.kinds import KINDS, Kind, completions, usual
+from interlace.device.cuda.completion.kinds import KINDS, Kind, completions
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
 from tests.device.cuda.fake import IMAGE, FakeDriver
@@ -79,8 +80,14 @@ class Bench:
 
 
 @pytest.fixture(params=KINDS)
-def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    made = Bench(request.param)
+def way(request: pytest.FixtureRequest) -> Kind:
+    kind: Kind = request.param
+    return kind
+
+
+@pytest.fixture
+def bench(way: Kind) -> Iterator[Bench]:
+    made = Bench(way)
     yield made
     made.close()
 
@@ -129,6 +136,40 @@ def test_quiet_when_nothing_is_in_flight(bench: Bench) -> None:
     bench.submit(0, 6)
     bench.step(0)
     assert bench.drained(1) == [(0, 6)]
+
+
+def test_what_memory_tells_is_seen_without_the_descriptor(bench: Bench, way: Kind) -> None:
+    assert not bench.completions.look(0.0)
+    bench.submit(1, 4)
+    bench.submit(1, 5)
+    assert not bench.completions.look(1e-4)
+    bench.step(1)
+    if way in ("flags", "callback"):  # the GPU, or its driver, has written it
+        assert bench.completions.look(0.0)
+    assert bench.drained(1) == [(1, 4)]
+    assert not bench.completions.look(0.0)
+    bench.step(1)
+    assert bench.drained(1) == [(1, 5)]
+
+
+@pytest.mark.parametrize("kind", ["flags", "callback", "sweep"])
+def test_only_lanes_in_flight_are_looked_at(kind: Kind) -> None:
+    driver = FakeDriver(pace="held")
+    made: Any = completions(kind, driver, 128)
+    assert made.drain() == []
+    stream = driver.stream()
+    for lane in (5, 77):
+        made.submitted(lane, 1, stream)
+    waiting = made._awaited.lanes
+    assert list(waiting) == [5, 77]
+    driver.run(stream)
+    for lane in (5, 77):
+        ctypes.c_uint64.from_address(made.flag(lane).host).value = 1
+    while select.select([made.fileno()], [], [], WAIT_S)[0] and waiting:
+        made.drain()
+        waiting = made._awaited.lanes
+    assert list(waiting) == []
+    made.close()
 
 
 def test_a_failure_is_found_by_the_slow_check(bench: Bench) -> None:
@@ -214,7 +255,16 @@ def test_a_closed_way_leaves_no_thread_and_no_descriptor() -> None:
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_the_usual_way_is_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert usual() == "flags"
-    monkeypatch.setattr("interlace.device.cuda.completion.kinds.find_spec", lambda _: None)
-    assert usual() == "blocking"
+def test_a_poller_that_rests_tells_the_same() -> None:
+    driver = FakeDriver(pace="threads")
+    made = completions("flags", driver, 2, rest_us=200)
+    stream = driver.stream()
+    driver.destroy_stream(stream)
+    flag = ctypes.c_uint64.from_address(made.flag(1).host)
+    for sequence in (1, 2, 3):
+        made.submitted(1, sequence, stream)
+        flag.value = sequence
+        assert select.select([made.fileno()], [], [], WAIT_S)[0]
+        assert made.drain() == [(1, sequence)]
+    made.close()
+    driver.close()

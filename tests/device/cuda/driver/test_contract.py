@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from interlace.device.cuda.completion.loops import loops
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.driver.drivers import FAKE, REAL, Rig, missing, real
 
@@ -136,6 +137,31 @@ def test_signal_stores_the_sequence(rig: Rig) -> None:
     assert ctypes.c_uint64.from_address(flag.host).value == (1 << 63) + 5
 
 
+@pytest.mark.parametrize("threads", [1, 32, 96])
+def test_blocks_of_parameters_take_turns(rig: Rig, threads: int) -> None:
+    words = 70
+    blocks = rig.words(*range(1000, 1000 + 2 * words))
+    turn, flag = rig.words(0), rig.words(0)
+    copy, received = rig.mapped(8 * words)
+    seen = received.view(np.uint64)
+    told = np.ctypeslib.as_array((ctypes.c_uint64 * (2 * words)).from_address(blocks.host))
+    described = told.copy()
+    last_ns = 0
+    for number in (0, 1, 0, 1):
+        told[number * words + 1] = described[number * words + 1] = 7 + last_ns
+        told[number * words + 2 : number * words + 4] = 0
+        arguments = (blocks.device, words, turn.device, copy.device)
+        rig.launch("begin", *arguments, blocks=1, threads=threads)
+        rig.launch("finish", flag.device, copy.device, blocks=1, threads=1)
+        mine = slice(number * words + 4, (number + 1) * words)
+        assert np.array_equal(seen[4:], described[mine])
+        assert seen[1] == ctypes.c_uint64.from_address(flag.host).value == 7 + last_ns
+        began_ns, ended_ns = (int(told[number * words + at]) for at in (2, 3))
+        assert last_ns < began_ns <= ended_ns
+        last_ns = ended_ns
+    assert ctypes.c_uint64.from_address(turn.host).value == 4
+
+
 @pytest.mark.parametrize("name", ["l2_stream", "dram_stream", "host_read"])
 def test_streamers_count_what_they_read(rig: Rig, name: str) -> None:
     source, _ = rig.mapped(64 * 1024)
@@ -167,6 +193,9 @@ def test_events_follow_the_stream(rig: Rig) -> None:
     for event in (begin, end):
         while not driver.ended(event):
             time.sleep(0)
+    for stream in (rig.stream, other):
+        while not driver.idle(stream):
+            time.sleep(0)
     assert driver.elapsed_ms(begin, end) >= 0
     driver.destroy_stream(other)
     for event in (begin, end, blocking):
@@ -174,12 +203,12 @@ def test_events_follow_the_stream(rig: Rig) -> None:
 
 
 def test_a_c_function_is_called_in_stream_order(rig: Rig) -> None:
-    compiled = pytest.importorskip("interlace.device.cuda.completion.compiled")
+    made, _ = loops()
     fd = os.eventfd(0)
     words = (ctypes.c_uint64 * 2)(fd, 0)
     for _ in range(3):
         address = ctypes.addressof(words)
-        rig.driver.host_call(rig.stream, compiled.count_and_tell.address, address)
+        rig.driver.host_call(rig.stream, made.count_and_tell, address)
     rig.driver.synchronize(rig.stream)
     assert words[1] == 3 and os.eventfd_read(fd) == 3
     os.close(fd)

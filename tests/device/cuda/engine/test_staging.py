@@ -15,7 +15,13 @@ from interlace.core.tensor import Span
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
-from interlace.device.cuda.engine.staging import Copies, EngineCopies, InputRings, KernelCopies
+from interlace.device.cuda.engine.staging import (
+    Copies,
+    EngineCopies,
+    InputRings,
+    KernelCopies,
+    Part,
+)
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.partitions.green_lanes import GreenLanes
@@ -55,7 +61,14 @@ class Pool:
         return Span(self.arena.number, offset, len(content))
 
     def stage(self, slot: int, *rows: bytes, slots: int = 4, model: str = "m") -> int:
-        return self.rings.stage(model, slot, slots, len(rows), [("x", self.put(b"".join(rows)))])
+        return self.stage_parts(model, slot, slots, len(rows), [("x", self.put(b"".join(rows)))])
+
+    def stage_parts(
+        self, model: str, slot: int, slots: int, rows: int, inputs: list[tuple[str, Span]]
+    ) -> int:
+        """Copy one request's inputs and have it told."""
+        self.rings.copy(model, slot, slots, [Part(rows, inputs)])
+        return self.rings.tell()
 
     def told(self) -> int:
         """The flag as the host reads it."""
@@ -103,9 +116,50 @@ def test_a_batch_is_a_window_of_what_was_staged(pool: Pool) -> None:
     assert all(ran.sms == pool.driver.sms_of(pool.lane.stream) for ran in pool.driver.trace)
 
 
+def test_many_requests_are_one_copy_an_input(pool: Pool) -> None:
+    parts = [
+        Part(
+            1 + n % 2,
+            [("x", pool.put(b"%02d" % n * (1 + n % 2))), ("y", pool.put(b"!" * (1 + n % 2)))],
+        )
+        for n in range(20)
+    ]
+    pool.driver.calls.clear()
+    pool.rings.copy("m", 3, 40, parts)
+    assert pool.told() == 0
+    assert pool.rings.tell() == 1
+    if isinstance(pool.rings._copies, KernelCopies):
+        assert pool.driver.calls["launch"] == 3  # two inputs and the signal
+    pool.rings.ended(pool.told())
+    x, y = pool.rings.begin_batch("m", 3, 30)
+    wanted = [b"%02d" % n for n in range(20) for _ in range(1 + n % 2)]
+    assert [ctypes.string_at(address, 2) for address in x] == wanted
+    assert [ctypes.string_at(address, 1) for address in y] == [b"!"] * 30
+    pool.rings.end_batch("m", 3, 30)
+
+
+def test_rows_without_gaps_are_one_copy_of_the_engine() -> None:
+    pool = Pool(copies=by_engine)
+    whole = pool.put(b"aabbcc")
+    one = [("x", Span(whole.arena, whole.offset + 2 * at, 2)) for at in range(3)]
+    pool.driver.calls.clear()
+    pool.rings.copy("m", 0, 4, [Part(1, [each]) for each in (one[0], one[1], one[0])])
+    assert pool.driver.calls["copy"] == 2
+    pool.rings.ended(pool.rings.tell())
+    assert pool.read(0, 3, 2) == [b"aa", b"bb", b"aa"]
+    pool.close()
+
+
+def test_requests_of_several_sizes_are_not_copied_as_one(pool: Pool) -> None:
+    parts = [Part(1, [("x", pool.put(text))]) for text in (b"aa", b"bbb")]
+    with pytest.raises(ValueError, match="several sizes"):
+        pool.rings.copy("m", 0, 4, parts)
+    assert pool.stage(0, b"aa") == 1
+
+
 def test_inputs_lie_apart_and_empty_ones_are_nowhere(pool: Pool) -> None:
     inputs = [("x", pool.put(b"abcdef")), ("none", pool.put(b"")), ("y", pool.put(b"12"))]
-    pool.rings.ended(pool.rings.stage("m", 1, 4, 2, inputs))
+    pool.rings.ended(pool.stage_parts("m", 1, 4, 2, inputs))
     x, none, y = pool.rings.begin_batch("m", 1, 2)
     assert [ctypes.string_at(address, 3) for address in x] == [b"abc", b"def"]
     assert [ctypes.string_at(address, 1) for address in y] == [b"1", b"2"]
@@ -170,11 +224,11 @@ def test_impossible_stages_change_nothing(pool: Pool) -> None:
             pool.stage(slot, *rows)
     span = pool.put(b"abc")
     with pytest.raises(ValueError, match="3 bytes in 2 rows"):
-        pool.rings.stage("m", 0, 4, 2, [("x", span)])
+        pool.stage_parts("m", 0, 4, 2, [("x", span)])
     with pytest.raises(ValueError, match="3 bytes in 0 rows"):
-        pool.rings.stage("m", 0, 4, 0, [("x", span)])
+        pool.stage_parts("m", 0, 4, 0, [("x", span)])
     with pytest.raises(ValueError, match="reach out of arena"):
-        pool.rings.stage("m", 0, 4, 1, [("x", Span(pool.arena.number, 1 << 16, 8))])
+        pool.stage_parts("m", 0, 4, 1, [("x", Span(pool.arena.number, 1 << 16, 8))])
     assert pool.stage(3, b"a") == 1
     assert pool.told() == 1
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from interlace.device.cuda.memory.parameters import BEGAN, ENDED, SEQUENCE
 from tests.device.cuda.fake.memory import Memory
 
 
@@ -39,6 +41,22 @@ def signal(launch: Launch, flag: int, sequence_word: int) -> None:
     launch.memory.store(flag, launch.memory.word(sequence_word))
 
 
+def begin(launch: Launch, blocks: int, words: int, turn_word: int, target: int) -> None:
+    memory, turn = launch.memory, launch.memory.word(turn_word)
+    mine = blocks + turn % 2 * words * 8
+    for at in range(words):
+        memory.store(target + 8 * at, memory.word(mine + 8 * at))
+    memory.store(mine + 8 * BEGAN, time.perf_counter_ns())
+    memory.store(target + 8 * ENDED, mine + 8 * ENDED)
+    memory.store(turn_word, turn + 1)
+
+
+def finish(launch: Launch, flag: int, block: int) -> None:
+    memory = launch.memory
+    memory.store(memory.word(block + 8 * ENDED), time.perf_counter_ns())
+    memory.store(flag, memory.word(block + 8 * SEQUENCE))
+
+
 def smid(launch: Launch, sms: int, stay_ns: int) -> None:
     order = sorted(launch.sms)
     for block in range(launch.grid[0]):
@@ -61,6 +79,8 @@ OURS: Final[dict[str, tuple[Emulated, int]]] = {
     "gather_rows": (gather_rows, 5),
     "publish": (publish, 4),
     "signal": (signal, 2),
+    "begin": (begin, 4),
+    "finish": (finish, 2),
     "smid": (smid, 2),
     "spin": (spin, 2),
     "l2_stream": (stream_reads, 4),

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -10,10 +14,14 @@ from hypothesis import strategies as st
 
 from interlace.device.cuda.driver.api import Mapped
 from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.kernels import load_kernels
+from interlace.device.cuda.engine.transfer import Turn
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import Parameters, row_addresses
-from tests.device.cuda.fake.driver import FakeDriver
+from interlace.shm.buddy import Buddy
+from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
+Result = TypeVar("Result")
 NO_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
@@ -55,6 +63,48 @@ def test_slabs_grow_with_what_is_asked_for_and_are_used_again(driver: FakeDriver
     assert driver.leftovers() == []
 
 
+def test_two_threads_are_never_inside_the_allocator_at_once(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, overlaps = threading.Semaphore(1), []
+
+    class Slow(Buddy):
+        """Whoever comes while another is inside is written down."""
+
+        def alloc(self, nbytes: int) -> int | None:
+            return self._alone(lambda: super(Slow, self).alloc(nbytes))
+
+        def free(self, offset: int) -> None:
+            self._alone(lambda: super(Slow, self).free(offset))
+
+        def _alone(self, step: Callable[[], Result]) -> Result:
+            alone = inside.acquire(blocking=False)
+            if not alone:
+                overlaps.append(threading.current_thread().name)
+            time.sleep(1e-3)
+            try:
+                return step()
+            finally:
+                if alone:
+                    inside.release()
+
+    monkeypatch.setattr("interlace.device.cuda.memory.mapped.Buddy", Slow)
+    memory = MappedMemory(driver)
+
+    def use() -> None:
+        for _ in range(10):
+            memory.give_back(memory.take(64))
+
+    threads = [threading.Thread(target=use) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert overlaps == []
+    assert memory.used_bytes == 0
+    memory.close()
+
+
 def test_refused_memory_leaves_nothing_and_closing_tries_all(driver: FakeDriver) -> None:
     memory = MappedMemory(driver, slab_bytes=1 << 12)
     driver.fail("allocate_mapped", NO_MEMORY)
@@ -69,15 +119,46 @@ def test_refused_memory_leaves_nothing_and_closing_tries_all(driver: FakeDriver)
     driver.free_mapped(slabs[1])
 
 
-def test_the_gpu_finds_each_number_where_it_was_told(mapped: MappedMemory) -> None:
-    block = Parameters(mapped, inputs=2, outputs=2, max_rows=4)
-    block.write(7, 3, [[10, 20, 30], range(100, 103)], [1000, 2000])
-    assert (word(block.rows_word), word(block.sequence_word)) == (3, 7)
-    assert [word(block.table(0) + 8 * row) for row in range(4)] == [10, 20, 30, 0]
-    assert [word(block.table(1) + 8 * row) for row in range(4)] == [100, 101, 102, 0]
-    assert [word(block.target_word(place)) for place in range(2)] == [1000, 2000]
-    block.write((1 << 64) - 1, 0, [[], []], [1, 2])
-    assert (word(block.rows_word), word(block.sequence_word)) == (0, (1 << 64) - 1)
+class Block:
+    """A parameter block, and what a batch that begins finds of it."""
+
+    def __init__(self, driver: FakeDriver, memory: MappedMemory, *sizes: int) -> None:
+        self.inputs, self.outputs, self.max_rows = sizes
+        self.made = Parameters(driver, memory, *sizes)
+        self.kernels = load_kernels(driver, IMAGE)
+        self.stream = driver.stream()
+        self.driver = driver
+
+    def begin(self) -> int:
+        """A batch begins; returns its turn."""
+        Turn(self.driver, self.kernels).begin(self.stream, self.made)
+        return self.made.launched()
+
+    @property
+    def found(self) -> tuple[int, list[list[int]], list[int]]:
+        """Rows, the tables, the targets."""
+        made, places = self.made, range(self.inputs)
+        tables = [[word(made.table(i) + 8 * r) for r in range(self.max_rows)] for i in places]
+        targets = [word(made.target_word(place)) for place in range(self.outputs)]
+        return word(made.rows_word), tables, targets
+
+    def close(self) -> None:
+        self.made.close()
+        self.driver.unload_kernels(self.kernels.module)
+        self.driver.destroy_stream(self.stream)
+
+
+def test_the_gpu_finds_each_number_where_it_was_told(
+    driver: FakeDriver, mapped: MappedMemory
+) -> None:
+    block = Block(driver, mapped, 2, 2, 4)
+    block.made.write(7, 3, [[10, 20, 30], range(100, 103)], [1000, 2000])
+    block.begin()
+    assert block.found == (3, [[10, 20, 30, 0], [100, 101, 102, 0]], [1000, 2000])
+    block.made.write((1 << 64) - 1, 0, [[], []], [1, 2])
+    assert block.found[2] == [1000, 2000]  # the first has not ended
+    block.begin()
+    assert block.found == (0, [[0] * 4, [0] * 4], [1, 2])
     block.close()
     assert mapped.used_bytes == 0
 
@@ -88,37 +169,55 @@ def test_words_do_not_overlap_and_lie_in_the_block(
 ) -> None:
     driver = FakeDriver()
     memory = MappedMemory(driver)
-    block = Parameters(memory, inputs, outputs, max_rows)
-    neighbour = Parameters(memory, 1, 1, 1)
-    neighbour.write(3, 1, [[4]], [5])
-    rows = data.draw(st.integers(0, max_rows))
-    numbers = st.integers(0, (1 << 64) - 1)
-    sources = [data.draw(st.lists(numbers, min_size=rows, max_size=rows)) for _ in range(inputs)]
-    targets = data.draw(st.lists(numbers, min_size=outputs, max_size=outputs))
-    block.write(9, rows, sources, targets)
-    read = [[word(block.table(i) + 8 * row) for row in range(rows)] for i in range(inputs)]
-    assert read == sources
-    assert [word(block.target_word(place)) for place in range(outputs)] == targets
-    assert (word(block.rows_word), word(block.sequence_word)) == (rows, 9)
-    assert [word(neighbour.table(0)), word(neighbour.target_word(0))] == [4, 5]
+    block = Block(driver, memory, inputs, outputs, max_rows)
+    neighbour = Block(driver, memory, 1, 1, 1)
+    neighbour.made.write(3, 1, [[4]], [5])
+    for sequence in range(3):
+        rows = data.draw(st.integers(0, max_rows))
+        numbers = st.integers(0, (1 << 64) - 1)
+        lists = st.lists(numbers, min_size=rows, max_size=rows)
+        sources = [data.draw(lists) for _ in range(inputs)]
+        targets = data.draw(st.lists(numbers, min_size=outputs, max_size=outputs))
+        block.made.write(sequence, rows, sources, targets)
+        turn = block.begin()
+        found_rows, tables, found_targets = block.found
+        assert (found_rows, [table[:rows] for table in tables]) == (rows, sources)
+        assert found_targets == targets
+        assert block.made.times_ns(turn)[0] > 0
+    neighbour.begin()
+    assert neighbour.found == (1, [[4]], [5])
+    block.close()
+    neighbour.close()
     memory.close()
     driver.close()
 
 
-def test_a_block_begins_with_zeroes_also_where_another_was(mapped: MappedMemory) -> None:
-    block = Parameters(mapped, inputs=0, outputs=1, max_rows=1)
+def test_a_block_begins_with_zeroes_also_where_another_was(
+    driver: FakeDriver, mapped: MappedMemory
+) -> None:
+    block = Parameters(driver, mapped, inputs=0, outputs=1, max_rows=1)
     block.write(9, 1, [], [8])
-    at = block.rows_word
+    begins = block.begins
     block.close()
-    again = Parameters(mapped, inputs=0, outputs=1, max_rows=1)
-    assert again.rows_word == at
-    assert [word(at), word(again.sequence_word), word(again.target_word(0))] == [0, 0, 0]
+    again = Parameters(driver, mapped, inputs=0, outputs=1, max_rows=1)
+    assert again.begins[:3] == begins[:3]
+    assert [word(begins[0] + 8 * at) for at in range(2 * begins[1] + 1)] == [0] * 11
     again.close()
 
 
-def test_what_does_not_fit_is_refused_and_changes_nothing(mapped: MappedMemory) -> None:
-    block = Parameters(mapped, inputs=1, outputs=1, max_rows=2)
-    block.write(1, 1, [[10]], [20])
+def test_without_memory_nothing_is_left(driver: FakeDriver, mapped: MappedMemory) -> None:
+    for call in ("allocate", "allocate_mapped"):
+        driver.fail(call, NO_MEMORY)
+        with pytest.raises(CudaError, match=NO_MEMORY):
+            Parameters(driver, mapped, 1, 1, 1)
+        assert driver.leftovers() == []
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(
+    driver: FakeDriver, mapped: MappedMemory
+) -> None:
+    block = Block(driver, mapped, 1, 1, 2)
+    block.made.write(1, 1, [[10]], [20])
     for rows, sources, targets, why in (
         (3, [[1, 2, 3]], [1], "3 rows for a program of at most 2"),
         (-1, [[]], [1], "-1 rows"),
@@ -127,9 +226,9 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(mapped: MappedMemory) 
         (2, [[1]], [1], r"\[1\] addresses for 2 rows"),
     ):
         with pytest.raises(ValueError, match=why):
-            block.write(2, rows, sources, targets)
-        assert [word(block.rows_word), word(block.sequence_word)] == [1, 1]
-        assert [word(block.table(0)), word(block.target_word(0))] == [10, 20]
+            block.made.write(2, rows, sources, targets)
+    block.begin()
+    assert block.found == (1, [[10, 0]], [20])
     block.close()
 
 

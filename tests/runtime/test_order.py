@@ -1,0 +1,58 @@
+"""In which order commands are carried out: accelerators do not wait for replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from interlace.core.messages import Answer, Command, Event, Run, Ticked, WakeAt
+from interlace.core.request import Batch, Outcome, Reply, Request
+from interlace.device.base import Done
+from interlace.device.simulated import SimulatedDevice
+from interlace.runtime.clock import SimClock
+from interlace.runtime.runtime import Runtime
+from tests.builders import line_profile, machine
+
+REQUESTS = tuple(Request(number, "m", 0.0, 100.0) for number in (1, 2, 3))
+
+
+def run(request: Request) -> Run:
+    return Run("g0", "p", Batch(request.id, "m", (request,), 1))
+
+
+class Ended:
+    """A machine that has something to answer and something to run, in that order."""
+
+    def handle(self, event: Event, now_ms: float) -> Sequence[Command]:
+        if not isinstance(event, Ticked):
+            return []
+        first, second, third = REQUESTS
+        return [
+            Answer(Reply(first, Outcome.OK)),
+            run(second),
+            WakeAt(5.0),
+            Answer(Reply(third, Outcome.OK)),
+            run(third),
+        ]
+
+
+class Watched(SimulatedDevice):
+    """Writes down what it is asked for."""
+
+    done: list[str]
+
+    def do(self, work: object, done: Done) -> None:
+        assert isinstance(work, Run)
+        self.done.append(f"run {work.batch.id}")
+
+
+def test_devices_are_told_before_replies_are_given_and_each_in_order() -> None:
+    clock, fleet = SimClock(), machine()
+    (gpu,) = fleet.gpus
+    device = Watched(gpu, clock, {"m": line_profile("m")})
+    device.done = []
+    runtime = Runtime(Ended(), clock, {gpu.id: device}, lambda question, done: None)
+    for request in REQUESTS:
+        name = f"reply {request.id}"
+        runtime.submit(request, lambda reply, name=name: device.done.append(name))  # type: ignore[misc]
+    runtime.deliver(Ticked())
+    assert device.done == ["run 2", "run 3", "reply 1", "reply 3"]
