@@ -26,7 +26,7 @@ MACHINE_PATHS = tuple(
         ("/wor", "k/"),
         ("/roo", "t/"),
         ("/far", "m/"),
-        (".librar", "y"),
+        (".librar", "y/"),
         ("DEVELOPER", "S.md"),
         ("share", "d/design"),
         ("share", "d/reference"),

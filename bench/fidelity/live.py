@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from bench.fidelity.stand import Stand
@@ -14,6 +16,7 @@ from interlace.core.profile import Profile
 from interlace.core.request import Reply
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
+from interlace.runtime.observe import Observer
 from interlace.runtime.runtime import Runtime
 from interlace.runtime.solver import OnPlanned
 from interlace.sim.arrivals import Arrivals
@@ -30,34 +33,53 @@ async def play(
     demand: Sequence[Demand],
     profiles: Mapping[str, Profile],
     arrivals: Arrivals,
+    observers: Sequence[Observer] = (),
 ) -> Record:
     """The trace's requests sent when their time comes; what became of them, on the device's clock.
 
     The plan is kept. HTTP has no part in it: what is compared is engine, device and dispatch.
+    ``observers`` see the run as its record does, from the first deployment on.
     """
     recorder = Recorder()
-    run = _Live(stand, replace(system, planner=Pinned(plan)), recorder)
+    run = _Live(stand, replace(system, planner=Pinned(plan)), [recorder, *observers])
     try:
         await run.deploy(demand, profiles)
-        start_ms = stand.clock.now_ms() + 50.0
-        await run.send(arrivals, {one.model: one.slo_ms for one in demand}, start_ms)
+        with uncollected():
+            start_ms = stand.clock.now_ms() + 50.0
+            await run.send(arrivals, {one.model: one.slo_ms for one in demand}, start_ms)
     finally:
         await run.retire()
     gpu = stand.device.gpu.id
     return recorder.record(start_ms, start_ms + arrivals.seconds * 1000.0, [gpu])
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected meanwhile, as in a server once it has started.
+
+    With torch imported a full collection takes 50 to 100 ms, which is several SLOs.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
 class _Live:
     """One engine on the stand's device, from deployment to the last answer."""
 
-    def __init__(self, stand: Stand, system: System, recorder: Recorder) -> None:
+    def __init__(self, stand: Stand, system: System, observers: Sequence[Observer]) -> None:
         self._stand = stand
         self._system = system
         fleet = Fleet((stand.device.gpu,))
         self._engine = Engine(fleet, system)
         devices = {stand.device.gpu.id: stand.device}
         self._runtime = Runtime(
-            self._engine, stand.clock, devices, self._solve, [recorder], epoch_ms=_NEVER_MS
+            self._engine, stand.clock, devices, self._solve, observers, epoch_ms=_NEVER_MS
         )
         self._runtime.on_tell = self._told
         self._waiting: dict[str, asyncio.Future[Tell]] = {}

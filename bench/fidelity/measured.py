@@ -82,8 +82,10 @@ async def halves(stand: Stand) -> AsyncIterator[tuple[str, str]]:
     gpu, share_pct = stand.device.gpu.id, half_pct(stand.device.gpu)
     for name in names:
         await stand.rig.do(Carve(gpu, name, share_pct), _TIMEOUT_S)
-        for key in stand.opened:
-            await stand.rig.do(Load(gpu, name, key), _TIMEOUT_S)
+        for key, one in stand.opened.items():
+            most = max(1, one.model.signature.max_batch)
+            sizes = tuple(sorted({min(rows, most) for rows in _ROWS}))
+            await stand.rig.do(Load(gpu, name, key, sizes), _TIMEOUT_S)
     try:
         yield names
     finally:

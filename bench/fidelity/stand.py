@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType, TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from interlace.cli.machine import memory_bytes
 from interlace.control.preparation import Preparation
@@ -19,6 +22,7 @@ from interlace.core.request import Request
 from interlace.core.tensor import Tensor
 from interlace.device.base import Device
 from interlace.device.cpu import CpuDevice
+from interlace.device.formats.arrays import NUMPY_TYPES
 from interlace.device.settings import CpuSettings
 from interlace.measure.profiler import profile_all
 from interlace.measure.requests import SampleInputs
@@ -113,6 +117,11 @@ class Stand:
             return await preparation.open(draft, 0)
 
         return await asyncio.gather(*(model(name) for name in self._names))
+
+    def values(self, tensor: Tensor) -> NDArray[Any]:
+        """What a tensor of numbers holds now, in its shape."""
+        data = bytes(self._arenas.view(tensor.span))
+        return np.frombuffer(data, NUMPY_TYPES[tensor.datatype]).reshape(tensor.shape)
 
     def models(self) -> list[Model]:
         """The models, as they were found."""

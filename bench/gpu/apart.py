@@ -8,7 +8,7 @@ from typing import Final
 
 from bench.fidelity.stand import cores
 from bench.gpu.bench import Bench
-from bench.gpu.devices import board, lacking
+from bench.gpu.devices import green_gpu, lacking
 from bench.gpu.flowing import flow
 from bench.gpu.kept import Kept, as_time_goes, keep
 from bench.gpu.opened import stand
@@ -33,11 +33,7 @@ def layers(bench: Bench) -> Iterator[Row]:
 
 def pressure(bench: Bench) -> Iterator[Row]:
     """A row a model and share: what readers lose beside it, and what it suffers from them."""
-    yield from flow(_rows(bench, "pressure", _in_order(_gpu(bench))))
-
-
-def _gpu(bench: Bench) -> Gpu:
-    return green.green_gpu(board(bench), "gpu0")
+    yield from flow(_rows(bench, "pressure", _in_order(green_gpu(bench))))
 
 
 def _in_order(gpu: Gpu) -> tuple[Places, ...]:
@@ -72,7 +68,7 @@ def _of(bench: Bench, backend: Backend, lanes: Lanes, one: Kept, place: Places |
     except Exception as error:
         return failed(what, error)
     dram = counted(bench, one.model.name)
-    keep(bench, _gpu(bench), one.model, lambda now: with_findings(now, found, dram))
+    keep(bench, green_gpu(bench), one.model, lambda now: with_findings(now, found, dram))
     return _layers_row(what, found.layers) if place is None else _pressure_row(what, found)
 
 

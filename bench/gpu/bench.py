@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.gpu.rows import Row
+from bench.gpu.switches import Switches, chosen
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.threads import LibraryContext, threads_for
 
 Size = TypeVar("Size")
 
@@ -46,14 +48,23 @@ class Bench:
             yield backend.driver
 
     @contextmanager
-    def backend(self) -> Iterator[Backend]:
-        """Driver, kernels and capture, closed afterwards."""
+    def backend(self, context: LibraryContext | None = None) -> Iterator[Backend]:
+        """Driver, kernels and capture, closed afterwards. Libraries make their handles for green
+        contexts in ``context``, as `preflight` chose if none is named."""
         backend = self.open_backend()
+        threads = threads_for(context or self.switches.library_context, backend.driver)
+        backend = backend._replace(threads=threads)
         try:
             yield backend
         finally:
+            backend.threads.close()
             backend.driver.unload_kernels(backend.kernels.module)
             backend.driver.close()
+
+    @property
+    def switches(self) -> Switches:
+        """What the part `preflight` chose."""
+        return chosen(self.out, self.dry)
 
     def findings(self, part: str) -> dict[str, Any] | None:
         """The figures of another part that has run, by row; ``None`` if it has not."""

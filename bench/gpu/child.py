@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import select
 import signal
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing import get_context
@@ -40,6 +43,7 @@ class Errand:
     log: Path
     seconds: float
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
+    owner: int = field(default_factory=os.getpid)  #: the part ends when this process does
 
 
 class Children:
@@ -52,12 +56,28 @@ class Children:
     def __init__(self) -> None:
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload(_PRELOAD)
+        self._running: set[int] = set()
 
-    def rows(self, errand: Errand) -> Iterator[Row]:
+    def warm(self) -> float:
+        """Wait until imports are done, so that no part pays for them; returns the seconds."""
+        began_s = time.monotonic()
+        child = self._context.Process(target=_nothing)
+        child.start()
+        child.join()
+        return time.monotonic() - began_s
+
+    def close(self) -> None:
+        """End what a run that was cut off at the worst moment has left running."""
+        for pid in tuple(self._running):
+            _end(pid)
+
+    def rows(self, errand: Errand) -> Generator[Row]:
         """The part's rows as they come; the last one says so if it crashed or was ended."""
         ours, theirs = self._context.Pipe(duplex=False)
         child = self._context.Process(target=_run, args=(errand, theirs))
         child.start()
+        assert child.pid is not None
+        self._running.add(child.pid)
         theirs.close()
         end_s = time.monotonic() + errand.seconds
         try:
@@ -66,7 +86,8 @@ class Children:
             if child.exitcode not in (0, None):
                 yield failed("the part's process", f"ended with {_status(child.exitcode)}")
         finally:
-            _end(child.pid, child.is_alive)
+            _end(child.pid)
+            self._running.discard(child.pid)
             child.join(5.0)
             ours.close()
 
@@ -89,18 +110,29 @@ def _status(code: int | None) -> str:
     return f"exit status {code}"
 
 
-def _end(pid: int | None, alive: Callable[[], bool]) -> None:
+def _end(pid: int) -> None:
     """Ask where it stands, then end it and all that it started."""
-    if pid is None:
-        return
     with contextlib.suppress(ProcessLookupError):
-        if alive():
+        if Path(f"/proc/{pid}").exists():  # it may outlive who forked it
             os.kill(pid, signal.SIGUSR1)
             time.sleep(_TRACE_S)
-            for one in _descendants(pid):  # a GPU's process is in a session of its own
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(one, signal.SIGKILL)
+            _kill_descendants(pid)
         os.killpg(pid, signal.SIGKILL)
+
+
+def _kill_descendants(pid: int) -> None:
+    for one in _descendants(pid):  # a GPU's process is in a session of its own
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+
+
+def _end_with(owner: int) -> None:
+    """End this process and all that it started when the run has ended, by whatever signal."""
+    with contextlib.suppress(ProcessLookupError):
+        watch = os.pidfd_open(owner)
+        select.select([watch], [], [])
+    _kill_descendants(os.getpid())
+    os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def _descendants(pid: int) -> list[int]:
@@ -121,10 +153,16 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
+def _nothing() -> None:
+    """What a process does that is only to be made."""
+
+
 def _run(errand: Errand, pipe: Connection) -> None:
     os.setsid()
+    threading.Thread(target=_end_with, args=(errand.owner,), daemon=True).start()
     _log_to(errand.log)
     os.environ.update(errand.environment)
+    tempfile.tempdir = None  # it may have been asked for before
     end_s = time.monotonic() + _GRACE * errand.seconds
     try:
         bench = Bench(errand.dry, errand.out, end_s, lambda: _backend(errand.backend))

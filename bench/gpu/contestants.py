@@ -11,38 +11,58 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.policy.base import System
 from interlace.policy.catalog import system
+from interlace.policy.dispatchers.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """``device`` is the mechanism, ``row`` the catalog's; ``apart``: a stream a model, no share."""
+    """``row`` is the catalog's, ``device`` the mechanism.
+
+    With ``instances``, every model has so many streams over all SMs instead of what its planner
+    makes; ``wait_ms`` is then how long a request may wait for company.
+    """
 
     name: str
     device: str
     row: str
-    apart: bool = False
+    instances: int = 0
+    wait_ms: float = 0.0
 
     @property
     def system(self) -> System:
-        return system(self.row)
+        found = system(self.row)
+        if not self.instances:
+            return found
+        return replace(found, dispatcher=Waiting(wait_ms=self.wait_ms))
 
     def plan(self, asked: Sequence[Demand], gpu: Gpu, profiles: Mapping[str, Profile]) -> Plan:
         """What its planner makes of this GPU."""
-        if self.apart:
-            return side_by_side(asked, gpu)
+        if self.instances:
+            return side_by_side(asked, gpu, self.instances)
         return self.system.planner(asked, Fleet((gpu,)), profiles, Plan())
 
 
-#: Of one device together: starting one takes seconds. The papers' schedulers get green contexts,
-#: under which their plans change at once.
-CONTESTANTS: Final = (
-    Contestant("interlace", "green", "interlace"),
+OURS: Final = Contestant("interlace", "green", "interlace")
+#: Every batch has the whole GPU: in slices that nobody else may use, or never idle.
+WHOLE: Final = (
     Contestant("temporal", "green", "temporal"),
+    Contestant("Clockwork", "green", "clockwork"),
+)
+#: Triton's way is two instances of a model and a short wait for company; which is best, a GPU says.
+STREAMS: Final = (
+    Contestant("streams", "green", "triton", 1),
+    Contestant("streams, 2 ms", "green", "triton", 1, 2.0),
+    Contestant("two streams", "green", "triton", 2),
+    Contestant("Triton-like", "green", "triton", 2, 2.0),
+)
+#: The papers' schedulers get green contexts, under which their plans change at once.
+PAPERS: Final = (
     Contestant("gpulet", "green", "gpulet"),
     Contestant("D-STACK", "green", "dstack"),
     Contestant("E-Ebird", "green", "e2bird"),
-    Contestant("streams", "streams", "tfserving-nowait", apart=True),
 )
+#: All of one device together: starting one takes seconds.
+CONTESTANTS: Final = (OURS, *WHOLE, *STREAMS, *PAPERS)
 
 #: The same on percentages of MPS, as they were published: a process for each partition.
 ON_MPS: Final = (
@@ -53,10 +73,13 @@ ON_MPS: Final = (
 )
 
 
-def side_by_side(asked: Sequence[Demand], gpu: Gpu) -> Plan:
-    """Every model on a stream of its own over all SMs: Triton with an instance a model."""
+def side_by_side(asked: Sequence[Demand], gpu: Gpu, instances: int = 1) -> Plan:
+    """Every model on streams of its own over all SMs, as Triton has instances of a model."""
     partitions = tuple(
-        Partition(f"{gpu.id}:{place}", gpu.id, gpu.shares_pct[-1], (_slot(one),))
+        Partition(
+            f"{gpu.id}:{place}.{number}", gpu.id, gpu.shares_pct[-1], (_slot(one, instances),)
+        )
+        for number in range(instances)
         for place, one in enumerate(asked)
     )
     return Plan(partitions, overlapping=True)
@@ -78,5 +101,5 @@ def scaled(asked: Sequence[Demand], factor: float) -> tuple[Demand, ...]:
     return tuple(replace(one, rate_rps=one.rate_rps * factor) for one in asked)
 
 
-def _slot(one: Demand) -> Slot:
-    return Slot(one.model, one.max_batch, one.rate_rps)
+def _slot(one: Demand, instances: int = 1) -> Slot:
+    return Slot(one.model, one.max_batch, one.rate_rps / instances)

@@ -1,7 +1,7 @@
 """The contract of ``Device`` on this GPU: the tests of `tests/contracts`, test by test.
 
 The tests are functions of a stand; here they are called without a test runner, each on a fresh
-device, so that each is a row. A device takes seconds to start and nothing is timed, so several run
+device, so that each is a row. A device takes seconds to start and nothing is timed, so a few run
 at once; over MPS, those that kill a process run alone, as they may take the others along. pytest is
 needed, because the tests are written with it.
 """
@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
@@ -21,12 +22,18 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.gpu.bench import Bench
-from bench.gpu.devices import KINDS, board, lacking
+from bench.gpu.devices import KINDS, atoms_of, board, lacking
 from bench.gpu.rows import Row, attempt, failed, law, skipped
+from interlace.core.model import Model
 from interlace.device.cuda.mps import MpsControl
 
-_AT_ONCE: Final = 12
-_DRY_TESTS: Final = 2
+#: Each starts processes that take seconds, and more where many start at once.
+_AT_ONCE: Final = 4
+#: The two that ask the stand about its mechanism.
+_DRY_TESTS: Final = (
+    "test_a_carve_reports_its_units",
+    "test_a_death_ends_all_work_and_is_told_once",
+)
 _VIOLENT: Final = ("death", "dead", "replacement", "closing")
 
 Environment = Mapping[str, str]
@@ -48,7 +55,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 def contract(bench: Bench, kind: str) -> Iterator[Row]:
     """The rows of one mechanism: gentle tests at once, then, over MPS, the violent ones alone."""
-    names = list(tests())[: bench.size(None, _DRY_TESTS)]
+    names = bench.size(tuple(tests()), _DRY_TESTS)
     alone = [n for n in names if kind == "mps" and any(word in n for word in _VIOLENT)]
     with _daemon(bench, kind) as environment:
         at_once = min(_AT_ONCE, len(os.sched_getaffinity(0)))
@@ -62,7 +69,7 @@ def _side_by_side(
 ) -> Iterator[Row]:
     with ProcessPoolExecutor(at_once, get_context("fork")) as pool:
         todo = {
-            pool.submit(_tested, bench.dry, bench.end_s, kind, name, environment): name
+            pool.submit(_tested, bench.dry, bench.out, bench.end_s, kind, name, environment): name
             for name in names
         }
         for done in as_completed(todo):
@@ -72,9 +79,11 @@ def _side_by_side(
                 yield failed(_words(kind, todo[done]), error)
 
 
-def _tested(dry: bool, end_s: float, kind: str, name: str, environment: Environment) -> Row:
+def _tested(
+    dry: bool, out: Path, end_s: float, kind: str, name: str, environment: Environment
+) -> Row:
     """One test in a process of its own."""
-    bench = Bench(dry, Path(), end_s, _none)
+    bench = Bench(dry, out, end_s, _none)
     what = _words(kind, name)
     if bench.left_s <= 0:
         return skipped(what, "no time was left for it")
@@ -114,7 +123,7 @@ def held(what: str, make: Callable[[Path], Any], test: Test) -> Iterable[Row]:
     with TemporaryDirectory(prefix="interlace-contract-") as folder:
         stand = make(Path(folder))
         try:
-            for known in (QUICK, SLOW):
+            for known in (QUICK, _in_one_row(SLOW)):
                 stand.device.register(known)
             test(stand)
         except pytest.skip.Exception as why:
@@ -127,14 +136,16 @@ def held(what: str, make: Callable[[Path], Any], test: Test) -> Iterable[Row]:
             stand.close()
 
 
-def _stand(bench: Bench, kind: str, environment: Environment, folder: Path) -> Any:
-    if bench.dry:
-        from tests.device.cuda.rig import stand_of
+def _in_one_row(known: Model) -> Model:
+    """The same with one batch size: a slow model is slow for each that it is captured in."""
+    return replace(known, signature=replace(known.signature, max_batch=1))
 
-        return stand_of(kind)(folder)
+
+def _stand(bench: Bench, kind: str, environment: Environment, folder: Path) -> Any:
     from bench.gpu.contractstand import GpuStand
 
-    return GpuStand(kind, board(bench), environment)
+    switches = replace(bench.switches, atoms=atoms_of(bench))
+    return GpuStand(kind, board(bench), environment, switches, fake=bench.dry)
 
 
 @contextmanager

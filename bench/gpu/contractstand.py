@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
 
-from interlace.core.messages import Finished, Lost, Work
+from bench.gpu.checks.mps import client_sms
+from bench.gpu.switches import USUAL, Switches
 from interlace.core.model import Model
-from interlace.device.base import Device
 from interlace.device.cuda.discovery import Found
 from interlace.device.cuda.green import green_settings
 from interlace.device.cuda.mps import MpsControl, mps_settings
+from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.streams import streams_settings
 from interlace.device.formats.opened import Opened
 from interlace.device.formats.trial import Spoken
-from tests.device.cuda.rig import CudaStand, cuda_rig
+from tests.device.cuda.backends import clients_sms
+from tests.device.cuda.rig import CudaStand
 from tests.device.models import SLOW_S
 
 _OPENER: Final = "bench.gpu.contractstand:open_on_gpu"
@@ -42,30 +45,59 @@ class _Running(MpsControl):
 
 
 class GpuStand(CudaStand):
-    """The stand of the fake driver's tests, with the GPU's own backend and completion."""
+    """The stand of the fake driver's tests, with the GPU's own backend and completion; ``fake``
+    leaves it those of the tests."""
 
-    def __init__(self, kind: str, found: Found, environment: Mapping[str, str]) -> None:
-        chosen = _settings(kind, found, environment)
-        self._rig = cuda_rig(
+    def __init__(
+        self,
+        kind: str,
+        found: Found,
+        environment: Mapping[str, str],
+        switches: Switches = USUAL,
+        fake: bool = False,
+    ) -> None:
+        chosen = _settings(kind, found, environment, switches.atoms)
+        self._environment = {**environment, "CUDA_VISIBLE_DEVICES": found.uuid}
+        self._fake = fake
+        own: dict[str, object] = {
+            "backend": chosen.backend,
+            "opener": _OPENER,
+            "completion": "",
+            "library_context": switches.library_context,
+        }
+        gpu = replace(chosen.gpu, shares_pct=few(chosen.gpu.shares_pct))
+        super().__init__(
             kind,
-            gpu=chosen.gpu,
+            gpu=gpu,
             uuid=chosen.uuid,
-            backend=chosen.backend,
             environment=chosen.environment,
-            opener=_OPENER,
-            completion="",
+            **({} if fake else own),
         )
-        self.device: Device = self._rig.device
-        self.finished: list[Finished] = self._rig.finished
-        self.lost: list[Lost] = self._rig.lost
-        self.do: Callable[[Work], None] = self._rig.do
-        self.wait, self.close = self._rig.wait, self._rig.close
+
+    def units(self, share_pct: int) -> int:
+        """SMs: whole atoms, what a client of MPS says it has, or all."""
+        gpu = self.device.gpu
+        match self._mechanism:
+            case "green":
+                return gpu.units if share_pct == 100 else gpu.taken(share_pct) * gpu.blocks[1]
+            case "mps" if not self._fake:
+                return client_sms(self._environment, share_pct)
+            case "mps":
+                return clients_sms(share_pct)
+        return gpu.units
 
 
-def _settings(kind: str, found: Found, environment: Mapping[str, str]) -> CudaSettings:
+def few(shares_pct: Sequence[int]) -> tuple[int, ...]:
+    """The smallest, one in the middle, all: each costs a process or a context of its own."""
+    return tuple(sorted({shares_pct[0], shares_pct[len(shares_pct) // 2], shares_pct[-1]}))
+
+
+def _settings(
+    kind: str, found: Found, environment: Mapping[str, str], atoms: Atoms | None
+) -> CudaSettings:
     match kind:
         case "green":
-            return green_settings(found, "gpu0")
+            return green_settings(found, "gpu0", atoms=atoms)
         case "streams":
             return streams_settings(found, "gpu0")
         case _:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
-from bench.gpu.devices import lacking, maker
+from bench.gpu.devices import maker, parted
 from bench.gpu.flowing import flow
 from bench.gpu.kept import NO_PROFILE, NO_TIME, Kept, known
 from bench.gpu.opened import stand
@@ -23,15 +23,11 @@ _SIDES, _ALL_S = 6, 120.0
 
 def rows(bench: Bench) -> Iterator[Row]:
     """A row a pair or triple, as far as time goes: two thirds of it for pairs."""
-    why = lacking(bench, "green")
-    if why:
-        yield skipped("side by side", why)
-        return
     yield from flow(_rows(bench))
 
 
 async def _rows(bench: Bench) -> AsyncIterator[Row]:
-    async with stand(bench, maker(bench, "green")) as opened:
+    async with stand(bench, maker(bench, parted(bench), keep=True)) as opened:
         kept = known(bench, opened.models())
         kept = kept[: len(kept) if bench.left_s > _ALL_S else _SIDES]
         if not kept:

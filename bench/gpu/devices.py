@@ -6,14 +6,19 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from bench.fidelity.stand import Ground, MakeDevice
 from bench.gpu.bench import Bench
+from interlace.core.hardware import Gpu
 from interlace.device.cuda import green, mps, streams
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import Found, NoGpus, discover
+from interlace.device.cuda.engine.threads import LibraryContext
 from interlace.device.cuda.mps import MpsControl
+from interlace.device.cuda.partitions.asking import ask_atoms
+from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.visible import visible
 
@@ -38,7 +43,9 @@ def board(bench: Bench) -> Found:
 
 
 def lacking(bench: Bench, kind: str) -> str:
-    """Why this GPU cannot be parted so; empty if it can."""
+    """Why this GPU cannot be parted so, as far as is known; empty if it can."""
+    if kind in bench.switches.lacking:
+        return bench.switches.lacking[kind]
     found = board(bench)
     if kind == "mps" and not bench.dry and shutil.which(mps.PROGRAM) is None:
         return f"{mps.PROGRAM} is not installed: it comes with the GPU's driver"
@@ -46,12 +53,64 @@ def lacking(bench: Bench, kind: str) -> str:
     return asked[kind](found)
 
 
-def maker(bench: Bench, kind: str, shares_pct: tuple[int, ...] = ()) -> MakeDevice:
-    """Makes a device of that mechanism, offering these shares alone if any are named."""
+@cache
+def _asked(uuid: str) -> Atoms | None:
+    """What the driver says in a process of its own, once in this one."""
+    return next(iter(ask_atoms([uuid])), None)
+
+
+def atoms_of(bench: Bench) -> Atoms | None:
+    """Into which groups of SMs the driver cuts this GPU: as `preflight` found, else asked now."""
+    known = bench.switches.atoms
+    return known if known or bench.dry else _asked(board(bench).uuid)
+
+
+def green_gpu(bench: Bench) -> Gpu:
+    """This GPU as a device of green contexts shows it; nothing is started."""
+    return green.green_gpu(board(bench), "gpu0", atoms_of(bench))
+
+
+def parted(bench: Bench) -> str:
+    """The device of the comparisons: partitions of the GPU, or streams where there are none.
+
+    Raises:
+        NoGpus: there are neither.
+    """
+    if not lacking(bench, "green"):
+        return "green"
+    why = lacking(bench, "streams")
+    if why:
+        raise NoGpus(why)
+    return "streams"
+
+
+def offered_pct(bench: Bench, kind: str) -> tuple[int, ...]:
+    """The shares that a device of that mechanism offers; nothing is started."""
+    gpu = green_gpu(bench) if kind == "green" else streams.streams_gpu(board(bench), "gpu0")
+    return gpu.shares_pct
+
+
+def maker(
+    bench: Bench,
+    kind: str,
+    shares_pct: tuple[int, ...] = (),
+    context: LibraryContext | None = None,
+    keep: bool = False,
+) -> MakeDevice:
+    """Makes a device of that mechanism, offering these shares alone if any are named.
+
+    Libraries make their handles in ``context``, as `preflight` chose if none is named. With
+    ``keep`` models stay open when a trial lets go of them, so that the next one makes graphs at
+    most, and every such part takes the variants that the first one chose.
+    """
     found = board(bench)
+    libraries = context or bench.switches.library_context
 
     def make(ground: Ground) -> CudaDevice:
-        settings = _settings(bench, kind, found)
+        settings = replace(_settings(bench, kind, found), library_context=libraries)
+        if keep:
+            half, choices = found.memory_bytes // 2, str(bench.out / "choices")
+            settings = replace(settings, keep_bytes=half, choices=choices)
         gpu = settings.gpu
         if shares_pct:
             gpu = replace(gpu, shares_pct=shares_pct)
@@ -63,7 +122,7 @@ def maker(bench: Bench, kind: str, shares_pct: tuple[int, ...] = ()) -> MakeDevi
 
 def _settings(bench: Bench, kind: str, found: Found) -> CudaSettings:
     made: dict[str, Callable[[], CudaSettings]] = {
-        "green": lambda: green.green_settings(found, "gpu0"),
+        "green": lambda: green.green_settings(found, "gpu0", atoms=atoms_of(bench)),
         "streams": lambda: streams.streams_settings(found, "gpu0"),
         "mps": lambda: mps.mps_settings(found, "gpu0", _control(bench, found)),
     }

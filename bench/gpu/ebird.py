@@ -12,9 +12,8 @@ from typing import Final
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import Contestant
-from bench.gpu.devices import lacking, maker
+from bench.gpu.devices import maker, parted
 from bench.gpu.flowing import flow
-from bench.gpu.goodput import Race, Search, Trial, trial
 from bench.gpu.mechanisms.published import (
     E_OVER_N,
     E_OVER_N_SAVED_PCT,
@@ -27,6 +26,7 @@ from bench.gpu.mechanisms.sides import Published, Side, versus
 from bench.gpu.opened import stand
 from bench.gpu.pool import pool
 from bench.gpu.rows import Row, failed, skipped
+from bench.gpu.search import Race, Search, Trial, trial
 from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, profiles_of
 
 _MODEL: Final = ("resnet50",)
@@ -45,11 +45,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 async def _rows(bench: Bench) -> AsyncIterator[Row]:
-    why = lacking(bench, "green")
-    if why:
-        yield skipped("input pool", why)
-        return
-    async with stand(bench, maker(bench, "green"), _MODEL) as opened:
+    async with stand(bench, maker(bench, parted(bench), keep=True), _MODEL) as opened:
         try:
             yield await pool(opened, bench.size(100, 3))
         except Exception as error:

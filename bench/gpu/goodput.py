@@ -1,75 +1,45 @@
 """Comparison 1: requests in time per second that each system reaches on this GPU.
 
 Every system gets the same models (half precision, channels last, graphs), profiles and Poisson
-arrivals. Its goodput is that of the highest load, in parts of the area bound, at which every model
-has 99 % of its requests within the SLO; the load is searched by halving, a trial of each system in
-turn. The papers' systems run here on green contexts; `percentages` has them on those of MPS.
+arrivals, on one device that is opened once: partitions of its own, whole-GPU batches and streams
+over all SMs are lanes of the same process. First each runs at three loads, in parts of the area
+bound. Then three of them, ours, the better of those that give every batch the whole GPU, and the
+best of those on streams, are halved down to the highest load at which every model has 99 % of its
+requests within the SLO. The papers' systems come last; `percentages` has them on those of MPS.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from typing import Final
 
 from bench.fidelity.gaps import figures
-from bench.fidelity.live import play
 from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
-from bench.gpu.contestants import CONTESTANTS, Contestant, protecting, scaled
-from bench.gpu.devices import lacking, maker
+from bench.gpu.contestants import OURS, PAPERS, STREAMS, WHOLE, Contestant, protecting, scaled
+from bench.gpu.devices import maker, parted
 from bench.gpu.flowing import flow
 from bench.gpu.opened import stand
+from bench.gpu.ratios import Ratio, at_one_load, reached
 from bench.gpu.rows import Row, failed, judged, seen, skipped
+from bench.gpu.search import Race, Search, played
 from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
-from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Profile
-from interlace.core.request import Outcome
-from interlace.policy.base import System
 from interlace.policy.catalog import system
-from interlace.sim.arrivals import mixed
 from interlace.sim.record import Record
-from interlace.sim.workload.renewal import poisson
 
-_IN_TIME = 0.99
-#: Of the area bound; a search begins at half of it.
-_MOST_LOAD = 1.2
-#: Every engine, arrival and reply is this one process's work; beyond it nothing is the GPU's.
-_MOST_RPS = 12_000.0
-MODELS = ("resnet50", "vgg19", "bert_base", "mobilenet_v2", "resnext50", "densenet121")
-#: Times temporal, times streams, of the area bound: what the project is after.
-_GOALS = {"temporal": 2.0, "streams": 1.3}
-_OF_BOUND = 0.9
+MODELS: Final = ("resnet50", "vgg19", "bert_base", "mobilenet_v2", "resnext50", "densenet121")
+#: Of the area bound, in this order: if time is short, the middle one is known of everyone.
+LOADS: Final = (0.8, 1.1, 0.5)
+_SECONDS, _LONG_S = 2.5, 5.0
+#: What the project is after: over the better whole-GPU system, the best on streams, the bound.
+_OVER_WHOLE, _OVER_STREAMS, _OF_BOUND = 2.0, 1.3, 0.9
+#: Of the time that is left at the begin: until when the first loads, and the halving, may go on.
+_FIRST, _HALVED = 0.5, 0.8
+_HALVINGS: Final = 6
 #: A contestant that does not come to its end leaves time for the others.
-_LIMIT_S = 40.0
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One run at one load; ``worst`` is the part in time of the model that fares worst."""
-
-    load: float
-    goodput_rps: float
-    offered_rps: float
-    worst: float
-    p99_ms: float
-    mean_ms: float = 0.0
-
-    @property
-    def kept(self) -> bool:
-        return self.worst >= _IN_TIME
-
-
-@dataclass(frozen=True, slots=True)
-class Race:
-    """What the contestants run: profiles once for all, seconds a trial, trials each."""
-
-    profiles: Mapping[str, Profile]
-    seconds: float
-    trials: int
-    least_slo_ms: float = LEAST_SLO_MS
+_LIMIT_S: Final = 40.0
 
 
 def rows(bench: Bench) -> Iterator[Row]:
@@ -78,137 +48,152 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 async def _rows(bench: Bench) -> AsyncIterator[Row]:
-    profiles: dict[str, Profile] = {}
-    best: dict[str, Trial] = {}
-    for kind, group in groupby(CONTESTANTS, key=lambda one: one.device):
-        why = lacking(bench, kind)
-        if why:
-            yield skipped(kind, why)
-            continue
+    kind = parted(bench)
+    async with stand(bench, maker(bench, kind, keep=True), MODELS) as opened:
+        profiles = await profiles_of(bench, opened)
+        race = Race(
+            profiles,
+            bench.size(_SECONDS, 0.2),
+            bench.size(_HALVINGS, 1),
+            bench.size(LEAST_SLO_MS, DRY_SLO_MS),
+        )
+        contest = Contest(bench, opened, race, kind)
+        async for row in contest.rows():
+            yield row
         try:
-            async with stand(bench, maker(bench, kind), MODELS) as opened:
-                profiles = profiles or await profiles_of(bench, opened)
-                race = Race(
-                    profiles,
-                    bench.size(2.0, 0.2),
-                    _trials(bench),
-                    bench.size(LEAST_SLO_MS, DRY_SLO_MS),
-                )
-                async for row in contest(opened, race, tuple(group), best, bench):
-                    yield row
-                if kind == "green":
-                    yield await protected(opened, race)
+            yield await protected(opened, race)
         except Exception as error:
-            yield failed(kind, error)
-    for row in compared(best):
-        yield row
+            yield failed("p99 of a protected model beside a full GPU", error)
 
 
-def _trials(bench: Bench) -> int:
-    """Four halvings find the load to within a tenth; --patience gives time for more."""
-    return bench.size(max(4, min(8, int(bench.left_s / 25))), 1)
+class Contest:
+    """The trials of everyone, in an order that leaves the most if time runs out."""
+
+    def __init__(self, bench: Bench, opened: Stand, race: Race, kind: str) -> None:
+        self._bench, self._opened, self.race, self._kind = bench, opened, race, kind
+        self._whole_s = bench.left_s
+        self._searches: dict[str, Search] = {}
+
+    async def rows(self) -> AsyncIterator[Row]:
+        """Rows as they are found."""
+        first = (OURS, *WHOLE, *STREAMS)
+        loads = self._bench.size(LOADS, LOADS[:1])
+        for row in await self.at_loads(first, loads, until=_FIRST):
+            yield row
+        halved = [found for found in self.chosen() if found is not None]
+        for row in await self.halve(halved):
+            yield row
+        for row in self.compared():
+            yield row
+        for row in await self.at_loads(PAPERS, loads, until=1.0):
+            yield row
+
+    def _left(self, until: float) -> bool:
+        """Whether time is left until that part of what there was."""
+        return self._bench.left_s > (1.0 - until) * self._whole_s
+
+    async def at_loads(
+        self, group: Sequence[Contestant], loads: Sequence[float], until: float
+    ) -> list[Row]:
+        """Each at the same loads, taking turns; a row of each."""
+        searches = {one.name: Search(one, self._opened, self.race) for one in group}
+        found: list[Row] = []
+        for load in loads:
+            for name, search in list(searches.items()):
+                if not self._left(until) and (search.trials or load != loads[0]):
+                    continue
+                if not self._bench.left_s or search.knows(load):
+                    continue
+                try:
+                    await asyncio.wait_for(search.at(load), _LIMIT_S)
+                except Exception as error:
+                    del searches[name]
+                    found.append(failed(name, error))
+        for name, search in searches.items():
+            if search.trials:
+                self._searches[name] = search
+                found.append(told(search, self._kind))
+            else:
+                found.append(skipped(name, "no time was left for it"))
+        return found
+
+    def chosen(self) -> tuple[Search | None, Search | None, Search | None]:
+        """Ours, the best that gives every batch the whole GPU, and the best on streams."""
+        return self._best([OURS]), self._best(WHOLE), self._best(STREAMS)
+
+    def _best(self, group: Iterable[Contestant]) -> Search | None:
+        known = [self._searches[one.name] for one in group if one.name in self._searches]
+        return max(known, key=lambda s: (s.best.kept, s.best.goodput_rps), default=None)
+
+    async def halve(self, group: Sequence[Search]) -> list[Row]:
+        """Longer trials between what is kept and what is not, in turn; the row of each again."""
+        found: list[Row] = []
+        for _ in range(self.race.trials):
+            for search in list(group):
+                if search.settled or not self._left(_HALVED):
+                    continue
+                try:
+                    await asyncio.wait_for(search.step(self._bench.size(_LONG_S, 0.2)), _LIMIT_S)
+                except Exception as error:
+                    found.append(failed(f"halving of {search.one.name}", error))
+                    return found
+        return [told(search, f"{self._kind}, halved") for search in group]
+
+    def compared(self) -> Iterator[Row]:
+        """Ours over the others, beside what is aimed at."""
+        ours, whole, streams = self.chosen()
+        if ours is None:
+            return
+        yield from compared(ours, whole, streams)
+        for name, other in self._searches.items():
+            if other is not ours:
+                yield from at_the_same_loads(ours, other, name)
 
 
-async def contest(
-    opened: Stand, race: Race, group: Sequence[Contestant], best: dict[str, Trial], bench: Bench
-) -> AsyncIterator[Row]:
-    """A row for each of the contestants of one device; their best trials go into ``best``.
-
-    They take turns, a trial each, so that all know their loads equally well when time is up.
-    """
-    searches = [Search(one, opened, race) for one in group]
-    for _ in range(race.trials):
-        for search in list(searches):
-            if bench.left_s <= 0:
-                break
-            try:
-                await asyncio.wait_for(search.step(), _LIMIT_S)
-            except Exception as error:
-                searches.remove(search)
-                yield failed(search.one.name, error)
-    for search in searches:
-        if not search.trials:
-            yield skipped(search.one.name, "no time was left for it")
-            continue
-        best[search.one.name] = search.best
-        yield told(search)
-
-
-def told(search: Search) -> Row:
+def told(search: Search, kind: str) -> Row:
     """The row of a search."""
-    one, found = search.one, search.best
-    words = f"{found.goodput_rps:.0f} in time per s at load {found.load:.2f}, p99 "
-    words += f"{found.p99_ms:.1f} ms, worst model {100 * found.worst:.1f} %"
+    best, trials = search.best, sorted(search.trials, key=lambda one: one.load)
+    loads = ", ".join(
+        f"{t.goodput_rps:.0f} at {t.load:.2f} ({100 * t.worst:.1f} %, {100 * t.busy:.0f} %)"
+        for t in trials
+    )
+    kept = f"99 % up to {search.low:.2f}" if best.kept else "never 99 %"
     return seen(
-        f"goodput of {one.name} ({one.device})",
-        words if found.kept else f"never 99 %: {words}",
-        kept=found.kept, load=found.load, goodput_rps=found.goodput_rps, p99_ms=found.p99_ms,
-        mean_ms=found.mean_ms,
-        trials=[[t.load, t.worst, t.goodput_rps] for t in search.trials],
+        f"goodput of {search.one.name} ({kind})",
+        f"{kept}; in time per s at parts of the bound (worst model, GPU busy): {loads}",
+        kept=best.kept, load=best.load, goodput_rps=best.goodput_rps, p99_ms=best.p99_ms,
+        mean_ms=best.mean_ms, busy=best.busy, not_kept_load=search.high,
+        trials=[[t.load, t.worst, t.goodput_rps, t.p99_ms, t.busy] for t in search.trials],
     )  # fmt: skip
 
 
-class Search:
-    """The highest load of one contestant that keeps every model at 99 %, looked for by halving."""
-
-    def __init__(
-        self, one: Contestant, opened: Stand, race: Race, first: float | None = None
-    ) -> None:
-        """``first``: the load of the first trial, if something is known of it."""
-        self.one = one
-        self.trials: list[Trial] = []
-        self._opened, self._race = opened, race
-        whole = demand(race.profiles, opened.device.gpu, 1.0, race.least_slo_ms)
-        total_rps = sum(asked.rate_rps for asked in whole)
-        self._low, self._high = 0.0, min(_MOST_LOAD, _MOST_RPS / total_rps)
-        self._next = first if first is not None else self._high / 2
-
-    async def step(self) -> None:
-        """One more trial."""
-        load = self._next
-        self.trials.append(await trial(self._opened, self._race, self.one, load))
-        if self.trials[-1].kept:
-            self._low = load
-        else:
-            self._high = load
-        self._next = (self._low + self._high) / 2
-
-    @property
-    def best(self) -> Trial:
-        """The trial with the highest goodput that was kept; if none was, with the highest."""
-        return max(self.trials, key=lambda one: (one.kept, one.goodput_rps))
+def compared(ours: Search, whole: Search | None, streams: Search | None) -> Iterator[Row]:
+    """Of the highest loads kept. A goal is reached if all of the interval is beyond it."""
+    goals = (whole, "whole-GPU", _OVER_WHOLE), (streams, "streams", _OVER_STREAMS)
+    for other, kind, goal in goals:
+        if other is not None:
+            ratio = reached(ours, other)
+            yield judged(
+                f"interlace over the best {kind} system, {other.one.name}", f"at least {goal:g}",
+                str(ratio), ratio.low >= goal, **ratio._asdict(),
+            )  # fmt: skip
+    low = ours.low
+    yield judged(
+        "interlace over the area bound", f"at least {_OF_BOUND:g}",
+        f"{low:.2f} is kept, {ours.high:.2f} is not", low >= _OF_BOUND, low=low, high=ours.high,
+    )  # fmt: skip
 
 
-async def trial(opened: Stand, race: Race, one: Contestant, load: float) -> Trial:
-    """One contestant at one load."""
-    gpu = opened.device.gpu
-    asked = demand(race.profiles, gpu, load, race.least_slo_ms)
-    plan = one.plan(asked, gpu, race.profiles)
-    record = await played(opened, race, one.system, plan, asked)
-    return _trial(load, record, race.seconds)
-
-
-async def played(
-    opened: Stand, race: Race, row: System, plan: Plan, asked: Sequence[Demand]
-) -> Record:
-    """The requests of one seed through engine and device."""
-    workloads = {each.model: poisson(each.rate_rps) for each in asked}
-    arrivals = mixed(workloads, race.seconds, seed=1)
-    return await play(opened, row, plan, asked, race.profiles, arrivals)
-
-
-def _trial(load: float, record: Record, seconds: float) -> Trial:
-    sent: dict[str, int] = {}
-    kept: dict[str, int] = {}
-    for one in record.served:
-        sent[one.model] = sent.get(one.model, 0) + 1
-        kept[one.model] = kept.get(one.model, 0) + (one.outcome is Outcome.OK)
-    worst = min((kept[model] / count for model, count in sent.items()), default=0.0)
-    seen_ = figures(record)
-    took_ms = [one.answered_ms - one.arrived_ms for one in record.served]
-    mean_ms = sum(took_ms) / len(took_ms) if took_ms else 0.0
-    offered_rps = len(record.served) / seconds
-    return Trial(load, seen_.goodput_rps, offered_rps, worst, seen_.p99_ms, mean_ms)
+def at_the_same_loads(ours: Search, other: Search, name: str) -> Iterator[Row]:
+    """Requests in time at one offered load, ours over another's, with 95 %."""
+    mine = {one.load: one for one in ours.trials}
+    found: dict[float, Ratio] = {
+        one.load: at_one_load(mine[one.load], one) for one in other.trials if one.load in mine
+    }
+    if found:
+        words = ", ".join(f"{found[load]} at {load:.2f}" for load in sorted(found))
+        ratios = {f"{load:.2f}": list(ratio) for load, ratio in found.items()}
+        yield seen(f"in time at the same loads: interlace over {name}", words, ratios=ratios)
 
 
 async def protected(opened: Stand, race: Race) -> Row:
@@ -219,7 +204,7 @@ async def protected(opened: Stand, race: Race) -> Row:
     plan, row = protecting(asked, gpu, half_pct(gpu)), system("triton")
     quiet = (asked[0], *scaled(asked[1:], 1e-6))
     p99s_ms = [
-        _p99_ms(await played(opened, race, row, plan, each), asked[0].model)
+        _p99_ms(await played(opened, race, row, plan, each, race.seconds), asked[0].model)
         for each in (quiet, asked)
     ]
     slower = p99s_ms[1] / p99s_ms[0]
@@ -234,21 +219,3 @@ def _p99_ms(record: Record, model: str) -> float:
     served = [one for one in record.served if one.model == model]
     part = Record(record.from_ms, record.until_ms, record.gpus, served, (), ())
     return figures(part).p99_ms
-
-
-def compared(best: Mapping[str, Trial]) -> Iterator[Row]:
-    """Ours over the others, beside what is aimed at."""
-    ours = best.get("interlace")
-    if ours is None:
-        return
-    for name, goal in _GOALS.items():
-        if name in best and best[name].goodput_rps > 0:
-            times = ours.goodput_rps / best[name].goodput_rps
-            yield judged(
-                f"interlace over {name}", f"at least {goal:g}", f"{times:.2f}", times >= goal
-            )
-    part = ours.goodput_rps / ours.offered_rps * ours.load if ours.offered_rps else 0.0
-    yield judged(
-        "interlace over the area bound", f"at least {_OF_BOUND:g}", f"{part:.2f}",
-        part >= _OF_BOUND and ours.kept,
-    )  # fmt: skip

@@ -6,12 +6,24 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from interlace.device.cuda.driver.api import Atom, Driver, Green, Mapped, Split
 from interlace.device.cuda.engine.backend import Backend, on_stream
+from interlace.device.cuda.engine.capture import Captured
 
 _ATOM_SMS = 8
+
+
+class Place(Protocol):
+    """Where work of torch is done: a stream, and the context it belongs to."""
+
+    @property
+    def stream(self) -> int: ...
+    @property
+    def sms(self) -> int: ...
+    @property
+    def green(self) -> Green | None: ...
 
 
 class Lane(NamedTuple):
@@ -74,38 +86,70 @@ def lanes(driver: Driver) -> Iterator[Lanes]:
         made.close()
 
 
-def warm(backend: Backend, stream: int, body: Callable[[], object], times: int = 2) -> None:
+def warm(backend: Backend, lane: Place, body: Callable[[], object], times: int = 2) -> None:
     """Run a body a few times outside of any capture: libraries choose and load what they need."""
-    with on_stream(backend, stream):
-        for _ in range(times):
-            body()
-    backend.driver.synchronize(stream)
+    finish_setup(backend)
+
+    def run() -> None:
+        with on_stream(backend, lane.stream):
+            for _ in range(times):
+                body()
+
+    backend.threads.run(lane.green, run)
+    backend.driver.synchronize(lane.stream)
 
 
-@contextmanager
-def captured(backend: Backend, stream: int, body: Callable[[], object]) -> Iterator[int]:
-    """A body warmed up and captured on a stream; the graph's handle, closed afterwards."""
-    warm(backend, stream, body)
+def finish_setup(backend: Backend) -> None:
+    """Wait for what torch has done on its own stream: a lane does not wait for it by itself."""
+    import torch
+
+    if torch.device(backend.torch_device).type == "cuda":
+        torch.cuda.synchronize()
+
+
+def capture(
+    backend: Backend, lane: Place, body: Callable[[], object], pool: object | None = None
+) -> Captured:
+    """A body captured on a lane, to be closed by the caller."""
 
     def only() -> None:
         body()
 
-    graph = backend.capturer.capture(stream, None, only)
+    return backend.threads.run(
+        lane.green, lambda: backend.capturer.capture(lane.stream, pool, only)
+    )
+
+
+@contextmanager
+def captured(backend: Backend, lane: Place, body: Callable[[], object]) -> Iterator[int]:
+    """A body warmed up and captured on a lane; the graph's handle, closed afterwards."""
+    warm(backend, lane, body)
+    graph = capture(backend, lane, body)
     try:
         yield graph.executable
     finally:
-        backend.driver.synchronize(stream)
+        backend.driver.synchronize(lane.stream)
         graph.close()
 
 
 def times_ms(
-    driver: Driver, stream: int, launch: Callable[[], object], count: int, warm_ups: int = 2
+    driver: Driver,
+    stream: int,
+    launch: Callable[[], object],
+    count: int,
+    warm_ups: int = 2,
+    before: Callable[[], object] = lambda: None,
 ) -> list[float]:
-    """GPU time of each of ``count`` launches, one at a time, by events on the stream."""
+    """GPU time of each of ``count`` launches, one at a time, by events on the stream.
+
+    What ``before`` launches is not in it: work that keeps the stream busy until the host has
+    launched all, where that takes longer than the work.
+    """
     begin, end = driver.event(timing=True), driver.event(timing=True)
     found: list[float] = []
     try:
         for number in range(warm_ups + count):
+            before()
             driver.record(begin, stream)
             launch()
             driver.record(end, stream)

@@ -7,17 +7,18 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
-#: A lent GPU is often lent for ten minutes at a time: all parts end before nine.
-MOST_S: Final = 540.0
-#: Until the first part begins: the process that the others are forked from.
-START_S: Final = 5.0
+#: A borrowed GPU is often borrowed for ten minutes at a time.
+MOST_S: Final = 560.0
+#: At the end of a run: a part that is ended, its daemons, summary and bundle.
+END_S: Final = 8.0
 #: What a part may take beyond its seconds if others have left time: one that hangs takes no more.
 _STRETCH: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One step, in a process of its own that has ``seconds`` whatever the other parts do.
+    """One step, in a process of its own. ``seconds`` is what it should take on an H100; with less
+    left it is not begun.
 
     ``entry`` is "module:function"; it is given a ``Bench`` and yields rows. ``needs`` are parts
     whose findings it reads if they are there.
@@ -37,77 +38,87 @@ def _check(number: int, name: str, seconds: float, tells: str, module: str = "")
     return Part(name, "checks", seconds, f"{number}. {tells}", entry)
 
 
+#: By what a first look needs most, and what later parts read: whether the mechanism works at all,
+#: what it is for, then why it is as fast as it is.
 PARTS: Final[tuple[Part, ...]] = (
-    _check(1, "versions", 6, "versions, tools and limits of the machine"),
-    _check(2, "split", 7, "which groups of SMs there are, and which SMs run what"),
-    _check(3, "green-cost", 9, "what green contexts and streams cost, and how many there can be"),
-    _check(4, "graphs", 10, "whether a captured graph keeps the SMs it was captured on"),
-    _check(5, "libraries", 11, "whether cuBLAS and cuDNN heed the SMs of a partition"),
-    _check(6, "isolation", 16, "how much neighbours slow a model on SMs of its own"),
     Part(
-        "connections", "checks", 6, "6. streams side by side with 8 hardware queues instead of 32",
-        "bench.gpu.checks.isolation:overlap", (), {"CUDA_DEVICE_MAX_CONNECTIONS": "8"},
+        "preflight", "preflight", 90, "whether the mechanism works at all, and which way of it",
+        "bench.gpu.preflight.part:rows",
     ),
-    _check(7, "host-access", 9, "layers that read their weights from host memory"),
-    _check(8, "copies", 12, "rates of copies and gathers, and small copies beside large ones"),
-    _check(9, "pinning", 9, "how fast host memory is page-locked"),
-    _check(10, "completion", 14, "how soon and at what cost the end of a batch is known"),
-    _check(11, "graph-memory", 9, "memory and time of captures, and replays beside them"),
-    _check(12, "aoti", 14, "whether a compiled package takes our weights and our streams"),
-    _check(13, "mps", 12, "whether MPS can be had, with percentages, and leaves the card clean"),
-    _check(14, "counters", 8, "which pressure counters can be read"),
+    _check(1, "versions", 30, "versions, tools and limits of the machine"),
     Part(
-        "contracts", "contracts", 30, "the contract of devices on green, MPS and streams",
-        "bench.gpu.contracts:rows",
-    ),
-    Part(
-        "profiles", "profiles", 58, "latency of the ten models by batch and share",
+        "profiles", "profiles", 80, "latency of the ten models by batch and share",
         "bench.gpu.profiles:rows",
     ),
     Part(
-        "power", "profiles", 22, "power and energy of the ten models, and what DRAM they use",
-        "bench.gpu.power:rows", ("profiles",),
-    ),
-    Part(
-        "layers", "profiles", 30, "their layers: time to copy, to run, and to run from the host",
-        "bench.gpu.apart:layers", ("profiles",),
-    ),
-    Part(
-        "pressure", "profiles", 26, "how much L2 and DRAM they use, by readers beside them",
-        "bench.gpu.apart:pressure", ("profiles",),
-    ),
-    Part(
-        "coruns", "profiles", 26, "pairs and triples of models side by side",
-        "bench.gpu.coruns:rows", ("profiles",),
-    ),
-    Part(
-        "goodput", "comparisons", 58, "requests in time per second, every system on this GPU",
+        "goodput", "comparisons", 120, "requests in time per second, every system on this GPU",
         "bench.gpu.goodput:rows", ("profiles",),
     ),
     Part(
-        "goodput-mps", "comparisons", 28, "the papers' systems on percentages of MPS",
-        "bench.gpu.percentages:rows", ("profiles", "goodput"),
-    ),
-    Part(
-        "changing", "comparisons", 20, "the gap when shares change under load",
+        "changing", "comparisons", 40, "the gap when shares change under load",
         "bench.gpu.changing:rows", ("profiles",),
     ),
     Part(
-        "mechanisms", "comparisons", 20, "the papers' mechanisms on and off, each alone",
+        "loading", "comparisons", 35, "what a model that is served feels while others are loaded",
+        "bench.gpu.loading:rows",
+    ),
+    _check(2, "split", 8, "which groups of SMs there are, and which SMs run what"),
+    _check(3, "green-cost", 8, "what green contexts and streams cost, and how many there can be"),
+    _check(4, "graphs", 18, "whether a captured graph keeps the SMs it was captured on"),
+    _check(5, "libraries", 14, "whether cuBLAS and cuDNN heed the SMs of a partition"),
+    _check(6, "isolation", 18, "how much neighbours slow a model on SMs of its own"),
+    _check(8, "copies", 12, "rates of copies and gathers, and small copies beside large ones"),
+    _check(10, "completion", 18, "how soon and at what cost the end of a batch is known"),
+    _check(11, "graph-memory", 14, "memory and time of captures, and replays beside them"),
+    Part(
+        "contracts", "contracts", 150, "the contract of devices on green, MPS and streams",
+        "bench.gpu.contracts:rows", (), {"INTERLACE_TEST_WAIT_S": "120"},
+    ),
+    _check(13, "mps", 15, "whether MPS can be had, with percentages, and leaves the card clean"),
+    Part(
+        "mechanisms", "comparisons", 40, "the papers' mechanisms on and off, each alone",
         "bench.gpu.mechanisms.part:rows", ("profiles",),
     ),
     Part(
-        "sharing", "comparisons", 30, "weights and models in one process, or a process each",
-        "bench.gpu.sharing:rows", ("profiles",),
+        "goodput-mps", "comparisons", 100, "the papers' systems on percentages of MPS",
+        "bench.gpu.percentages:rows", ("profiles", "goodput"),
     ),
     Part(
-        "ebird", "comparisons", 16, "the input pool as a system: TF-Serving, N-Ebird, E-Ebird",
+        "twin", "comparisons", 40, "the simulator against this GPU",
+        "bench.gpu.twin:rows", ("profiles",),
+    ),
+    Part(
+        "ebird", "comparisons", 40, "the input pool as a system: TF-Serving, N-Ebird, E-Ebird",
         "bench.gpu.ebird:rows", ("profiles",),
     ),
     Part(
-        "twin", "comparisons", 18, "the simulator against this GPU",
-        "bench.gpu.twin:rows", ("profiles",),
+        "sharing", "comparisons", 90, "weights and models in one process, or a process each",
+        "bench.gpu.sharing:rows", ("profiles",),
     ),
+    Part(
+        "power", "profiles", 35, "power and energy of the ten models, and what DRAM they use",
+        "bench.gpu.power:rows", ("profiles",),
+    ),
+    Part(
+        "layers", "profiles", 50, "their layers: time to copy, to run, and to run from the host",
+        "bench.gpu.apart:layers", ("profiles",),
+    ),
+    Part(
+        "pressure", "profiles", 45, "how much L2 and DRAM they use, by readers beside them",
+        "bench.gpu.apart:pressure", ("profiles",),
+    ),
+    Part(
+        "coruns", "profiles", 45, "pairs and triples of models side by side",
+        "bench.gpu.coruns:rows", ("profiles",),
+    ),
+    _check(7, "host-access", 12, "layers that read their weights from host memory"),
+    _check(12, "aoti", 35, "whether a compiled package takes our weights and our streams"),
+    _check(14, "counters", 20, "which pressure counters can be read"),
+    Part(
+        "connections", "checks", 10, "6. streams side by side with 8 hardware queues instead of 32",
+        "bench.gpu.checks.isolation:overlap", (), {"CUDA_DEVICE_MAX_CONNECTIONS": "8"},
+    ),
+    _check(9, "pinning", 10, "how fast host memory is page-locked"),
 )  # fmt: skip
 
 GROUPS: Final = tuple(dict.fromkeys(part.group for part in PARTS))
@@ -116,10 +127,16 @@ GROUPS: Final = tuple(dict.fromkeys(part.group for part in PARTS))
 def granted_s(part: Part, later: Sequence[Part], left_s: float) -> float:
     """The seconds that a part gets: its own and what nobody needs, up to twice its own.
 
-    ``later`` are the parts that follow, each of which can count on its own seconds.
+    ``later`` are the parts that follow: each that would fit after this one is left its own seconds.
+    0 if there is too little for this one itself.
     """
-    free_s = left_s - sum(one.seconds for one in later)
-    return max(part.seconds, min(_STRETCH * part.seconds, free_s))
+    free_s = left_s - part.seconds
+    if free_s < 0:
+        return 0.0
+    for one in later:
+        if one.seconds <= free_s:
+            free_s -= one.seconds
+    return part.seconds + min(free_s, (_STRETCH - 1.0) * part.seconds)
 
 
 def chosen(names: Sequence[str]) -> list[Part]:

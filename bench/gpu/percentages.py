@@ -15,10 +15,11 @@ from bench.gpu.bench import Bench
 from bench.gpu.contestants import ON_MPS, Contestant
 from bench.gpu.devices import lacking, maker
 from bench.gpu.flowing import flow
-from bench.gpu.goodput import MODELS, Race, Search, told
+from bench.gpu.goodput import MODELS, told
 from bench.gpu.lanes import ratio
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, seen, skipped
+from bench.gpu.search import Race, Search
 from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
 
 #: Where nothing is known of a system.
@@ -41,7 +42,7 @@ async def _rows(bench: Bench) -> AsyncIterator[Row]:
     if why:
         yield skipped("MPS percentages", why)
         return
-    async with stand(bench, maker(bench, "mps"), MODELS) as opened:
+    async with stand(bench, maker(bench, "mps", keep=True), MODELS) as opened:
         profiles = await profiles_of(bench, opened)
         least_ms = bench.size(LEAST_SLO_MS, DRY_SLO_MS)
         race = Race(profiles, bench.size(2.0, 0.2), bench.size(_MOST_TRIALS, 1), least_ms)
@@ -69,7 +70,7 @@ async def contest(bench: Bench, opened: Stand, race: Race) -> AsyncIterator[Row]
                 yield failed(f"{search.one.name} (mps)", error)
     for search in searches:
         if search.trials:
-            yield told(search)
+            yield told(search, "mps")
             yield _beside_green(bench, search)
         else:
             yield skipped(f"{search.one.name} (mps)", "no time was left for it")

@@ -30,7 +30,8 @@ async def pool(opened: Stand, count: int) -> Row:
     gpu = opened.device.gpu
     one = next(iter(opened.opened.values()))
     await opened.rig.do(Carve(gpu.id, _NAME, half_pct(gpu)), _LIMIT_S)
-    await opened.rig.do(Load(gpu.id, _NAME, one.model.key), _LIMIT_S)
+    largest = (one.model.signature.max_batch,)
+    await opened.rig.do(Load(gpu.id, _NAME, one.model.key, largest), _LIMIT_S)
     sides = {staged: await _side(opened, one, count, staged) for staged in (True, False)}
     await opened.rig.do(Release(gpu.id, _NAME), _LIMIT_S)
     what = f"input pool: {one.model.name}, a full batch staged on arrival, over gathered"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
-from bench.gpu.devices import lacking, maker
+from bench.gpu.devices import maker, parted
 from bench.gpu.flowing import flow
 from bench.gpu.kept import Kept, as_time_goes, keep
 from bench.gpu.nvml import open_nvml
@@ -23,10 +23,6 @@ PART = "power"
 
 def rows(bench: Bench) -> Iterator[Row]:
     """A row a model: its largest batch back to back, on all SMs and on half of them."""
-    why = lacking(bench, "green")
-    if why:
-        yield skipped(PART, why)
-        return
     try:
         nvml = open_nvml(bench)
     except NvmlError as error:
@@ -37,7 +33,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 async def _rows(bench: Bench, nvml: Nvml) -> AsyncIterator[Row]:
-    async with stand(bench, maker(bench, "green")) as opened:
+    async with stand(bench, maker(bench, parted(bench), keep=True)) as opened:
         meter = Meter(opened.rig, nvml)
         try:
             idle = await idle_w(opened.rig, meter, bench.size(1.0, 0.05))

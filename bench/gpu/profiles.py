@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Final
 
 from bench.gpu.bench import Bench
-from bench.gpu.devices import board, lacking, maker
+from bench.gpu.devices import maker, offered_pct, parted
 from bench.gpu.flowing import flow
 from bench.gpu.opened import stand
-from bench.gpu.rows import Row, failed, seen, skipped
+from bench.gpu.rows import Row, failed, seen
 from interlace.core.profile import Profile
-from interlace.device.cuda.green import green_gpu
 from interlace.measure.profiler import profile_all
 from interlace.measure.store import ProfileStore
 from interlace.measure.sweep import Settings
@@ -37,19 +36,16 @@ def store_of(bench: Bench) -> ProfileStore:
 
 def rows(bench: Bench) -> Iterator[Row]:
     """A row a model; a model that cannot be measured is a row too."""
-    why = lacking(bench, "green")
-    if why:
-        yield skipped("profiles", why)
-        return
     yield from flow(_profiles(bench))
 
 
 async def _profiles(bench: Bench) -> AsyncIterator[Row]:
-    legal = green_gpu(board(bench), "gpu0").shares_pct
+    kind = parted(bench)
+    legal = offered_pct(bench, kind)
     wanted = bench.size(_SHARES_PCT, (48, 100))
     shares = tuple(sorted({min(legal, key=lambda one: abs(one - w)) for w in wanted}))
     settings, store = settings_of(bench), store_of(bench)
-    async with stand(bench, maker(bench, "green", shares)) as opened:
+    async with stand(bench, maker(bench, kind, shares, keep=True)) as opened:
         models = opened.models()
         async for measured in profile_all(opened.rig, models, settings):
             if measured.profile is None:

@@ -51,7 +51,7 @@ class Row:
             return self
         if self.broken:
             return Row(self.what, self.expected, self.found, Verdict.FAILED)
-        return Row(self.what, "", "ran", Verdict.DRY)
+        return Row(self.what, "", "ran", Verdict.DRY, binding=self.binding)
 
 
 def row_of(plain: Mapping[str, Any]) -> Row:
@@ -110,6 +110,11 @@ def attempt(what: str, ask: Callable[[], Iterable[Row]]) -> Iterator[Row]:
 def as_json(value: object) -> str:
     """Readable JSON; numbers that JSON does not know become words."""
     return json.dumps(_known(value), indent=1, ensure_ascii=False) + "\n"
+
+
+def as_line(value: object) -> str:
+    """The same on one line."""
+    return json.dumps(_known(value), ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def _known(value: object) -> object:

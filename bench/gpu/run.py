@@ -1,142 +1,164 @@
 """All that only a GPU can tell, in one command: `scripts/gpu-check`.
 
-Parts run one after the other, each in a process of its own with a time limit, and write what they
-found to OUT/PART.json. `--resume` leaves out those that have finished. `--dry-run` walks the same
-code without a GPU, on the fake driver of the tests: its figures mean nothing, but what it cannot
-walk cannot run.
+Parts run one after the other, each in a process of its own with a time limit. Every row is written
+to OUT/rows.jsonl as it comes, what came of a part to OUT/PART.json, and all of it to one bundle,
+also when the run is told to end. `--resume` leaves out parts that have finished. `--dry-run` walks
+the same code without a GPU, on the fake driver of the tests: its figures mean nothing, but what it
+cannot walk cannot run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import signal
+import site
 import sys
+import tarfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from types import FrameType
+from typing import Final
 
+from bench.gpu.bundle import NAME, bundle, unpack
 from bench.gpu.child import ENVIRONMENT, Children, Errand
-from bench.gpu.parts import MOST_S, PARTS, START_S, Part, chosen, granted_s
-from bench.gpu.rows import Row, Verdict, as_json, row_of
+from bench.gpu.findings import Findings, Found
+from bench.gpu.leftovers import end_daemons, temporary
+from bench.gpu.nvml import held
+from bench.gpu.parts import END_S, MOST_S, PARTS, Part, chosen, granted_s
+from bench.gpu.rows import Row, Verdict, seen
 from bench.gpu.show import Screen
 
 BACKEND: Final = "bench.gpu.real:open_backend"
 FAKE: Final = "bench.gpu.fake:open_backend"
 #: A dry run is for any machine, however slow or busy.
 _DRY_PATIENCE: Final = 4
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class ToldToEnd(BaseException):
+    """A signal: what has been found is to be kept, and nothing more is to be begun."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A part's rows, how long it took, and whether it came to its end."""
+class Course:
+    """What is to be run, and until when on ``time.monotonic``'s clock; where the bundle goes.
 
-    part: Part
-    rows: Sequence[Row]
-    seconds: float
-    finished: bool
+    What finished before is read instead if ``resume``.
+    """
+
+    parts: Sequence[Part]
+    bundle: Path
+    end_s: float = float("inf")
+    resume: bool = False
 
 
-def kept(out: Path, part: Part, dry: bool) -> Found | None:
-    """What an earlier run found, if it finished the part."""
+def run(course: Course, findings: Findings, screen: Screen) -> None:
+    """The parts in order, as many as there is time for; what was found is kept however it ends.
+
+    What a part leaves of its seconds is there for those that follow.
+    """
+    children = Children()
     try:
-        plain = json.loads((out / f"{part.name}.json").read_text())
-        rows = [row_of(one) for one in plain["rows"]]
-    except (OSError, ValueError, KeyError):
-        return None
-    if plain.get("dry") != dry or not plain.get("finished"):
-        return None
-    return Found(part, rows, float(plain["seconds"]), True)
+        with _signals(), held(findings.dry) as machine:
+            _tell(machine, findings, screen)
+            _parts(course, children, findings, screen)
+    except ToldToEnd as told:
+        findings.cut = f"told to end by {told}"
+        screen.cut(findings.cut)
+    finally:
+        children.close()
+        findings.close()
+        findings.missing = bundle(findings.out, course.bundle)
 
 
-def run_part(
-    children: Children, part: Part, seconds: float, out: Path, dry: bool, screen: Screen
+def _parts(course: Course, children: Children, findings: Findings, screen: Screen) -> None:
+    before = {part.name: findings.kept(part) for part in course.parts if course.resume}
+    _tell(seen("until torch was imported", f"{children.warm():.1f} s"), findings, screen)
+    for place, part in enumerate(course.parts):
+        found = before.get(part.name)
+        if found is not None:
+            screen.part(part, found.seconds)
+            for row in found.rows:
+                screen.row(row)
+            screen.ended(found)
+            findings.resume(found)
+            continue
+        later = [one for one in course.parts[place + 1 :] if before.get(one.name) is None]
+        seconds = granted_s(part, later, course.end_s - END_S - time.monotonic())
+        if not seconds:
+            screen.left_out(part)
+            findings.leave_out(part)
+            continue
+        screen.part(part, seconds)
+        screen.ended(_run_part(children, part, seconds, findings, screen))
+        findings.sum_up()
+        bundle(findings.out, course.bundle)  # a run that is killed has lost no part before
+
+
+def _tell(row: Row, findings: Findings, screen: Screen) -> None:
+    findings.row(row)
+    screen.row(row)
+
+
+def _run_part(
+    children: Children, part: Part, seconds: float, findings: Findings, screen: Screen
 ) -> Found:
     """Run one part for so many seconds at most, show its rows as they come, and keep them."""
-    errand = Errand(
-        part.entry,
-        FAKE if dry else BACKEND,
-        dry,
-        out,
-        out / f"{part.name}.log",
-        seconds * (_DRY_PATIENCE if dry else 1),
-        {**ENVIRONMENT, **part.environment},
-    )
-    began_s, began = time.monotonic(), datetime.now(UTC)
-    rows: list[Row] = []
-    for row in children.rows(errand):
-        rows.append(row)
-        screen.row(row)
-    took_s = round(time.monotonic() - began_s, 2)
-    broken = any(r.verdict is Verdict.FAILED and r.what.startswith("the part") for r in rows)
-    found = Found(part, rows, took_s, finished=not broken)
-    (out / f"{part.name}.json").write_text(as_json(_plain(found, dry, began)))
-    return found
+    out, dry = findings.out, findings.dry
+    (out / ".home").mkdir(exist_ok=True)
+    with temporary() as folder:
+        environment = {
+            **ENVIRONMENT,
+            "TMPDIR": str(folder),
+            # What is compiled is kept for later parts, where the own home is read-only or is lost.
+            "HOME": str((out / ".home").resolve()),
+            "PYTHONUSERBASE": site.getuserbase(),
+            **part.environment,
+        }
+        errand = Errand(
+            part.entry,
+            FAKE if dry else BACKEND,
+            dry,
+            out,
+            out / f"{part.name}.log",
+            seconds * (_DRY_PATIENCE if dry else 1),
+            environment,
+        )
+        findings.begin(part, environment)
+        broken = False
+        try:
+            with closing(children.rows(errand)) as rows:
+                for row in rows:
+                    broken |= row.verdict is Verdict.FAILED and row.what.startswith("the part")
+                    _tell(row, findings, screen)
+        finally:
+            for row in end_daemons(folder):
+                _tell(row, findings, screen)
+    return findings.end(finished=not broken)
 
 
-def _plain(found: Found, dry: bool, began: datetime) -> dict[str, Any]:
-    return {
-        "part": found.part.name,
-        "tells": found.part.tells,
-        "dry": dry,
-        "date": began.isoformat(timespec="seconds"),
-        "command": " ".join(sys.argv),
-        "environment": {**ENVIRONMENT, **found.part.environment},
-        "seconds": found.seconds,
-        "finished": found.finished,
-        "rows": [row.plain() for row in found.rows],
-    }
+@contextmanager
+def _signals() -> Iterator[None]:
+    """The first signal to end becomes ``ToldToEnd`` wherever this process stands."""
 
+    def told(number: int, frame: FrameType | None) -> None:
+        for one in before:  # what is found is being kept: nobody ends that
+            signal.signal(one, signal.SIG_IGN)
+        before.clear()
+        raise ToldToEnd(signal.Signals(number).name)
 
-def run(
-    parts: Sequence[Part],
-    out: Path,
-    dry: bool,
-    resume: bool,
-    screen: Screen,
-    most_s: float = MOST_S,
-) -> list[Found]:
-    """The parts in order; those that finished before are read instead, if that is asked for.
-
-    What a part leaves of its seconds is there for those that follow, ``most_s`` in all.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    end_s = time.monotonic() + most_s - START_S
-    children = Children()
-    results: list[Found] = []
-    for place, part in enumerate(parts):
-        seconds = granted_s(part, parts[place + 1 :], end_s - time.monotonic())
-        screen.part(part, seconds)
-        before = kept(out, part, dry) if resume else None
-        if before is not None:
-            for row in before.rows:
-                screen.row(row)
-        found = before or run_part(children, part, seconds, out, dry, screen)
-        screen.ended(found.seconds, resumed=before is not None)
-        results.append(found)
-    (out / "summary.json").write_text(as_json(_summary(results, dry)))
-    return results
-
-
-def _summary(results: Sequence[Found], dry: bool) -> dict[str, Any]:
-    return {
-        "dry": dry,
-        "seconds": round(sum(one.seconds for one in results), 2),
-        "parts": {
-            one.part.name: {
-                "finished": one.finished,
-                "seconds": one.seconds,
-                "verdicts": {v.value: _count(one.rows, v) for v in Verdict if _count(one.rows, v)},
-            }
-            for one in results
-        },
-    }
-
-
-def _count(rows: Sequence[Row], verdict: Verdict) -> int:
-    return sum(row.verdict is verdict for row in rows)
+    before = {one: signal.getsignal(one) for one in _SIGNALS}
+    before = {one: handler for one, handler in before.items() if handler is not signal.SIG_IGN}
+    for one in before:
+        signal.signal(one, told)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -144,33 +166,51 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/gpu-check",
         description=__doc__,
-        epilog=f"parts, and what each can count on ({MOST_S:g} s in all at most):\n{about}",
+        epilog=f"parts in their order, and what each can count on:\n{about}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="parts or groups")
-    parser.add_argument("--resume", action="store_true", help="leave out what has finished")
+    parser.add_argument(
+        "--resume", nargs="?", const=True, default=False, metavar="BUNDLE",
+        help="leave out what has finished, in OUT or in a bundle of another run",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="walk every part without a GPU")
     parser.add_argument(
         "--patience", type=float, default=1.0, metavar="N", help="give every part N times as long"
     )
+    parser.add_argument(
+        "--most-s", type=float, metavar="S",
+        help=f"end within so many seconds ({MOST_S:g} times N if not said; no limit when dry)",
+    )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("build/gpu-check"), metavar="FOLDER")
+    parser.add_argument(
+        "--bundle", type=Path, metavar="FILE",
+        help=f"where all findings go as one file (OUT/{NAME} if not said)",
+    )  # fmt: skip
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 1 if something did not run to its end, 2 if a part is unknown."""
+    """The exit status: 1 if something did not run to its end, 2 if what is asked cannot be."""
+    began_s = time.monotonic()
     asked = _arguments(arguments)
     try:
-        found = chosen(asked.only)
-    except KeyError as error:
-        print(error.args[0], file=sys.stderr)
+        named = chosen(asked.only)
+        if isinstance(asked.resume, str):
+            unpack(Path(asked.resume), asked.out)
+    except (KeyError, OSError, tarfile.TarError) as error:
+        print(error.args[0] if isinstance(error, KeyError) else error, file=sys.stderr)
         return 2
-    parts = [replace(part, seconds=asked.patience * part.seconds) for part in found]
-    screen = Screen(asked.dry_run)
-    most_s = asked.patience * MOST_S
-    results = run(parts, asked.out, asked.dry_run, asked.resume, screen, most_s)
-    screen.summary([(one.part, one.rows, one.seconds) for one in results], asked.out)
-    return 1 if any(row.broken for one in results for row in one.rows) else 0
+    parts = [replace(part, seconds=asked.patience * part.seconds) for part in named]
+    most_s = float("inf") if asked.dry_run else asked.patience * MOST_S
+    if asked.most_s is not None:
+        most_s = asked.most_s
+    screen, findings = Screen(asked.dry_run), Findings(asked.out, asked.dry_run)
+    file = asked.bundle or asked.out / NAME
+    run(Course(parts, file, began_s + most_s, bool(asked.resume)), findings, screen)
+    screen.summary(findings, file)
+    broken = any(row.broken for one in findings.results for row in one.rows)
+    return 1 if broken or findings.cut else 0
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ async def _rows(bench: Bench) -> AsyncIterator[Row]:
     if why:
         yield skipped("simulator", why)
         return
-    async with stand(bench, maker(bench, "green"), _MODELS) as opened:
+    async with stand(bench, maker(bench, "green", keep=True), _MODELS) as opened:
         profiles = await profiles_of(bench, opened)
         pairs = await slowdowns(opened, bench.size(0.15, 0.02))
         async for row in compared(bench, opened, profiles, pairs, bench.size(2.5, 0.3)):

@@ -75,9 +75,11 @@ def cost_s(profile: Profile, gpu: Gpu, within_ms: float) -> float:
     """GPU time of a request at its cheapest share and batch: a term of the area bound.
 
     Area is the part of the GPU that a share is times how long it is taken (``perf.bounds.area``).
+    Where the GPU told its own time it is that alone: what our side of a batch costs is nothing
+    that a scheduler must pay, and would make the bound too low.
     """
     return min(
-        gpu.fraction(share) * point.p95_ms / batch / 1000.0
+        gpu.fraction(share) * (point.gpu_ms or point.p95_ms) / batch / 1000.0
         for (batch, share), point in profile.points.items()
         if point.p95_ms <= within_ms
     )

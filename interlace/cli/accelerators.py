@@ -18,6 +18,7 @@ from interlace.device.cpu import CpuDevice, cpu_gpu
 from interlace.device.cuda import green, mig, mps, streams
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import Found, NoGpus, discover
+from interlace.device.cuda.partitions.asking import AskAtoms, ask_atoms, common
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.visible import visible
 from interlace.device.describe import Describer, Description
@@ -107,12 +108,16 @@ class Accelerators:
 
 
 def choose(
-    device: str, cpu: CpuSettings, gpus: str | None = None, nvml: Any = None
+    device: str,
+    cpu: CpuSettings,
+    gpus: str | None = None,
+    nvml: Any = None,
+    ask: AskAtoms = ask_atoms,
 ) -> Accelerators:
     """The accelerators that ``--device`` names; ``cpu`` are this machine's cores.
 
     ``auto`` takes what a GPU can do best, and the cores where there is none. ``gpus`` as in
-    ``visible``, ``nvml`` as in ``discover``.
+    ``visible``, ``nvml`` as in ``discover``. ``ask`` says into which atoms the driver cuts GPUs.
 
     Raises:
         CommandError: there is no such device, and why.
@@ -131,10 +136,10 @@ def choose(
         if device == "auto":
             return Accelerators(cpu)
         raise CommandError(f"--device {device}: there is no GPU to use: {error}") from None
-    return _on_gpus(device, cpu, found)
+    return _on_gpus(device, cpu, found, ask)
 
 
-def _on_gpus(device: str, cpu: CpuSettings, found: Sequence[Found]) -> Accelerators:
+def _on_gpus(device: str, cpu: CpuSettings, found: Sequence[Found], ask: AskAtoms) -> Accelerators:
     controls: list[mps.MpsControl] = []
     settings: list[CudaSettings] = []
     for gpu in found:
@@ -156,7 +161,24 @@ def _on_gpus(device: str, cpu: CpuSettings, found: Sequence[Found]) -> Accelerat
             f"--device {device}: accelerators of several kinds ({', '.join(kinds)}); one server "
             f"uses one kind: name those of one kind with --gpus"
         )
+    if any(one.lanes == green.LANES for one in settings):
+        settings = _as_cut(device, settings, found, ask)
     return Accelerators(cpu, tuple(settings), partial(_start, controls))
+
+
+def _as_cut(
+    device: str, settings: Sequence[CudaSettings], found: Sequence[Found], ask: AskAtoms
+) -> list[CudaSettings]:
+    """The same, with the shares that the driver can make: it alone knows how a GPU is built."""
+    asked = ask([one.uuid for one in settings])
+    if not asked:
+        return list(settings)
+    try:
+        atoms = common(asked)
+    except ValueError as error:
+        raise CommandError(f"--device {device}: {error}; name some with --gpus") from None
+    pairs = zip(settings, found, strict=True)
+    return [replace(one, gpu=green.green_gpu(gpu, one.gpu.id, atoms)) for one, gpu in pairs]
 
 
 def _mechanism(device: str, gpu: Found) -> str:

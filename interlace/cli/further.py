@@ -100,7 +100,13 @@ class Further:
         settings, wanted = self._settings, self._wanted
         stands = places(settings.gpu) if wanted.pressure else ()
         task = GpuTask(
-            settings.uuid, settings.backend, settings.lanes, tuple(models), wanted.layers, stands
+            settings.uuid,
+            settings.backend,
+            settings.lanes,
+            tuple(models),
+            wanted.layers,
+            stands,
+            library_context=settings.library_context,
         )
         try:
             after = await with_parts(task, settings.environment(100), profiles, counted, self._say)

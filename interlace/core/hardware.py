@@ -29,9 +29,11 @@ class Gpu:
 
     ``units`` are SMs or cores. ``shares_pct`` are the legal partition sizes in ascending order, the
     last one 100; geometry belongs to the kind, planners ask it. ``layouts`` are the largest sets
-    of shares that may stand side by side, each in ascending order; none means any set of at most
-    100 %. ``walls`` are (share, bytes) where a partition's memory is its own, as MIG's is; weights
-    are shared by the partitions of one accelerator otherwise.
+    of shares that may stand side by side, each in ascending order; none means any set that fits.
+    ``walls`` are (share, bytes) where a partition's memory is its own, as MIG's is; weights are
+    shared by the partitions of one accelerator otherwise. ``blocks`` is into how many blocks of how
+    many units it is cut, of which every share below 100 takes whole ones; where it is (0, 0) a set
+    fits if it is at most 100 %.
 
     ``ahead_ms`` is how long before a running batch is predicted to end its partition may be given
     the next one, which then begins by itself when the other ends; one waits so at most. 0: the next
@@ -47,6 +49,19 @@ class Gpu:
     layouts: tuple[tuple[int, ...], ...] = ()
     walls: tuple[tuple[int, int], ...] = ()
     ahead_ms: float = 0.0
+    blocks: tuple[int, int] = (0, 0)
+
+    @property
+    def room(self) -> int:
+        """What partitions side by side may take of it together: blocks, or per cent."""
+        return self.blocks[0] or 100
+
+    def taken(self, share_pct: int) -> int:
+        """What a share takes of ``room``. Percentages of blocks are rounded down."""
+        count, size = self.blocks
+        if not count or share_pct == 100:
+            return self.room if share_pct == 100 else share_pct
+        return ceil(share_pct * self.units / (100 * size))
 
     def fraction(self, share_pct: int) -> float:
         """The part of the accelerator that a share is; of slices, percentages are rounded down."""
@@ -59,7 +74,7 @@ class Gpu:
         if any(share not in self.shares_pct for share in shares_pct):
             return False
         if not self.layouts:
-            return sum(shares_pct) <= 100
+            return sum(map(self.taken, shares_pct)) <= self.room
         wanted = Counter(shares_pct)
         return any(wanted <= Counter(layout) for layout in self.layouts)
 

@@ -8,12 +8,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Latency of one (batch, share): quantiles in ms over ``samples`` executions."""
+    """Latency of one (batch, share): quantiles in ms over ``samples`` executions.
+
+    ``gpu_ms`` is the median of the GPU's own time, from the first kernel's begin to the last one's
+    end; 0 where the device does not tell.
+    """
 
     median_ms: float
     p95_ms: float
     p99_ms: float
     samples: int
+    gpu_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

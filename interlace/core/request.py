@@ -70,7 +70,8 @@ class Timing(NamedTuple):
     """Where a request's time went, in ms: queue, then the worker's three phases.
 
     ``began_ns`` and ``ended_ns`` are when its batch did, on the accelerator's own clock; both are 0
-    where it has none.
+    where it has none. ``executed_rows`` are those of the graph that ran the batch; 0 where a device
+    does not tell.
     """
 
     queue_ms: float = 0.0
@@ -80,6 +81,12 @@ class Timing(NamedTuple):
     batch_rows: int = 0
     began_ns: int = 0
     ended_ns: int = 0
+    executed_rows: int = 0
+
+    @property
+    def gpu_ms(self) -> float:
+        """The accelerator's own time for the batch; 0 where it has no clock."""
+        return (self.ended_ns - self.began_ns) / 1e6
 
 
 class Reply(NamedTuple):

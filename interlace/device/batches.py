@@ -55,7 +55,7 @@ def request_outputs(batch: Batch, ran: Ran) -> tuple[tuple[Tensor, ...], ...]:
 def batch_timing(batch: Batch, ran: Ran) -> Timing:
     """The worker's phases; the queue time is not the worker's to know."""
     times_ms = 0.0, ran.input_ms, ran.infer_ms, ran.output_ms
-    return Timing(*times_ms, batch.rows, ran.began_ns, ran.ended_ns)
+    return Timing(*times_ms, batch.rows, ran.began_ns, ran.ended_ns, ran.executed_rows)
 
 
 def _run_one(batch: Batch, request: Request, freed: tuple[int, ...]) -> RunBatch:

@@ -139,7 +139,8 @@ class Produced(msgspec.Struct, array_like=True, frozen=True):
 class Ran(msgspec.Struct, array_like=True, tag=4, frozen=True):
     """A batch ended well. ``held``: the worker keeps memory for it until it is freed.
 
-    ``began_ns`` and ``ended_ns`` are by the accelerator's clock, 0 where it has none.
+    ``began_ns`` and ``ended_ns`` are by the accelerator's clock, 0 where it has none;
+    ``executed_rows`` as in ``Timing``.
     """
 
     batch: int
@@ -151,6 +152,7 @@ class Ran(msgspec.Struct, array_like=True, tag=4, frozen=True):
     output_ms: float
     began_ns: int = 0
     ended_ns: int = 0
+    executed_rows: int = 0
 
 
 class Failed(msgspec.Struct, array_like=True, tag=5, frozen=True):

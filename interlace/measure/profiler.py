@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,9 +11,10 @@ from interlace.core.model import Model
 from interlace.core.profile import Overhead, Point, Profile
 from interlace.core.request import Timing
 from interlace.device.base import Device
+from interlace.measure.order import Holdings, visits
 from interlace.measure.progress import Pace, Progress, Step, silent
 from interlace.measure.requests import SampleInputs
-from interlace.measure.rig import DeviceLost, MeasureError, Rig
+from interlace.measure.rig import MeasureError, Rig
 from interlace.measure.sweep import THOROUGH, Settings, batch_sizes, enough, point
 from interlace.runtime.clock import Clock
 from interlace.shm.arena import Arena
@@ -34,9 +34,6 @@ class _Notes:
 
     points: dict[tuple[int, int], Point] = field(default_factory=dict)
     overheads_ms: list[float] = field(default_factory=list)
-    loads_ms: list[float] = field(default_factory=list)
-    bare_bytes: int = 0
-    ready_bytes: int = 0
 
 
 async def profile(
@@ -93,6 +90,8 @@ class _Sweep:
         self._progress = progress
         self._pace = pace
         self._notes = _Notes()
+        self._sizes = batch_sizes(model.signature.max_batch, settings.factor)
+        self._holdings = Holdings(rig, model, settings.timeout_s)
         self._left = _points(rig, model, settings)
 
     async def run(self) -> Profile:
@@ -107,18 +106,14 @@ class _Sweep:
         return self._profile()
 
     async def _shares(self, inputs: SampleInputs) -> None:
-        # The largest share first: if a model fails, it fails before the slow points. It is loaded
-        # bare there and ready for its largest batch elsewhere: the difference is what it needs to
-        # run. Both are first loads in a fresh process, so that imports cancel out.
-        first, *others = reversed(self._rig.gpu.shares_pct)
-        self._notes.bare_bytes = await self._at_share(first, (), inputs)
-        largest = (max(batch for batch, _ in self._notes.points),)
-        for share_pct in others:
-            ready_bytes = await self._at_share(share_pct, largest, inputs)
-            self._notes.ready_bytes = max(self._notes.ready_bytes, ready_bytes)
-        if not others:
-            async with self._loaded(await self._partition(first), largest) as ready_bytes:
-                self._notes.ready_bytes = ready_bytes
+        async with self._holdings.over_all() as holdings:
+            for visit in visits(self._rig.gpu, self._sizes, self._largest):
+                partition = await holdings.move(visit)
+                if visit.measured:
+                    await self._batches(partition, visit.share_pct, inputs)
+
+    def _largest(self) -> int:
+        return max(batch for batch, _ in self._notes.points)
 
     def _inputs(self) -> SampleInputs:
         try:
@@ -126,36 +121,8 @@ class _Sweep:
         except MemoryError as error:
             raise MeasureError(str(error)) from None
 
-    async def _at_share(
-        self, share_pct: int, ready_for: tuple[int, ...], inputs: SampleInputs
-    ) -> int:
-        partition = await self._partition(share_pct)
-        async with self._loaded(partition, ready_for) as held_bytes:
-            await self._batches(partition, share_pct, inputs)
-        return held_bytes
-
-    async def _partition(self, share_pct: int) -> str:
-        return await self._rig.partition(share_pct, self._settings.timeout_s)
-
-    @asynccontextmanager
-    async def _loaded(self, partition: str, batches: tuple[int, ...]) -> AsyncIterator[int]:
-        """The model loaded there, ready for those batches; the bytes that it holds."""
-        limit_s = self._settings.timeout_s
-        loaded = await self._rig.load(partition, self._model, batches, limit_s)
-        if not batches:
-            self._notes.loads_ms.append(loaded.took_ms)
-        alive = True
-        try:
-            yield loaded.finished.resident_bytes
-        except DeviceLost:
-            alive = False
-            raise
-        finally:
-            if alive:
-                await self._rig.unload(partition, self._model, limit_s)
-
     async def _batches(self, partition: str, share_pct: int, inputs: SampleInputs) -> None:
-        sizes = batch_sizes(self._model.signature.max_batch, self._settings.factor)
+        sizes = self._sizes
         worst_ms = self._settings.slo_multiple * self._model.terms.slo_ms
         for index, batch in enumerate(sizes):
             self._show(share_pct, batch)
@@ -186,13 +153,15 @@ class _Sweep:
 
     async def _take(self, partition: str, batch: int, inputs: SampleInputs) -> Point:
         latencies_ms: list[float] = []
+        gpu_ms: list[float] = []
         while not enough(latencies_ms, sum(latencies_ms) / 1000.0, self._settings):
             took_ms, timing = await self._once(partition, batch, inputs)
             latencies_ms.append(took_ms)
+            gpu_ms.append(timing.gpu_ms)
             if batch == 1:
                 inside_ms = timing.input_ms + timing.infer_ms + timing.output_ms
                 self._notes.overheads_ms.append(max(0.0, took_ms - inside_ms))
-        return point(latencies_ms)
+        return point(latencies_ms, gpu_ms)
 
     async def _warm_up(self, partition: str, batch: int, inputs: SampleInputs) -> None:
         spent_ms = 0.0
@@ -205,7 +174,10 @@ class _Sweep:
     async def _once(self, partition: str, batch: int, inputs: SampleInputs) -> tuple[float, Timing]:
         work = inputs.batch(self._rig.next_id(), batch)
         done = await self._rig.run(partition, work, self._settings.timeout_s)
-        return done.took_ms, done.finished.timing
+        timing = done.finished.timing
+        if timing.executed_rows not in (0, batch):  # where a device tells, it says so every time
+            raise MeasureError(f"it ran in a graph of {timing.executed_rows} rows")
+        return done.took_ms, timing
 
     def _show(self, share_pct: int, batch: int) -> None:
         pace = self._pace
@@ -218,9 +190,9 @@ class _Sweep:
             model=self._model.key,
             digest=self._model.digest,
             gpu_kind=self._rig.gpu.kind,
-            weights_bytes=self._notes.bare_bytes,
-            activation_bytes=max(0, self._notes.ready_bytes - self._notes.bare_bytes),
+            weights_bytes=self._holdings.bare_bytes,
+            activation_bytes=max(0, self._holdings.ready_bytes - self._holdings.bare_bytes),
             points=dict(self._notes.points),
             overhead=Overhead(launch_ms=half_ms, wake_ms=half_ms),
-            load_ms=statistics.median(self._notes.loads_ms),
+            load_ms=self._holdings.load_ms,
         )

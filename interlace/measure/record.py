@@ -22,6 +22,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     p95_ms: float
     p99_ms: float
     samples: int
+    gpu_ms: float = 0.0  #: absent from older files
 
 
 class More(msgspec.Struct, frozen=True):
@@ -112,6 +113,7 @@ def rows(profile: Profile) -> list[Row]:
             p95_ms=round(point.p95_ms, 4),
             p99_ms=round(point.p99_ms, 4),
             samples=point.samples,
+            gpu_ms=round(point.gpu_ms, 4),
         )
         for (batch, share_pct), point in ordered
     ]
@@ -140,7 +142,9 @@ def profile_of(record: Record, key: str) -> Profile:
         weights_bytes=record.weights_bytes,
         activation_bytes=record.activation_bytes,
         points={
-            (row.batch, row.share_pct): Point(row.median_ms, row.p95_ms, row.p99_ms, row.samples)
+            (row.batch, row.share_pct): Point(
+                row.median_ms, row.p95_ms, row.p99_ms, row.samples, row.gpu_ms
+            )
             for row in record.points
         },
         overhead=Overhead(launch_ms=record.launch_ms, wake_ms=record.wake_ms),

@@ -71,6 +71,10 @@ class Rig:
         self._partitions[share_pct] = name
         return name
 
+    def has(self, partition: str) -> bool:
+        """Whether a partition carved here is still there."""
+        return partition in self._partitions.values()
+
     async def load(
         self, partition: str, model: Model, batches: tuple[int, ...], timeout_s: float
     ) -> Done:

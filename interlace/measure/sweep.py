@@ -72,12 +72,16 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def point(latencies_ms: Sequence[float]) -> Point:
-    """Quantiles of the samples. With fewer than 100 of them p99 is the largest one seen."""
+def point(latencies_ms: Sequence[float], gpu_ms: Sequence[float] = ()) -> Point:
+    """Quantiles of the samples. With fewer than 100 of them p99 is the largest one seen.
+
+    ``gpu_ms`` are the GPU's own times, zeroes where it does not tell.
+    """
     ordered = sorted(latencies_ms)
     return Point(
         median_ms=quantile(ordered, 0.5),
         p95_ms=quantile(ordered, 0.95),
         p99_ms=quantile(ordered, 0.99),
         samples=len(ordered),
+        gpu_ms=quantile(sorted(gpu_ms), 0.5) if gpu_ms else 0.0,
     )

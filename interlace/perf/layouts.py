@@ -19,7 +19,7 @@ def shares(gpu: Gpu, surfaces: Sequence[Surface]) -> tuple[int, ...]:
     """Shares of the accelerator at which something was measured, thinned evenly to ten."""
     known = {share for one in surfaces for share in one.shares_pct}
     offered = [share for share in gpu.shares_pct if share in known] or list(gpu.shares_pct)
-    while not gpu.layouts and _too_many(offered):
+    while not gpu.layouts and _too_many(gpu, offered):
         offered = _thinned(offered)
     return tuple(offered)
 
@@ -27,16 +27,16 @@ def shares(gpu: Gpu, surfaces: Sequence[Surface]) -> tuple[int, ...]:
 def layouts(gpu: Gpu, shares_pct: Sequence[int]) -> tuple[Layout, ...]:
     """Largest sets of those shares that may stand side by side, shares ascending."""
     if not gpu.layouts:
-        return tuple(sorted(tuple(sorted(one)) for one in _maximal(sorted(shares_pct), 100)))
+        return tuple(sorted(tuple(sorted(one)) for one in _maximal(gpu, sorted(shares_pct))))
     kept = {tuple(share for share in one if share in shares_pct) for one in gpu.layouts}
     return tuple(sorted(one for one in kept if one))
 
 
-def _too_many(offered: Sequence[int]) -> bool:
+def _too_many(gpu: Gpu, offered: Sequence[int]) -> bool:
     if len(offered) > _MOST_SHARES:
         return True
     return sum(
-        1 for _, _ in zip(_maximal(offered, 100), range(_MOST_LAYOUTS + 1), strict=False)
+        1 for _, _ in zip(_maximal(gpu, offered), range(_MOST_LAYOUTS + 1), strict=False)
     ) > (_MOST_LAYOUTS)
 
 
@@ -45,17 +45,17 @@ def _thinned(offered: Sequence[int]) -> list[int]:
     return sorted(list(reversed(offered))[::2])
 
 
-def _maximal(ascending: Sequence[int], room_pct: int) -> Iterator[Layout]:
-    """Sets of those shares within ``room_pct`` to which none of them can be added."""
+def _maximal(gpu: Gpu, ascending: Sequence[int]) -> Iterator[Layout]:
+    """Sets of those shares that fit, to which none of them can be added."""
 
-    def fill(rest: Sequence[int], left_pct: int) -> Iterator[Layout]:
-        if left_pct < ascending[0]:
+    def fill(rest: Sequence[int], room: int) -> Iterator[Layout]:
+        if room < gpu.taken(ascending[0]):
             yield ()
             return
         for index in range(len(rest)):
             share = rest[-1 - index]
-            if share <= left_pct:
-                for tail in fill(rest[: len(rest) - index], left_pct - share):
+            if gpu.taken(share) <= room:
+                for tail in fill(rest[: len(rest) - index], room - gpu.taken(share)):
                     yield (share, *tail)
 
-    return fill(ascending, room_pct) if ascending else iter(())
+    return fill(ascending, gpu.room) if ascending else iter(())

@@ -9,6 +9,7 @@ from interlace.perf.sizing import Sizing
 from interlace.policy.admission import Deadline, everyone
 from interlace.policy.base import System
 from interlace.policy.coldstart import copy
+from interlace.policy.dispatchers.clockwork import clockwork
 from interlace.policy.dispatchers.deadline import deadline
 from interlace.policy.dispatchers.duty import duty
 from interlace.policy.dispatchers.elastic import elastic, naive_elastic
@@ -214,6 +215,17 @@ CATALOG: Final[dict[str, System]] = {
             packer=whole_packed,
             dispatcher=temporal,
             admission=everyone,
+            scaler=fixed,
+            cold_start=copy,
+            eviction=least_recently_used,
+        ),
+        System(
+            name="clockwork",
+            source="Gujarati et al., Clockwork, OSDI 2020",
+            planner=together,
+            packer=Nexus(),  # how many accelerators are needed, the paper does not say
+            dispatcher=clockwork,
+            admission=Deadline(),
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,

@@ -40,7 +40,8 @@ def groups(gpus: Sequence[Gpu], demand: Sequence[Demand], tables: Tables) -> tup
     """Accelerators by kind; layouts of the shares at which the models were measured."""
     kinds: dict[tuple[object, ...], list[Gpu]] = {}
     for gpu in gpus:
-        kinds.setdefault((gpu.shares_pct, gpu.layouts, gpu.memory_bytes, gpu.walls), []).append(gpu)
+        cut = (gpu.shares_pct, gpu.layouts, gpu.blocks)
+        kinds.setdefault((cut, gpu.memory_bytes, gpu.walls), []).append(gpu)
     surfaces = [tables.surface(one.model) for one in demand]
     return tuple(
         Group(tuple(alike), layouts(alike[0], shares(alike[0], surfaces)))

@@ -6,8 +6,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from cuda.bindings import driver as cu
 
 from bench.gpu.bench import Bench
 from bench.gpu.checks import (
@@ -20,11 +23,13 @@ from bench.gpu.checks import (
     isolation,
     libraries,
     pinning,
+    rebuilt,
     split,
     versions,
 )
-from bench.gpu.lanes import ask_sms, lanes, quantile, rate_gbs, ratio, sms_of
+from bench.gpu.lanes import ask_sms, captured, lanes, quantile, rate_gbs, ratio, sms_of, times_ms
 from bench.gpu.rows import Row, Verdict
+from interlace.device.cuda.driver.api import Green
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.backend import Backend
 from tests.device.cuda.fake import FakeDriver
@@ -59,6 +64,7 @@ def test_neighbours_and_streams_side_by_side_come_to_their_end(tmp_path: Path) -
     assert not [row for row in rows if row.verdict is Verdict.FAILED]
     assert sum("beside" in row.what for row in rows) == 10
     assert sum("streams at once" in row.what for row in rows) == 10
+    assert sum("while the ladder stands" in row.what for row in rows) == 2
 
 
 def test_partitions_are_found_apart(tmp_path: Path) -> None:
@@ -117,3 +123,72 @@ def test_rates_of_a_clock_that_stands_still_are_no_rates() -> None:
     assert ratio(1.0, 0.0) != ratio(1.0, 0.0)
     assert rate_gbs(5e9, 1000.0) == pytest.approx(5.0)
     assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
+
+
+def test_a_lane_waits_for_tensors_that_torch_makes_on_its_own_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: order.append("made"))
+    with bench(tmp_path).backend() as backend, lanes(backend.driver) as cut:
+        on_gpu = backend._replace(torch_device="cuda:0")
+        with captured(on_gpu, cut.first(16), lambda: order.append("used")):
+            pass
+    assert order[:2] == ["made", "used"]
+
+
+def test_a_graph_is_moved_where_its_kernels_know_no_context() -> None:
+    kernel, copy = cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL, "copy"
+    good = cu.CUresult.CUDA_SUCCESS
+    nodes = {1: kernel, 2: copy, 3: kernel}
+    given = {1: SimpleNamespace(kern=7, func=9, ctx=0), 3: SimpleNamespace(kern=0, func=9, ctx=0)}
+    changed: list[int] = []
+    fake = SimpleNamespace(
+        CUgreenCtx=int, CUfunction=int, CUgraphNodeType=cu.CUgraphNodeType,
+        cuCtxFromGreenCtx=lambda green: (good, 100 + green),
+        cuGraphGetNodes=lambda graph, count=0: (good, list(nodes)[:count], len(nodes)),
+        cuGraphNodeGetType=lambda node: (good, nodes[node]),
+        cuGraphKernelNodeGetParams=lambda node: (good, given[node]),
+        cuGraphKernelNodeSetParams=lambda node, params: (changed.append(node), (good,))[1],
+        cuGraphInstantiate=lambda graph, flags: (good, 55),
+    )  # fmt: skip
+    it = rebuilt._rebuilt(fake, "graph", Green(5, 16))
+    assert it == (55, 2, 1)
+    assert changed == [1]
+    assert (given[1].func, given[1].ctx) == (0, 105)
+    assert given[3].ctx == 0
+
+
+def test_the_hosts_time_before_is_not_the_gpus() -> None:
+    driver = FakeDriver()
+    stream = driver.stream()
+    (took_ms,) = times_ms(driver, stream, lambda: None, 1, 0, lambda: time.sleep(0.2))
+    driver.destroy_stream(stream)
+    driver.close()
+    assert took_ms < 200.0
+
+
+def test_a_slow_launch_is_no_delay_of_learning_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = FakeDriver.launch_graph
+
+    def slow(self: FakeDriver, executable: int, stream: int) -> None:
+        time.sleep(0.2)
+        launch(self, executable, stream)
+
+    monkeypatch.setattr(FakeDriver, "launch_graph", slow)
+    monkeypatch.setattr(completion, "_WARM", 1)
+    made = bench(tmp_path)
+    with made.backend() as backend, lanes(backend.driver) as cut:
+        body = completion.layers.convolution(made, backend.torch_device)
+        known = completion.timed(made, backend, cut.first(64), body, "blocking", 2)
+    assert min(known.took_ms) >= 200.0 and known.end_ms >= 200.0
+    assert min(known.took_ms) - known.end_ms < 150.0
+
+
+def test_many_copies_are_timed_on_the_gpu_and_on_the_host(tmp_path: Path) -> None:
+    (row,) = (row for row in copies.rows(bench(tmp_path)) if "copies of" in row.what)
+    assert row.what == "4 copies of 1 KiB"
+    gpu_ms, host_ms = row.figures["ms"]["one by one"]
+    assert gpu_ms > 0 and host_ms > 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,22 +13,54 @@ import pytest
 
 from bench.fidelity.measured import half_pct, slowdowns
 from bench.fidelity.stand import Stand, cores
-from bench.gpu import apart, changing, contracts, coruns, ebird, goodput, percentages, sharing, twin
+from bench.gpu import (
+    apart,
+    changing,
+    coruns,
+    ebird,
+    goodput,
+    loading,
+    percentages,
+    search,
+    sharing,
+    twin,
+)
 from bench.gpu.bench import Bench
-from bench.gpu.contestants import CONTESTANTS, ON_MPS, Contestant, protecting, side_by_side
+from bench.gpu.busy import Busy
+from bench.gpu.contestants import (
+    CONTESTANTS,
+    ON_MPS,
+    OURS,
+    STREAMS,
+    WHOLE,
+    Contestant,
+    protecting,
+    side_by_side,
+)
 from bench.gpu.devices import board
-from bench.gpu.goodput import Race, Trial
 from bench.gpu.kept import NO_PROFILE, keep, known
 from bench.gpu.mechanisms import engines, gpu_dma, instances, pieces, sync_lite
 from bench.gpu.mechanisms.sides import Published, gained, side, versus
 from bench.gpu.opened import stand
 from bench.gpu.pool import pool
 from bench.gpu.profiles import settings_of, store_of
+from bench.gpu.ratios import at_one_load, in_time, reached
 from bench.gpu.rows import Row, Verdict, as_json, seen
+from bench.gpu.search import Race, Search, Trial
 from bench.gpu.world import DRY_SLO_MS, cost_s, demand, kept_profiles, profiles_of
 from interlace.core.hardware import Gpu
+from interlace.core.messages import (
+    Arrived,
+    Carve,
+    Command,
+    Event,
+    Failure,
+    Finished,
+    Run,
+)
 from interlace.core.plan import Demand
 from interlace.core.profile import Draw
+from interlace.core.request import Batch, Timing
 from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.green import green_gpu
 from interlace.measure.corun import CoRun
@@ -36,8 +69,8 @@ from interlace.measure.packaged import packaged, packaged_kinds
 from interlace.measure.store import ProfileStore
 from interlace.measure.sweep import Settings
 from interlace.perf.bounds import area
+from interlace.policy.dispatchers.waiting import Waiting
 from tests.builders import line_profile
-from tests.contracts.stands import CpuStand
 from tests.device.cuda.fake.backend import at_once
 
 GPU = Gpu("g0", "test", 2, 10**9, (50, 100))
@@ -94,45 +127,161 @@ def test_every_contestant_has_a_plan_that_hosts_every_model() -> None:
     assert {one.name for one in ON_MPS} == {"GSLICE", "gpulet", "D-STACK", "E-Ebird"}
 
 
-def test_a_search_ends_at_a_load_that_was_kept(tmp_path: Path) -> None:
-    tried: list[float] = []
+def test_everyone_meets_the_same_loads_and_three_are_halved(tmp_path: Path) -> None:
+    made = bench(tmp_path)
 
-    async def search(opened: Stand) -> list[Row]:
-        profiles = await profiles_of(bench(tmp_path), opened, QUICK)
-        race, best = Race(profiles, 0.3, 2, DRY_SLO_MS), dict[str, Trial]()
-        group = [one for one in CONTESTANTS if one.name in ("interlace", "streams")]
-        rows = await gathered(goodput.contest(opened, race, group, best, bench(tmp_path)))
-        tried.extend(trial.load for trial in best.values())
-        return [*rows, *goodput.compared(best), await goodput.protected(opened, race)]
+    async def compare(opened: Stand) -> list[Row]:
+        profiles = await profiles_of(made, opened, QUICK)
+        contest = goodput.Contest(made, opened, Race(profiles, 0.2, 1, DRY_SLO_MS), "green")
+        return [*await gathered(contest.rows()), await goodput.protected(opened, contest.race)]
 
-    rows = on_cores(tmp_path, search, "little", "middle")
+    rows = on_cores(tmp_path, compare, "little", "middle")
     assert not [row for row in rows if row.verdict is Verdict.FAILED], rows
-    assert len(tried) == 2
-    assert rows[0].what == "goodput of interlace (green)"
+    told = {row.what: row.figures for row in rows}
+    for one in CONTESTANTS:
+        figures = told[f"goodput of {one.name} (green)"]
+        assert figures["trials"]
+        assert figures["busy"] > 0
+    assert any(what.startswith("interlace over the best whole-GPU system") for what in told)
+    assert any(what.startswith("interlace over the best streams system") for what in told)
+    assert "interlace over the area bound" in told
+    assert told["in time at the same loads: interlace over Clockwork"]["ratios"]
     assert rows[-1].what.startswith("p99 of a protected model")
-    for row in rows[:2]:
-        assert len(row.figures["trials"]) == 2
+
+
+class Kept:
+    """A stand on which a system keeps every load below its own."""
+
+    class device:
+        gpu = GPU
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: dict[str, float]) -> None:
+        async def trial(
+            opened: object, race: Race, one: Contestant, load: float, seconds: float | None
+        ) -> Trial:
+            rps = sum(asked.rate_rps for asked in demand(PROFILES, GPU, load))
+            worst = 1.0 if load < most[one.name] else 0.9
+            return Trial(load, worst * rps, rps, worst, 1.0, sent=1000)
+
+        monkeypatch.setattr(search, "trial", trial)
+
+    def search(self, one: Contestant, first: float | None = None) -> Search:
+        return Search(one, self, Race(PROFILES, 1.0, 6), first)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("first", [None, 0.2, 0.7])
 def test_the_halving_goes_up_where_it_was_kept_and_down_where_not(
     monkeypatch: pytest.MonkeyPatch, first: float | None
 ) -> None:
-    async def trial(opened: object, race: Race, one: Contestant, load: float) -> Trial:
-        return Trial(load, load * 100, load * 100, 1.0 if load < 0.5 else 0.9, 1.0)
-
-    class Opened:
-        class device:
-            gpu = GPU
-
-    monkeypatch.setattr(goodput, "trial", trial)
-    search = goodput.Search(CONTESTANTS[0], Opened(), Race(PROFILES, 1.0, 6), first)  # type: ignore[arg-type]
-    for _ in range(6):
-        asyncio.run(search.step())
-    assert search.best.kept
-    assert search.best.load == pytest.approx(0.49, abs=0.03)
+    found = Kept(monkeypatch, {OURS.name: 0.5}).search(OURS, first)
+    while not found.settled:
+        asyncio.run(found.step())
+    assert found.best.kept
+    assert found.best.load == pytest.approx(0.49, abs=0.03)
+    assert found.low < 0.5 <= found.high
+    assert found.high <= 1.06 * found.low
     if first is not None:
-        assert search.trials[0].load == first
+        assert found.trials[0].load == first
+
+
+def test_a_load_kept_by_luck_above_one_that_was_not_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Kept(monkeypatch, {OURS.name: 0.5}).search(OURS)
+    for load in (0.4, 0.6):
+        asyncio.run(found.at(load))
+    found.trials.append(Trial(0.8, 80.0, 80.0, 1.0, 1.0))
+    assert (found.low, found.high, found.best.load) == (0.4, 0.6, 0.4)
+
+
+def test_a_ratio_lies_between_what_was_kept_and_what_was_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stand_ = Kept(monkeypatch, {OURS.name: 0.9, WHOLE[1].name: 0.45})
+    ours, other = stand_.search(OURS), stand_.search(WHOLE[1])
+    for one in (ours, other):
+        while not one.settled:
+            asyncio.run(one.step())
+    ratio = reached(ours, other)
+    assert ratio.low < 2.0 < ratio.high < 1.2 * ratio.low
+    assert ratio.low <= ratio.value <= ratio.high
+    rows = list(goodput.compared(ours, other, None))
+    assert rows[0].verdict is Verdict.OTHER  # the interval is not wholly beyond the goal
+    assert rows[0].figures["low"] == ratio.low
+    assert (rows[1].figures["low"], rows[1].figures["high"]) == (ours.low, ours.high)
+
+
+def test_what_was_never_kept_leaves_the_ratio_open_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_ = Kept(monkeypatch, {OURS.name: 0.9, WHOLE[1].name: 0.0})
+    ours, other = stand_.search(OURS), stand_.search(WHOLE[1])
+    for load in (0.5, 0.8):
+        asyncio.run(ours.at(load))
+        asyncio.run(other.at(load))
+    ratio = reached(ours, other)
+    assert ratio.high == float("inf")
+    assert 0 < ratio.low < float("inf")
+
+
+def test_the_same_load_is_compared_with_how_far_chance_goes() -> None:
+    good = Trial(0.8, 99.0, 100.0, 0.99, 1.0, sent=500)
+    bad = Trial(0.8, 50.0, 100.0, 0.4, 1.0, sent=500)
+    low, high = in_time(bad)
+    assert low < 50.0 < high
+    assert high - low == pytest.approx(2 * 4.4, rel=0.05)  # 1.96 x sqrt(0.25 / 500) of 100
+    ratio = at_one_load(good, bad)
+    assert ratio.value == pytest.approx(1.98)
+    assert ratio.low < ratio.value < ratio.high
+    assert in_time(replace(bad, sent=50_000))[0] > low
+
+
+def test_no_garbage_is_collected_while_requests_are_sent(tmp_path: Path) -> None:
+    collects: list[bool] = []
+
+    def look(now_ms: float, event: Event, commands: Sequence[Command]) -> None:
+        if isinstance(event, Arrived):
+            collects.append(gc.isenabled())
+
+    async def run(opened: Stand) -> list[Row]:
+        profiles = await profiles_of(bench(tmp_path), opened, QUICK)
+        race = Race(profiles, 0.2, 1, DRY_SLO_MS)
+        asked = demand(profiles, opened.device.gpu, 0.001, DRY_SLO_MS)
+        plan = OURS.plan(asked, opened.device.gpu, profiles)
+        await search.played(opened, race, OURS.system, plan, asked, 0.2, (look,))
+        return []
+
+    on_cores(tmp_path, run, "little")
+    assert collects
+    assert not any(collects)
+    assert gc.isenabled()
+
+
+def test_streams_may_have_two_instances_and_a_wait() -> None:
+    asked = [Demand(m, 10.0, 50.0, 4) for m in ("a", "b")]
+    (two,) = (one for one in STREAMS if one.name == "Triton-like")
+    plan = two.plan(asked, GPU, PROFILES)
+    assert len({p.id for p in plan.partitions}) == 4
+    assert sum(s.rate_rps for p in plan.partitions for s in p.slots) == pytest.approx(20.0)
+    assert two.system.dispatcher == Waiting(wait_ms=2.0)
+
+
+def test_busy_is_the_graphs_time_by_its_share() -> None:
+    busy = Busy(GPU)
+    batch = Batch(1, "a", (), 1)
+    for partition, share in (("half", 50), ("whole", 100)):
+        busy(0.0, Finished(Carve("g0", partition, share)), ())
+        ran = Timing(infer_ms=20.0, began_ns=5, ended_ns=10_000_005)
+        busy(0.0, Finished(Run("g0", partition, batch), timing=ran), ())
+    busy(0.0, Finished(Run("g0", "whole", batch), failure=Failure("x")), ())
+    assert busy.part(0.1) == pytest.approx(0.15)
+
+
+def test_the_bound_is_the_gpus_own_time_where_it_tells() -> None:
+    slow = PROFILES["a"]
+    told = replace(
+        slow, points={key: replace(p, gpu_ms=p.median_ms / 2) for key, p in slow.points.items()}
+    )
+    assert cost_s(told, GPU, 1e9) == pytest.approx(cost_s(slow, GPU, 1e9) / 2)
+    assert cost_s(told, GPU, 3.5) > cost_s(told, GPU, 1e9)  # in time is still what was seen
 
 
 def test_shares_change_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -147,6 +296,22 @@ def test_shares_change_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
     assert lost.figures["sent"] > 0
     assert len(gap.figures["gaps_us"]) >= 2
     assert alone.figures["turns_ms"] > 0
+
+
+def test_what_loads_cost_those_who_are_served_is_measured(tmp_path: Path) -> None:
+    async def ask(opened: Stand) -> list[Row]:
+        return [await loading.beside_loads(opened, "cores", 0.2, 2)]
+
+    (row,) = on_cores(tmp_path, ask, "little", "middle")
+    assert row.what == "p99 of little while middle comes and goes (cores)"
+    assert len(row.figures["load_ms"]) == 2
+    assert 0 < row.figures["alone_p99_ms"] <= row.figures["alone_worst_ms"]
+    assert row.figures["worst_ms"] >= row.figures["beside_p99_ms"] > 0
+
+
+def test_memory_is_read_when_it_changes_no_more() -> None:
+    readings = iter([1, 2, 3, 3, 9])
+    assert asyncio.run(sharing.settled(lambda: next(readings), 0.0)) == 3
 
 
 def test_gaps_are_between_begin_and_end_whoever_runs() -> None:
@@ -366,19 +531,3 @@ def test_kept_profiles_are_those_of_the_same_files(tmp_path: Path) -> None:
         return []
 
     on_cores(tmp_path, keep, "little")
-
-
-def test_the_contract_runs_without_a_test_runner(tmp_path: Path) -> None:
-    found = contracts.tests()
-    assert len(found) > 15
-    test = found["test_several_models_share_a_partition_and_leave_it"]
-    (held,) = contracts.held("what", CpuStand, test)
-    assert held.verdict is Verdict.AS_EXPECTED
-
-    def broken(stand: object) -> None:
-        raise AssertionError("not so")
-
-    (row,) = contracts.held("what", CpuStand, broken)
-    assert row.verdict is Verdict.OTHER
-    assert "not so" in row.found
-    assert row.dry().verdict is Verdict.FAILED

@@ -28,6 +28,8 @@ WALLED = Gpu(
     layouts=((100,), (42, 57), (14, 28, 57), (28, 28, 42), (14, 14, 14, 14, 42)),
     walls=((14, 250), (28, 500), (42, 1_000), (57, 1_000), (100, 2_000)),
 )
+#: Four blocks of 21 units and a rest that the whole alone has: 20 beside 80 does not fit.
+CUT = replace(FREE, units=104, blocks=(4, 21))
 World = tuple[list[Demand], Fleet, dict[str, Profile]]
 
 packers = pytest.mark.parametrize("name", sorted(CATALOG))
@@ -63,7 +65,7 @@ def worlds(draw: st.DrawFn, models: int = 4, gpus: int = 3) -> World:
     demand = [
         Demand(name, draw(st.floats(0.5, 300.0)), draw(st.floats(5.0, 300.0))) for name in names
     ]
-    kind = draw(st.sampled_from([FREE, WALLED]))
+    kind = draw(st.sampled_from([FREE, CUT, WALLED]))
     return demand, _fleet(kind, draw(st.integers(1, gpus))), profiles
 
 

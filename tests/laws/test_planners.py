@@ -59,7 +59,9 @@ def worlds(draw: st.DrawFn, models: int = 6, gpus: int = 3, most: int = 32) -> W
         for name in names
     ]
     free = Gpu("", "k", 100, 2_000, SHARES)
-    kind = draw(st.sampled_from([free, replace(free, layouts=LAYOUTS, walls=WALLS)]))
+    # Four blocks of 21 units and a rest that the whole alone has: 20 beside 80 does not fit.
+    cut = replace(free, units=104, blocks=(4, 21))
+    kind = draw(st.sampled_from([free, cut, replace(free, layouts=LAYOUTS, walls=WALLS)]))
     count = draw(st.integers(1, gpus))
     return demand, Fleet(tuple(replace(kind, id=f"g{i}") for i in range(count))), profiles
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from interlace.core.messages import Run
 from interlace.core.plan import Partition, Plan, Slot
 from interlace.policy.base import Planner
@@ -119,3 +121,35 @@ def test_a_batch_does_not_grow_past_the_moment_another_must_begin() -> None:
     tight = world.send("other", 21.0)
     world.run(100)
     assert world.reply_of(tight).outcome.value == "ok"
+
+
+def test_clockwork_goes_by_the_latest_start() -> None:
+    world = _world("clockwork", quick=8, long=8)
+    world.send("quick", 900.0)  # 2.5 ms, while the others come
+    quick = world.send("quick", 70.0)  # must begin within 67.5 ms
+    long = world.send("long", 80.0)  # 41 ms: must begin within 39 ms, though its deadline is later
+    world.run(200)
+    assert world.reply_of(long).timing.queue_ms < world.reply_of(quick).timing.queue_ms
+    assert world.reply_of(quick).outcome.value == "ok"
+    assert world.reply_of(long).outcome.value == "ok"
+
+
+def test_clockwork_idles_for_nobody_as_time_slices_do() -> None:
+    waited_ms = {}
+    for name in ("clockwork", "temporal"):
+        world = _world(name, quick=1, other=1)
+        sent = [world.send(model, 990.0) for model in ("quick", "other")]
+        world.run(1_000)
+        waited_ms[name] = max(world.reply_of(one).timing.queue_ms for one in sent)
+    assert waited_ms["clockwork"] == pytest.approx(2.5)  # while the other one runs
+    assert waited_ms["temporal"] > 100.0
+
+
+def test_clockwork_takes_the_largest_batch_that_ends_in_time() -> None:
+    world = _world("clockwork", quick=32, other=32)
+    world.send("other", 900.0)
+    for _ in range(30):
+        world.send("quick", 12.3)  # 2.5 ms until it begins, 9.8 ms left: 15 rows
+    world.run(100)
+    sizes = [rows for model, rows in _order(world) if model == "quick"]
+    assert sizes[0] == 15

@@ -100,7 +100,7 @@ def _uses_ours(
         def body() -> None:
             out[:] = [package(given)]
 
-        with captured(backend, lane.stream, body) as graph:
+        with captured(backend, lane, body) as graph:
             for change in ("as loaded", "after a change in place"):
                 if change != "as loaded":
                     ours["2.bias"].add_(1.0)

@@ -6,7 +6,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from bench.gpu.lanes import Lane, captured, lanes, mapped, middle, quantile, tim
 from bench.gpu.rows import Row, attempt, judged, seen
 from interlace.device.cuda.completion.base import Completions
 from interlace.device.cuda.completion.kinds import KINDS, Kind, completions
+from interlace.device.cuda.driver.api import Mapped
 from interlace.device.cuda.engine.backend import Backend
 
 _LIMIT_S = 2.0
@@ -23,11 +24,13 @@ _WARM = 5
 
 
 class Known(NamedTuple):
-    """Times from launch to known, the process's CPU time for one, the GPU's own, in ms."""
+    """Times from launch to known, the process's CPU time for one, the GPU's own, in ms; and from
+    launch until a core that does nothing but read the flag has seen it, which is the end itself."""
 
     took_ms: list[float]
     cpu_ms: float
     gpu_ms: float
+    end_ms: float
 
 
 def rows(bench: Bench) -> Iterator[Row]:
@@ -38,7 +41,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 def compared(bench: Bench, backend: Backend, kinds: Sequence[Kind]) -> Iterable[Row]:
-    """A convolution that ends with our signal, each way; delays beyond the GPU's own time."""
+    """A convolution that ends with our signal, each way; delays after the flag can be seen."""
     body = layers.convolution(bench, backend.torch_device)
     with lanes(backend.driver) as cut:
         lane = cut.first(64)
@@ -51,12 +54,13 @@ def _way(
 ) -> Iterable[Row]:
     for name, busy in (("quiet", 0), ("beside a busy Python thread", 1)):
         known = timed(bench, backend, lane, body, kind, bench.size(300, 3), busy)
-        delays_us = [(ms - known.gpu_ms) * 1000.0 for ms in known.took_ms]
+        delays_us = [(ms - known.end_ms) * 1000.0 for ms in known.took_ms]
         p50, p99 = quantile(delays_us, 0.5), quantile(delays_us, 0.99)
         yield seen(
             f"{kind}, {name}: known after the end",
             f"p50 {p50:.0f} us, p99 {p99:.0f} us; CPU {known.cpu_ms * 1000.0:.0f} us",
-            p50_us=p50, p99_us=p99, cpu_us=known.cpu_ms * 1000.0, gpu_ms=known.gpu_ms, way=kind,
+            p50_us=p50, p99_us=p99, cpu_us=known.cpu_ms * 1000.0, gpu_ms=known.gpu_ms,
+            end_ms=known.end_ms, way=kind,
         )  # fmt: skip
 
 
@@ -81,20 +85,46 @@ def timed(
         stack.callback(ways.close)
         sequence = stack.enter_context(mapped(driver, 64))
         number = words(sequence, 1)
-        flag = ways.flag(0).device
-
-        def signalled() -> None:
-            body()
-            driver.launch(
-                backend.kernels.signal, (1, 1, 1), (1, 1, 1), lane.stream, (flag, sequence.device)
-            )
-
-        graph = stack.enter_context(captured(backend, lane.stream, signalled))
+        graph = stack.enter_context(_ending(backend, lane, body, ways.flag(0), sequence))
         launch = partial(driver.launch_graph, graph, lane.stream)
         own_ms = middle(times_ms(driver, lane.stream, launch, bench.size(30, 2)))
+        end_ms = _end_ms(backend, lane, body, bench.size(50, 2))
         with _busy(busy):
             took_ms, cpu_ms = _known(ways, lane, number, launch, count)
-    return Known(took_ms, cpu_ms, own_ms)
+    return Known(took_ms, cpu_ms, own_ms, end_ms)
+
+
+def _ending(
+    backend: Backend, lane: Lane, body: layers.Body, flag: Mapped, sequence: Mapped
+) -> AbstractContextManager[int]:
+    """The graph of a body that stores the word at ``sequence`` in ``flag`` at its end."""
+    one = (1, 1, 1)
+
+    def signalled() -> None:
+        body()
+        arguments = (flag.device, sequence.device)
+        backend.driver.launch(backend.kernels.signal, one, one, lane.stream, arguments)
+
+    return captured(backend, lane, signalled)
+
+
+def _end_ms(backend: Backend, lane: Lane, body: layers.Body, count: int) -> float:
+    """From launch until the flag is seen by a core that reads nothing else, the median."""
+    driver = backend.driver
+    with mapped(driver, 64) as flag, mapped(driver, 64) as sequence:
+        seen_, number = words(flag, 1), words(sequence, 1)
+        with _ending(backend, lane, body, flag, sequence) as graph:
+            took_ms: list[float] = []
+            for _ in range(_WARM + count):
+                number[0] += 1
+                wanted = number[0]
+                began_s = time.perf_counter()
+                driver.launch_graph(graph, lane.stream)
+                while seen_[0] != wanted:
+                    if time.perf_counter() - began_s > _LIMIT_S:
+                        raise TimeoutError(f"no flag within {_LIMIT_S:g} s")
+                took_ms.append((time.perf_counter() - began_s) * 1000.0)
+    return middle(took_ms[_WARM:])
 
 
 def _known(
@@ -145,7 +175,7 @@ def _launches(bench: Bench, backend: Backend) -> Iterable[Row]:
     body, driver = layers.convolution(bench, backend.torch_device), backend.driver
     with lanes(driver) as cut:
         lane = cut.first(64)
-        with captured(backend, lane.stream, body) as graph:
+        with captured(backend, lane, body) as graph:
             took_us: list[float] = []
             for _ in range(bench.size(100, 3)):
                 began_s = time.perf_counter()

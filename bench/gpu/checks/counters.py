@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from bench.gpu.bench import Bench
-from bench.gpu.lanes import allocated, lanes, mapped
+from bench.gpu.lanes import allocated, lanes
 from bench.gpu.rows import Row, attempt, judged, seen, skipped
 
 #: NVML's names of GPM metrics, by number (nvml.h, nvmlGpmMetricId_t).
@@ -62,14 +62,14 @@ def _gpm(bench: Bench) -> Iterable[Row]:
     with bench.backend() as backend, lanes(backend.driver) as cut:
         driver, kernels, lane = backend.driver, backend.kernels, cut.plain()
         nbytes = 4 << 30
-        with allocated(driver, nbytes) as source, mapped(driver, 64) as counter:
+        with allocated(driver, nbytes) as source, allocated(driver, 64) as counter:
             grid, stay_ns = (4 * lane.sms, 1, 1), int(2.5 * _WINDOW_S * 1e9)
             loads = {
                 "reading device memory": (
                     kernels.dram_stream,
-                    (source, nbytes, stay_ns, counter.device),
+                    (source, nbytes, stay_ns, counter),
                 ),
-                "arithmetic": (kernels.spin, (stay_ns, counter.device)),
+                "arithmetic": (kernels.spin, (stay_ns, counter)),
             }
             for name, (kernel, arguments) in loads.items():
                 launch = partial(driver.launch, kernel, grid, (512, 1, 1), lane.stream, arguments)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, Final
 
 from bench.gpu.bench import Bench
 from bench.gpu.checks import layers
-from bench.gpu.lanes import Lanes, captured, lanes, quantile, warm
+from bench.gpu.lanes import Lane, Lanes, capture, captured, lanes, quantile, warm
 from bench.gpu.rows import Row, attempt, judged, seen
 from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.capture import Captured
@@ -47,10 +46,10 @@ def _captures(bench: Bench, backend: Backend, cut: Lanes) -> Iterable[Row]:
     first_bytes = driver.memory().free_bytes
     for batch in bench.size(_BUCKETS, (2, 1)):
         body = _network(bench, backend.torch_device, batch)
-        warm(backend, lane.stream, body)
+        warm(backend, lane, body)
         before_bytes = driver.memory().free_bytes
         began_s = time.perf_counter()
-        made = backend.capturer.capture(lane.stream, pool, partial(_only, body))
+        made = capture(backend, lane, body, pool)
         ms = (time.perf_counter() - began_s) * 1000.0
         kept.append(made)
         pool = made.pool
@@ -65,10 +64,6 @@ def _captures(bench: Bench, backend: Backend, cut: Lanes) -> Iterable[Row]:
     _let_go(bench)
     left = first_bytes - driver.memory().free_bytes
     yield seen("memory after all graphs are closed", f"{left / 2**20:.1f} MiB", nbytes=left)
-
-
-def _only(body: Callable[[], Any]) -> None:
-    body()
 
 
 def _let_go(bench: Bench) -> None:
@@ -87,12 +82,12 @@ def _beside(bench: Bench, backend: Backend, cut: Lanes) -> Iterable[Row]:
     driver, serving, aside = backend.driver, cut.first(64), cut.beside(64)
     body = layers.convolution(bench, backend.torch_device)
     other = _network(bench, backend.torch_device, 1)
-    warm(backend, aside.stream, other)
-    with captured(backend, serving.stream, body) as graph:
+    warm(backend, aside, other)
+    with captured(backend, serving, body) as graph:
         alone_ms = _replays(driver.launch_graph, driver.synchronize, graph, serving.stream, 100)
         errors: list[BaseException] = []
         capture = threading.Thread(
-            target=_keep_capturing, args=(bench, backend, aside.stream, other, errors)
+            target=_keep_capturing, args=(bench, backend, aside, other, errors)
         )
         capture.start()
         beside_ms: list[float] = []
@@ -113,13 +108,13 @@ def _beside(bench: Bench, backend: Backend, cut: Lanes) -> Iterable[Row]:
 def _keep_capturing(
     bench: Bench,
     backend: Backend,
-    stream: int,
+    lane: Lane,
     body: Callable[[], Any],
     errors: list[BaseException],
 ) -> None:
     try:
         for _ in range(bench.size(10, 1)):
-            backend.capturer.capture(stream, None, partial(_only, body)).close()
+            capture(backend, lane, body).close()
     except BaseException as error:
         errors.append(error)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from bench.gpu.bench import Bench
-from bench.gpu.checks import layers
+from bench.gpu.checks import layers, rebuilt
 from bench.gpu.lanes import Lane, Lanes, ask_sms, captured, lanes, mapped, middle, ratio, times_ms
 from bench.gpu.lanes import words as words_of
 from bench.gpu.rows import Row, attempt, judged
@@ -24,6 +24,7 @@ def rows(bench: Bench) -> Iterator[Row]:
         for name, make in _layers().items():
             body = partial(make, bench, backend.torch_device)
             yield from attempt(name, partial(_times, bench, backend, name, body, few, whole))
+        yield from rebuilt.rows(bench, backend, cut, few)
 
 
 def _layers() -> dict[str, Callable[[Bench, str], layers.Body]]:
@@ -44,7 +45,7 @@ def _numbers(backend: Backend, cut: Lanes) -> Iterable[Row]:
     with mapped(driver, 8 * blocks) as memory:
         seen = words_of(memory, blocks)
         body = partial(ask_sms, backend, own.stream, memory.device, blocks)
-        with captured(backend, own.stream, body) as graph:
+        with captured(backend, own, body) as graph:
             body()
             driver.synchronize(own.stream)
             wanted = set(seen)
@@ -76,9 +77,9 @@ def _times(
         launch = partial(driver.launch_graph, graph, lane.stream)
         return middle(times_ms(driver, lane.stream, launch, count))
 
-    with captured(backend, few.stream, body) as narrow:
+    with captured(backend, few, body) as narrow:
         own_ms, moved_ms = taken_ms(narrow, few), taken_ms(narrow, whole)
-    with captured(backend, whole.stream, body) as wide:
+    with captured(backend, whole, body) as wide:
         whole_ms = taken_ms(wide, whole)
     kept = 0.9 < ratio(moved_ms, own_ms) < 1.1
     yield judged(

@@ -123,7 +123,7 @@ def _three_times(
     with lanes(driver) as cut:
         lane = cut.first(64)
         for name, weights in (("host_ms", far), ("near_ms", near)):
-            with captured(backend, lane.stream, partial(run, weights)) as graph:
+            with captured(backend, lane, partial(run, weights)) as graph:
                 launch = partial(driver.launch_graph, graph, lane.stream)
                 found[name] = middle(times_ms(driver, lane.stream, launch, count))
                 if weights is near:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -12,6 +12,7 @@ from bench.gpu.bench import Bench
 from bench.gpu.checks import layers
 from bench.gpu.lanes import (
     Lane,
+    Place,
     allocated,
     captured,
     lanes,
@@ -22,12 +23,14 @@ from bench.gpu.lanes import (
 )
 from bench.gpu.rows import Row, attempt, judged, seen
 from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.partitions.green_lanes import GreenLanes
 
 _MODEL_SMS: Final = 64
 _STREAMED_BYTES: Final = 1 << 30
 _CACHED_BYTES: Final = 24 << 20
 _CHUNK_BYTES: Final = 32 << 20
 _STAY_NS: Final = 2_000_000
+_SIDE_BY_SIDE: Final = 6
 
 
 class Neighbour(NamedTuple):
@@ -56,21 +59,19 @@ def _neighbours(
     big = bench.size(_STREAMED_BYTES, 1 << 12)
     device = stack.enter_context(allocated(driver, big))
     host = stack.enter_context(mapped(driver, bench.size(_CHUNK_BYTES, 1 << 12)))
-    counter = stack.enter_context(mapped(driver, 64))
+    counter = stack.enter_context(allocated(driver, 64))  # not in host memory: that is a neighbour
     stay_ns = bench.size(_STAY_NS, 1000)
     grid = (4 * lane.sms, 1, 1)
 
     def streamer(kernel: int, source: int, nbytes: int) -> None:
-        arguments = (source, nbytes, stay_ns, counter.device)
+        arguments = (source, nbytes, stay_ns, counter)
         driver.launch(kernel, grid, (512, 1, 1), lane.stream, arguments)
 
     cached = min(bench.size(_CACHED_BYTES, 1 << 10), big)
     return (
         Neighbour(
             "arithmetic",
-            lambda: driver.launch(
-                kernels.spin, grid, (512, 1, 1), lane.stream, (stay_ns, counter.device)
-            ),
+            lambda: driver.launch(kernels.spin, grid, (512, 1, 1), lane.stream, (stay_ns, counter)),
         ),
         Neighbour("device memory", lambda: streamer(kernels.dram_stream, device, big)),
         Neighbour("L2 cache", lambda: streamer(kernels.l2_stream, device, cached)),
@@ -90,7 +91,7 @@ def _beside(
     neighbours: tuple[Neighbour, ...],
 ) -> Iterable[Row]:
     (own, other), driver, count = sides, backend.driver, bench.size(100, 3)
-    with captured(backend, own.stream, body) as graph:
+    with captured(backend, own, body) as graph:
         launch = partial(driver.launch_graph, graph, own.stream)
         alone = times_ms(driver, own.stream, launch, count)
         p50_ms, p99_ms = quantile(alone, 0.5), quantile(alone, 0.99)
@@ -115,38 +116,68 @@ def _beside(
 
 
 def overlap(bench: Bench) -> Iterator[Row]:
-    """Graphs of 2 ms on 16 SMs each, on 1 to 6 streams at once: they should take one's time."""
+    """Graphs of 2 ms on 16 SMs each, on 1 to 6 streams at once: they should take one's time; then
+    the same while the whole ladder of partitions stands, as it does in service."""
     with bench.backend() as backend, lanes(backend.driver) as cut, ExitStack() as stack:
-        counter = stack.enter_context(mapped(backend.driver, 64))
-        graphs: list[tuple[int, Lane]] = []
-        for index in range(6):
-            pair = cut.split.atoms[2 * index : 2 * index + 2]
-            if len(pair) < 2:
-                break
-            lane = cut.on(pair)
-            arguments = (bench.size(_STAY_NS, 1000), counter.device)
-            grid, block = (lane.sms, 1, 1), (128, 1, 1)
-            body = partial(
-                backend.driver.launch, backend.kernels.spin, grid, block, lane.stream, arguments
-            )
-            graphs.append((stack.enter_context(captured(backend, lane.stream, body)), lane))
+        pairs = [cut.split.atoms[2 * index : 2 * index + 2] for index in range(_SIDE_BY_SIDE)]
+        some = [cut.on(pair) for pair in pairs if len(pair) == 2]
+        graphs = _spinning(bench, backend, some, stack)
         one_ms = _together_ms(backend, graphs[:1])
         yield seen("one stream", f"{one_ms:.2f} ms", ms=one_ms)
         for count in range(2, len(graphs) + 1):
-            ms = _together_ms(backend, graphs[:count])
-            yield judged(
-                f"{count} streams at once", f"about {one_ms:.2f} ms", f"{ms:.2f} ms",
-                ratio(ms, one_ms) < 1.2, streams=count, ms=ms,
-            )  # fmt: skip
+            yield _overlap(backend, graphs[:count], one_ms, f"{count} streams at once")
+    yield from attempt("the ladder", lambda: _ladder(bench, one_ms))
 
 
-def _together_ms(backend: Backend, graphs: list[tuple[int, Lane]]) -> float:
+def _ladder(bench: Bench, one_ms: float) -> Iterable[Row]:
+    """More streams stand then than there are hardware queues: those share, if CUDA deals them out
+    so, and wait for each other."""
+    with bench.backend() as backend, ExitStack() as stack:
+        began_s = time.perf_counter()
+        ladder = stack.enter_context(closing(GreenLanes(backend.driver)))
+        count = ladder.prepare()
+        ms = (time.perf_counter() - began_s) * 1000.0
+        yield seen(
+            "time until the ladder stands", f"{ms:.0f} ms, {count} lanes", ms=ms, lanes=count
+        )
+        two = next(share for share, atoms in ladder.atoms.sizes.items() if atoms == 2)
+        some = [ladder.carve(f"p{index}", two) for index in range(_SIDE_BY_SIDE)]
+        graphs = _spinning(bench, backend, some, stack)
+        what = f"{len(graphs)} partitions at once while the ladder stands"
+        yield _overlap(backend, graphs, one_ms, what)
+
+
+def _spinning(
+    bench: Bench, backend: Backend, some: Sequence[Place], stack: ExitStack
+) -> list[tuple[int, int]]:
+    """A graph on each lane that keeps all its SMs for 2 ms, and the stream to launch it on."""
+    counter = stack.enter_context(mapped(backend.driver, 64))
+    graphs: list[tuple[int, int]] = []
+    for lane in some:
+        arguments = (bench.size(_STAY_NS, 1000), counter.device)
+        grid, block = (lane.sms, 1, 1), (128, 1, 1)
+        body = partial(
+            backend.driver.launch, backend.kernels.spin, grid, block, lane.stream, arguments
+        )
+        graphs.append((stack.enter_context(captured(backend, lane, body)), lane.stream))
+    return graphs
+
+
+def _overlap(backend: Backend, graphs: list[tuple[int, int]], one_ms: float, what: str) -> Row:
+    ms = _together_ms(backend, graphs)
+    return judged(
+        what, f"about {one_ms:.2f} ms", f"{ms:.2f} ms", ratio(ms, one_ms) < 1.2,
+        streams=len(graphs), ms=ms,
+    )  # fmt: skip
+
+
+def _together_ms(backend: Backend, graphs: list[tuple[int, int]]) -> float:
     took_ms: list[float] = []
     for _ in range(5):
         began_s = time.perf_counter()
-        for graph, lane in graphs:
-            backend.driver.launch_graph(graph, lane.stream)
-        for _, lane in graphs:
-            backend.driver.synchronize(lane.stream)
+        for graph, stream in graphs:
+            backend.driver.launch_graph(graph, stream)
+        for _, stream in graphs:
+            backend.driver.synchronize(stream)
         took_ms.append((time.perf_counter() - began_s) * 1000.0)
     return quantile(took_ms, 0.5)

@@ -1,4 +1,4 @@
-"""Layers that checks time: a matrix product, a convolution, attention, something compiled."""
+"""Layers that checks time: products, a convolution, attention, something compiled."""
 
 from __future__ import annotations
 
@@ -19,6 +19,17 @@ def gemm(bench: Bench, device: str) -> Body:
     one, other = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     out = torch.empty_like(one)
     return lambda: torch.mm(one, other, out=out)
+
+
+def linear(bench: Bench, device: str) -> Body:
+    """A layer of BERT-base with its bias, batch 16 of 128 tokens, half precision."""
+    import torch
+
+    tokens, wide = bench.size((16 * 128, 768), (4, 8))
+    dtype = bench.size(torch.float16, torch.float32)
+    layer = torch.nn.Linear(wide, 4 * wide, device=device, dtype=dtype).requires_grad_(False)
+    rows = torch.randn(tokens, wide, device=device, dtype=dtype)
+    return lambda: layer(rows)
 
 
 def convolution(bench: Bench, device: str) -> Body:

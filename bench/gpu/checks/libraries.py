@@ -22,7 +22,11 @@ def rows(bench: Bench) -> Iterator[Row]:
         sizes = [sms for sms in bench.size(_SMS, (16,)) if sms < backend.driver.board.sms]
         strips = {sms: cut.first(sms) for sms in sizes}
         whole = cut.plain()
-        for name, make in (("matrix product", layers.gemm), ("convolution", layers.convolution)):
+        for name, make in (
+            ("matrix product", layers.gemm),
+            ("linear layer", layers.linear),  # by cuBLASLt, which plans by itself
+            ("convolution", layers.convolution),
+        ):
             body = make(bench, backend.torch_device)
             yield from attempt(name, partial(_layer, bench, backend, name, body, strips, whole))
 
@@ -67,6 +71,6 @@ def _hint(bench: Bench, free_sms: int) -> Iterator[None]:
 
 
 def _taken_ms(bench: Bench, backend: Backend, body: layers.Body, lane: Lane) -> float:
-    with captured(backend, lane.stream, body) as graph:
+    with captured(backend, lane, body) as graph:
         launch = partial(backend.driver.launch_graph, graph, lane.stream)
         return middle(times_ms(backend.driver, lane.stream, launch, bench.size(15, 2)))

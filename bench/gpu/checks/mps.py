@@ -78,6 +78,26 @@ def _client(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen
     )  # fmt: skip
 
 
+def client_sms(environment: Mapping[str, str], share_pct: int) -> int:
+    """The SMs that a client with that percentage has.
+
+    Raises:
+        ValueError: what it said instead.
+        OSError: it cannot be started, or does not end.
+    """
+    held = {**os.environ, **environment, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(share_pct)}
+    with _client(held) as client:
+        try:
+            said = client.communicate(timeout=_CLIENT_S)[0].strip()
+        except subprocess.TimeoutExpired as error:
+            client.kill()
+            raise TimeoutError(f"no answer of a client within {_CLIENT_S:g} s") from error
+    words = said.split()
+    if not words or not words[-1].isdigit():
+        raise ValueError(f"a client of MPS said: {said[-300:]}")
+    return int(words[-1])
+
+
 def _clients(environment: dict[str, str], sms: int) -> Iterator[Row]:
     shares_pct = (40, 60)
     pair = [

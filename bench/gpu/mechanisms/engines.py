@@ -33,18 +33,18 @@ def _held(bench: Bench, backend: Backend, name: str, workers: Sequence[int], sha
     """Device memory of graphs of these sizes, each with a pool of its own, and their weights."""
     driver = backend.driver
     with lanes(driver) as cut, ExitStack() as stack:
-        streams = [cut.plain().stream for _ in workers]
+        places = [cut.plain() for _ in workers]
         first = network(bench, backend.torch_device, name, 1)
-        for stream in streams:  # libraries take their workspaces now
-            with captured(backend, stream, first.body()):
+        for lane in places:  # libraries take their workspaces now
+            with captured(backend, lane, first.body()):
                 pass
         _settle(backend)
         before = driver.memory().free_bytes + first.weights_bytes
         kept: list[Net] = []
-        for rows_, stream in zip(workers, streams, strict=True):
+        for rows_, lane in zip(workers, places, strict=True):
             net = (first if shared or not kept else first.copied()).with_rows(rows_)
             kept.append(net)
-            stack.enter_context(captured(backend, stream, net.body()))
+            stack.enter_context(captured(backend, lane, net.body()))
         _settle(backend)
         held = before - driver.memory().free_bytes
     del kept, first, net

@@ -51,8 +51,8 @@ def _sides(bench: Bench, backend: Backend, net: Net, busy: bool) -> tuple[Side, 
             arguments,
         )  # fmt: skip
         _write(entries, places)  # before the warm-up reads it
-        both = stack.enter_context(captured(backend, lane.stream, lambda: (fetch(), body())))
-        alone = stack.enter_context(captured(backend, lane.stream, body))
+        both = stack.enter_context(captured(backend, lane, lambda: (fetch(), body())))
+        alone = stack.enter_context(captured(backend, lane, body))
         load = stack.enter_context(_load(bench, backend)) if busy else _nothing
 
         def gathered() -> None:

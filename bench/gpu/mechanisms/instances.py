@@ -44,7 +44,7 @@ def _side(bench: Bench, backend: Backend, net: Net, parts: Sequence[Lane], batch
     driver = backend.driver
     with ExitStack() as stack:
         graphs = [
-            stack.enter_context(captured(backend, lane.stream, net.with_rows(batch).body()))
+            stack.enter_context(captured(backend, lane, net.with_rows(batch).body()))
             for lane in parts
         ]
         go = _all(driver.launch_graph, graphs, parts)

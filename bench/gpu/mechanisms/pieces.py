@@ -104,7 +104,7 @@ def _computing(bench: Bench, backend: Backend) -> Row:
             made = [cut.plain() for _ in range(workers)]
             net = known.with_rows(inferences // workers)
             graphs = [
-                (stack.enter_context(captured(backend, lane.stream, net.body())), lane.stream)
+                (stack.enter_context(captured(backend, lane, net.body())), lane.stream)
                 for lane in made
             ]
             go = partial(_launched, driver.launch_graph, graphs)

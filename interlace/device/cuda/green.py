@@ -7,9 +7,11 @@ from typing import Final
 from interlace.core.hardware import Gpu, Trait
 from interlace.device.cuda.discovery import Found
 from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.engine.threads import LibraryChoice
 from interlace.device.cuda.partitions.atoms import Atoms
-from interlace.device.cuda.partitions.green_lanes import ATOM_SMS, GreenLanes
+from interlace.device.cuda.partitions.green_lanes import GreenLanes
 from interlace.device.cuda.partitions.lanes import Lanes
+from interlace.device.cuda.partitions.splitting import ATOM_SMS
 from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, for_models, only
 
 LANES: Final = "interlace.device.cuda.green:make_lanes"
@@ -45,18 +47,40 @@ def lacking(found: Found) -> str:
     return ""
 
 
-def green_gpu(found: Found, gpu_id: str) -> Gpu:
-    """The accelerator that such a device is; nothing is started."""
-    atoms = Atoms(found.sms // ATOM_SMS, ATOM_SMS, found.sms % ATOM_SMS)
-    memory_bytes = for_models(found.memory_bytes)
+def usual_atoms(found: Found) -> Atoms:
+    """The atoms of a GPU whose parts are of one size; the driver alone knows whether they are."""
+    return Atoms(found.sms // ATOM_SMS, ATOM_SMS, found.sms % ATOM_SMS)
+
+
+def green_gpu(found: Found, gpu_id: str, atoms: Atoms | None = None) -> Gpu:
+    """The accelerator that such a device is, with the atoms that the driver makes of it."""
+    atoms = atoms or usual_atoms(found)
     return Gpu(
-        gpu_id, found.kind, found.sms, memory_bytes, atoms.shares_pct, TRAITS, ahead_ms=AHEAD_MS
+        gpu_id,
+        found.kind,
+        found.sms,
+        for_models(found.memory_bytes),
+        atoms.shares_pct,
+        TRAITS,
+        blocks=(atoms.count, atoms.atom_sms),
+        ahead_ms=AHEAD_MS,
     )
 
 
-def green_settings(found: Found, gpu_id: str) -> CudaSettings:
+def green_settings(
+    found: Found,
+    gpu_id: str,
+    library_context: LibraryChoice = "auto",
+    atoms: Atoms | None = None,
+) -> CudaSettings:
     """The settings of such a device."""
-    return CudaSettings(green_gpu(found, gpu_id), found.uuid, LANES, environment=only(found.uuid))
+    return CudaSettings(
+        green_gpu(found, gpu_id, atoms),
+        found.uuid,
+        LANES,
+        environment=only(found.uuid),
+        library_context=library_context,
+    )
 
 
 def make_lanes(driver: Driver) -> Lanes:

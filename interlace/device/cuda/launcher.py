@@ -20,13 +20,14 @@ _CODE: Final = (
     "import json, sys; descriptor, owner, name, sys.path[:] = json.loads(sys.argv[1]); "
     "from interlace.device.cuda.worker.main import main; main(descriptor, owner, name)"
 )
-#: Read by CUDA once, when it starts. More hardware queues, so that lanes do not wait for each
-#: other's launches; every kernel loaded at once, since a first launch during a capture fails; small
-#: cuBLAS workspaces, as there is one per stream (cuBLAS documentation, cublasSetWorkspace).
+#: Read by CUDA and torch once, when they start. More hardware queues, so that lanes do not wait for
+#: each other's launches; kernels loaded when they are first launched, since all of torch's take
+#: seconds and a gigabyte in each process (a capture that meets a new one is tried again); the
+#: larger of the two cuBLAS workspaces that torch takes for deterministic, 32 MiB a stream.
 BEFORE_CUDA: Final[Mapping[str, str]] = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",
-    "CUDA_MODULE_LOADING": "EAGER",
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8",
+    "CUDA_MODULE_LOADING": "LAZY",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     "ORT_DISABLE_TELEMETRY": "1",
 }
@@ -54,8 +55,7 @@ class Process(Protocol):
 class Launcher:
     """Starts processes and hears of their end.
 
-    No fork server: CUDA reads the environment when it starts, and a context does not survive a
-    fork.
+    No fork server, which would have to be kept, with torch in it, for a process or two.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryFile, gettempdir, mkdtemp
 from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
@@ -36,6 +38,10 @@ TRAITS: Final = frozenset(
     }
 )
 _ANSWER_S: Final = 10.0
+_WORDS_CHARS: Final = 500
+_LOOK_S: Final = 0.1
+#: Folders of daemons; where process numbers count, and that of who started it, come next.
+_PREFIX: Final = "interlace-mps-"
 
 
 class MpsError(Exception):
@@ -56,62 +62,117 @@ class MpsControl:
         self._folder: Path | None = None
 
     def start(self) -> None:
-        """Start the daemon; twice is once.
+        """Start the daemon, and wait until it answers; twice is once.
 
         Raises:
             MpsError: there is no such program, or it does not start.
         """
         if self._folder is not None:
             return
-        self._folder = Path(mkdtemp(prefix="interlace-mps-"))
+        quit_abandoned(self._program)
+        self._folder = Path(mkdtemp(prefix=f"{_ours()}{os.getpid()}-"))
         for name in ("pipe", "log"):
             (self._folder / name).mkdir()
         try:
-            self._ask("-d")
+            _tell(self._program, self._settings(), "-d")
+            self._wait()
         except MpsError:
-            self._remove()
+            self.stop()
             raise
 
     def environment(self) -> Mapping[str, str]:
         """What makes a process a client of this daemon; it is started."""
         assert self._folder is not None, "the daemon is not started"
-        return {
-            "CUDA_MPS_PIPE_DIRECTORY": str(self._folder / "pipe"),
-            "CUDA_MPS_LOG_DIRECTORY": str(self._folder / "log"),
-        }
+        return _pipes(self._folder)
 
     def stop(self) -> None:
         """End the daemon and its server; all clients are gone. It never raises."""
         if self._folder is None:
             return
-        with contextlib.suppress(MpsError):  # dead already, or nothing can be done about it here
-            self._ask(said="quit -t 5\n")
-        self._remove()
+        _quit(self._program, self._folder, self._settings())
+        self._folder = None
 
-    def _ask(self, *arguments: str, said: str = "") -> None:
-        chosen = {"CUDA_VISIBLE_DEVICES": self._uuid, **self.environment()}
-        settings = [f"{key}={value}" for key, value in chosen.items()]
+    def _settings(self) -> Mapping[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": self._uuid, **self.environment()}
+
+    def _wait(self) -> None:
+        """Until it answers, which it may not do at once.
+
+        Raises:
+            MpsError: it does not.
+        """
+        until_s = time.monotonic() + _ANSWER_S
+        while True:
+            try:
+                _tell(self._program, self._settings(), said="get_server_list\n")
+                return
+            except MpsError:
+                if time.monotonic() > until_s:
+                    raise
+            time.sleep(_LOOK_S)
+
+
+def quit_abandoned(program: str = PROGRAM) -> list[Path]:
+    """End daemons whose process is gone without having ended them; their folders, now removed.
+
+    Killed with their part, servers leave a daemon behind: it lives in a session of its own.
+    """
+    found = []
+    for folder in sorted(Path(gettempdir()).glob(f"{_ours()}*-*")):
+        owner = folder.name.removeprefix(_ours()).partition("-")[0]
+        with contextlib.suppress(OSError):  # somebody else was quicker
+            mine = not folder.is_symlink() and folder.stat().st_uid == os.getuid()
+            if mine and owner.isdigit() and not Path("/proc", owner).exists():
+                _quit(program, folder, _pipes(folder))
+                found.append(folder)
+    return found
+
+
+def _ours() -> str:
+    """How folders begin whose processes this one can see: not those of another container."""
+    return f"{_PREFIX}{Path('/proc/self/ns/pid').stat().st_ino}-"
+
+
+def _pipes(folder: Path) -> Mapping[str, str]:
+    """What makes a process talk to the daemon of a folder."""
+    return {
+        "CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"),
+        "CUDA_MPS_LOG_DIRECTORY": str(folder / "log"),
+    }
+
+
+def _quit(program: str, folder: Path, settings: Mapping[str, str]) -> None:
+    with contextlib.suppress(MpsError):  # dead already, or nothing can be done about it here
+        _tell(program, settings, said="quit -t 5\n")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _tell(program: str, settings: Mapping[str, str], *arguments: str, said: str = "") -> None:
+    """Run the control program, which may leave a daemon behind.
+
+    Raises:
+        MpsError: it is not installed, fails, or does not end.
+    """
+    command = ["env", *(f"{key}={value}" for key, value in settings.items()), program, *arguments]
+    # Into a file: a daemon keeps what it inherits, and the end of a pipe would never come.
+    with TemporaryFile() as out:
         try:
-            answer = subprocess.run(
-                ["env", *settings, self._program, *arguments],
-                input=said,
-                capture_output=True,
-                text=True,
+            code = subprocess.run(
+                command,
+                input=said.encode(),
+                stdout=out,
+                stderr=out,
                 timeout=_ANSWER_S,
                 check=False,
-            )
+            ).returncode
         except subprocess.TimeoutExpired as error:
-            raise MpsError(f"{self._program} did not answer within {_ANSWER_S:g} s") from error
-        if answer.returncode == 127:
-            raise MpsError(f"{self._program} is not installed: it comes with the GPU's driver")
-        if answer.returncode != 0:
-            words = (answer.stderr or answer.stdout).strip()
-            raise MpsError(f"{self._program} failed with code {answer.returncode}: {words}")
-
-    def _remove(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+            raise MpsError(f"{program} did not answer within {_ANSWER_S:g} s") from error
+        out.seek(0)
+        words = out.read().decode(errors="replace").strip()
+    if code == 127:
+        raise MpsError(f"{program} is not installed: it comes with the GPU's driver")
+    if code != 0:
+        raise MpsError(f"{program} failed with code {code}: {words[:_WORDS_CHARS]}")
 
 
 def lacking(found: Found) -> str:

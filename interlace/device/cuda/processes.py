@@ -77,6 +77,10 @@ class Processes:
             settings.inputs,
             settings.patience_s,
             lender,
+            settings.library_context,
+            settings.carve_out,
+            0 if settings.private else settings.keep_bytes,  # its keeper keeps them
+            settings.choices,
             self._rest_us(),
         )
         process = GpuProcess(self._loop, setup, arena, settings, self._dead)
@@ -130,7 +134,8 @@ class Processes:
             settings = self._settings
             Path(path).unlink(missing_ok=True)
             names = (settings.backend, settings.lanes, settings.opener)
-            setup = KeeperSetup(settings.uuid, *names, path)
+            kept = (settings.keep_bytes, settings.choices)
+            setup = KeeperSetup(settings.uuid, *names, path, *kept)
             self._keeper = GpuProcess(self._loop, setup, None, settings, self._dead)
             spawner = self.launcher.spawner(settings.environment(_WHOLE))
             self._keeper.start(spawner, _nobody)

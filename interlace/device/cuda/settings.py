@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from interlace.core.hardware import Gpu
+from interlace.device.cuda.engine.threads import LibraryChoice
 from interlace.device.settings import Limits
 
 #: What makes the ``Backend`` of a process: the driver, torch on that GPU, capture and kernels.
@@ -28,9 +29,18 @@ class CudaSettings:
     (``completion.kinds``), the usual way if it is empty. ``inputs`` are the arenas where requests
     will lie, page-locked when the process starts. ``arena_bytes`` is the output memory of one
     process, page-locked too; ``patience_s`` how long a batch waits for it. ``environment`` is what
-    CUDA reads when a process starts, given the share of the partition that it is started for. A
-    ``private`` device has a process per partition, and no rings of inputs. ``at_close`` is called
-    when all processes are gone.
+    CUDA reads when a process starts, given the share of the partition that it is started for.
+    ``library_context`` is where torch's libraries make their handles for work on a green context
+    (``engine.threads``), of no effect elsewhere. With ``carve_out`` they are told how many SMs a
+    partition has while its work is prepared (``engine.carve_out``): it holds for the whole process
+    meanwhile, and nobody has measured what it gains, so it is off. A ``private`` device has a
+    process per partition, and no rings of inputs. ``at_close`` is called when all processes are
+    gone.
+
+    Models that no partition has any more stay open as long as all of them together hold at most
+    ``keep_bytes`` of the GPU's memory, so that they come back with what they had: weights, variant,
+    graphs on lanes that are idle. The variants found fastest are kept in the folder ``choices``,
+    and are not looked for again; in no folder if it is empty.
     """
 
     gpu: Gpu
@@ -45,7 +55,11 @@ class CudaSettings:
     # A process starts torch and CUDA, locks memory and carves the ladder before its first answer.
     limits: Limits = field(default_factory=lambda: Limits(carve_s=180.0, load_s=900.0))
     environment: Callable[[int], Mapping[str, str]] = lambda share_pct: {}
+    library_context: LibraryChoice = "auto"
+    carve_out: bool = False
     private: bool = False
+    keep_bytes: int = 0
+    choices: str = ""
     at_close: Callable[[], None] = lambda: None
     say: Callable[[str], None] = lambda text: None
 

@@ -13,6 +13,7 @@ from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
 from interlace.device.formats.base import Runner
+from interlace.device.formats.indices import hold_lookups
 from interlace.device.formats.opened import Call, Opened, Retarget
 from interlace.device.formats.pt2_archive import check_archive
 from interlace.device.formats.sharing import module_tensors
@@ -60,9 +61,14 @@ def _call(module: Any, program: Any, names: tuple[str, ...]) -> Call:
 
 def _rewriting(module: Any) -> Retarget:
     # The program names the processor it was exported on, and types of its intermediate tensors.
-    written = [(node, node.args, node.kwargs) for node in _nodes(module)]
+    written: list[tuple[Any, Any, Any]] = []
 
     def retarget(device: torch.device, dtype: torch.dtype | None) -> None:
+        if not written:
+            for part in _graphs(module):
+                hold_lookups(part)
+            written.extend((node, node.args, node.kwargs) for node in _nodes(module))
+
         def replaced(value: Any) -> Any:
             if isinstance(value, torch.device):
                 return device

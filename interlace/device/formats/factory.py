@@ -16,6 +16,7 @@ from interlace.core.model import Model
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.device.formats.base import Runner
 from interlace.device.formats.convolutions import with_fast_convolutions
+from interlace.device.formats.indices import within_tables
 from interlace.device.formats.opened import Call, Opened, keyword_call, ordered_call
 from interlace.device.formats.samples import sample_values
 from interlace.device.formats.sharing import module_tensors
@@ -61,7 +62,8 @@ def open_call(model: Model) -> Opened:
         module = with_fast_convolutions(
             module, lambda part: _call(part, specs)(sample_values(specs, model, batched, 1))
         )
-    return Opened(_call(module, specs), module_tensors(module), spoken)
+    call = _call(module, specs)
+    return Opened(call, module_tensors(module), spoken, retarget=within_tables(module))
 
 
 def _execute(source: Path, name: str) -> types.ModuleType:

@@ -18,13 +18,16 @@ class Call(Protocol):
 
 
 class Retarget(Protocol):
-    """Changes what a file has written down: the processor, and FP32 where ``dtype`` is given."""
+    """Readies it for a processor: called before it runs there, and not at all on the CPU it is for.
+
+    What a file has written down is changed: the processor, and FP32 where ``dtype`` is given.
+    """
 
     def __call__(self, device: torch.device, dtype: torch.dtype | None) -> None: ...
 
 
 def _nothing_written_down(device: torch.device, dtype: torch.dtype | None) -> None:
-    """Most formats say neither."""
+    """Most formats need nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ import torch
 from interlace.core.model import Model
 from interlace.core.profile import Layer
 from interlace.device.cuda.engine.backend import Backend, on_stream
+from interlace.device.cuda.engine.capture import Captured
 from interlace.device.cuda.engine.choosing import Chooser, place
 from interlace.device.cuda.engine.opening import Portable, open_portable
 from interlace.device.cuda.engine.samples import most_rows, sample_dims, sample_inputs
 from interlace.device.cuda.engine.side import side_of
 from interlace.device.cuda.engine.stopwatch import graph_ms
+from interlace.device.cuda.engine.weights import DeviceWeights
 from interlace.device.cuda.partitions.lanes import Lane, Lanes
 from interlace.measure.cuda.layers import measure_layers
 from interlace.measure.cuda.readers import Beside, Readers, strains
@@ -101,9 +103,12 @@ def table(backend: Backend, lanes: Lanes, described: Model, share_pct: int) -> I
         portable = open_portable(described, backend.torch_device)
         rows = most_rows(portable.signature)
         timed = None if backend.torch_device.startswith("cpu") else graph_ms
-        variant, _ = Chooser(described, portable, backend, side, rows).choose(timed)
-        plain = variant._replace(compiled=False)
-        weights = place(portable, plain, backend, lane.stream)
+
+        def placed() -> DeviceWeights:
+            variant, _ = Chooser(described, portable, backend, side, rows).choose(timed)
+            return place(portable, variant._replace(compiled=False), backend, lane.stream)
+
+        weights = backend.threads.run(lane.green, placed)
         steps.callback(weights.close)
         steps.callback(portable.close)
         portable.settle()
@@ -115,18 +120,22 @@ def table(backend: Backend, lanes: Lanes, described: Model, share_pct: int) -> I
 def executed(one: Table, rows: int) -> Iterator[Callable[[], float]]:
     """A function that runs a batch once, as a graph, and returns its ms."""
     driver, stream = one.backend.driver, one.lane.stream
-    run = one.run(rows)
     kept: list[object] = []
 
-    def body() -> None:
-        kept[:] = [run()]
+    def recorded() -> Captured:
+        run = one.run(rows)
+        with on_stream(one.backend, stream), torch.inference_mode():
+            for _ in range(_WARM_RUNS):
+                run()
+        driver.synchronize(stream)
 
-    with on_stream(one.backend, stream), torch.inference_mode():
-        for _ in range(_WARM_RUNS):
-            run()
-    driver.synchronize(stream)
+        def body() -> None:
+            kept[:] = [run()]
+
+        return one.backend.capturer.capture(stream, None, body)
+
     with ExitStack() as steps:
-        captured = one.backend.capturer.capture(stream, None, body)
+        captured = one.backend.threads.run(one.lane.green, recorded)
         steps.callback(captured.close)
         begin, end = driver.event(timing=True), driver.event(timing=True)
         steps.callback(driver.destroy_event, begin)

@@ -10,6 +10,7 @@ import msgspec
 
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.libraries import threads_on
 from interlace.device.cuda.partitions.lanes import Lanes
 from interlace.device.cuda.worker.equipment import named
 from interlace.measure.cuda.bench import examine
@@ -25,6 +26,9 @@ def main(task_file: str, findings_file: str) -> None:
         steps.callback(backend.driver.unload_kernels, backend.kernels.module)
         lanes: Lanes = named(task.lanes)(backend.driver)
         steps.callback(lanes.close)
+        threads = threads_on(task.library_context, backend, lanes, print)
+        steps.callback(threads.close)
+        backend = backend._replace(threads=threads)
         lost = False
         file = steps.enter_context(Path(findings_file).open("ab", buffering=0))
         for model in task.models:

@@ -15,6 +15,7 @@ from interlace.device.cuda.partitions.lanes import Lane
 _THREADS: Final = 512
 _BLOCKS_PER_SM: Final = 4
 _MS: Final = 1_000_000
+_WORD_BYTES: Final = 8
 #: Bytes that are read over and over: far less than an L2 holds, and several times as much.
 SIZES: Final = {"l2": 16 << 20, "dram": 512 << 20}
 
@@ -61,10 +62,13 @@ class Readers:
                 source = driver.allocate(nbytes)
                 undo.callback(driver.free, source)
                 self.kinds.append(Reader(what, source, nbytes, kernels[what]))
-            word = driver.allocate_mapped(8)
-            undo.callback(driver.free_mapped, word)
-            self._address = word.device
-            self._moved = ctypes.c_uint64.from_address(word.host)
+            # What is moved is counted in device memory and fetched at the end: a count in host
+            # memory would press on PCIe, beside what is measured.
+            self._counter = driver.allocate(_WORD_BYTES)
+            undo.callback(driver.free, self._counter)
+            self._word = driver.allocate_mapped(_WORD_BYTES)
+            undo.callback(driver.free_mapped, self._word)
+            self._moved = ctypes.c_uint64.from_address(self._word.host)
             self._made = undo.pop_all()
 
     def close(self) -> None:
@@ -105,15 +109,17 @@ class Readers:
         begin, end = driver.event(timing=True), driver.event(timing=True)
         try:
             self._moved.value = 0
+            driver.copy(self._counter, self._word.device, _WORD_BYTES, stream)
             driver.record(begin, stream)
             driver.launch(
                 reader.kernel,
                 blocks,
                 (_THREADS, 1, 1),
                 stream,
-                (reader.source, reader.nbytes, milliseconds * _MS, self._address),
+                (reader.source, reader.nbytes, milliseconds * _MS, self._counter),
             )
             driver.record(end, stream)
+            driver.copy(self._word.device, self._counter, _WORD_BYTES, stream)
             model_ms = meanwhile(lambda: not driver.ended(end))
             driver.synchronize(stream)
             took_ms = driver.elapsed_ms(begin, end)

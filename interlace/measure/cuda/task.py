@@ -6,6 +6,7 @@ import msgspec
 
 from interlace.core.model import Model
 from interlace.core.profile import Layer, Strain
+from interlace.device.cuda.engine.threads import LibraryChoice
 
 
 class Places(msgspec.Struct, frozen=True):
@@ -18,8 +19,9 @@ class Places(msgspec.Struct, frozen=True):
 class GpuTask(msgspec.Struct, frozen=True):
     """Models to take apart on one GPU.
 
-    ``backend`` and ``lanes`` are ``module:function``, as in ``GpuSetup``; ``gpu`` is a UUID.
-    ``flush_bytes`` is more than its L2 holds (50 MiB on an H100).
+    ``backend`` and ``lanes`` are ``module:function``, as in ``GpuSetup``; ``gpu`` is a UUID;
+    ``library_context`` as in ``CudaSettings``. ``flush_bytes`` is more than its L2 holds (50 MiB on
+    an H100).
     """
 
     gpu: str
@@ -29,6 +31,7 @@ class GpuTask(msgspec.Struct, frozen=True):
     layers: bool = False
     places: tuple[Places, ...] = ()  #: where readers are set beside the models
     flush_bytes: int = 128 << 20
+    library_context: LibraryChoice = "auto"
 
 
 class At(msgspec.Struct, frozen=True):

@@ -224,7 +224,8 @@ def _alike(fleet: Fleet) -> list[list[Gpu]]:
     """Accelerators of the same geometry and memory, in the fleet's order."""
     kinds: dict[tuple[object, ...], list[Gpu]] = {}
     for gpu in fleet.gpus:
-        key = (gpu.kind, gpu.shares_pct, gpu.layouts, gpu.memory_bytes, gpu.walls)
+        cut = (gpu.shares_pct, gpu.layouts, gpu.blocks)
+        key = (gpu.kind, cut, gpu.memory_bytes, gpu.walls)
         kinds.setdefault(key, []).append(gpu)
     return list(kinds.values())
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.engine.backend import Backend
-from tests.device.cuda.fake.backend import on
+from interlace.device.cuda.engine.capture import Captured, Capturer
+from tests.device.cuda.fake.backend import lenient, on
+from tests.device.cuda.fake.capture import FakeCaptured, FakeCapturer
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver
+
+#: SMs by GPC, such that 15 or 14 atoms of 8 keep to them.
+FIFTEEN: Final = (16, 16, 16, 16, 18, 18, 18, 14)
+FOURTEEN: Final = (18, 18, 18, 18, 18, 18, 12, 12)
 
 
 def clients_sms(share_pct: int) -> int:
@@ -19,17 +27,108 @@ def clients_sms(share_pct: int) -> int:
 def whole(uuid: str) -> Backend:
     """All SMs, streams beside each other."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == uuid
-    return on(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
+    return lenient(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
+
+
+NOTES: Final = "INTERLACE_TEST_NOTES"
+#: Seconds that a row of a graph takes on all SMs of ``proportional``.
+ROW_S: Final = 0.01
+
+
+def proportional(uuid: str) -> Backend:
+    """A GPU whose time is that of the rows a graph was captured for, over the SMs it has.
+
+    Captures are noted in the file that ``NOTES`` names, as is every model that is opened.
+    """
+    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+
+    def cost_s(name: str, arguments: Sequence[int], sms: int) -> float:
+        return arguments[4] * ROW_S * H100.sms / sms if name == "gather_rows" else 0.0
+
+    driver.cost_s = cost_s
+    made = on(driver)
+    return made._replace(capturer=_Noting(made.capturer))
+
+
+class _Noting(NamedTuple):
+    """A capturer that counts."""
+
+    inner: Capturer
+
+    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> Captured:
+        note("capture")
+        return self.inner.capture(stream, pool, body)
+
+    @property
+    def worn(self) -> bool:
+        return self.inner.worn
+
+    def rehearse(self, stream: int, body: Callable[[], object]) -> None:
+        self.inner.rehearse(stream, body)
+
+    def trim(self) -> None:
+        self.inner.trim()
+
+
+def note(what: str) -> None:
+    """A line in the file that ``NOTES`` names."""
+    with open(os.environ[NOTES], "a") as file:
+        file.write(f"{what}\n")
 
 
 def few_sms(uuid: str) -> Backend:
     """A GPU of two atoms."""
-    return on(FakeDriver(H100._replace(uuid=uuid, sms=16), pace="threads"))
+    return lenient(FakeDriver(H100._replace(uuid=uuid, sms=16), pace="threads"))
+
+
+def _in_parts(uuid: str, clusters: tuple[int, ...]) -> Backend:
+    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver.clusters, driver.mixes = clusters, False
+    return lenient(driver)
+
+
+def fifteen(uuid: str) -> Backend:
+    """132 SMs of which the driver makes 15 atoms."""
+    return _in_parts(uuid, FIFTEEN)
+
+
+def fourteen(uuid: str) -> Backend:
+    """132 SMs of which the driver makes 14 atoms."""
+    return _in_parts(uuid, FOURTEEN)
+
+
+def own_handles(uuid: str) -> Backend:
+    """Libraries take streams of the context that their handles are of."""
+    return on(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
+
+
+def no_convolutions(uuid: str) -> Backend:
+    """Libraries take no stream of a green context, whatever their handles are of."""
+    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver.libraries.refuse_green = True
+    return on(driver)
 
 
 def small(uuid: str) -> Backend:
     """A GPU of 16 MiB."""
-    return on(FakeDriver(H100._replace(uuid=uuid, memory_bytes=16 << 20), pace="threads"))
+    return lenient(FakeDriver(H100._replace(uuid=uuid, memory_bytes=16 << 20), pace="threads"))
+
+
+class _Void(FakeCapturer):
+    """The driver ends the first capture with an error."""
+
+    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> FakeCaptured:
+        if not self.worn:
+            self.worn = True
+            raise CudaError("cuStreamEndCapture", "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED")
+        return super().capture(stream, pool, body)
+
+
+def void(uuid: str) -> Backend:
+    """A first capture that fails."""
+    backend = whole(uuid)
+    assert isinstance(backend.driver, FakeDriver)
+    return backend._replace(capturer=_Void(backend.driver))
 
 
 def absent(uuid: str) -> Backend:
@@ -41,4 +140,4 @@ def client(uuid: str) -> Backend:
     """The SMs that MPS leaves."""
     share_pct = int(os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"])
     board = H100._replace(uuid=uuid, sms=clients_sms(share_pct))
-    return on(FakeDriver(board, pace="threads"))
+    return lenient(FakeDriver(board, pace="threads"))

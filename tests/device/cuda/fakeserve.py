@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from interlace.cli import accelerators, main, profile, serve
 from interlace.cli.accelerators import Accelerators
+from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.settings import CpuSettings
 from tests.device.cuda.nvml import FakeGpu, FakeNvml
 
@@ -13,7 +14,8 @@ SMS = 16  #: two shares, so that profiles take no time
 
 
 def _choose(device: str, cpu: CpuSettings, gpus: str | None) -> Accelerators:
-    chosen = accelerators.choose(device, cpu, gpus, FakeNvml(FakeGpu(sms=SMS)))
+    nvml = FakeNvml(FakeGpu(sms=SMS))
+    chosen = accelerators.choose(device, cpu, gpus, nvml, lambda uuids: [Atoms(SMS // 8, 8)])
     made = [
         replace(
             one,

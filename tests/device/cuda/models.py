@@ -12,8 +12,11 @@ import torch
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.formats import open_torch
 from interlace.device.formats.opened import Opened
 from interlace.device.formats.trial import Spoken
+from tests.device.cuda.backends import note
+from tests.device.cuda.fake.library import convolution
 from tests.device.models import SLOW_S
 
 OPENER = "tests.device.cuda.models:open_fake"
@@ -44,6 +47,12 @@ def open_fake(model: Model) -> Opened:
     return Opened(call, tensors, Spoken("fake"))
 
 
+def open_noted(model: Model) -> Opened:
+    """``open_fake``, with a line in the notes; a model that has files is opened as ever."""
+    note(f"open {model.name}")
+    return open_torch(model) if model.path else open_fake(model)
+
+
 def _nothing(x: torch.Tensor) -> None:
     pass
 
@@ -67,7 +76,12 @@ def _sticky(x: torch.Tensor) -> None:
         raise CudaError("kernel", "CUDA_ERROR_ILLEGAL_ADDRESS", "poisoned")
 
 
+def _convolve(x: torch.Tensor) -> None:
+    convolution()
+
+
 _BEHAVIOURS: dict[str, Callable[[torch.Tensor], None]] = {
+    "convolution": _convolve,
     "slow": _slow,
     "die": _die,
     "sticky": _sticky,

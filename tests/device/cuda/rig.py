@@ -75,11 +75,11 @@ def device_on(
 
 
 class CudaStand:
-    """Processes on the fake driver, and real time."""
+    """Processes on the fake driver, and real time; ``changes`` are those of the settings."""
 
-    def __init__(self, mechanism: str) -> None:
+    def __init__(self, mechanism: str, **changes: object) -> None:
         self._mechanism = mechanism
-        self._rig = cuda_rig(mechanism)
+        self._rig = cuda_rig(mechanism, **changes)  # type: ignore[arg-type]
         self.device: Device = self._rig.device
         self.finished: list[Finished] = self._rig.finished
         self.lost: list[Lost] = self._rig.lost

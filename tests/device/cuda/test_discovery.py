@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from interlace.cli.accelerators import Accelerators, choose
+from interlace.cli import accelerators
+from interlace.cli.accelerators import Accelerators
 from interlace.cli.failure import CommandError
 from interlace.device.cuda.discovery import NoGpus, discover, kind_of
-from interlace.device.cuda.mps import MpsControl, MpsError
+from interlace.device.cuda.mps import MpsControl, MpsError, quit_abandoned
+from interlace.device.cuda.partitions.asking import ask_atoms
+from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.visible import visible
 from interlace.device.settings import CpuSettings
 from tests.device.cuda.control import control_program
 from tests.device.cuda.nvml import FakeGpu, FakeNvml
 
 CPU = CpuSettings((0,), 1 << 30)
+#: No driver is asked how it cuts a GPU, unless a test says so.
+choose = partial(accelerators.choose, ask=lambda uuids: ())
 GIB = 1 << 30
 
 
@@ -131,6 +141,35 @@ def test_green_shares_are_whole_atoms_and_planners_see_no_more() -> None:
     assert gpu.memory_bytes < 85_520_809_984
 
 
+def test_shares_are_those_that_the_driver_of_every_gpu_can_make() -> None:
+    asked: list[object] = []
+    found = {"GPU-0": Atoms(15, 8, 12), "GPU-1": Atoms(14, 8, 20)}
+
+    def ask(uuids: Sequence[str]) -> list[Atoms]:
+        asked.append(list(uuids))
+        return [found[one] for one in uuids]
+
+    nvml = FakeNvml(FakeGpu(uuid="GPU-0"), FakeGpu(uuid="GPU-1"))
+    both = choose("green", CPU, nvml=nvml, ask=ask).gpus
+    assert asked == [["GPU-0", "GPU-1"]]
+    assert both[0] == replace(both[1], id="gpu0")
+    assert both[0].shares_pct == (6, 12, 18, 24, 30, 36, 42, 48, 54, 60, 66, 72, 78, 84, 100)
+    (one,) = choose("green", CPU, "0", nvml, ask=ask).gpus
+    assert one.shares_pct[-2:] == (90, 100)
+    assert one.legal([42, 48]) and one.legal([100]) and not one.legal([48, 48])
+    assert not both[0].legal([42, 48]) and both[0].legal([42, 42])
+    asked.clear()
+    choose("streams", CPU, nvml=nvml, ask=ask)
+    assert not asked
+    found["GPU-1"] = Atoms(8, 16, 4)
+    with pytest.raises(CommandError, match=r"atoms of \[8, 16\] SMs; name some with --gpus"):
+        choose("green", CPU, nvml=nvml, ask=ask)
+
+
+def test_a_driver_that_is_not_there_says_nothing() -> None:
+    assert ask_atoms(["GPU-of-no-machine"]) == ()
+
+
 def test_mps_clients_are_held_to_their_share() -> None:
     (one,) = choose("mps", CPU, nvml=FakeNvml(FakeGpu())).settings
     assert one.private
@@ -146,7 +185,7 @@ def test_a_daemon_of_our_own_is_started_and_stopped(tmp_path: Path) -> None:
     assert folder.is_dir()
     control.stop()
     control.stop()
-    assert log.read_text() == "-d GPU-0\nquit -t 5 GPU-0\n"
+    assert log.read_text() == "-d GPU-0\nget_server_list GPU-0\nquit -t 5 GPU-0\n"
     assert not folder.parent.exists()
 
 
@@ -156,6 +195,38 @@ def test_a_daemon_that_is_missing_or_fails_is_told(tmp_path: Path) -> None:
     program, _ = control_program(tmp_path, code=1)
     with pytest.raises(MpsError, match="failed with code 1"):
         MpsControl("GPU-0", program).start()
+
+
+def test_a_daemon_keeps_no_pipe_of_the_one_that_starts_it(tmp_path: Path) -> None:
+    """The real one lives on; who waits for the end of what it inherited waits for ever."""
+    program, log = control_program(tmp_path, stays_s=30.0)
+    control = MpsControl("GPU-0", program)
+    control.start()
+    pid = int((tmp_path / "daemon").read_text())
+    try:
+        opened = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in (1, 2)]
+        assert not any(one.startswith("pipe:") for one in opened)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        control.stop()
+    assert log.read_text().startswith("-d GPU-0\nget_server_list GPU-0\n")
+
+
+def test_a_daemon_whose_server_was_killed_is_ended_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program, log = control_program(tmp_path)
+    code = "import sys, interlace.device.cuda.mps as m; m.MpsControl('GPU-0', sys.argv[1]).start()"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code, program], env=environment, check=True)
+    (left,) = tmp_path.glob("interlace-mps-*")
+    living = tmp_path / left.name.replace(left.name.split("-")[3], str(os.getpid()))
+    living.mkdir()
+    log.unlink()
+    assert quit_abandoned(program) == [left]
+    assert log.read_text() == "quit -t 5 -\n"
+    assert not left.exists() and living.exists()
 
 
 def test_nothing_of_torch_or_cuda_is_imported_to_choose() -> None:

@@ -143,6 +143,24 @@ def test_batches_that_run_alone_hold_up_nobody_for_long(make_rig: MakeRig) -> No
     assert order.index(works[3]) > order.index(works[0])  # the first of those alone came after
 
 
+def test_a_process_that_a_capture_wore_out_is_started_anew_when_it_is_empty(
+    make_rig: MakeRig,
+) -> None:
+    told: list[str] = []
+    rig = make_rig(backend="tests.device.cuda.backends:void", say=told.append)
+    serving(rig, ("p", DOUBLE), ("q", DOUBLE))
+    pid = rig.device.workers()["p"]
+    assert any("captured again" in line and "INVALIDATED" in line for line in told)
+    assert rig.release("p").failure is None
+    assert rig.values(rig.run(rig.floats(DOUBLE, ROW), name="q")) == [[[2 * x for x in ROW]]]
+    assert rig.release("q").failure is None
+    assert rig.device.workers() == {} and rig.lost == []
+    serving(rig, ("p", DOUBLE))
+    assert rig.device.workers()["p"] != pid
+    assert rig.values(rig.run(rig.floats(DOUBLE, ROW))) == [[[2 * x for x in ROW]]]
+    assert any("started anew" in line for line in told)
+
+
 @pytest.mark.parametrize("mechanism", ["green", "mps"])
 def test_a_killed_process_is_replaced_by_the_next_carve(make_rig: MakeRig, mechanism: str) -> None:
     rig = make_rig(mechanism)

@@ -68,6 +68,19 @@ def test_weights_go_when_the_last_partition_lets_go_of_them(rig: Rig, told: Told
     assert rig.values(rig.run(rig.floats(HEAVY, ROW))) == [[TWICE]]
 
 
+def test_weights_stay_with_their_keeper_where_that_is_asked_for(told: Told) -> None:
+    rig = cuda_rig("mps", say=told.append, keep_bytes=1 << 30)
+    try:
+        for name in ("p", "q"):  # one after the other, a process each
+            assert rig.carve(name).failure is None
+            assert rig.load(HEAVY, name).failure is None
+            assert rig.values(rig.run(rig.floats(HEAVY, ROW), name=name)) == [[TWICE]]
+            assert rig.release(name).failure is None
+        assert len(told.of("graphs of 1 rows")) == 1
+    finally:
+        rig.close()
+
+
 def test_a_borrower_that_dies_leaves_the_weights_to_others(rig: Rig) -> None:
     for name in ("p", "q"):
         assert rig.carve(name).failure is None

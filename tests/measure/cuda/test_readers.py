@@ -51,6 +51,26 @@ def world() -> Iterator[tuple[FakeDriver, Backend, GreenLanes, Memory]]:
     driver.close()  # raises if anything is left over
 
 
+def test_bytes_are_counted_in_device_memory(
+    world: tuple[FakeDriver, Backend, GreenLanes, Memory],
+) -> None:
+    driver, backend, lanes, _ = world
+    counters: list[int] = []
+
+    def read(launch: Launch, source: int, nbytes: int, stay_ns: int, moved: int) -> None:
+        counters.append(moved)
+        launch.memory.store(moved, launch.memory.word(moved) + 1000)
+
+    driver.emulate("l2_stream", read, 4)
+    readers = Readers(backend, {"l2": 1 << 16})
+    whole = lanes.carve("whole", 100)
+    rates = [readers.alone(readers.kinds[0], whole, 1) for _ in range(2)]
+    assert all(rate > 0 for rate in rates)
+    assert driver.ipc_handle(counters[0])  # which memory of the host has none of
+    assert readers._moved.value == 1000  # from zero each time
+    readers.close()
+
+
 def test_what_a_model_takes_is_seen_from_the_readers(
     world: tuple[FakeDriver, Backend, GreenLanes, Memory],
 ) -> None:

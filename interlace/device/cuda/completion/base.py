@@ -43,6 +43,11 @@ class Completions(Protocol):
         """
         ...
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything was submitted and not drained; any thread may ask."""
+        ...
+
     def check(self) -> None:
         """Ask the GPU whether it still works; call it now and then, a flag tells no error.
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from interlace.device.cuda.completion.events import Events
-from interlace.device.cuda.completion.flags import Flags, Pulse
+from interlace.device.cuda.completion.flags import Awaited, Flags
 from interlace.device.cuda.driver.api import Driver, Mapped
 from interlace.device.cuda.driver.errors import CudaError
 
@@ -26,7 +26,7 @@ class BlockingEvents:
     def __init__(self, driver: Driver, lanes: int) -> None:
         self._driver = driver
         self._flags = Flags(driver, lanes)
-        self._pulse = Pulse(driver)
+        self._awaited = Awaited()
         self._events = Events(driver, lanes, blocking=True)
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ended: deque[tuple[int, int, int]] = deque()
@@ -37,6 +37,7 @@ class BlockingEvents:
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
         event = self._events.record(stream)
+        self._awaited.add(lane_index, sequence, stream)
         if lane_index not in self._threads:
             self._threads[lane_index] = self._begin(lane_index)
         self._threads[lane_index][1].put((sequence, event))
@@ -50,15 +51,19 @@ class BlockingEvents:
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):
             os.eventfd_read(self._fd)
-        found = []
+        found: list[tuple[int, int]] = []
         while self._ended:
             lane, sequence, event = self._ended.popleft()
             self._events.give_back(event)
-            found.append((lane, sequence))
+            found += self._awaited.reached(lane, sequence)
         return found
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
+
     def check(self) -> None:
-        self._pulse.check()
+        self._awaited.check(self._driver)
 
     def close(self) -> None:
         for thread, queue in self._threads.values():
@@ -66,7 +71,6 @@ class BlockingEvents:
             thread.join()
         os.close(self._fd)
         self._events.close()
-        self._pulse.close()
         self._flags.close()
 
     def _begin(

@@ -1,4 +1,4 @@
-"""Loops without the GIL, compiled by numba: the poller of flags and a C callback."""
+"""Loops without the GIL, compiled by numba where there is no C compiler (``sources/loops.c``)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from numba import cfunc, njit, types
 from numba.extending import intrinsic
+
+from interlace.device.cuda.completion.loops import Loops
 
 #: libc by addresses as integers: compiled code knows no pointers.
 _LIBC: Final = ctypes.CDLL(None)
@@ -66,13 +68,7 @@ def _poll(
     scratch: int,
     rest_us: int,
 ) -> None:
-    """Watch flags until told to stop; runs on a thread of its own, without the GIL.
-
-    ``flags`` and ``wanted`` are addresses of a word per lane, ``line_bytes`` apart; ``seen`` of a
-    word per lane, this function's own. It tells ``tell_fd`` of every change, and sleeps on
-    ``wake_fd`` while each flag has come to what is wanted. ``scratch`` is two words: for reads, and
-    one that is set to stop. Between sweeps it rests ``rest_us``, or yields if that is 0.
-    """
+    """``watch_flags``."""
     while _load(scratch + types.uint64(8)) == 0:
         changed, behind = False, False
         for lane in range(lanes):
@@ -93,14 +89,20 @@ def _poll(
 
 
 _POLL: Final = "void(uint64, uint64, uint64, uint64, uint64, int32, int32, uint64, uint32)"
-poll: Final[Any] = njit(_POLL, nogil=True)(_poll)
 
 
 def _count_and_tell(words: int) -> None:
-    """A host function of CUDA: ``words`` is the address of [file descriptor, count]."""
+    """``count_and_tell``."""
     place = words + types.uint64(8)
     _store(place, _load(place) + types.uint64(1))
     _eventfd_write(types.int32(_load(words)), 1)
 
 
-count_and_tell: Final[Any] = cfunc("void(uint64)")(_count_and_tell)
+def made() -> Loops:
+    """Compile them, which takes a second or two.
+
+    Raises:
+        Exception: whatever numba raises.
+    """
+    told = cfunc("void(uint64)")(_count_and_tell)
+    return Loops(njit(_POLL, nogil=True)(_poll), told.address, told)

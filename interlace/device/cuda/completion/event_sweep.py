@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from interlace.device.cuda.completion.events import Events
-from interlace.device.cuda.completion.flags import Flags, Pulse
+from interlace.device.cuda.completion.flags import Awaited, Flags
 from interlace.device.cuda.completion.timer import Timer
 from interlace.device.cuda.driver.api import Driver, Mapped
 
@@ -21,9 +21,9 @@ class EventSweep:
     def __init__(self, driver: Driver, lanes: int, period_us: int = 50) -> None:
         self._driver = driver
         self._flags = Flags(driver, lanes)
-        self._pulse = Pulse(driver)
+        self._awaited = Awaited()
         self._events = Events(driver, lanes, blocking=False)
-        self._waiting: dict[int, deque[tuple[int, int]]] = {}  #: of lanes with anything in flight
+        self._recorded: list[deque[int]] = [deque() for _ in range(lanes)]
         self._timer = Timer(period_us)
 
     def flag(self, lane_index: int) -> Mapped:
@@ -31,9 +31,10 @@ class EventSweep:
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
         event = self._events.record(stream)
-        if not self._waiting:
+        if not self._awaited.lanes:
             self._timer.start()
-        self._waiting.setdefault(lane_index, deque()).append((sequence, event))
+        self._recorded[lane_index].append(event)
+        self._awaited.add(lane_index, sequence, stream)
 
     def fileno(self) -> int:
         return self._timer.fd
@@ -43,23 +44,24 @@ class EventSweep:
 
     def drain(self) -> list[tuple[int, int]]:
         self._timer.tick()
-        ended = []
-        for lane, waiting in list(self._waiting.items()):
-            while waiting and self._driver.ended(waiting[0][1]):
-                sequence, event = waiting.popleft()
-                self._events.give_back(event)
-                ended.append((lane, sequence))
-            if not waiting:
-                del self._waiting[lane]
-        if ended and not self._waiting:
+        ended: list[tuple[int, int]] = []
+        for lane in self._awaited.lanes:
+            recorded = self._recorded[lane]
+            while recorded and self._driver.ended(recorded[0]):
+                self._events.give_back(recorded.popleft())
+                ended += self._awaited.first(lane, 1)
+        if ended and not self._awaited.lanes:
             self._timer.stop()
         return ended
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
+
     def check(self) -> None:
-        self._pulse.check()
+        self._awaited.check(self._driver)
 
     def close(self) -> None:
         self._timer.close()
         self._events.close()
-        self._pulse.close()
         self._flags.close()

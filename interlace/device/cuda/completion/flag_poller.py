@@ -1,4 +1,4 @@
-"""Completion by flags: a compiled thread watches the words that the GPU stores at the end."""
+"""Completion by flags: a thread without the GIL watches the words that a GPU stores at the end."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-from interlace.device.cuda.completion.compiled import poll
 from interlace.device.cuda.completion.flags import (
     LINE_BYTES,
     WORD_BYTES,
     Awaited,
     Flags,
-    Pulse,
     seen,
 )
+from interlace.device.cuda.completion.loops import loops
 from interlace.device.cuda.driver.api import Driver, Mapped
 
 _STOP: Final = 1  #: which word of ``scratch``
@@ -31,11 +30,13 @@ class FlagPoller:
 
     Raises:
         CudaError: no page-locked memory is left.
+        NoLoops: nothing compiles the thread's loop here.
     """
 
     def __init__(self, driver: Driver, lanes: int, rest_us: int = 0) -> None:
+        self._driver = driver
+        self._loops, _ = loops()
         self._flags = Flags(driver, lanes)
-        self._pulse = Pulse(driver)
         self._awaited = Awaited()
         words = lanes * LINE_BYTES // WORD_BYTES
         self._wanted = (ctypes.c_uint64 * words)()
@@ -44,7 +45,7 @@ class FlagPoller:
         self._tell_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(
-            target=poll,
+            target=self._loops.poll,
             name="completions",
             args=(
                 self._flags.mapped(0).host,
@@ -65,7 +66,7 @@ class FlagPoller:
         return self._flags.mapped(lane_index)
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
-        self._awaited.add(lane_index, sequence)
+        self._awaited.add(lane_index, sequence, stream)
         self._wanted[lane_index * LINE_BYTES // WORD_BYTES] = sequence
         os.eventfd_write(self._wake_fd, 1)
 
@@ -85,8 +86,12 @@ class FlagPoller:
             ended += self._awaited.reached(lane, self._flags.value(lane))
         return ended
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
+
     def check(self) -> None:
-        self._pulse.check()
+        self._awaited.check(self._driver)
 
     def close(self) -> None:
         self._scratch[_STOP] = 1
@@ -94,5 +99,4 @@ class FlagPoller:
         self._thread.join()
         os.close(self._wake_fd)
         os.close(self._tell_fd)
-        self._pulse.close()
         self._flags.close()

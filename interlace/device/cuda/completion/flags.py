@@ -49,18 +49,20 @@ class Flags:
 
 
 class Awaited:
-    """Sequence numbers in flight, by lane, in order."""
+    """Sequence numbers in flight, by lane, in order, and the streams that they are in."""
 
     def __init__(self) -> None:
         self._lanes: dict[int, deque[int]] = {}
+        self._streams: dict[int, int] = {}
 
     @property
-    def lanes(self) -> list[int]:
-        """Those with anything in flight: few, of many that there could be."""
-        return list(self._lanes)
+    def lanes(self) -> tuple[int, ...]:
+        """Those with anything in flight."""
+        return tuple(self._lanes)
 
-    def add(self, lane_index: int, sequence: int) -> None:
+    def add(self, lane_index: int, sequence: int, stream: int) -> None:
         self._lanes.setdefault(lane_index, deque()).append(sequence)
+        self._streams[lane_index] = stream
 
     def oldest(self, lane_index: int) -> int:
         """What a lane with anything in flight will come to next."""
@@ -78,8 +80,21 @@ class Awaited:
         waiting = self._lanes[lane_index]
         ended = [(lane_index, waiting.popleft()) for _ in range(count)]
         if not waiting:
-            del self._lanes[lane_index]
+            del self._lanes[lane_index], self._streams[lane_index]
         return ended
+
+    def check(self, driver: Driver) -> None:
+        """Ask the GPU whether it still works: each stream that holds work says so if not.
+
+        An event of our own would not do: one that was never recorded has ended, which the driver
+        says without a look at the GPU.
+
+
+        Raises:
+            CudaError: the GPU failed.
+        """
+        for stream in self._streams.values():
+            driver.idle(stream)
 
 
 def seen(told: Callable[[], bool], for_s: float) -> bool:
@@ -88,25 +103,3 @@ def seen(told: Callable[[], bool], for_s: float) -> bool:
     while not (found := told()) and time.perf_counter() < until_s:
         pass
     return found
-
-
-class Pulse:
-    """Asks the GPU whether it still works: a query of an event tells of any failure.
-
-    Raises:
-        CudaError: no event can be made.
-    """
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._event = driver.event()
-
-    def check(self) -> None:
-        """
-        Raises:
-            CudaError: the GPU failed.
-        """
-        self._driver.ended(self._event)
-
-    def close(self) -> None:
-        self._driver.destroy_event(self._event)

@@ -7,8 +7,8 @@ import os
 from contextlib import suppress
 from typing import Final
 
-from interlace.device.cuda.completion.compiled import count_and_tell
-from interlace.device.cuda.completion.flags import Awaited, Flags, Pulse, seen
+from interlace.device.cuda.completion.flags import Awaited, Flags, seen
+from interlace.device.cuda.completion.loops import loops
 from interlace.device.cuda.driver.api import Driver, Mapped
 
 _LANE_BYTES: Final = 16  #: file descriptor, count
@@ -20,12 +20,13 @@ class HostFunction:
 
     Raises:
         CudaError: no page-locked memory is left.
+        NoLoops: nothing compiles the function here.
     """
 
     def __init__(self, driver: Driver, lanes: int) -> None:
         self._driver = driver
+        self._loops, _ = loops()
         self._flags = Flags(driver, lanes)
-        self._pulse = Pulse(driver)
         self._awaited = Awaited()
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._words = (ctypes.c_uint64 * (2 * lanes))(*([self._fd, 0] * lanes))
@@ -36,8 +37,8 @@ class HostFunction:
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
         words = ctypes.addressof(self._words) + lane_index * _LANE_BYTES
-        self._driver.host_call(stream, count_and_tell.address, words)
-        self._awaited.add(lane_index, sequence)
+        self._driver.host_call(stream, self._loops.count_and_tell, words)
+        self._awaited.add(lane_index, sequence, stream)
 
     def fileno(self) -> int:
         return self._fd
@@ -56,10 +57,13 @@ class HostFunction:
             self._told[lane] = count
         return ended
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._awaited.lanes)
+
     def check(self) -> None:
-        self._pulse.check()
+        self._awaited.check(self._driver)
 
     def close(self) -> None:
         os.close(self._fd)
-        self._pulse.close()
         self._flags.close()

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from collections.abc import Callable
 from typing import Final, Literal, get_args
 
 from interlace.device.cuda.completion.base import Completions
+from interlace.device.cuda.completion.loops import NoLoops, loops
 from interlace.device.cuda.driver.api import Driver
 
 Kind = Literal["flags", "sweep", "blocking", "callback"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 
-def usual() -> Kind:
-    """Flags where numba is installed, which compiles their poller, else blocking events."""
-    return "blocking" if find_spec("numba") is None else "flags"
+def usual(note: Callable[[str], None]) -> Kind:
+    """Flags where something compiles their poller, else blocking events; ``note`` hears why."""
+    try:
+        _, useless = loops()
+    except NoLoops as error:
+        note(f"ends of batches are waited for by threads, which costs latency: {error}")
+        return "blocking"
+    for why in useless:
+        note(f"the poller of flags is compiled in another way: {why}")
+    return "flags"
 
 
 def completions(kind: Kind, driver: Driver, lanes: int, rest_us: int = 0) -> Completions:
@@ -22,7 +30,7 @@ def completions(kind: Kind, driver: Driver, lanes: int, rest_us: int = 0) -> Com
 
     Raises:
         CudaError: the driver refused.
-        ImportError: ``flags`` or ``callback`` without numba.
+        NoLoops: ``flags`` or ``callback`` where nothing compiles their loops.
     """
     match kind:
         case "flags":

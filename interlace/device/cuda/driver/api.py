@@ -44,6 +44,7 @@ class Split(NamedTuple):
 
     atoms: tuple[Atom, ...]
     rest: Atom | None
+    clusters: bool = True  #: whether each atom can run clusters as the whole GPU does
 
 
 class Green(NamedTuple):
@@ -56,8 +57,8 @@ class Green(NamedTuple):
 class Driver(Protocol):
     """The driver calls of one process on one GPU, whose primary context is retained meanwhile.
 
-    Every call raises ``CudaError``. Streams never wait for the legacy default stream. Nothing here
-    makes a green context current: work reaches its SMs by the stream alone.
+    Every call raises ``CudaError``. Streams never wait for the legacy default stream. Work reaches
+    the SMs of a green context by the stream alone; it need not be current.
     """
 
     @property
@@ -95,8 +96,12 @@ class Driver(Protocol):
     def ipc_close(self, address: int) -> None: ...
 
     # --------------------------------------------------------------------------------------- SMs
-    def split(self, atom_sms: int) -> Split:
-        """All SMs in atoms of ``atom_sms``. Atoms of one split may be put together again."""
+    def split(self, atom_sms: int, clusters: bool = True) -> Split:
+        """All SMs in atoms of ``atom_sms``. Atoms of one split may be put together again.
+
+        With ``clusters`` each atom can run clusters of thread blocks as the whole GPU does; where
+        parts of the GPU differ in size that leaves more SMs over.
+        """
         ...
 
     def green(self, atoms: Sequence[Atom]) -> Green:
@@ -107,6 +112,13 @@ class Driver(Protocol):
         """After its streams are destroyed."""
         ...
 
+    def enter(self, green: Green | None) -> None:
+        """Make a green context current on this thread from now on; ``None``: the primary one.
+
+        Libraries that keep a handle for each thread make it in the context that is current then.
+        """
+        ...
+
     # ----------------------------------------------------------------------- streams and events
     def stream(self, green: Green | None = None, priority: int = 0) -> int:
         """A non-blocking stream, of a green context or of all SMs. Lower runs before higher."""
@@ -114,6 +126,10 @@ class Driver(Protocol):
 
     def destroy_stream(self, stream: int) -> None: ...
     def synchronize(self, stream: int) -> None: ...
+    def idle(self, stream: int) -> bool:
+        """True if all that the stream holds has ended; raises if the GPU failed meanwhile."""
+        ...
+
     def event(self, blocking: bool = False, timing: bool = False) -> int: ...
     def destroy_event(self, event: int) -> None: ...
     def record(self, event: int, stream: int) -> None: ...
@@ -122,7 +138,10 @@ class Driver(Protocol):
         ...
 
     def ended(self, event: int) -> bool:
-        """True if what was recorded has ended; raises if the GPU failed meanwhile."""
+        """True if what was recorded has ended; raises if the GPU failed meanwhile.
+
+        An event that was never recorded has ended, whatever became of the GPU.
+        """
         ...
 
     def wait_for(self, event: int) -> None:

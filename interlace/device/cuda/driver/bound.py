@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from cuda.bindings import driver as cu
 
 from interlace.device.cuda.driver.api import Atom, Board, Green, Mapped, Memory, Split
 from interlace.device.cuda.driver.calls import Context, HostCalls
 from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.handles import LaunchHandles
 
 _SM: Final = cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
 _NON_BLOCKING: Final = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
@@ -18,6 +19,8 @@ _BLOCKING: Final = int(cu.CUevent_flags.CU_EVENT_BLOCKING_SYNC)
 _NO_TIMING: Final = int(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)
 _NAME_CHARS: Final = 256
 _IPC_BYTES: Final = 64
+#: CU_DEV_SM_RESOURCE_SPLIT_IGNORE_SM_COSCHEDULING, whose enum some versions do not show.
+_NO_CLUSTERS: Final = 1
 #: Flags of memory calls by value: the header's names are macros, not enums.
 _ALL_CONTEXTS_MAPPED: Final = 1 | 2
 _READ_ONLY: Final = 8
@@ -36,6 +39,8 @@ class BoundDriver:
         self._context = Context(ordinal)
         self._host_calls = HostCalls()
         self._call = self._context.call
+        self._handles = LaunchHandles(self._context)
+        self._greens: dict[int, int] = {}  # the green context of each stream that has one
         self._board = self._describe()
 
     @property
@@ -88,13 +93,17 @@ class BoundDriver:
         self._call(cu.cuIpcCloseMemHandle, address)
 
     # --------------------------------------------------------------------------------------- SMs
-    def split(self, atom_sms: int) -> Split:
+    def split(self, atom_sms: int, clusters: bool = True) -> Split:
         # CUDA 13.0 cuts equal groups only; its rest may be put together with groups of the split.
         whole = self._call(cu.cuDeviceGetDevResource, self._context.device, _SM)
         groups = whole.sm.smCount // max(1, atom_sms)
-        found, count, rest = self._call(cu.cuDevSmResourceSplitByCount, groups, whole, 0, atom_sms)
+        flags = 0 if clusters else _NO_CLUSTERS
+        found, count, rest = self._call(
+            cu.cuDevSmResourceSplitByCount, groups, whole, flags, atom_sms
+        )
         atoms = tuple(Atom(one.sm.smCount, one) for one in found[:count])
-        return Split(atoms, Atom(rest.sm.smCount, rest) if rest.sm.smCount else None)
+        left = Atom(rest.sm.smCount, rest) if rest.sm.smCount else None
+        return Split(atoms, left, clusters)
 
     def green(self, atoms: Sequence[Atom]) -> Green:
         resources = [atom.resource for atom in atoms]
@@ -105,19 +114,29 @@ class BoundDriver:
         return Green(int(handle), granted.sm.smCount)
 
     def destroy_green(self, green: Green) -> None:
+        self._handles.forget(green.handle)
         self._call(cu.cuGreenCtxDestroy, green.handle)
+
+    def enter(self, green: Green | None) -> None:
+        self._context.enter(None if green is None else self._context.of(green.handle))
 
     # ------------------------------------------------------------------------ streams and events
     def stream(self, green: Green | None = None, priority: int = 0) -> int:
         if green is None:
             return int(self._call(cu.cuStreamCreateWithPriority, _NON_BLOCKING, priority))
-        return int(self._call(cu.cuGreenCtxStreamCreate, green.handle, _NON_BLOCKING, priority))
+        made = int(self._call(cu.cuGreenCtxStreamCreate, green.handle, _NON_BLOCKING, priority))
+        self._greens[made] = green.handle
+        return made
 
     def destroy_stream(self, stream: int) -> None:
+        self._greens.pop(stream, None)
         self._call(cu.cuStreamDestroy, stream)
 
     def synchronize(self, stream: int) -> None:
         self._call(cu.cuStreamSynchronize, stream)
+
+    def idle(self, stream: int) -> bool:
+        return self._over(cu.cuStreamQuery, stream)
 
     def event(self, blocking: bool = False, timing: bool = False) -> int:
         flags = (_BLOCKING if blocking else 0) | (0 if timing else _NO_TIMING)
@@ -133,13 +152,7 @@ class BoundDriver:
         self._call(cu.cuStreamWaitEvent, stream, event, 0)
 
     def ended(self, event: int) -> bool:
-        try:
-            self._call(cu.cuEventQuery, event)
-        except CudaError as error:
-            if error.name == "CUDA_ERROR_NOT_READY":
-                return False
-            raise
-        return True
+        return self._over(cu.cuEventQuery, event)
 
     def wait_for(self, event: int) -> None:
         self._call(cu.cuEventSynchronize, event)
@@ -157,8 +170,7 @@ class BoundDriver:
             found = self._call(cu.cuLibraryGetKernel, module, name.encode())
         except CudaError as error:
             raise CudaError(error.call, error.name, f"kernel {name}") from error
-        self._call(cu.cuKernelGetFunction, found)  # loads it now: in a capture it cannot be
-        return int(found)
+        return self._handles.add(int(found))  # loads it now: in a capture it cannot be
 
     def unload_kernels(self, module: int) -> None:
         self._call(cu.cuLibraryUnload, module)
@@ -175,7 +187,18 @@ class BoundDriver:
         begin = ctypes.addressof(words)
         places = (ctypes.c_void_p * len(arguments))(*(begin + 8 * i for i in range(len(words))))
         pointers = ctypes.addressof(places)
-        self._call(cu.cuLaunchKernel, kernel, *grid, *block, 0, stream, pointers, 0)
+        green = self._greens.get(stream)
+        refused: CudaError | None = None
+        for handle in self._handles.of(kernel, green):
+            try:
+                self._call(cu.cuLaunchKernel, handle, *grid, *block, 0, stream, pointers, 0)
+                return
+            except CudaError as error:
+                refused = refused or error
+                if not self._handles.refused(green, error):
+                    break
+        assert refused is not None
+        raise refused
 
     def launch_graph(self, executable: int, stream: int) -> None:
         self._call(cu.cuGraphLaunch, executable, stream)
@@ -184,6 +207,15 @@ class BoundDriver:
         self._call(self._host_calls.launch, stream, function, argument)
 
     # -------------------------------------------------------------------------------- inside
+    def _over(self, query: Callable[..., tuple[Any, ...]], handle: int) -> bool:
+        try:
+            self._call(query, handle)
+        except CudaError as error:
+            if error.name == "CUDA_ERROR_NOT_READY":
+                return False
+            raise
+        return True
+
     def _device_address(self, host: int) -> int:
         return int(self._call(cu.cuMemHostGetDevicePointer, host, 0))
 

@@ -39,7 +39,7 @@ def _detail(status: Any) -> str:
 
 
 class Context:
-    """The primary context of one GPU: each thread that calls has it current."""
+    """The primary context of one GPU: each thread that calls has it current, or entered another."""
 
     def __init__(self, ordinal: int) -> None:
         call(cu.cuInit, 0)
@@ -55,9 +55,25 @@ class Context:
         """
         # Frameworks use the same primary context, so nobody else makes another one current.
         if not getattr(self._threads, "current", False):
-            call(cu.cuCtxSetCurrent, self._context)
-            self._threads.current = True
+            self.enter(None)
         return call(function, *arguments)
+
+    def enter(self, context: Any) -> None:
+        """Make a context current on this thread from now on; ``None``: the primary one.
+
+        Raises:
+            CudaError: there is no such context.
+        """
+        call(cu.cuCtxSetCurrent, self._context if context is None else context)
+        self._threads.current = True
+
+    def of(self, green: int) -> Any:
+        """What stands for a green context where a context is asked for.
+
+        Raises:
+            CudaError: there is no such green context.
+        """
+        return self.call(cu.cuCtxFromGreenCtx, green)
 
     def release(self) -> None:
         """Let go of the context."""

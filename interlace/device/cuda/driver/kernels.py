@@ -32,7 +32,8 @@ class Kernels(NamedTuple):
     * ``spin(stay_ns, turns)``: keeps arithmetic units busy; adds its loop turns to ``*turns``.
     * ``l2_stream``, ``dram_stream``, ``host_read`` ``(source, nbytes, stay_ns, moved)``: read
       ``nbytes`` at ``source`` (a multiple of 16, aligned to 16) over and over for ``stay_ns``; the
-      bytes read are added to ``*moved``. They differ in how they treat caches.
+      bytes read are added to ``*moved`` once a block, which lies in device memory: nothing but the
+      reading goes to the host. They differ in how they treat caches.
     """
 
     module: int

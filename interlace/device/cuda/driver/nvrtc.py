@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.kept import kept
 
 _OPTIONS: Final = ("--std=c++17",)
 
@@ -34,13 +32,7 @@ def image(capability: tuple[int, int], cache_dir: Path | None) -> bytes:
     if cache_dir is None:
         return compiled(text, arch)
     words = "\0".join((text, arch, *_OPTIONS))
-    kept = cache_dir / f"{arch}-{hashlib.sha256(words.encode()).hexdigest()[:16]}.cubin"
-    try:
-        return kept.read_bytes()
-    except OSError:
-        made = compiled(text, arch)
-    _keep(kept, made)
-    return made
+    return kept(cache_dir, arch, words, ".cubin", lambda: compiled(text, arch))
 
 
 def compiled(text: str, arch: str) -> bytes:
@@ -80,12 +72,3 @@ def _checked(result: tuple[Any, ...]) -> Any:
     if int(result[0]) != 0:
         raise CudaError("NVRTC", result[0].name)
     return result[1] if len(result) > 1 else None
-
-
-def _keep(path: Path, cubin: bytes) -> None:
-    # Another process may be writing the same file: a whole one takes its place in one step.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(fd, "wb") as out:
-        out.write(cubin)
-    Path(name).replace(path)

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, NamedTuple
 
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from interlace.device.cuda.engine.capture import Capturer, TorchCapturer
-
-_KERNELS_DIR: Final = "~/.cache/interlace/kernels"
+from interlace.device.cuda.engine.threads import CallersThread, Threads
+from interlace.device.cuda.kept import FOLDER
 
 
 class Backend(NamedTuple):
-    """Everything that differs between a GPU and a test. ``torch_device`` as torch names it."""
+    """Everything that differs between a GPU and a test. ``torch_device`` as torch names it.
+
+    ``torch_stream`` has torch's work of a thread go to a stream, ``convolve`` is some of it that
+    needs a handle of a library. Torch works on a lane inside
+    ``threads.run(lane.green, ...)``.
+    """
 
     driver: Driver
     torch_device: str
     capturer: Capturer
     kernels: Kernels
+    torch_stream: Callable[[int], AbstractContextManager[object]]
+    convolve: Callable[[], object]
+    threads: Threads = CallersThread()
 
 
 def make_backend(gpu: str) -> Backend:
@@ -41,24 +50,29 @@ def make_backend(gpu: str) -> Backend:
         board = driver.board
         if gpu.startswith("GPU-") and board.uuid.removeprefix("GPU-") != gpu.removeprefix("GPU-"):
             raise CudaError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE", f"{board.uuid}, not {gpu}")
-        kernels = load_kernels(driver, image(board.capability, Path(_KERNELS_DIR).expanduser()))
+        kernels = load_kernels(driver, image(board.capability, Path(FOLDER).expanduser()))
         torch.cuda.init()
         torch.cuda.set_device(0)
         be_exact()
     except BaseException:
         driver.close()
         raise
-    return Backend(driver, "cuda:0", TorchCapturer(0, lambda: driver.memory().free_bytes), kernels)
+    capturer = TorchCapturer(0, lambda: driver.memory().free_bytes)
+
+    def torch_stream(stream: int) -> AbstractContextManager[object]:
+        outer: Any = torch.cuda.ExternalStream(stream, device="cuda:0")
+        return torch.cuda.stream(outer)  # type: ignore[no-any-return]
+
+    def convolve() -> object:
+        image = torch.ones(1, 8, 8, 8, device="cuda:0")
+        return torch.nn.functional.conv2d(image, torch.ones(8, 8, 3, 3, device="cuda:0"))
+
+    return Backend(driver, "cuda:0", capturer, kernels, torch_stream, convolve)
 
 
 def on_stream(backend: Backend, stream: int) -> AbstractContextManager[object]:
     """Torch's work of this thread goes to ``stream``, on the CPU to where it always goes."""
-    import torch
-
-    if torch.device(backend.torch_device).type != "cuda":
-        return nullcontext()
-    outer = torch.cuda.ExternalStream(stream, device=backend.torch_device)
-    return torch.cuda.stream(outer)  # type: ignore[no-any-return]
+    return backend.torch_stream(stream)
 
 
 def be_exact() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 
 #: Calls of other threads stay legal meanwhile: they launch while we capture.
 _MODE: Final = "thread_local"
+#: So are this thread's own, such as loading a kernel: for captures that are thrown away.
+_LAX_MODE: Final = "relaxed"
 
 
 class Captured(Protocol):
@@ -35,8 +37,24 @@ class Capturer(Protocol):
     one stream. One capture at a time in a process; others wait.
     """
 
+    @property
+    def worn(self) -> bool:
+        """Whether a capture left something behind that goes with the process alone."""
+        ...
+
     def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> Captured:
         """
+        Raises:
+            Exception: whatever ``body`` raises, also that it does what cannot be captured.
+        """
+        ...
+
+    def rehearse(self, stream: int, body: Callable[[], object]) -> None:
+        """Record ``body`` and throw it away, so that what it loads when it first captures is there.
+
+        Kernels are loaded at their first launch, which may not be inside a capture; and some models
+        take another path in a capture than outside.
+
         Raises:
             Exception: whatever ``body`` raises, also that it does what cannot be captured.
         """
@@ -71,34 +89,56 @@ class TorchCapturer:
         self._device = device
         self._free_bytes = free_bytes
         self._one = threading.Lock()
+        self.worn = False
 
     def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> TorchCaptured:
         import torch
 
         shared: Any = torch.cuda.graph_pool_handle() if pool is None else pool
-        outer = torch.cuda.ExternalStream(stream, device=self._device)
-        with self._one, torch.cuda.device(self._device), torch.cuda.stream(outer):
+        with self._on(stream):
             before = self._free_bytes()
-            # Workspaces of cuBLAS then come from the pool, and live as long as its graphs.
-            torch._C._cuda_clearCublasWorkspaces()
-            graph = torch.cuda.CUDAGraph(keep_graph=True)
-            graph.capture_begin(pool=shared, capture_error_mode=_MODE)
-            try:
-                with torch.inference_mode():
-                    body()
-            except BaseException:
-                self._abandon(graph, shared)
-                raise
-            self._end(graph, shared)
+            graph = self._recorded(shared, _MODE, body)
             graph.instantiate()
             torch._C._cuda_clearCublasWorkspaces()
             return TorchCaptured(graph, shared, max(0, before - self._free_bytes()))
+
+    def rehearse(self, stream: int, body: Callable[[], object]) -> None:
+        import torch
+
+        with self._on(stream):
+            graph = self._recorded(torch.cuda.graph_pool_handle(), _LAX_MODE, body)
+            torch._C._cuda_clearCublasWorkspaces()
+            graph.reset()
 
     def trim(self) -> None:
         import torch
 
         with self._one:
             torch.cuda.empty_cache()
+
+    @contextmanager
+    def _on(self, stream: int) -> Iterator[None]:
+        import torch
+
+        outer = torch.cuda.ExternalStream(stream, device=self._device)
+        with self._one, torch.cuda.device(self._device), torch.cuda.stream(outer):
+            yield
+
+    def _recorded(self, pool: Any, mode: str, body: Callable[[], object]) -> Any:
+        import torch
+
+        # Workspaces of cuBLAS then come from the pool, and live as long as its graphs.
+        torch._C._cuda_clearCublasWorkspaces()
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        graph.capture_begin(pool=pool, capture_error_mode=mode)
+        try:
+            with torch.inference_mode():
+                body()
+        except BaseException:
+            self._abandon(graph, pool)
+            raise
+        self._end(graph, pool)
+        return graph
 
     def _end(self, graph: Any, pool: tuple[int, int]) -> None:
         try:
@@ -117,9 +157,11 @@ class TorchCapturer:
 
     def _repair(self, graph: Any, pool: tuple[int, int]) -> None:
         # If the driver ends a capture with an error, ``capture_end`` leaves the allocator believing
-        # that it goes on, and ``reset`` does not release the pool.
+        # that it goes on, and ``reset`` does not release the pool. The allocator of page-locked
+        # memory goes on believing it: nothing mends that but a new process.
         import torch
 
+        self.worn = True
         with suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(self._device, pool)
             torch._C._cuda_releasePool(self._device, pool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -24,6 +25,7 @@ from interlace.device.cuda.engine.side import Side
 from interlace.device.cuda.engine.stopwatch import Stopwatch
 from interlace.device.cuda.engine.variant import Variant, candidates
 from interlace.device.cuda.engine.weights import DeviceWeights, SharedWeights, lay_out
+from interlace.device.cuda.kept import kept
 
 #: One of each kind of made-up inputs.
 _SEEDS: Final = (0, 1)
@@ -75,10 +77,13 @@ class Chooser:
         self._untimed = False
         self._dims = sample_dims(described, model.signature)
 
-    def choose(self, stopwatch: Stopwatch | None) -> tuple[Variant, Sequence[Figure]]:
+    def choose(
+        self, stopwatch: Stopwatch | None, folder: Path | None = None
+    ) -> tuple[Variant, Sequence[Figure]]:
         """The fastest variant that is close enough to the first one, and what was found.
 
-        Without a stopwatch it is the first; a single one is taken without being tried.
+        Without a stopwatch it is the first; a single one is taken without being tried. So is the
+        one that was chosen before, if ``folder`` has it; else the choice is written there.
 
         Raises:
             Exception: whatever the model raises as it came.
@@ -86,8 +91,25 @@ class Chooser:
         found = candidates(self._described.terms, self._model.has_convolutions)
         if stopwatch is None or len(found) == 1:
             return found[0], ()
-        figures = compare(found, lambda variant: self._attempt(variant, stopwatch))
-        return fastest(figures).variant, figures
+        figures: list[Figure] = []
+
+        def tried() -> bytes:
+            figures.extend(compare(found, lambda variant: self._attempt(variant, stopwatch)))
+            return str(fastest(figures).variant).encode()
+
+        name = (
+            tried() if folder is None else kept(folder, "variant", self._circumstances, "", tried)
+        )
+        known = {str(variant).encode(): variant for variant in found}
+        return known[name if name in known else tried()], figures
+
+    @property
+    def _circumstances(self) -> str:
+        """What the choice depends on."""
+        model, board = self._described, self._backend.driver.board
+        precision, compiled = model.terms.precision.value, model.terms.compiled
+        about = (model.name, model.version, model.digest, precision, compiled)
+        return repr((*about, board.name, board.capability, torch.__version__))
 
     def _attempt(self, variant: Variant, stopwatch: Stopwatch) -> Trial:
         weights = place(self._model, variant, self._backend, self._side.stream)
@@ -106,10 +128,14 @@ class Chooser:
     def _time_ms(self, stopwatch: Stopwatch) -> float:
         with on_stream(self._backend, self._side.stream), torch.inference_mode():
             values = self._sample(0)
-        run = lambda: self._model.outputs(values)  # noqa: E731
+
+        def run() -> object:
+            return self._model.outputs(values)
+
         if self._untimed:
             return math.inf
         try:
+            self._side.rehearse(run)
             return stopwatch(self._backend, self._side, run)
         except Exception as error:
             if isinstance(error, MemoryError) or is_sticky(error):

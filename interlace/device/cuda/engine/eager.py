@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 
@@ -32,7 +33,7 @@ class EagerProgram:
         self._model = model
         there = station.backend.driver, station.backend.kernels
         self._turn, self._gather, self._publish = Turn(*there), Gather(*there), Publish(*there)
-        self._rows = rows
+        self.rows = rows
         self._kept: Sequence[torch.Tensor] = ()
         places = len(self.inputs), len(outputs)
         self._parameters = Parameters(there[0], station.memory, *places, rows)
@@ -53,21 +54,27 @@ class EagerProgram:
             CudaError: a launch was refused.
             Exception: whatever the model raises.
         """
-        backend, lane = self._station.backend, self._station.lane
         self._parameters.write(sequence, rows, sources, targets)
-        self._turn.begin(lane.stream, self._parameters)
+        station = self._station
+        stream = station.lane.stream
+        self._turn.begin(stream, self._parameters)
         turn = self._parameters.launched()
         try:
-            self._run(lane.stream)
+            station.backend.threads.run(station.lane.green, partial(self._run, stream))
         except Exception:
             # Nobody awaits its end. Its turn has been taken: the next block must be free again.
-            backend.driver.synchronize(lane.stream)
+            station.backend.driver.synchronize(stream)
             raise
         return turn
 
     def times_ns(self, turn: int) -> tuple[int, int]:
         """When the batch of a turn, which has ended, began and ended by the GPU's clock."""
         return self._parameters.times_ns(turn)
+
+    def close(self) -> None:
+        """Let go of its memory; it does not run."""
+        self._kept = ()
+        self._parameters.close()
 
     def _run(self, stream: int) -> None:
         backend = self._station.backend
@@ -84,15 +91,10 @@ class EagerProgram:
                 )
             self._send(stream)
 
-    def close(self) -> None:
-        """Let go of its memory; it does not run."""
-        self._kept = ()
-        self._parameters.close()
-
     def _gathered(self, stream: int) -> dict[str, torch.Tensor]:
         values = {}
         for place, one in enumerate(self.inputs):
-            shape = (self._rows, *one.dims) if self.batched else one.dims
+            shape = (self.rows, *one.dims) if self.batched else one.dims
             value = torch.empty(shape, dtype=TORCH_TYPES[one.datatype], device=self._model.device)
             if one.row_bytes:
                 self._gather.launch(

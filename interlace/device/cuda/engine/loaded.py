@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Final, NamedTuple
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
-import torch
-
-from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
-from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.engine.backend import Backend, on_stream
+from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.carve_out import carve_out
 from interlace.device.cuda.engine.choosing import Chooser, borrow, place
 from interlace.device.cuda.engine.opening import OpenTorch, open_portable
-from interlace.device.cuda.engine.precision import Figure, first_line, is_sticky
+from interlace.device.cuda.engine.precision import Figure, first_line
+from interlace.device.cuda.engine.preparation import Preparation, is_of_captures
 from interlace.device.cuda.engine.program import GraphProgram, Station
-from interlace.device.cuda.engine.samples import most_rows, sample_dims, sample_inputs
+from interlace.device.cuda.engine.samples import most_rows, sample_dims
 from interlace.device.cuda.engine.side import Side, side_of
 from interlace.device.cuda.engine.stock import Program, Stock
 from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
@@ -31,15 +31,15 @@ from interlace.device.formats import open_torch
 from interlace.device.formats.memory import release_free_memory
 from interlace.perf.buckets import choose_buckets
 
-_WARM_RUNS: Final = 3  #: TorchScript profiles twice and compiles on the third
-
 
 class Shop(NamedTuple):
     """What models of one process are loaded with.
 
     ``flag`` gives the word of a lane (by its index) as the GPU sees it; ``note`` tells operators.
     ``stopwatch`` is ``None`` where times mean nothing. ``lent`` gives the weights of a model that
-    another process has on this GPU, and keeps there as long as this one has the model.
+    another process has on this GPU, and keeps there as long as this one has the model. With
+    ``carve_out`` libraries are told how many SMs a lane has while its work is prepared. ``choices``
+    is a folder for the variants that were chosen. While it is not ``quiet``, somebody is served.
     """
 
     backend: Backend
@@ -50,6 +50,9 @@ class Shop(NamedTuple):
     stopwatch: Stopwatch | None = graph_ms
     open_model: OpenTorch = open_torch
     lent: Callable[[Model], SharedWeights | None] = lambda model: None
+    carve_out: bool = False
+    choices: Path | None = None
+    quiet: Callable[[], bool] = lambda: True
 
 
 class LoadedModel:
@@ -71,6 +74,9 @@ class LoadedModel:
         self._portable = open_portable(model, shop.backend.torch_device, shop.open_model)
         self.eager_because = self._portable.eager_because
         self._dims = sample_dims(model, self.signature)
+        self._preparation = Preparation(
+            shop.backend, model.key, self._portable, self._dims, shop.note
+        )
         self._weights: DeviceWeights | None = None
         self._stocks: dict[Lane, Stock] = {}
         self._sides: set[Side] = set()
@@ -122,7 +128,15 @@ class LoadedModel:
             CudaError: the GPU failed.
             Exception: the model fails in the only variant that is allowed.
         """
-        with ExitStack() as undo:
+        job = partial(self._prepare, lane, batches)
+        stock, made = self._shop.backend.threads.run(lane.green, job)
+        stock.add(made)
+        self._stocks[lane] = stock
+
+    def _prepare(self, lane: Lane, batches: Sequence[int]) -> tuple[Stock, Sequence[GraphProgram]]:
+        shop = self._shop
+        others = shop.backend.driver.board.sms - lane.sms
+        with ExitStack() as undo, carve_out(others if shop.carve_out else 0):
             if self._weights is None:
                 with self._loading(undo) as change:
                     self._settle(self._side(lane, undo), max(self._buckets(batches)))
@@ -132,8 +146,7 @@ class LoadedModel:
                 with self._shop.budget.growing(self.model.key):
                     stock, made = self._made(lane, batches, undo)
             undo.pop_all()
-        stock.add(made)
-        self._stocks[lane] = stock
+        return stock, made
 
     def program(self, lane: Lane, rows: int, dims: Mapping[str, tuple[int, ...]]) -> Program:
         """What runs a batch of so many rows on a lane; ``dims`` are shapes with the rows, if any.
@@ -161,6 +174,15 @@ class LoadedModel:
         if self._weights is None:
             raise ValueError(f"the weights of {self.model.key} are not on the GPU")
         return self._weights.share(self._portable.variant)
+
+    def leave_lanes(self, held: Collection[str]) -> Callable[[], None] | None:
+        """Forget what it has on lanes of other partitions than these; a job that gives it back.
+
+        The job is for the thread that loads. ``None`` if there is nothing.
+        """
+        left = [lane for lane in self._stocks if lane.name not in held]
+        stocks = [self._stocks.pop(lane) for lane in left]
+        return partial(self._close_stocks, stocks) if stocks else None
 
     def close(self) -> None:
         """Destroy its graphs, then give its memory back. Nothing of it runs."""
@@ -206,7 +228,7 @@ class LoadedModel:
         if lent is not None:
             self._weights = borrow(portable, lent, shop.backend)
         else:
-            variant, self.figures = chooser.choose(shop.stopwatch)
+            variant, self.figures = chooser.choose(shop.stopwatch, shop.choices)
             for figure in self.figures:
                 shop.note(f"{self.model.key}: {figure}")
             self._weights = place(portable, variant, shop.backend, side.stream)
@@ -225,46 +247,40 @@ class LoadedModel:
             stock = Stock(station, self._portable, self._dims)
             undo.callback(stock.close)
         buckets = self._buckets(batches)
+        known = frozenset(rows for one in self._stocks.values() for rows in one.buckets)
         if self.eager_because:
-            self._warm_eager(lane, buckets)
+            self._preparation.run_eagerly(lane, buckets, known)
             return stock, ()
         try:
-            self._warm(side.stream, buckets)
-            return stock, stock.capture(buckets, undo)
+            return stock, self._preparation.graphs(stock, buckets, known, undo)
         except Exception as error:
-            if _is_about_memory(error) or isinstance(error, RepositoryError | CudaError):
+            if not is_of_captures(error):
                 raise
             if not stock.graphs:
                 stock.close()  # its inputs have no use
             self.eager_because = first_line(error)
             if self._stocks:
                 self._shop.note(f"{self.model.key} runs eagerly: {self.eager_because}")
-        self._warm_eager(lane, buckets)
+        self._preparation.run_eagerly(lane, buckets, known)
         return stock, ()
 
-    def _warm_eager(self, lane: Lane, buckets: Sequence[int]) -> None:
-        """What comes first costs most, also on a stream: a cache without memory, a new session."""
-        try:
-            self._warm(lane.stream, buckets)
-        except Exception as error:  # made-up inputs may be nonsense to it; requests will show
-            if is_sticky(error) or _is_about_memory(error):
-                raise
-            self._shop.note(f"{self.model.key} fails on made-up inputs: {first_line(error)}")
+    def _close_stocks(self, stocks: Sequence[Stock]) -> None:
+        with self._shop.budget.shrinking(self.model.key) as change, ExitStack() as steps:
+            steps.callback(self._trim)
+            for stock in stocks:
+                self._sides.discard(stock.side)
+                steps.callback(stock.side.leave)
+                steps.callback(stock.close)
+        self._shop.note(f"{self.model.key} left {len(stocks)} lane(s): {change}")
 
-    def _warm(self, stream: int, buckets: Sequence[int]) -> None:
-        """Everything that happens once in a process, at each size that is new to it."""
-        known = {rows for stock in self._stocks.values() for rows in stock.buckets}
-        backend, portable = self._shop.backend, self._portable
-        with on_stream(backend, stream), torch.inference_mode():
-            for rows in sorted(set(buckets) - known, reverse=True):
-                values = sample_inputs(self.signature, self._dims, rows, portable.device)
-                for _ in range(_WARM_RUNS):
-                    portable.outputs(values)
-        backend.driver.synchronize(stream)
+    def _trim(self) -> None:
+        """Memory goes back to the driver when nobody is served: he would wait for it."""
+        if self._shop.quiet():
+            self._shop.backend.capturer.trim()
 
     def _give_back(self) -> None:
         with ExitStack() as steps:
-            steps.callback(self._shop.backend.capturer.trim)
+            steps.callback(self._trim)
             if self._weights is not None:
                 steps.callback(self._weights.close)
             for side in self._sides:
@@ -275,7 +291,3 @@ class LoadedModel:
         self._sides.clear()
         self._stocks.clear()
         self._portable.close()
-
-
-def _is_about_memory(error: Exception) -> bool:
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"

@@ -209,6 +209,7 @@ class Filled:
     """A program that gets some optional inputs from the rows that are kept for them."""
 
     def __init__(self, program: GraphProgram, given: frozenset[str], fills: Mapping[str, int]):
+        self.rows = program.rows
         self.batched = program.batched
         self.outputs = program.outputs
         self.inputs = tuple(one for one in program.inputs if one.name in given)

@@ -36,6 +36,10 @@ class Side:
         self._graphs += 1
         return captured
 
+    def rehearse(self, body: Callable[[], object]) -> None:
+        """As ``Capturer.rehearse``."""
+        self._backend.capturer.rehearse(self.stream, body)
+
     def destroy(self, captured: Captured) -> None:
         """A graph that does not run. The last one takes the pool with it."""
         captured.close()

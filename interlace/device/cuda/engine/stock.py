@@ -19,6 +19,7 @@ from interlace.device.cuda.engine.program import (
     input_slots,
 )
 from interlace.device.cuda.engine.samples import most_rows, sample_inputs
+from interlace.device.cuda.engine.side import Side
 from interlace.perf.buckets import bucket_for
 
 #: Shapes that run eagerly and are remembered on a lane; the oldest is forgotten.
@@ -44,6 +45,11 @@ class Stock:
     @property
     def buckets(self) -> tuple[int, ...]:
         return tuple(program.rows for program in self.graphs)
+
+    @property
+    def side(self) -> Side:
+        """Where its graphs are captured."""
+        return self._station.side
 
     @property
     def inputs_bytes(self) -> int:
@@ -125,7 +131,10 @@ class Stock:
             self._eager.move_to_end(key)
             return known
         station, model = self._station, self._model
-        outputs = output_slots(station.backend, station.lane.stream, model, rows, given)
+        outputs = station.backend.threads.run(
+            station.lane.green,
+            lambda: output_slots(station.backend, station.lane.stream, model, rows, given),
+        )
         program = EagerProgram(station, model, rows, given, outputs)
         self._eager[key] = program
         if len(self._eager) > _EAGER_MAX:

@@ -177,7 +177,14 @@ def _check_limit(model: str, account: _Account, bytes_wanted: int) -> None:
         )
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_short_of_memory(error: BaseException) -> bool:
+    """Whether something failed that would not have failed with more free memory, or a model with
+    less of it."""
+    known = DeviceMemoryError | MemoryLimitError | MemoryError
+    return isinstance(error, known) or _is_out_of_memory(error)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
     """Of the driver, or of a framework, which need not be imported to tell."""
     if isinstance(error, CudaError):
         return error.name == _OUT_OF_MEMORY

@@ -5,23 +5,30 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from contextlib import ExitStack
+from threading import Lock
 from typing import Final
 
 from interlace.device.cuda.driver.api import Driver, Mapped
 from interlace.shm.buddy import Buddy
 
-_SLAB_BYTES: Final = 1 << 18
+#: Room for the parameters of a few thousand graphs: pinning more would be felt by those served.
+_SLAB_BYTES: Final = 1 << 22
 _WORD_BYTES: Final = 8
 
 
 class MappedMemory:
-    """Pieces that host and GPU both see; at least 64-byte aligned, zero when new."""
+    """Pieces that host and GPU both see; at least 64-byte aligned, zero when new.
+
+    Any thread may take and give back: graphs are captured aside while eager programs and rings are
+    made where batches are launched, and two pieces that overlap are the inputs of another batch.
+    """
 
     def __init__(self, driver: Driver, slab_bytes: int = _SLAB_BYTES) -> None:
         self._driver = driver
         self._slab_bytes = slab_bytes
         self._slabs: list[tuple[Mapped, Buddy]] = []
         self._owners: dict[int, tuple[Buddy, int]] = {}
+        self._lock = Lock()
 
     @property
     def used_bytes(self) -> int:
@@ -34,16 +41,17 @@ class MappedMemory:
         Raises:
             CudaError: nothing more can be pinned.
         """
-        for slab, blocks in self._slabs:
+        with self._lock:
+            for slab, blocks in self._slabs:
+                offset = blocks.alloc(nbytes)
+                if offset is not None:
+                    return self._piece(slab, blocks, offset, nbytes)
+            size = max(self._slab_bytes, 1 << max(6, (nbytes - 1).bit_length()))
+            slab, blocks = self._driver.allocate_mapped(size), Buddy(size)
+            self._slabs.append((slab, blocks))
             offset = blocks.alloc(nbytes)
-            if offset is not None:
-                return self._piece(slab, blocks, offset, nbytes)
-        size = max(self._slab_bytes, 1 << max(6, (nbytes - 1).bit_length()))
-        slab, blocks = self._driver.allocate_mapped(size), Buddy(size)
-        self._slabs.append((slab, blocks))
-        offset = blocks.alloc(nbytes)
-        assert offset is not None
-        return self._piece(slab, blocks, offset, nbytes)
+            assert offset is not None
+            return self._piece(slab, blocks, offset, nbytes)
 
     def give_back(self, piece: Mapped) -> None:
         """The GPU uses the piece no more.
@@ -51,11 +59,12 @@ class MappedMemory:
         Raises:
             ValueError: it was given back before, or never taken.
         """
-        owner = self._owners.pop(piece.host, None)
-        if owner is None:
-            raise ValueError("a piece of mapped memory is given back twice, or was never taken")
-        blocks, offset = owner
-        blocks.free(offset)
+        with self._lock:
+            owner = self._owners.pop(piece.host, None)
+            if owner is None:
+                raise ValueError("a piece of mapped memory is given back twice, or was never taken")
+            blocks, offset = owner
+            blocks.free(offset)
 
     def close(self) -> None:
         """Unpin everything.

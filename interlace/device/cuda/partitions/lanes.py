@@ -41,6 +41,11 @@ class Lanes(Protocol):
         """All that exist, idle ones too; the lane aside is not among them."""
         ...
 
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Into how many blocks of how many SMs the GPU is cut; (0, 0) if it is not."""
+        ...
+
     def aside(self) -> Lane:
         """The lane of work that belongs to no partition, such as staging inputs."""
         ...

@@ -25,6 +25,10 @@ class StreamLanes:
     def lanes(self) -> tuple[Lane, ...]:
         return tuple(self._roster)
 
+    @property
+    def blocks(self) -> tuple[int, int]:
+        return 0, 0
+
     def aside(self) -> Lane:
         if self._aside is None:
             self._aside = self._lane(0, 0)

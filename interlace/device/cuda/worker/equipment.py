@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, cast
 
-from interlace.core.model import Model
 from interlace.device.cuda.completion.flags import Flags
 from interlace.device.cuda.completion.kinds import completions, usual
+from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.engine.libraries import threads_on
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.staging import InputRings
 from interlace.device.cuda.engine.stopwatch import Stopwatch, graph_ms
 from interlace.device.cuda.memory.budget import Budget
 from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.pooled import Pooled
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.partitions.lanes import Lane, Lanes
 from interlace.device.cuda.worker.lending import Borrowed
@@ -31,7 +35,10 @@ LANES_MAX: Final = 128
 
 
 class Equipment:
-    """The GPU as one process has it. ``outputs`` is the arena that replies refer to."""
+    """The GPU as one process has it. ``outputs`` is the arena that replies refer to.
+
+    ``took_s`` says how long which step of starting took.
+    """
 
     def __init__(self, setup: GpuSetup, note: Callable[[str], None]) -> None:
         """Start CUDA, lock the arenas, carve the lanes.
@@ -41,30 +48,44 @@ class Equipment:
             ValueError: an arena is gone.
         """
         self.note = note
+        laps = Laps()
         with ExitStack() as steps:
-            backend = made_backend(setup.backend, setup.gpu, steps)
-            driver = backend.driver
+            plain = made_backend(setup.backend, setup.gpu, steps)
+            laps.end("torch, CUDA and kernels")
+            pool = Pooled(plain.driver)
+            steps.callback(pool.close_slabs)
+            driver = cast(Driver, pool)  # in all that is not memory it is the driver's
+            backend = plain._replace(driver=driver)
             self._mapped = MappedMemory(driver)
             steps.callback(self._mapped.close)
             self.lanes: Lanes = named(setup.lanes)(driver)
             steps.callback(self.lanes.close)
+            laps.end("lanes")
+            threads = threads_on(setup.library_context, backend, self.lanes, note)
+            steps.callback(threads.close)
+            self._backend = backend = backend._replace(threads=threads)
+            laps.end("trial of libraries")
             self.outputs = Arena.adopt(setup.owner_pid, setup.arena)
             self.arenas = RegisteredArenas(driver, ArenaMap(setup.owner_pid), setup.owner_pid)
             steps.callback(self.arenas.close)
             self.arenas.add(self.outputs)
             for number in setup.arenas:
                 self.arenas.register(number)
-            self.completions = completions(
-                _kind(setup.completion), driver, LANES_MAX, setup.rest_us
-            )
+            laps.end("page-locked memory")
+            kind = _kind(setup.completion, note)
+            self.completions = completions(kind, driver, LANES_MAX, setup.rest_us)
             steps.callback(self.completions.close)
             self.stager = self._stager(backend, steps)
             borrowed = Borrowed(setup.lender, note)
             shop = self._shop(setup, backend, borrowed)
-            self.models = Models(partial(LoadedModel, shop), borrowed.give_back)
+            opened = partial(LoadedModel, shop)
+            trim = partial(_trim, backend, pool)
+            self.models = Models(opened, borrowed.give_back, setup.keep_bytes, trim)
             steps.callback(self.models.close)
             self.loader = Loader()
             steps.callback(self.loader.close)
+            laps.end("completion")
+            self.took_s = laps.took_s
             self._steps = steps.pop_all()
 
     def close(self) -> None:
@@ -74,6 +95,11 @@ class Equipment:
             CudaError: the driver refused at least once; everything was tried.
         """
         self._steps.close()
+
+    @property
+    def worn(self) -> bool:
+        """Whether a new process would be better, when nobody needs this one."""
+        return self._backend.capturer.worn
 
     def _stager(self, backend: Backend, steps: ExitStack) -> Stager:
         lane = self.lanes.aside()
@@ -92,14 +118,31 @@ class Equipment:
             self.note,
             stopwatch_of(backend),
             named(setup.opener),
+            choices=_folder(setup.choices),
+            quiet=lambda: not self.completions.busy,
         )
+        shop = shop._replace(carve_out=setup.carve_out)
         return shop._replace(lent=borrowed.lent) if setup.lender else shop
+
+
+class Laps:
+    """How long the steps of something took, one after the other."""
+
+    def __init__(self) -> None:
+        self._began_s = time.perf_counter()
+        self.took_s: tuple[tuple[str, float], ...] = ()
+
+    def end(self, step: str) -> None:
+        """A step has ended; the next one begins."""
+        now_s = time.perf_counter()
+        self.took_s += ((step, now_s - self._began_s),)
+        self._began_s = now_s
 
 
 def keepers_tools(
     setup: KeeperSetup, note: Callable[[str], None], steps: ExitStack
-) -> tuple[Callable[[Model], LoadedModel], Lane]:
-    """What opens models in a process that serves nobody, and the lane that they are tried on.
+) -> tuple[Models, Lane]:
+    """The models of a process that serves nobody, and the lane that they are tried on.
 
     Raises:
         CudaError: the GPU or its driver refused.
@@ -120,8 +163,11 @@ def keepers_tools(
         note,
         stopwatch_of(backend),
         named(setup.opener),
+        choices=_folder(setup.choices),
     )
-    return partial(LoadedModel, shop), lane
+    models = Models(partial(LoadedModel, shop), keep_bytes=setup.keep_bytes)
+    steps.callback(models.close)
+    return models, lane
 
 
 def named(path: str) -> Any:
@@ -147,5 +193,15 @@ def stopwatch_of(backend: Backend) -> Stopwatch | None:
     return None if backend.torch_device.startswith("cpu") else graph_ms
 
 
-def _kind(name: str) -> Any:
-    return name or usual()
+def _trim(backend: Backend, pool: Pooled) -> None:
+    """Give the driver back what torch and the pool do not use."""
+    backend.capturer.trim()
+    pool.trim()
+
+
+def _folder(name: str) -> Path | None:
+    return Path(name) if name else None
+
+
+def _kind(name: str, note: Callable[[str], None]) -> Any:
+    return name or usual(note)

@@ -36,6 +36,8 @@ class Program(Protocol):
     def outputs(self) -> Sequence[Slot]: ...
     @property
     def batched(self) -> bool: ...
+    @property
+    def rows(self) -> int: ...  #: what is executed, whatever is in it
     def launch(
         self,
         sequence: int,
@@ -141,6 +143,7 @@ class Flight:
             (perf_counter() - ended) * 1e3,
             began_ns,
             ended_ns,
+            program.rows,
         )
 
     def _targets(self, arenas: RegisteredArenas, rows: int) -> list[int]:

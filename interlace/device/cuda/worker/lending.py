@@ -7,9 +7,7 @@ import pickle
 import selectors
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,9 +18,9 @@ from interlace.device.cuda.worker.words import told
 from interlace.shm.frames import BlockingFrames
 
 if TYPE_CHECKING:
-    from interlace.device.cuda.engine.loaded import LoadedModel
     from interlace.device.cuda.engine.weights import SharedWeights
     from interlace.device.cuda.partitions.lanes import Lane
+    from interlace.device.cuda.worker.models import Models
 
 #: A borrower may be there before the keeper is.
 _KEEPER_S: Final = 120.0
@@ -100,16 +98,13 @@ class Borrowed:
 class Keeper:
     """Serves borrowers one after the other until ``owner`` is closed.
 
-    A model is opened for its first borrower and closed after its last one.
+    A model is opened for its first borrower, and held by each one's connection. ``lane`` is where
+    it is tried.
     """
 
-    def __init__(
-        self, path: str, owner: int, opened: Callable[[Model], LoadedModel], lane: Lane
-    ) -> None:
-        self._opened = opened
+    def __init__(self, path: str, owner: int, models: Models, lane: Lane) -> None:
         self._lane = lane
-        self._models: dict[str, LoadedModel] = {}
-        self._borrowers: Counter[str] = Counter()
+        self._models = models
         self._connections: dict[int, tuple[Connection, list[str]]] = {}
         self._open = True
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -117,7 +112,7 @@ class Keeper:
         self._listener.listen()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(owner, selectors.EVENT_READ, partial(self._leave, owner))
+        self._selector.register(owner, selectors.EVENT_READ, partial(self._end, owner))
 
     def serve(self) -> None:
         """Until the owner's end is closed, and a little longer for those who still read."""
@@ -128,14 +123,7 @@ class Keeper:
             if not self._open and last_s == float("inf"):
                 last_s = time.monotonic() + _LAST_S
 
-    def close(self) -> None:
-        """Let go of everything."""
-        models, self._models = self._models, {}
-        with ExitStack() as steps:
-            for model in models.values():
-                steps.callback(model.close)
-
-    def _leave(self, owner: int) -> None:
+    def _end(self, owner: int) -> None:
         self._open = False
         self._selector.unregister(owner)
 
@@ -151,35 +139,23 @@ class Keeper:
         frame = connection.receive()
         if isinstance(frame, Borrow):
             with contextlib.suppress(OSError):  # it is gone: the next read says so
-                connection.send(self._lend(frame.model, keys))
+                connection.send(self._lend(frame.model, str(number)))
+            keys.append(frame.model.key)
             return
         self._selector.unregister(number)
         del self._connections[number]
         connection.close()
         for key in keys:
-            self._borrowers[key] -= 1
-            if not self._borrowers[key]:
-                self._models.pop(key).close()
+            self._leave(key, str(number))
 
-    def _lend(self, model: Model, keys: list[str]) -> Lent | Refused:
-        key = model.key
+    def _lend(self, model: Model, borrower: str) -> Lent | Refused:
         try:
-            if key not in self._models:
-                self._models[key] = self._load(model)
-            weights = pickle.dumps(self._models[key].share())
+            served = self._models.load(model, borrower, self._lane, (1,))
+            return Lent(pickle.dumps(served.share()))
         except Exception as error:
-            if not self._borrowers[key] and key in self._models:
-                self._models.pop(key).close()
+            self._leave(model.key, borrower)
             return Refused(told("they could not be lent", error))
-        self._borrowers[key] += 1
-        keys.append(key)
-        return Lent(weights)
 
-    def _load(self, model: Model) -> LoadedModel:
-        loaded = self._opened(model)
-        try:
-            loaded.prepare(self._lane, (1,))
-        except BaseException:
-            loaded.close()
-            raise
-        return loaded
+    def _leave(self, key: str, borrower: str) -> None:
+        if self._models.leave(key, borrower):
+            self._models.drop(key)

@@ -21,6 +21,7 @@ from interlace.device.cuda.worker.lending import Keeper
 from interlace.device.cuda.worker.wire import (
     Answered,
     FromGpu,
+    GpuReady,
     GpuSetup,
     KeeperSetup,
     Noted,
@@ -82,7 +83,7 @@ def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
         return 0
     worker = Worker(frames, equipment, setup.patience_s)
     put_aside()
-    frames.send(Answered("", Ready()))
+    frames.send(Answered("", GpuReady(equipment.lanes.blocks, equipment.took_s)))
     try:
         worker.serve()
     except CudaError:
@@ -96,7 +97,6 @@ def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
 def _keep(setup: KeeperSetup, frames: BlockingFrames[FromGpu, ToGpu], note: Note) -> int:
     with ExitStack() as steps:
         keeper = Keeper(setup.path, frames.fileno(), *keepers_tools(setup, note, steps))
-        steps.callback(keeper.close)
         frames.send(Answered("", Ready()))
         keeper.serve()
     return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from interlace.device.cuda.engine.threads import LibraryChoice
 from interlace.device.wire import (
     Failed,
     FreeBatches,
@@ -31,7 +32,8 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
     ``completion`` is one of ``completion.kinds``, or empty for the usual; a poller of flags rests
     ``rest_us`` between looks, or takes a core of its own if that is 0. ``gpu`` is a UUID, of a
-    GPU or of a MIG instance, or empty for the only one that the process sees.
+    GPU or of a MIG instance, or empty for the only one that the process sees. ``library_context``
+    and ``carve_out`` as in ``CudaSettings``.
     """
 
     gpu: str
@@ -44,6 +46,10 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
     patience_s: float  #: how long a batch waits for output memory
     lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
+    library_context: LibraryChoice = "auto"
+    carve_out: bool = False
+    keep_bytes: int = 0  #: as in ``CudaSettings``
+    choices: str = ""  #: as in ``CudaSettings``
     rest_us: int = 0
 
 
@@ -58,6 +64,8 @@ class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
     lanes: str
     opener: str
     path: str
+    keep_bytes: int = 0
+    choices: str = ""
 
 
 class CarveLane(msgspec.Struct, array_like=True, tag=11, frozen=True):
@@ -112,6 +120,16 @@ ToGpu = GpuSetup | KeeperSetup | Asked | FreeBatches | ForgetInputs
 # ---------------------------------------------------------------------------- GPU to main process
 
 
+class GpuReady(msgspec.Struct, array_like=True, tag=20, frozen=True):
+    """The answer to ``GpuSetup``: how the driver cut the GPU, and how long which step took.
+
+    ``blocks`` as in ``Gpu``: (0, 0) where SMs are not parted. ``took_s`` are steps in words.
+    """
+
+    blocks: tuple[int, int]
+    took_s: tuple[tuple[str, float], ...]
+
+
 class Carved(msgspec.Struct, array_like=True, tag=11, frozen=True):
     """``units`` are the SMs granted, as numbers; where SMs are not parted, all of them."""
 
@@ -130,7 +148,7 @@ class Staged(msgspec.Struct, array_like=True, tag=16, frozen=True):
 
 class Answered(msgspec.Struct, array_like=True, tag=13, frozen=True):
     line: str
-    answer: Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
+    answer: Ready | GpuReady | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
 
 
 class Broken(msgspec.Struct, array_like=True, tag=14, frozen=True):
@@ -152,8 +170,12 @@ class Noted(msgspec.Struct, array_like=True, tag=15, frozen=True):
     text: str
 
 
-FromGpu = Answered | Waits | Broken | Noted
-GpuAnswer = Ready | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
+class Worn(msgspec.Struct, array_like=True, tag=21, frozen=True):
+    """The process serves well, and is to be started anew when it has no partitions. No answer."""
+
+
+FromGpu = Answered | Waits | Broken | Noted | Worn
+GpuAnswer = Ready | GpuReady | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
 
 decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode
 decode_from_gpu = msgspec.msgpack.Decoder[FromGpu](FromGpu).decode

@@ -25,6 +25,7 @@ from interlace.device.cuda.worker.wire import (
     StageInputs,
     ToGpu,
     Waits,
+    Worn,
 )
 from interlace.device.wire import (
     Failed,
@@ -67,6 +68,7 @@ class Worker:
         )
         self._checked_s = time.monotonic()
         self._open = True
+        self._worn = False
         self._selector = selectors.DefaultSelector()
         for source, heard in self._sources().items():
             self._selector.register(source, selectors.EVENT_READ, heard)
@@ -184,6 +186,9 @@ class Worker:
     def _changed(self, partition: Partition, line: str, answer: GpuAnswer, gone: bool) -> None:
         if gone:
             del self._partitions[partition.name]
+        if self._equipment.worn and not self._worn:
+            self._worn = True
+            self._frames.send(Worn())
         self._answer(line, answer)
 
     def _answer(self, line: str, answer: GpuAnswer) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.kinds import KINDS, Kind, completions, usual
+from interlace.device.cuda.completion.kinds import KINDS, Kind, completions
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
 from tests.device.cuda.fake import IMAGE, FakeDriver
@@ -160,14 +160,14 @@ def test_only_lanes_in_flight_are_looked_at(kind: Kind) -> None:
     stream = driver.stream()
     for lane in (5, 77):
         made.submitted(lane, 1, stream)
-    waiting = made._waiting if kind == "sweep" else made._awaited.lanes
+    waiting = made._awaited.lanes
     assert list(waiting) == [5, 77]
     driver.run(stream)
     for lane in (5, 77):
         ctypes.c_uint64.from_address(made.flag(lane).host).value = 1
     while select.select([made.fileno()], [], [], WAIT_S)[0] and waiting:
         made.drain()
-        waiting = made._waiting if kind == "sweep" else made._awaited.lanes
+        waiting = made._awaited.lanes
     assert list(waiting) == []
     made.close()
 
@@ -268,9 +268,3 @@ def test_a_poller_that_rests_tells_the_same() -> None:
         assert made.drain() == [(1, sequence)]
     made.close()
     driver.close()
-
-
-def test_the_usual_way_is_the_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert usual() == "flags"
-    monkeypatch.setattr("interlace.device.cuda.completion.kinds.find_spec", lambda _: None)
-    assert usual() == "blocking"

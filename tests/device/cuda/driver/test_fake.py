@@ -160,7 +160,9 @@ def test_held_work_waits_for_the_test() -> None:
     driver.record(behind, second)
     assert driver.run(second) == 0  # it waits for the first
     assert not driver.ended(event) and not driver.ended(behind)
+    assert not driver.idle(first)
     assert driver.run(first) == 1
+    assert driver.idle(first) and not driver.idle(second)
     assert driver.ended(event) and not driver.ended(behind)
     assert driver.run(second) == 2
     assert driver.ended(behind)
@@ -216,13 +218,20 @@ def test_a_planned_failure_comes_once() -> None:
 
 def test_a_failure_of_the_gpu_shows_at_a_later_call() -> None:
     driver = FakeDriver()
-    stream, event = driver.stream(), driver.event()
+    stream, event, unused = driver.stream(), driver.event(), driver.event()
     driver.fail("run", "CUDA_ERROR_ECC_UNCORRECTABLE")
     driver.record(event, stream)
-    for call in (driver.memory, lambda: driver.ended(event), driver.stream):
+    calls: tuple[Callable[[], object], ...] = (
+        driver.memory,
+        lambda: driver.ended(event),
+        lambda: driver.idle(stream),
+        driver.stream,
+    )
+    for call in calls:
         with pytest.raises(CudaError, match="ECC") as caught:
             call()
         assert caught.value.sticky
+    assert driver.ended(unused)  # as the real driver says of an event that was never recorded
     driver.close()  # what is lost with the GPU is no leak
 
 

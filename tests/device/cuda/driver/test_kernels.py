@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,18 @@ def test_nvcc_compiles_all_kernels(tmp_path: Path, arch: str) -> None:
     compile_by_nvcc(nvrtc.source(), made, arch)
     image = made.read_bytes()
     assert all(name.encode() in image for name in NAMES)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_readers_add_what_they_read_once_a_block(tmp_path: Path) -> None:
+    source = files(nvrtc.__package__ or "") / "sources" / "streams.cu"
+    made = tmp_path / "streams.ptx"
+    flags = ["-arch=sm_90", "-std=c++17", "-ptx", "-o", str(made)]
+    subprocess.run(["nvcc", *flags, str(source)], check=True, timeout=100)
+    entries = made.read_text().split(".entry ")[1:]
+    assert len(entries) == 3
+    for entry in entries:
+        assert "atom.shared.add.u64" in entry and "bar.sync" in entry
 
 
 def test_nvrtc_compiles_all_kernels(tmp_path: Path) -> None:

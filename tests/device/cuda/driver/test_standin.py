@@ -37,6 +37,33 @@ assert seen == [driver.memory()]
 driver.free(address)
 print("all of it")
 """
+#: A kernel on a stream of a green context, and which handle it was launched by at last.
+LAUNCH = """
+import sys
+from tests.device.cuda.driver.drivers import REAL, Rig
+from interlace.device.cuda.driver.errors import CudaError
+rig = Rig(REAL)
+driver = rig.driver
+atoms = driver.split(8).atoms
+green = driver.green(atoms[2:4])
+driver.enter(green)
+driver.enter(None)
+whole, rig.stream = rig.stream, driver.stream(green)
+for _ in range(2):
+    seen, view = rig.mapped(8 * 16)
+    rig.launch("smid", seen.device, 0, blocks=16)
+    assert set(view[::8].tolist()) == set(range(16, 32)), view
+print("way", driver._handles._ways.get(green.handle, 0))
+try:
+    driver.launch(rig.kernels.smid, (1, 1, 1), (1, 2, 1), rig.stream, (seen.device, 0))
+except CudaError as error:
+    assert error.name in ("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE"), error
+driver.destroy_stream(rig.stream)
+driver.destroy_green(green)
+assert driver.split(8, clusters=False).atoms
+rig.stream = whole
+rig.close()
+"""
 
 
 def include() -> Path | None:
@@ -70,6 +97,14 @@ def test_the_contract_holds(environment: dict[str, str]) -> None:
 def test_what_a_single_process_can_say_of_the_rest(environment: dict[str, str]) -> None:
     done = run(["-c", SCRIPT], environment)
     assert done.returncode == 0 and "all of it" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("refuses", [0, 1, 2])
+def test_a_handle_that_a_green_stream_refuses_is_replaced(
+    environment: dict[str, str], refuses: int
+) -> None:
+    done = run(["-c", LAUNCH], {**environment, "STANDIN_REFUSES": str(refuses)})
+    assert done.returncode == 0 and f"way {refuses}" in done.stdout, done.stderr
 
 
 def run(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

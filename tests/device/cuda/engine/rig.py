@@ -16,6 +16,7 @@ from interlace.core.model import Model
 from interlace.device.cuda.driver.api import Mapped
 from interlace.device.cuda.engine.loaded import LoadedModel, Shop
 from interlace.device.cuda.engine.stock import Program
+from interlace.device.cuda.engine.threads import LibraryContext, threads_for
 from interlace.device.cuda.engine.weights import SharedWeights
 from interlace.device.cuda.memory.budget import Budget
 from interlace.device.cuda.memory.mapped import MappedMemory
@@ -32,9 +33,12 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 class Bench:
     """Everything that a process with a GPU has, without the process."""
 
-    def __init__(self, pace: str = "at once", **changes: Any) -> None:
+    def __init__(
+        self, pace: str = "at once", library_context: LibraryContext = "primary", **changes: Any
+    ) -> None:
         self.driver = FakeDriver(H100, pace=pace)
-        self.backend = on(self.driver)
+        self.threads = threads_for(library_context, self.driver)
+        self.backend = on(self.driver)._replace(threads=self.threads)
         self.memory = MappedMemory(self.driver)
         self.lanes = GreenLanes(self.driver)
         self.budget = Budget(self.driver)
@@ -81,6 +85,7 @@ class Bench:
 
     def close(self) -> None:
         """Raises Misuse if anything is left."""
+        self.threads.close()
         for flag in self._flags.values():
             self.memory.give_back(flag)
         self.lanes.close()

@@ -53,6 +53,28 @@ def create_model():
 """
 
 
+TABLES = """
+import torch
+from torch import nn
+
+INPUTS = {"ids": ("INT32", (4,)), "kind": ("INT64", (1,))}
+
+class Tables(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(50, 4), nn.Embedding(3, 4)
+        self.kinds = nn.EmbeddingBag(2, 4)
+
+    def forward(self, ids, kind):
+        places = torch.arange(ids.shape[1], device=ids.device).expand(ids.shape).clamp(max=2)
+        return self.words(ids.long()) + self.places(places) + self.kinds(input=kind).unsqueeze(1)
+
+def create_model():
+    torch.manual_seed(0)
+    return Tables()
+"""
+
+
 def net_inputs() -> Inputs:
     random = np.random.default_rng(0)
     return {name: random.standard_normal((3, 8), np.float32) for name in ("x", "mask")}
@@ -187,6 +209,62 @@ def test_indices_beyond_the_vocabulary_read_no_other_memory(tmp_path: Path) -> N
         assert np.array_equal(found[0]["last_hidden_state"], found[2]["last_hidden_state"])
         with pytest.raises(ValueError, match="'input_ids' of length 65: at most 64"):
             gpu.run(loaded, lane, {"input_ids": np.ones((1, 65), np.int64)})
+        loaded.close()
+
+
+def test_indices_beyond_a_factorys_tables_read_no_other_memory(tmp_path: Path) -> None:
+    model = a_model(Format.FACTORY, write_factory(tmp_path / "tables", TABLES))
+    given = [((1, 2, 3, 49), 1), ((1, 2, 3, 50), 2), ((1, 2, 3, 2**31 - 1), 1 << 40)]
+    below = [((0, 2, 3, 4), 0), ((-1, 2, 3, 4), -7)]
+
+    def inputs(ids: tuple[int, ...], kind: int) -> Inputs:
+        return {"ids": np.array([ids], np.int32), "kind": np.array([[kind]])}
+
+    runner = open_model(model, 1, None)
+    with pytest.raises(IndexError):
+        runner.run(inputs(*given[1]))  # cores refuse them
+    wanted = runner.run(inputs(*given[0]))
+    with bench() as gpu:
+        lane = gpu.carve("a")
+        loaded = gpu.load(model, lane, batches=(1,))
+        assert not loaded.eager_because
+        for alike in (given, below):
+            found = [gpu.run(loaded, lane, inputs(*one)) for one in alike]
+            for one in found[1:]:
+                assert all(np.array_equal(one[name], found[0][name]) for name in one)
+        again = gpu.run(loaded, lane, inputs(*given[0]))
+        assert all(np.allclose(again[name], wanted[name]) for name in wanted)
+        loaded.close()
+
+
+class Lookup(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = torch.nn.Embedding(50, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.words(ids)
+        return found * torch.ones(4, device=ids.device)
+
+
+def test_indices_beyond_an_exported_table_read_no_other_memory(tmp_path: Path) -> None:
+    folder = write_exported(
+        tmp_path / "lookup",
+        Lookup(),
+        (torch.ones(2, 4, dtype=torch.int64),),
+        dynamic_shapes={"ids": {0: torch.export.Dim("batch", min=1, max=16)}},
+    )
+    model = a_model(Format.EXPORTED, folder)
+    runner = open_model(model, 1, None)
+    with pytest.raises(IndexError):
+        runner.run({"ids": np.array([[1, 2, 3, 50]])})
+    (wanted,) = runner.run({"ids": np.array([[1, 2, 0, 49]])}).values()
+    with bench() as gpu:
+        lane = gpu.carve("a")
+        loaded = gpu.load(model, lane, batches=(1,))
+        (found,) = gpu.run(loaded, lane, {"ids": np.array([[1, 2, -9, 1 << 40]])}).values()
+        assert np.allclose(found, wanted)
         loaded.close()
 
 

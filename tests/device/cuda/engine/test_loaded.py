@@ -180,7 +180,8 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(eager_gpu: Bench) -> 
     assert loaded.eager_because == (
         "RuntimeError: operation not permitted when stream is capturing"
     )
-    assert gpu.notes[0].startswith(f"m/1#0 loaded, fp32, run eagerly ({loaded.eager_because})")
+    assert gpu.notes[0] == f"m/1#0 is captured again: {loaded.eager_because}"
+    assert gpu.notes[1].startswith(f"m/1#0 loaded, fp32, run eagerly ({loaded.eager_because})")
     assert loaded.ready(lane, (1,))
     for rows in (3, 1, 3):
         given = batch(rows)
@@ -192,6 +193,59 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(eager_gpu: Bench) -> 
     assert "eagerly" in table
     assert table.endswith(f"m/1#0: {loaded.eager_because}")
     loaded.close()
+
+
+@pytest.mark.parametrize("where", ["only in captures", "only on the second lane"])
+def test_a_kernel_that_a_capture_meets_first_costs_a_second_one(where: str) -> None:
+    """It is loaded at its first launch, which the driver refuses inside a capture."""
+    gpus: list[Bench] = []
+    lanes: list[object] = []
+
+    def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        driver = gpus[0].driver
+        recording = driver._recordings.current
+        if where == "only in captures":
+            driver.first_use("masks" if recording is not None else "other masks")
+        elif recording is not None and len(lanes) == 2:
+            driver.first_use("for few SMs")
+        return plain(x, weight)
+
+    with gpu_with(forward) as gpu:
+        gpus.append(gpu)
+        lanes.append(gpu.carve("a"))
+        loaded = gpu.load(model(), lanes[0], batches=(1, 8))
+        lanes.append(gpu.carve("b", 6))
+        loaded.prepare(lanes[1], (1, 8))
+        assert not loaded.eager_because
+        for lane in lanes:
+            launches = gpu.driver.calls["launch_graph"]
+            assert np.isfinite(gpu.run(loaded, lane, batch(3))["y"]).all()
+            assert gpu.driver.calls["launch_graph"] == launches + 1
+        again = [note for note in gpu.notes if "captured again" in note]
+        assert len(again) == 1 and "STREAM_CAPTURE_UNSUPPORTED" in again[0]
+        loaded.close()
+
+
+def test_a_new_lane_runs_a_model_once_before_it_captures_it() -> None:
+    gpus: list[Bench] = []
+    warmed: list[int] = []
+
+    def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        if gpus[0].driver._recordings.current is None:
+            warmed.append(len(x))
+        return plain(x, weight)
+
+    with gpu_with(forward) as gpu:
+        gpus.append(gpu)
+        a, b = gpu.carve("a"), gpu.carve("b")
+        loaded = gpu.load(model(), a, batches=(1, 8))
+        assert warmed == [8, 8, 8, 1, 1, 1]
+        warmed.clear()
+        loaded.prepare(b, (1, 8))
+        assert warmed == [8, 1]
+        loaded.prepare(b, (1, 8))
+        assert warmed == [8, 1]
+        loaded.close()
 
 
 def test_other_shapes_run_eagerly_beside_graphs() -> None:
@@ -379,4 +433,23 @@ def test_a_graph_is_timed_by_its_replays() -> None:
         run_ms = graph_ms(gpu.backend, side, lambda: loaded._portable.outputs(x))
         assert run_ms > 0
         assert len(calls) == 1 + 3 + 20  # captured, warmed up, timed
+        loaded.close()
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_libraries_are_told_the_sms_of_a_lane_while_its_work_is_prepared(told: bool) -> None:
+    seen: list[int | None] = []
+
+    def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
+        seen.append(torch._C._get_sm_carveout_experimental())
+        return plain(x, weight)
+
+    with gpu_with(forward, carve_out=told) as gpu:
+        small, whole = gpu.carve("a", 24), gpu.carve("b", 100)
+        loaded = gpu.load(model(), small, batches=(2,))
+        assert set(seen) == ({132 - small.sms} if told else {None})
+        assert torch._C._get_sm_carveout_experimental() is None
+        seen.clear()
+        loaded.prepare(whole, (2,))
+        assert set(seen) == {None}
         loaded.close()

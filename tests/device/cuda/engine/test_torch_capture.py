@@ -92,6 +92,16 @@ def test_a_capture_from_begin_to_end(cuda: FakeCuda) -> None:
     assert cuda.log[-1] == "reset"
 
 
+def test_a_rehearsal_may_load_kernels_and_keeps_nothing(cuda: FakeCuda) -> None:
+    capturer([]).rehearse(5, lambda: cuda.log.append("body"))
+    clear = ("clearCublasWorkspaces",)
+    begin = ("begin", (0, 7), "relaxed")
+    assert cuda.log[2:] == [clear, begin, "body", "end", clear, "reset"]
+    with pytest.raises(ValueError, match="own"):
+        capturer([]).rehearse(5, fail)
+    assert cuda.log[-2:] == ["end", "reset"]
+
+
 def test_the_pool_is_used_again(cuda: FakeCuda) -> None:
     one = capturer([0, 0, 0, 0])
     one.capture(5, (0, 3), lambda: None)
@@ -112,8 +122,11 @@ def test_a_body_that_raises_ends_the_capture(cuda: FakeCuda) -> None:
 @pytest.mark.parametrize("body", [fail, lambda: None])
 def test_a_void_capture_leaves_the_allocator_well(cuda: FakeCuda, body: Any) -> None:
     cuda.void = True
+    one = capturer([0, 0])
+    assert not one.worn
     with pytest.raises((ValueError, RuntimeError)):
-        capturer([0, 0]).capture(5, None, body)
+        one.capture(5, None, body)
+    assert one.worn
     assert cuda.log[-3:] == [
         ("endAllocateToPool", 0, (0, 7)),
         ("releasePool", 0, (0, 7)),

@@ -7,18 +7,26 @@ from interlace.device.cuda.engine.backend import Backend
 from tests.device.cuda.fake.capture import FakeCapturer
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
+from tests.device.cuda.fake.library import convolution
 
 
 def on(driver: FakeDriver) -> Backend:
     """A backend on this driver, with CPU tensors as device memory."""
-    return Backend(driver, "cpu", FakeCapturer(driver), load_kernels(driver, IMAGE))
+    kernels = load_kernels(driver, IMAGE)
+    return Backend(driver, "cpu", FakeCapturer(driver), kernels, driver.libraries.on, convolution)
 
 
 def at_once(*_: object) -> Backend:
     """Work runs inside the call that launches it."""
-    return on(FakeDriver(H100))
+    return lenient(FakeDriver(H100))
 
 
 def on_threads(*_: object) -> Backend:
     """Each stream runs on a thread, beside the others."""
-    return on(FakeDriver(H100, pace="threads"))
+    return lenient(FakeDriver(H100, pace="threads"))
+
+
+def lenient(driver: FakeDriver) -> Backend:
+    """A backend whose libraries take any stream."""
+    driver.libraries.lenient = True
+    return on(driver)

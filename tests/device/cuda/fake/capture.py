@@ -35,6 +35,7 @@ class FakeCapturer:
 
     def __init__(self, driver: Core, torch_too: bool = True) -> None:
         self.trims = 0  #: how often memory was given back
+        self.worn = False
         self._driver = driver
         self._torch_too = torch_too
         self._one = threading.Lock()
@@ -50,13 +51,21 @@ class FakeCapturer:
         if not isinstance(shared, Pool) or shared.stream != stream:
             raise Misuse("a graph pool belongs to the stream that it was first used on")
         whole = _inference(body) if self._torch_too else body
-        with self._one, self._driver.recording(stream) as recording:
+        follow = self._driver.libraries.on(stream)
+        with self._one, self._driver.recording(stream) as recording, follow:
             whole()
         graph = Graph(whole, shared, recording.nodes, GRAPH_BYTES)
         return FakeCaptured(self._driver.add_graph(graph), shared, GRAPH_BYTES, self._driver)
 
+    def rehearse(self, stream: int, body: Callable[[], None]) -> None:
+        """As ``capture``, and nothing is kept."""
+        whole = _inference(body) if self._torch_too else body
+        with self._one, self._driver.recording(stream, lax=True):
+            whole()
+
     def trim(self) -> None:
         self.trims += 1
+        self._driver.synchronised("trim")
 
 
 def _inference(body: Callable[[], None]) -> Callable[[], None]:

@@ -87,16 +87,20 @@ class FakeDriver(Core):
         self._enter("ipc_close")
         self._memory.ipc_close(address)
 
-    def split(self, atom_sms: int) -> Split:
+    def split(self, atom_sms: int, clusters: bool = True) -> Split:
         self._enter("split")
         size = -(-atom_sms // _GRANULE_SMS) * _GRANULE_SMS
-        if atom_sms <= 0 or size > self._board.sms:
+        if atom_sms <= 0 or size > self._board.sms or not (clusters or self.mixes):
             raise CudaError("cuDevSmResourceSplitByCount", "CUDA_ERROR_INVALID_VALUE")
-        number, groups = next(self._numbers), self._board.sms // size
-        parts = [frozenset(range(i * size, (i + 1) * size)) for i in range(groups)]
-        rest = frozenset(range(groups * size, self._board.sms))
+        number, parts, end = next(self._numbers), list[frozenset[int]](), 0
+        for sms in self.clusters if clusters else (self._board.sms,):
+            begins = range(end, end + sms - size + 1, size)
+            parts += [frozenset(range(begin, begin + size)) for begin in begins]
+            end += sms
+        rest = frozenset(range(self._board.sms)).difference(*parts)
         atoms = tuple(Atom(size, Resource(number, part)) for part in parts)
-        return Split(atoms, Atom(len(rest), Resource(number, rest)) if rest else None)
+        left = Atom(len(rest), Resource(number, rest)) if rest else None
+        return Split(atoms, left, clusters)
 
     def green(self, atoms: Sequence[Atom]) -> Green:
         self._enter("green")
@@ -107,6 +111,8 @@ class FakeDriver(Core):
             raise CudaError("cuDevResourceGenerateDesc", "CUDA_ERROR_INVALID_RESOURCE_TYPE")
         if sum(len(one.sms) for one in resources) > len(sms := frozenset(_union(resources))):
             raise CudaError("cuGreenCtxCreate", "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION")
+        if len(self._greens) >= self.greens_max:
+            raise CudaError("cuGreenCtxCreate", "CUDA_ERROR_OUT_OF_MEMORY")
         granted = frozenset(sorted(sms)[: self.grant(len(sms))])
         handle = next(self._numbers)
         self._greens[handle] = granted
@@ -117,6 +123,12 @@ class FakeDriver(Core):
         if any(stream.green == green.handle for stream in self._streams.all()):
             raise Misuse("a green context is destroyed before its streams: they leak")
         take(self._greens, green.handle, "cuGreenCtxDestroy")
+
+    def enter(self, green: Green | None) -> None:
+        self._enter("enter")
+        if green is not None:
+            find(self._greens, green.handle, "cuCtxFromGreenCtx")
+        self._contexts.current = None if green is None else green.handle
 
     def stream(self, green: Green | None = None, priority: int = 0) -> int:
         self._enter("stream")
@@ -164,7 +176,15 @@ class FakeDriver(Core):
         number = found.recorded
         self._submit(stream, "wait", _pass, lambda: found.reached >= number)
 
+    def idle(self, stream: int) -> bool:
+        self._enter("idle")
+        one = self._streams.of(stream, "cuStreamQuery")
+        return not one.queue and not one.busy
+
     def ended(self, event: int) -> bool:
+        found = self._events.get(event)
+        if found is not None and not found.recorded:
+            return True  # answered on the host, which does not look at the GPU for it
         self._enter("ended")
         found = find(self._events, event, "cuEventQuery")
         return found.reached == found.recorded
@@ -231,6 +251,7 @@ class FakeDriver(Core):
         def execute() -> None:
             self.trace.append(Ran(name, stream, sms, grid))
             emulated(Launch(self._memory, grid, block, sms), *words)
+            time.sleep(self.cost_s(name, words, len(sms)))
 
         self._submit(stream, (name, grid, block), execute, arguments=words)
 

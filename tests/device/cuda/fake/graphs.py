@@ -66,8 +66,9 @@ class Graph:
 class Recording:
     """What one thread captures or replays just now, on one stream."""
 
-    def __init__(self, stream: int, expected: list[Node] | None = None) -> None:
+    def __init__(self, stream: int, expected: list[Node] | None = None, lax: bool = False) -> None:
         self.stream = stream
+        self.lax = lax
         self.nodes: list[Node] = []
         self._expected = expected
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -14,8 +18,10 @@ from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.engine.transfer import Turn
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import Parameters, row_addresses
+from interlace.shm.buddy import Buddy
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
+Result = TypeVar("Result")
 NO_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
@@ -55,6 +61,48 @@ def test_slabs_grow_with_what_is_asked_for_and_are_used_again(driver: FakeDriver
         memory.give_back(Mapped(1, 1, 1))
     memory.close()
     assert driver.leftovers() == []
+
+
+def test_two_threads_are_never_inside_the_allocator_at_once(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, overlaps = threading.Semaphore(1), []
+
+    class Slow(Buddy):
+        """Whoever comes while another is inside is written down."""
+
+        def alloc(self, nbytes: int) -> int | None:
+            return self._alone(lambda: super(Slow, self).alloc(nbytes))
+
+        def free(self, offset: int) -> None:
+            self._alone(lambda: super(Slow, self).free(offset))
+
+        def _alone(self, step: Callable[[], Result]) -> Result:
+            alone = inside.acquire(blocking=False)
+            if not alone:
+                overlaps.append(threading.current_thread().name)
+            time.sleep(1e-3)
+            try:
+                return step()
+            finally:
+                if alone:
+                    inside.release()
+
+    monkeypatch.setattr("interlace.device.cuda.memory.mapped.Buddy", Slow)
+    memory = MappedMemory(driver)
+
+    def use() -> None:
+        for _ in range(10):
+            memory.give_back(memory.take(64))
+
+    threads = [threading.Thread(target=use) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert overlaps == []
+    assert memory.used_bytes == 0
+    memory.close()
 
 
 def test_refused_memory_leaves_nothing_and_closing_tries_all(driver: FakeDriver) -> None:

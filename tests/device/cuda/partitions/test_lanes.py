@@ -95,11 +95,13 @@ def test_one_rung_can_be_had_twice_by_two_streams(driver: FakeDriver, green: Gre
 def test_a_prepared_ladder_makes_carving_a_matter_of_choice(
     driver: FakeDriver, green: GreenLanes
 ) -> None:
-    assert green.prepare() == len(ladder(green.atoms)) == 32
-    assert green.prepare() == 32
-    before = dict(driver.calls)
+    assert green.prepare() == len(ladder(green.atoms)) - 1 == 31
+    assert green.prepare() == 31
+    assert green.lanes == () and "stream" not in driver.calls
     for name, share in (("a", 36), ("b", 60)):
         green.carve(name, share)
+    before = dict(driver.calls)
+    assert (before["green"], before["stream"]) == (31, 2)
     green.release("a")
     green.carve("c", 36)
     assert driver.calls == before
@@ -107,38 +109,74 @@ def test_a_prepared_ladder_makes_carving_a_matter_of_choice(
 
 def test_preparing_ends_where_the_driver_refuses(driver: FakeDriver, green: GreenLanes) -> None:
     driver.fail("green", REFUSED, skip=5)
-    assert green.prepare() == 6  # and the one on a plain stream
+    assert green.prepare() == 5
     assert green.carve("a", 6).sms == 8
 
 
-def test_idle_lanes_make_room_for_what_is_asked_for(driver: FakeDriver, green: GreenLanes) -> None:
-    green.prepare(ladder(green.atoms)[1:4])
-    empty, kept = green.lanes[0], green.lanes[2]
-    kept.pool = object()
-    driver.fail("green", REFUSED)
-    lane = green.carve("a", 42)
-    assert lane.sms == 56
-    assert set(green.lanes) == {empty, kept, lane}
+def test_contexts_that_nobody_has_make_room(driver: FakeDriver, green: GreenLanes) -> None:
+    driver.greens_max = 3
+    assert green.prepare() == 3
+    lanes = [green.carve(name, 30) for name in "abc"]
+    assert [lane.sms for lane in lanes] == [40, 40, 40]
+    assert not lanes[0].mask & lanes[1].mask and len(green.contexts.masks) == 3
+    shared = green.carve("d", 30)  # no context can be made: one of its size has two lanes
+    assert shared.mask in {lane.mask for lane in lanes}
+    assert shared.stream not in {lane.stream for lane in lanes}
+    with pytest.raises(CudaError, match="OUT_OF_MEMORY"):
+        green.carve("e", 6)
+    green.release("b")  # and nothing was captured there
+    assert green.carve("e", 6).sms == 8
+    assert len(green.contexts.masks) == 3
+
+
+def test_the_lane_aside_keeps_its_context(driver: FakeDriver, green: GreenLanes) -> None:
+    driver.greens_max = 2
+    green.prepare()
+    assert green.aside().sms == 4
+    assert green.carve("a", 24).sms == 32
+    with pytest.raises(CudaError, match="OUT_OF_MEMORY"):
+        green.carve("b", 48)
+    assert driver.sms_of(green.aside().stream) == set(range(128, 132))
+
+
+def test_no_more_streams_than_queues_while_idle_lanes_can_go(
+    driver: FakeDriver, green: GreenLanes
+) -> None:
+    green.prepare()
+    for share in green.atoms.shares_pct:
+        green.carve("a", share)
+        green.release("a")
+    assert len(green.lanes) == 15
+    for lane in green.lanes:
+        lane.pool = object()
+    green.carve("a", 6)
+    green.carve("b", 6)
+    assert len(green.lanes) == 16
 
 
 def test_no_more_lanes_than_allowed_are_made(driver: FakeDriver) -> None:
     green = GreenLanes(driver, lanes_max=3)
-    assert green.prepare() == 3  # the whole, all atoms, the first atom
-    for lane in green.lanes:
+    kept = [green.carve(name, 6) for name in "abc"]
+    for lane in kept:
         lane.pool = object()
-    assert green.carve("a", 6).mask == 1
     with pytest.raises(CudaError, match="there are 3 lanes already"):
-        green.carve("b", 6)
+        green.carve("d", 6)
+    green.release("b")
+    assert green.carve("d", 6) is kept[1]
+    green.release("d")
+    kept[1].pool = None
+    assert green.carve("e", 12).sms == 16
+    assert len(green.lanes) == 3
     green.close()
 
 
 def test_if_no_lane_can_be_made_an_idle_one_is_shared(driver: FakeDriver) -> None:
     green = GreenLanes(driver)
-    green.prepare(ladder(green.atoms)[1:3])
-    everything, first = green.lanes
+    first, everything = green.carve("a", 6), green.carve("b", 96)
     everything.pool = first.pool = object()
-    assert green.carve("a", 6) is first
+    green.release("b")
     driver.fail("green", REFUSED, times=9)
+    driver.fail("stream", REFUSED, times=9)
     assert green.carve("b", 96) is everything  # all atoms, one of which is taken
     with pytest.raises(CudaError, match="cuGreenCtxCreate"):
         green.carve("c", 48)
@@ -150,15 +188,15 @@ def test_a_refused_partition_leaves_nothing_behind(driver: FakeDriver, green: Gr
     driver.fail("green", REFUSED)
     with pytest.raises(CudaError, match="cuGreenCtxCreate"):
         green.carve("a", 48)
-    driver.fail("stream", "CUDA_ERROR_OUT_OF_MEMORY")
-    with pytest.raises(CudaError, match="OUT_OF_MEMORY"):
-        green.carve("a", 48)
     driver.grant = lambda sms: sms - 8
     with pytest.raises(CudaError, match="asked for 64 SMs, got 56"):
         green.carve("a", 48)
     driver.grant = lambda sms: sms
-    assert driver.leftovers() == []
-    assert green.lanes == ()
+    assert green.lanes == () and driver.leftovers() == []
+    driver.fail("stream", "CUDA_ERROR_OUT_OF_MEMORY", times=2)  # it is tried again where it can be
+    with pytest.raises(CudaError, match="OUT_OF_MEMORY"):
+        green.carve("a", 48)
+    assert green.lanes == () and driver.leftovers() == ["1 green context(s)"]  # for the next one
     assert green.carve("a", 48).sms == 64
 
 
@@ -285,7 +323,7 @@ class Changes(RuleBasedStateMachine):
         assert len({lane.stream for lane in lanes}) == len(lanes)
         assert all(self.driver.sms_of(lane.stream) == set(lane.units) for lane in lanes)
         assert all(len(lane.units) == lane.sms for lane in lanes)
-        contexts = sum(1 for lane in lanes if lane.green is not None)
+        contexts = len(self.green.contexts.masks)
         there = [f"{len(lanes)} stream(s)"] if lanes else []
         there += [f"{contexts} green context(s)"] if contexts else []
         assert self.driver.leftovers() == there

@@ -1,5 +1,6 @@
 // A stand-in for libcuda.so.1 that keeps the driver's calling conventions and runs on the CPU:
 // what the bindings hand over is used for real. Work is done inside the call that submits it.
+// STANDIN_REFUSES=1: streams of green contexts take no CUkernel; =2: functions of theirs alone.
 
 #include "kernels.hpp"
 
@@ -25,7 +26,22 @@ std::map<void *, bool> locked;
 std::map<void *, std::vector<unsigned>> stream_sms;
 char context_here;
 const CUgraphExec kGraph = reinterpret_cast<CUgraphExec>(0x5eed);  // the only one there is
-thread_local bool current = false;
+thread_local CUcontext current = nullptr;
+thread_local std::vector<CUcontext> pushed;
+
+struct Function {
+    void *kernel;
+    CUcontext context;
+};
+std::map<void *, CUcontext> stream_context;
+std::map<void *, Function> functions;
+std::map<void *, bool> greens;
+
+int refuses()
+{
+    const char *said = std::getenv("STANDIN_REFUSES");
+    return said ? std::atoi(said) : 0;
+}
 
 struct GreenContext {
     std::vector<unsigned> sms;
@@ -103,8 +119,27 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice)
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext context)
 {
-    current = context == reinterpret_cast<CUcontext>(&context_here);
-    return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    if (context != reinterpret_cast<CUcontext>(&context_here) && !greens.count(context))
+        return CUDA_ERROR_INVALID_CONTEXT;
+    current = context;
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxPushCurrent(CUcontext context)
+{
+    pushed.push_back(current);
+    return cuCtxSetCurrent(context);
+}
+CUresult cuCtxPopCurrent(CUcontext *left)
+{
+    *left = current;
+    current = pushed.back();
+    pushed.pop_back();
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxFromGreenCtx(CUcontext *made, CUgreenCtx green)
+{
+    *made = reinterpret_cast<CUcontext>(green);
+    return greens.count(green) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 CUresult cuGetErrorString(CUresult error, const char **text)
 {
@@ -211,7 +246,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned *count,
                                      const CUdevResource *whole, CUdevResource *rest,
                                      unsigned flags, unsigned sms)
 {
-    if (flags || sms < 2 || whole->sm.smCount != kSms)
+    if (flags > 1 || sms < 2 || whole->sm.smCount != kSms)
         return CUDA_ERROR_INVALID_VALUE;
     const unsigned size = (sms + 7) / 8 * 8;
     *count = std::min(*count, kSms / size);
@@ -240,6 +275,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *made, CUdevResourceDesc described, CUdevic
         return CUDA_ERROR_INVALID_VALUE;
     *made = reinterpret_cast<CUgreenCtx>(
         new GreenContext{reinterpret_cast<Description *>(described)->sms});
+    greens[*made] = true;
     return CUDA_SUCCESS;
 }
 CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *found, CUdevResourceType)
@@ -249,6 +285,7 @@ CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *found, CUdevR
 }
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
+    greens.erase(green);
     delete reinterpret_cast<GreenContext *>(green);
     return CUDA_SUCCESS;
 }
@@ -265,13 +302,19 @@ CUresult cuGreenCtxStreamCreate(CUstream *made, CUgreenCtx green, unsigned flags
 {
     *made = reinterpret_cast<CUstream>(new char);
     stream_sms[*made] = reinterpret_cast<GreenContext *>(green)->sms;
+    stream_context[*made] = reinterpret_cast<CUcontext>(green);
     return flags == CU_STREAM_NON_BLOCKING ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 CUresult cuStreamDestroy(CUstream stream)
 {
+    stream_context.erase(stream);
     return stream_sms.erase(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 CUresult cuStreamSynchronize(CUstream stream)
+{
+    return stream_sms.count(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+CUresult cuStreamQuery(CUstream stream)
 {
     return stream_sms.count(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -346,7 +389,8 @@ CUresult cuLibraryGetKernel(CUkernel *made, CUlibrary, const char *name)
 CUresult cuKernelGetFunction(CUfunction *made, CUkernel kernel)
 {
     NEEDS_CONTEXT
-    *made = reinterpret_cast<CUfunction>(kernel);
+    *made = reinterpret_cast<CUfunction>(new char);
+    functions[*made] = {kernel, current};
     return CUDA_SUCCESS;
 }
 CUresult cuLaunchKernel(CUfunction kernel, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
@@ -357,7 +401,15 @@ CUresult cuLaunchKernel(CUfunction kernel, unsigned gx, unsigned gy, unsigned gz
     if (!stream_sms.count(stream) || gy * gz * by * bz != 1 || shared || extra)
         return CUDA_ERROR_INVALID_VALUE;
     const u64s at = reinterpret_cast<u64s>(words);
-    void *const which = reinterpret_cast<void *>(kernel);
+    void *which = reinterpret_cast<void *>(kernel);
+    const bool function = functions.count(which);
+    const CUcontext made_in = function ? functions[which].context : nullptr;
+    if (stream_context.count(stream) && refuses() > 0 && !function)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (stream_context.count(stream) && refuses() > 1 && made_in != stream_context[stream])
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (function)
+        which = functions[which].kernel;
     const auto run = [&](auto body) {
         standin_run({gx, gy, gz}, {bx, by, bz}, stream_sms[stream], body);
     };

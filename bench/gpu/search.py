@@ -1,0 +1,170 @@
+"""Trials of one system at one load after the other, and the highest load that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.fidelity.gaps import figures
+from bench.fidelity.live import play
+from bench.fidelity.stand import Stand
+from bench.gpu.busy import Busy
+from bench.gpu.contestants import Contestant
+from bench.gpu.world import LEAST_SLO_MS, demand
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profile
+from interlace.core.request import Outcome
+from interlace.policy.base import System
+from interlace.runtime.observe import Observer
+from interlace.sim.arrivals import mixed
+from interlace.sim.record import Record
+from interlace.sim.workload.renewal import poisson
+
+#: Of every model's requests: a load is kept if so many are in time.
+IN_TIME: Final = 0.99
+#: Of the area bound, which nobody passes.
+MOST_LOAD: Final = 1.2
+#: Every engine, arrival and reply is this one process's work; beyond it nothing is the GPU's.
+_MOST_RPS: Final = 12_000.0
+#: A search has come to its end once what is kept and what is not are so near.
+_NEAR: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run at one load; ``worst`` is the part in time of the model that fares worst.
+
+    ``busy`` is the part of the GPU that its graphs had: shares times their own time.
+    """
+
+    load: float
+    goodput_rps: float
+    offered_rps: float
+    worst: float
+    p99_ms: float
+    mean_ms: float = 0.0
+    busy: float = 0.0
+    sent: int = 0
+
+    @property
+    def kept(self) -> bool:
+        return self.worst >= IN_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """What the contestants run: profiles once for all, seconds a trial, trials each."""
+
+    profiles: Mapping[str, Profile]
+    seconds: float
+    trials: int
+    least_slo_ms: float = LEAST_SLO_MS
+
+
+class Search:
+    """What one contestant does at loads that are said, and the highest that it keeps.
+
+    A load is kept if 99 % of every model's requests are in time.
+    """
+
+    def __init__(
+        self, one: Contestant, opened: Stand, race: Race, first: float | None = None
+    ) -> None:
+        """``first``: the load of the first trial, if something is known of it."""
+        self.one = one
+        self.trials: list[Trial] = []
+        self._opened, self._race = opened, race
+        whole = demand(race.profiles, opened.device.gpu, 1.0, race.least_slo_ms)
+        self._total_rps = sum(asked.rate_rps for asked in whole)
+        self._first = first
+
+    @property
+    def most(self) -> float:
+        """The highest load that is asked of anyone."""
+        return min(MOST_LOAD, _MOST_RPS / self._total_rps)
+
+    @property
+    def high(self) -> float:
+        """The lowest load that was not kept; the highest that is asked if there is none."""
+        return min((one.load for one in self.trials if not one.kept), default=self.most)
+
+    @property
+    def low(self) -> float:
+        """The highest load that was kept below all that were not."""
+        return max((one.load for one in self.trials if self._counts(one)), default=0.0)
+
+    @property
+    def settled(self) -> bool:
+        """Whether another trial would tell little."""
+        return self.high - self.low <= _NEAR * self.high
+
+    def knows(self, load: float) -> bool:
+        """Whether that load was tried."""
+        return any(one.load == min(load, self.most) for one in self.trials)
+
+    async def at(self, load: float, seconds: float | None = None) -> Trial:
+        """A trial at that load, or at the highest that is asked if it is higher."""
+        taken = await trial(self._opened, self._race, self.one, min(load, self.most), seconds)
+        self.trials.append(taken)
+        return taken
+
+    async def step(self, seconds: float | None = None) -> None:
+        """A trial in the middle of what is not known yet."""
+        first = self._first if not self.trials else None
+        await self.at((self.low + self.high) / 2 if first is None else first, seconds)
+
+    @property
+    def best(self) -> Trial:
+        """The trial with the highest goodput that was kept; if none was, with the highest."""
+        return max(self.trials, key=lambda one: (self._counts(one), one.goodput_rps))
+
+    @property
+    def reach_rps(self) -> tuple[float, float]:
+        """Requests in time per second: what was seen to be kept, and what was not."""
+        kept = [one.goodput_rps for one in self.trials if self._counts(one)]
+        return max(kept, default=0.0), self.high * self._total_rps
+
+    def _counts(self, one: Trial) -> bool:
+        return one.kept and all(one.load < t.load for t in self.trials if not t.kept)
+
+
+async def trial(
+    opened: Stand, race: Race, one: Contestant, load: float, seconds: float | None = None
+) -> Trial:
+    """One contestant at one load."""
+    gpu, seconds = opened.device.gpu, seconds or race.seconds
+    asked = demand(race.profiles, gpu, load, race.least_slo_ms)
+    plan = one.plan(asked, gpu, race.profiles)
+    busy = Busy(gpu)
+    record = await played(opened, race, one.system, plan, asked, seconds, (busy,))
+    return _trial(load, record, seconds, busy.part(seconds))
+
+
+async def played(
+    opened: Stand,
+    race: Race,
+    row: System,
+    plan: Plan,
+    asked: Sequence[Demand],
+    seconds: float,
+    observers: Sequence[Observer] = (),
+) -> Record:
+    """The requests of one seed through engine and device."""
+    workloads = {each.model: poisson(each.rate_rps) for each in asked}
+    arrivals = mixed(workloads, seconds, seed=1)
+    return await play(opened, row, plan, asked, race.profiles, arrivals, observers)
+
+
+def _trial(load: float, record: Record, seconds: float, busy: float) -> Trial:
+    sent: dict[str, int] = {}
+    kept: dict[str, int] = {}
+    for one in record.served:
+        sent[one.model] = sent.get(one.model, 0) + 1
+        kept[one.model] = kept.get(one.model, 0) + (one.outcome is Outcome.OK)
+    worst = min((kept[model] / count for model, count in sent.items()), default=0.0)
+    seen = figures(record)
+    took_ms = [one.answered_ms - one.arrived_ms for one in record.served]
+    mean_ms = sum(took_ms) / len(took_ms) if took_ms else 0.0
+    count = len(record.served)
+    return Trial(load, seen.goodput_rps, count / seconds, worst, seen.p99_ms, mean_ms, busy, count)

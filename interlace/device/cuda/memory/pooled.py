@@ -1,0 +1,118 @@
+"""Device memory that is taken from the driver in large pieces, and given back to it seldom."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from threading import Lock
+from typing import Any, Final
+
+from interlace.device.cuda.driver.api import Driver, Memory
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.memory.ranges import Ranges
+
+#: What is taken at the start and what is added at a time: this much, or a part of what is free.
+_FIRST_BYTES: Final = 1 << 30
+_MORE_BYTES: Final = 512 << 20
+_PART: Final = 16
+
+
+class Pooled:
+    """A driver whose device memory is cut from slabs; everything else is the driver's own.
+
+    The driver takes memory back when all that runs on the GPU has ended, and what comes behind
+    waits. So ``free`` gives it to a slab, for the next model, and ``trim`` alone to the driver.
+    ``memory`` counts what is free in slabs as free.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        """
+        Raises:
+            CudaError: the driver refused.
+        """
+        self._driver = driver
+        self._lock = Lock()
+        self._slabs: dict[int, Ranges] = {}
+        self._owners: dict[int, int] = {}  # the slab of each address that is taken
+        self._add(_part(driver, _FIRST_BYTES))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    def memory(self) -> Memory:
+        free, total = self._driver.memory()
+        with self._lock:
+            return Memory(free + sum(slab.free_bytes for slab in self._slabs.values()), total)
+
+    def allocate(self, nbytes: int) -> int:
+        with self._lock:
+            found = self._taken(nbytes)
+            if found is None:
+                self._more(nbytes)
+                found = self._taken(nbytes)
+            assert found is not None
+            return found
+
+    def free(self, address: int) -> None:
+        with self._lock:
+            begin = self._owners.pop(address, None)
+            if begin is None:
+                raise CudaError("cuMemFree", "CUDA_ERROR_INVALID_VALUE", f"{address:#x}")
+            self._slabs[begin].give_back(address - begin)
+
+    def ipc_handle(self, address: int) -> bytes:
+        """A handle opens a whole slab, from its begin: other processes would read something else.
+
+        Raises:
+            CudaError: always.
+        """
+        why = "what is cut from a slab is not shared between processes"
+        raise CudaError("cuIpcGetMemHandle", "CUDA_ERROR_NOT_SUPPORTED", why)
+
+    def close_slabs(self) -> None:
+        """Give all of it back; nothing uses it any more.
+
+        Raises:
+            CudaError: the driver refused at least once; everything was tried.
+        """
+        slabs, self._slabs = self._slabs, {}
+        self._owners.clear()
+        with ExitStack() as steps:
+            for begin in slabs:
+                steps.callback(self._driver.free, begin)
+
+    def trim(self) -> None:
+        """Give slabs of which nothing is taken back to the driver; whoever runs may wait for it.
+
+        Raises:
+            CudaError: the driver refused.
+        """
+        with self._lock:
+            for begin, slab in list(self._slabs.items()):
+                if slab.empty:
+                    del self._slabs[begin]
+                    self._driver.free(begin)
+
+    def _taken(self, nbytes: int) -> int | None:
+        for begin, slab in self._slabs.items():
+            offset = slab.take(nbytes)
+            if offset is not None:
+                self._owners[begin + offset] = begin
+                return begin + offset
+        return None
+
+    def _more(self, nbytes: int) -> None:
+        """A slab with room for so much, with some to spare if there is memory for it."""
+        needed = Ranges.rounded(nbytes)
+        try:
+            self._add(max(needed, _part(self._driver, _MORE_BYTES)))
+        except CudaError as error:
+            if error.sticky:
+                raise
+            self._add(needed)
+
+    def _add(self, nbytes: int) -> None:
+        self._slabs[self._driver.allocate(nbytes)] = Ranges(nbytes)
+
+
+def _part(driver: Driver, most_bytes: int) -> int:
+    return max(1 << 16, min(most_bytes, driver.memory().free_bytes // _PART))

@@ -1,0 +1,115 @@
+"""Device memory in slabs: nothing overlaps, nothing is lost, and the driver is seldom asked."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.memory.pooled import Pooled
+from interlace.device.cuda.memory.ranges import ALIGN_BYTES, Ranges
+from tests.device.cuda.fake.core import H100
+from tests.device.cuda.fake.driver import FakeDriver
+
+MIB = 1 << 20
+SMALL = H100._replace(memory_bytes=64 * MIB)
+
+
+@given(
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 5000)), max_size=60),
+    size=st.integers(0, 40 * ALIGN_BYTES),
+)
+def test_ranges_never_overlap_and_come_together_again(
+    steps: list[tuple[bool, int]], size: int
+) -> None:
+    ranges, taken = Ranges(size), dict[int, int]()
+    for take, number in steps:
+        if take:
+            begin = ranges.take(number)
+            if begin is None:
+                continue
+            assert begin % ALIGN_BYTES == 0 and begin + number <= size
+            end = begin + Ranges.rounded(number)
+            assert all(end <= one or one + there <= begin for one, there in taken.items())
+            taken[begin] = end - begin
+        elif taken:
+            begin = sorted(taken)[number % len(taken)]
+            del taken[begin]
+            ranges.give_back(begin)
+        assert ranges.free_bytes == ranges.size_bytes - sum(taken.values())
+    for begin in taken:
+        ranges.give_back(begin)
+    assert ranges.empty
+    if ranges.size_bytes:
+        assert ranges.take(ranges.size_bytes) == 0  # one piece again
+
+
+def test_a_hole_is_used_before_what_lies_behind() -> None:
+    ranges = Ranges(10 * ALIGN_BYTES)
+    first, second = ranges.take(1), ranges.take(1)
+    assert first is not None and second is not None
+    ranges.give_back(first)
+    assert ranges.take(2 * ALIGN_BYTES) == second + ALIGN_BYTES
+    assert ranges.take(1) == first
+    with pytest.raises(ValueError, match="twice"):
+        ranges.give_back(3)
+
+
+def test_models_come_and_go_without_the_driver() -> None:
+    driver = FakeDriver(SMALL)
+    pool = Pooled(driver)
+    whole = pool.memory()
+    assert whole == driver.memory()._replace(free_bytes=SMALL.memory_bytes)
+    asked = driver.calls["allocate"]
+    for _ in range(5):
+        addresses = [pool.allocate(nbytes) for nbytes in (MIB, 100, 2 * MIB)]
+        assert whole.free_bytes - pool.memory().free_bytes == 3 * MIB + 512
+        for address in addresses:
+            pool.free(address)
+    assert (driver.calls["allocate"], driver.calls["free"]) == (asked, 0)
+    assert pool.memory() == whole
+    pool.close_slabs()
+    driver.close()
+
+
+def test_slabs_are_added_and_given_back_when_that_is_asked_for() -> None:
+    driver = FakeDriver(SMALL)
+    pool = Pooled(driver)
+    kept, large = pool.allocate(100), pool.allocate(40 * MIB)
+    rest = pool.allocate(pool.memory().free_bytes - 6 * MIB)  # less than a part of what is left
+    with pytest.raises(CudaError, match="OUT_OF_MEMORY"):
+        pool.allocate(20 * MIB)
+    pool.free(large)
+    before = driver.memory().free_bytes
+    pool.trim()
+    assert driver.memory().free_bytes >= before + 40 * MIB
+    for address in (kept, rest):
+        pool.free(address)
+    with pytest.raises(CudaError, match="INVALID_VALUE"):
+        pool.free(kept)
+    pool.close_slabs()
+    driver.close()
+
+
+def test_nothing_of_a_slab_is_shared_by_its_begin() -> None:
+    driver = FakeDriver(SMALL)
+    pool = Pooled(driver)
+    address = pool.allocate(100)
+    with pytest.raises(CudaError, match="not shared"):
+        pool.ipc_handle(address)
+    pool.close_slabs()
+    driver.close()
+
+
+def test_everything_else_is_the_drivers() -> None:
+    driver = FakeDriver(SMALL)
+    pool = Pooled(driver)
+    assert cast(FakeDriver, pool).board == SMALL
+    stream = pool.stream()
+    assert pool.idle(stream)
+    pool.destroy_stream(stream)
+    pool.close_slabs()
+    driver.close()

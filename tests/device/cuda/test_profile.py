@@ -1,0 +1,88 @@
+"""What the profiler finds of a GPU whose time depends on rows and SMs, and how little it opens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from interlace.core.model import Model, Terms
+from interlace.core.profile import Profile
+from interlace.core.tensor import Signature
+from interlace.device.cuda.green import green_settings
+from interlace.measure.profiler import profile, profile_all
+from interlace.measure.rig import Rig as Driven
+from interlace.measure.sweep import Settings
+from interlace.runtime.clock import WallClock
+from tests.device.cuda.backends import NOTES, ROW_S
+from tests.device.cuda.rig import FOUND, cuda_rig
+from tests.device.models import model
+from tests.device.rig import Rig
+
+SETTINGS = Settings(samples=3, samples_min=3, warm_ups=1, budget_s=0.01, retakes=0)
+SHARES_PCT = (24, 48, 100)
+#: 32, 64 and 132 of 132 SMs.
+PART = {24: 32 / 132, 48: 64 / 132, 100: 1.0}
+ROWS = (1, 2, 4)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    gpu = replace(green_settings(FOUND, "gpu0").gpu, shares_pct=SHARES_PCT)
+    return cuda_rig(
+        "green",
+        gpu=gpu,
+        backend="tests.device.cuda.backends:proportional",
+        opener="tests.device.cuda.models:open_noted",
+        environment=lambda share_pct: {
+            "CUDA_VISIBLE_DEVICES": FOUND.uuid,
+            NOTES: str(tmp_path / "notes"),
+        },
+    )
+
+
+def small(name: str) -> Model:
+    spec = model(name)
+    signature = Signature(spec.signature.inputs, spec.signature.outputs, True, max(ROWS))
+    return replace(spec, signature=signature, terms=Terms(10_000.0))
+
+
+def measured(rig: Rig, one: Model) -> Profile:
+    rig.device.register(one)
+    work = profile(rig.device, one, WallClock(rig.loop), rig.arena, SETTINGS)
+    return rig.loop.run_until_complete(work)
+
+
+def test_latency_is_that_of_the_rows_at_every_share(rig: Rig) -> None:
+    try:
+        found = measured(rig, small("double"))
+    finally:
+        rig.close()
+    assert set(found.points) == {(rows, share) for rows in ROWS for share in SHARES_PCT}
+    for (rows, share_pct), point in found.points.items():
+        least_ms = 1000.0 * ROW_S * rows / PART[share_pct]
+        assert point.median_ms >= least_ms
+        assert point.median_ms < 1.5 * least_ms + 15.0, (rows, share_pct)
+
+
+def test_a_model_is_opened_once_and_captured_once_for_each_point(rig: Rig, tmp_path: Path) -> None:
+    async def all_of(models: list[Model]) -> list[str]:
+        driven = Driven(rig.device, WallClock(asyncio.get_running_loop()), rig.arena)
+        found = [one.error async for one in profile_all(driven, models, SETTINGS)]
+        await driven.close()
+        return found
+
+    models = [small("double"), small("late")]
+    try:
+        for one in models:
+            rig.device.register(one)
+        errors = rig.loop.run_until_complete(all_of(models))
+    finally:
+        rig.close()
+    assert errors == ["", ""]
+    noted = Counter((tmp_path / "notes").read_text().splitlines())
+    assert noted["open double"] == noted["open late"] == 1
+    assert noted["capture"] == len(models) * len(ROWS) * len(SHARES_PCT)
