@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
+from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.loading import LoadPlan
 from interlace.core.plan import Demand, Plan
@@ -57,11 +59,16 @@ class Unload:
 
 
 class Run(NamedTuple):
-    """Execute a batch in a partition."""
+    """Execute a batch in a partition.
+
+    What takes longer than ``limit_ms``, counted from when it could begin, costs the partition its
+    process.
+    """
 
     gpu: str
     partition: str
     batch: Batch
+    limit_ms: float = inf
 
 
 class Stage(NamedTuple):
@@ -131,6 +138,22 @@ class WakeAt(NamedTuple):
     at_ms: float
 
 
+class TimeoutAt(NamedTuple):
+    """Deliver ``TimedOut`` at that time."""
+
+    at_ms: float
+
+
+class GiveUp(NamedTuple):
+    """Tell the caller of a request that runs that it is too late.
+
+    Its ``Answer`` still comes, once the device has let go of the inputs.
+    """
+
+    request: Request
+    error: ServeError
+
+
 @dataclass(frozen=True, slots=True)
 class Tell:
     """A change of a deployment that its owner waits for: became ready, failed, or is gone."""
@@ -140,7 +163,7 @@ class Tell:
     detail: str = ""
 
 
-Command = Work | Answer | Solve | Scale | Dismiss | WakeAt | Tell
+Command = Work | Answer | Solve | Scale | Dismiss | WakeAt | TimeoutAt | GiveUp | Tell
 
 # -------------------------------------------------------------------------------------- events
 
@@ -258,6 +281,11 @@ class Woke:
     """A time asked for with ``WakeAt`` came."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """A time asked for with ``TimeoutAt`` came: look at the batches that run."""
+
+
 Event = (
     Arrived
     | Cancelled
@@ -270,4 +298,5 @@ Event = (
     | Left
     | Ticked
     | Woke
+    | TimedOut
 )

@@ -105,6 +105,10 @@ class WorkerLink(Generic[To, From, A]):
         """Nothing more is asked in a line that has nothing open."""
         self._questions.forget(line)
 
+    def extend(self, line: str, by_s: float) -> None:
+        """Give what is under way in a line so much longer: it waits for somebody else."""
+        self._questions.extend(line, by_s)
+
     def finish(self) -> None:
         """Let the worker end after what it was asked."""
         if self._frames is not None:

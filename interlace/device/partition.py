@@ -90,7 +90,7 @@ class Partition:
         frame = run_frame(work.batch, tuple(self._freed), window)
         what = f"batch {work.batch.id} of {work.batch.model}"
         answer = partial(self._ran, work, done)
-        if self.link.ask(frame, Question(answer, self._limits.run_s, what)):
+        if self.link.ask(frame, Question(answer, work.limit_ms / 1000.0, what)):
             self._freed.clear()
 
     def release(self, work: Release, done: Done) -> None:
@@ -118,8 +118,10 @@ class Partition:
     def _heard(self, frame: FromWorker) -> tuple[str, Answer] | None:
         if not isinstance(frame, Starved):
             return "", frame
-        # The worker waits for memory: it gets what is freed, and from now on at once.
+        # The worker waits for memory: it gets what is freed, and from now on at once. That it is
+        # not delivered is not the worker's fault.
         self._starved = True
+        self.link.extend("", self._setup.patience_s)
         if self._freed:
             self._send_freed()
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
@@ -28,6 +29,7 @@ from interlace.device.virtual.copying import Copying
 from interlace.device.virtual.costs import MECHANISMS, Costs
 from interlace.device.virtual.holding import Holding
 from interlace.device.virtual.jitter import Jitter
+from interlace.device.virtual.limits import Limits
 from interlace.device.virtual.physics import Physics
 from interlace.device.virtual.progress import Progress, Timer
 from interlace.perf.latency import Surface, surface
@@ -65,6 +67,7 @@ class SimulatedDevice:
         self._queues: dict[str, deque[_Entry]] = {}
         self._fresh: set[tuple[str, str]] = set()
         self._faults: dict[type[PartitionWork], deque[Failure]] = {}
+        self._limits = Limits(timer, partial(self.kill, detail="killed: its batch took too long"))
         seed = f"{self._physics.seed}/{gpu.id}"
         self._jitter = Jitter(truth, seed) if self._physics.jitter else None
         self._lost: Callable[[Lost], None] = lambda lost: None
@@ -108,6 +111,7 @@ class SimulatedDevice:
     def kill(self, partition: str, detail: str = "killed") -> None:
         """Inject the death of a partition: what it holds fails, then it is lost."""
         held = self._queues.pop(partition, deque())
+        self._limits.end(partition)
         self._progress.drop(partition)
         # First gone, then told of: work that is sent in answer must find no partition.
         self._holding.forget(partition)
@@ -128,6 +132,7 @@ class SimulatedDevice:
         """Fail what is unfinished."""
         self._closed = True
         self._progress.clear()
+        self._limits.clear()
         held = [entry for queue in self._queues.values() for entry in queue]
         self._queues.clear()
         self._holding.clear()
@@ -162,6 +167,7 @@ class SimulatedDevice:
     def _run(self, run: Run, entry: _Entry) -> None:
         """Copy in, execute, copy out; each only where there is something to do."""
         name, batch = run.partition, run.batch
+        self._limits.begin(name, run.limit_ms)
         share_pct, rows = self._holding.shares[name], batch.run_rows
         latency = self._surface(batch.model)
         work_ms = latency.latency_ms(rows, share_pct)
@@ -205,6 +211,7 @@ class SimulatedDevice:
             self.kill(work.partition, faults.popleft().detail)
             return
         queue.popleft()
+        self._limits.end(work.partition)
         if faults:
             self._holding.undo(work)
             result = Finished(work, failure=faults.popleft())

@@ -81,5 +81,16 @@ def given_up(request: Request, now_ms: float) -> ServeError:
     )
 
 
+def overdue(request: Request, now_ms: float) -> ServeError:
+    """Accepted, but the batch that it is in takes far longer than was predicted."""
+    slo_ms, since_ms = request.deadline_ms - request.arrived_ms, now_ms - request.arrived_ms
+    return ServeError(
+        Reason.DEADLINE,
+        f"Request timeout expired: {_name(request)} had {slo_ms:.1f} ms and runs after "
+        f"{since_ms:.1f} ms still: its batch takes far longer than predicted",
+        late_ms=now_ms - request.deadline_ms,
+    )
+
+
 def _name(request: Request) -> str:
     return f"model '{request.model.split('/', 1)[0]}'"

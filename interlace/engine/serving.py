@@ -10,7 +10,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.hardware import Gpu
 from interlace.core.messages import Answer, Command, Finished, Run, Stage, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request, Timing
-from interlace.engine import fairness, refusals
+from interlace.engine import fairness, refusals, timeouts
 from interlace.engine.partitions import Life, Live, Running
 from interlace.engine.pool import Pool
 from interlace.engine.rates import Rates
@@ -79,6 +79,8 @@ class Serving:
         """Take a request out of its queue; one that runs is answered when its batch ends."""
         tenant = self._state.tenants.get(model)
         request = tenant.remove(request_id) if tenant else None
+        if request is None and request_id in self._state.given_up:
+            return []
         if request is None:
             if any(_holds(live, request_id) for live in self._state.lives.values()):
                 self._state.cancelled.add(request_id)
@@ -179,13 +181,13 @@ class Serving:
         batch = Batch(
             self._state.batches, launch.model, requests, rows, attempt, slot, launch.padded_rows
         )
-        run = Run(live.gpu, live.id, batch)
         run_ms = tenant.belief.latency_ms(batch.run_rows, live.share_pct, head.shape)
+        run = Run(live.gpu, live.id, batch, timeouts.limit_ms(self._state, live, run_ms))
         live.batch = Running(run, now_ms, now_ms + run_ms)
         live.starts_ms[launch.model] = now_ms
         live.ledger.began(launch.model, rows)
         self._state.began(live.gpu, launch.model, now_ms)
-        return [run]
+        return [run, *timeouts.began(self._state, live.batch)]
 
     def _learn(self, batch: Batch, live: Live, seen_ms: float, now_ms: float) -> None:
         belief = self._state.tenants[batch.model].belief
@@ -209,6 +211,9 @@ class Serving:
             elif tenant is not None:
                 tenant.caution.missed(request.arrived_ms, now_ms)
                 fairness.lost(self._state, tenant, now_ms)
+            if request.id in self._state.given_up:
+                answers.append(self._given_up(request, now_ms))
+                continue
             timing = Timing(
                 started_ms - request.arrived_ms,
                 finished.timing.input_ms,
@@ -229,6 +234,8 @@ class Serving:
                 self._state.cancelled.discard(request.id)
                 self._state.retried.discard(request.id)
                 commands.append(_cancelled(request))
+            elif request.id in self._state.given_up:
+                commands.append(self._given_up(request, now_ms))
             elif self._may_retry(request, tenant, now_ms) and tenant is not None:
                 self._state.retried.add(request.id)
                 tenant.queue.push(request)
@@ -238,6 +245,13 @@ class Serving:
                 error = ServeError(Reason.BACKEND, detail)
                 commands.append(Answer(Reply(request, Outcome.FAILED, error=error)))
         return commands
+
+    def _given_up(self, request: Request, now_ms: float) -> Command:
+        """The answer, now that the device has let go of it, of one whose caller was told before."""
+        self._state.given_up.discard(request.id)
+        self._state.retried.discard(request.id)
+        error = refusals.overdue(request, now_ms)
+        return Answer(Reply(request, Outcome.EXPIRED, error=error))
 
     def _may_retry(self, request: Request, tenant: Tenant | None, now_ms: float) -> bool:
         if tenant is None or tenant.aside is not None or tenant.queue.full:

@@ -84,6 +84,8 @@ class State:
     starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
     retried: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
+    given_up: set[int] = field(default_factory=set)  #: run, and their callers were told: too late
+    timeout_ms: float = float("inf")  #: when running batches are looked at next
     batches: int = 0
     partitions: int = 0
     lost_partitions: int = 0

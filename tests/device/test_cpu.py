@@ -155,13 +155,13 @@ def test_models_are_tried_at_their_batch_sizes_before_they_serve(rig: Rig) -> No
 
 @pytest.mark.parametrize("what", ["batch", "load"])
 def test_what_takes_too_long_costs_the_worker(make_rig: MakeRig, what: str) -> None:
-    rig = make_rig(limits=Limits(load_s=0.5, run_s=0.5))
+    rig = make_rig(limits=Limits(load_s=0.5))
     rig.serve(DOUBLE)
     pid = rig.device.workers()["p"]
     if what == "batch":
         forever = model("forever")
         rig.load(forever)
-        finished = rig.run(rig.floats(forever, [1]))
+        finished = rig.end_of(rig.batch(rig.floats(forever, [1]))._replace(limit_ms=500.0))
         words = f"killed: 'batch {finished.work.batch.id} of forever/1#0' took longer than 0.5 s"  # type: ignore[union-attr]
     else:
         finished = rig.load(model("late"))
@@ -173,9 +173,9 @@ def test_what_takes_too_long_costs_the_worker(make_rig: MakeRig, what: str) -> N
 
 
 def test_a_limit_counts_from_when_a_batch_can_begin(make_rig: MakeRig) -> None:
-    rig = make_rig(limits=Limits(run_s=1.0))
+    rig = make_rig()
     rig.serve(SLOW)
-    works = [rig.batch(rig.floats(SLOW, [1])) for _ in range(5)]
+    works = [rig.batch(rig.floats(SLOW, [1]))._replace(limit_ms=1000.0) for _ in range(5)]
     for work in works:
         rig.do(work)
     rig.wait(lambda: len(rig.finished) == 7)

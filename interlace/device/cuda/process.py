@@ -121,7 +121,7 @@ class GpuProcess:
         what = f"batch {batch.id} of {batch.model}"
         name = work.partition
         asked = Asked(name, name, frame, slot, alone=batch.attempt > 1)
-        if self._ask(asked, partial(self._ran, work, done), self._settings.limits.run_s, what):
+        if self._ask(asked, partial(self._ran, work, done), work.limit_ms / 1000.0, what):
             self._freed.clear()
 
     def stage(self, work: Stage, done: Done) -> None:
@@ -131,7 +131,7 @@ class GpuProcess:
         frame = StageInputs(request.model, work.slot, work.slots, request.rows, inputs)
         what = f"inputs of request {request.id}"
         answer = partial(_ended, work, done)
-        self._ask(Asked(_STAGE, "", frame), answer, self._settings.limits.run_s, what)
+        self._ask(Asked(_STAGE, "", frame), answer, self._settings.limits.stage_s, what)
 
     def release(self, work: Release, done: Done) -> None:
         """Give the lane back after what it was asked; a private process ends with it."""
@@ -192,8 +192,9 @@ class GpuProcess:
             case Noted(text=text):
                 self._settings.say(f"{self._settings.gpu.id}: {text}")
             case Waits(line=line):
-                # What is freed is sent, and from now on at once.
+                # What is freed is sent, and from now on at once; nobody is late for waiting.
                 self._waiting.add(line)
+                self.link.extend(line, self._settings.patience_s)
                 if self._freed:
                     self._send_freed()
         return None

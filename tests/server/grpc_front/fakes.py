@@ -43,7 +43,9 @@ class EchoPlane:
         """Calls without an answer, and answers not delivered."""
         return [*self._waiting, *self.undelivered]
 
-    def infer(self, call: Call, on_reply: OnReply, on_error: OnError) -> Request | None:
+    def infer(
+        self, call: Call, on_reply: OnReply, on_error: OnError, on_give_up: OnError | None = None
+    ) -> Request | None:
         self.calls.append(call)
         if call.model.startswith("refuse-"):
             reason = Reason(call.model.removeprefix("refuse-"))
