@@ -12,12 +12,14 @@ from pathlib import Path
 
 from interlace import __version__
 from interlace.cli.accelerators import Accelerators
+from interlace.control.deaths import Deaths
 from interlace.control.deployments import Deployments
 from interlace.control.figures import Figures
 from interlace.control.lifecycle import Lifecycle
 from interlace.control.news import News
 from interlace.control.preparation import Preparation
-from interlace.control.registry import Registry, State
+from interlace.control.registry import Registry
+from interlace.control.standing import Standing
 from interlace.control.startup import Startup
 from interlace.core.hardware import Fleet
 from interlace.engine.engine import Engine
@@ -87,13 +89,14 @@ class Assembly:
             self.clock,
             {device.gpu.id: device for device in self.devices.all},
             solver,
-            [Executions(self.table), *([self._log] if self._log else [])],
+            [Executions(self.table), Deaths(say), *([self._log] if self._log else [])],
             scaling=NoScaling(say),
         )
         self.devices.on_away(self.runtime.away, self.runtime.back)
         self.plane = DataPlane(self.runtime, self.table, self.arenas)
         self.registry = Registry()
-        self.news = News(self._set_aside)
+        standing = Standing(self.registry, self.table, say)
+        self.news = News(standing.set_aside, standing.back)
         self.runtime.on_tell = self.news.tell
         self._control(choices, say)
         self._transports(choices, say)
@@ -118,7 +121,11 @@ class Assembly:
     def _transports(self, choices: Choices, say: Say) -> None:
         regions = Regions(choices.allow_client_shm)
         self.figures = Figures(
-            self.engine.state, self.arena, lambda: self.plane.in_flight, lambda: self.connections
+            self.engine.state,
+            self.arena,
+            self.registry,
+            lambda: self.plane.in_flight,
+            lambda: self.connections,
         )
         admin = Admin(
             self.plane,
@@ -157,11 +164,3 @@ class Assembly:
         self._planner.shutdown(wait=False, cancel_futures=True)
         self.arenas.close()
         self.arena.close()
-
-    def _set_aside(self, key: str, reason: str) -> None:
-        entry = self.registry.by_key(key)
-        if entry is not None:
-            self.registry.mark(entry.name, entry.version, State.UNAVAILABLE, reason)
-        for served in self.table.all():
-            if served.key == key:
-                served.ready = False

@@ -8,7 +8,7 @@ from itertools import count
 
 from interlace.control.deployments import Deployments
 from interlace.control.preparation import Preparation, Prepared, prepared
-from interlace.control.registry import Entry, Registry, State
+from interlace.control.registry import UNLOADED, Entry, Registry, State
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.device.base import Registers
@@ -116,7 +116,7 @@ class Lifecycle:
         name, version = model.name, str(model.version)
         self._registry.put(Entry(name, version, State.UNLOADING, model=model))
         await self._deployments.take_down(model)
-        self._registry.put(Entry(name, version, State.UNAVAILABLE, "unloaded"))
+        self._registry.put(Entry(name, version, State.UNAVAILABLE, UNLOADED))
 
     def _failed(
         self, name: str, version: str, detail: str, before: Model | None = None
@@ -124,7 +124,8 @@ class Lifecycle:
         """Note a failed load; a version that serves goes on serving."""
         if before is not None:
             kept = f"the last reload failed: {detail}"
-            self._registry.put(Entry(name, version, State.READY, kept, before))
+            state = State.READY if self._serves(before) else State.UNAVAILABLE
+            self._registry.put(Entry(name, version, state, kept, before))
         elif version or not self._registry.serving(name):
             self._registry.put(Entry(name, version, State.UNAVAILABLE, detail))
         return ServeError(Reason.BACKEND, f"failed to load '{name}', {detail}")

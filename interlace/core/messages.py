@@ -59,11 +59,7 @@ class Unload:
 
 
 class Run(NamedTuple):
-    """Execute a batch in a partition.
-
-    What takes longer than ``limit_ms``, counted from when it could begin, costs the partition its
-    process.
-    """
+    """Execute a batch; after ``limit_ms`` from when it could begin, its process is ended."""
 
     gpu: str
     partition: str

@@ -79,7 +79,11 @@ class Timing(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The one answer to a request. ``release`` names the batch whose output bytes it refers to."""
+    """The one answer to a request. ``batch`` is the one whose output bytes it refers to.
+
+    ``deaths`` are the processes that ended while they ran this request and no other, each for no
+    reason that is known to lie elsewhere.
+    """
 
     request: Request
     outcome: Outcome
@@ -87,3 +91,4 @@ class Reply(NamedTuple):
     error: ServeError | None = None
     timing: Timing = Timing()
     batch: int | None = None
+    deaths: int = 0

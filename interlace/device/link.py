@@ -44,6 +44,8 @@ class Speech(NamedTuple, Generic[From, A]):
 class WorkerLink(Generic[To, From, A]):
     """One worker process. ``on_dead`` is called once, after every open question got a failure.
 
+    The failure is innocent where somebody else killed the worker.
+
     A worker that does not answer within a question's limit, counted from when it could begin, is
     killed. Questions of one line are answered in order; a worker that does one thing at a time has
     one line.
@@ -176,12 +178,14 @@ class WorkerLink(Generic[To, From, A]):
         if self.dead:
             return
         self.dead = True
+        # Nobody here sent it: it was the kernel, out of memory, or an operator.
+        killed = not self._cause and self._status == -signal.SIGKILL
         self._cause = self._cause or _words(self._status)
         if self._frames is not None:
             self._frames.close()
             self._frames = None
         self._let_go_of_child()
-        failure = Failure(f"{self._name}: {self._cause}", fatal=True)
+        failure = Failure(f"{self._name}: {self._cause}", fatal=True, innocent=killed)
         for question in self._questions.close():
             question.answer(failure)
         self._on_dead(self._cause)

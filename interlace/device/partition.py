@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -136,10 +137,11 @@ class Partition:
 
     def _ran(self, work: Run, done: Done, answer: Answer | Failure) -> None:
         self._starved = False
-        if not isinstance(answer, Ran):
-            done(Finished(work, failure=_failure(answer)))
-            return
         batch = work.batch
+        if not isinstance(answer, Ran):
+            # Killed from outside while it ran a batch: once that is chance, twice it is not.
+            done(Finished(work, failure=_failure(answer, spared=batch.attempt == 1)))
+            return
         if answer.held:
             self.held.add(batch.id)
         done(Finished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
@@ -156,8 +158,9 @@ def _ended(work: Unload, done: Done, answer: Answer | Failure) -> None:
     done(Finished(work, failure=_failure(answer)))
 
 
-def _failure(answer: Answer | Failure) -> Failure | None:
+def _failure(answer: Answer | Failure, spared: bool = False) -> Failure | None:
+    """``spared``: who was killed from outside is not to blame for it."""
     if isinstance(answer, Failure):
-        return answer
+        return answer if spared else replace(answer, innocent=False)
     detail = getattr(answer, "detail", None)
     return None if detail is None else Failure(detail)

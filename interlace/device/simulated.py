@@ -108,7 +108,7 @@ class SimulatedDevice:
 
     # ------------------------------------------------------------------------------- faults
 
-    def kill(self, partition: str, detail: str = "killed") -> None:
+    def kill(self, partition: str, detail: str = "killed", innocent: bool = False) -> None:
         """Inject the death of a partition: what it holds fails, then it is lost."""
         held = self._queues.pop(partition, deque())
         self._limits.end(partition)
@@ -116,7 +116,7 @@ class SimulatedDevice:
         # First gone, then told of: work that is sent in answer must find no partition.
         self._holding.forget(partition)
         for work, done in held:
-            done(Finished(work, failure=Failure(detail, fatal=True)))
+            done(Finished(work, failure=Failure(detail, True, innocent)))
         self._lost(Lost(self.gpu.id, partition, detail))
 
     def fail_next(self, kind: type[PartitionWork], failure: Failure | str) -> None:
@@ -208,7 +208,8 @@ class SimulatedDevice:
         queue = self._queues[work.partition]
         faults = self._faults.get(type(work))
         if faults and faults[0].fatal:
-            self.kill(work.partition, faults.popleft().detail)
+            fault = faults.popleft()
+            self.kill(work.partition, fault.detail, fault.innocent)
             return
         queue.popleft()
         self._limits.end(work.partition)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Request
 from interlace.engine.state import Tenant
@@ -17,9 +19,13 @@ def not_served(request: Request, tenant: Tenant | None) -> ServeError | None:
     """Why nothing is accepted for this model, if so."""
     if tenant is None or tenant.leaving:
         return unknown(request)
-    if tenant.aside is not None:
-        return ServeError(Reason.SET_ASIDE, tenant.aside)
-    return None
+    return None if tenant.aside is None else set_aside(tenant, request.arrived_ms)
+
+
+def set_aside(tenant: Tenant, now_ms: float) -> ServeError:
+    """The model is not served for a while: it failed too often, or has no place."""
+    left_ms = None if tenant.back_ms == inf else max(tenant.back_ms - now_ms, 1.0)
+    return ServeError(Reason.SET_ASIDE, tenant.aside or "", retry_after_ms=left_ms)
 
 
 def full(request: Request, tenant: Tenant) -> ServeError:

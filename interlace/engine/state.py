@@ -39,6 +39,8 @@ class Tenant:
     crashes_ms: list[float] = field(default_factory=list)
     lost_ms: float = float("-inf")  #: when a request was last refused, dropped or late
     aside: str | None = None  #: why it is not served
+    back_ms: float = float("inf")  #: when one that is set aside is tried again
+    pause_ms: float = 0.0  #: how long it was set aside the last time
     leaving: bool = False
     told: bool = False  #: its owner knows that it is ready, or failed
 

@@ -12,6 +12,7 @@ from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import Clock
 from interlace.server.call import Call, OnError, OnReply
 from interlace.server.check import Checked, check, check_contents
+from interlace.server.quarantine import Quarantine
 from interlace.server.table import ModelTable, Served
 
 #: Requests taken but not answered yet, over all models and transports.
@@ -70,6 +71,7 @@ class DataPlane:
         self._table = table
         self._arenas = arenas
         self._in_flight_limit = in_flight_limit
+        self._quarantine = Quarantine(arenas.view)
         self._empty: asyncio.Event | None = None  # made by whoever waits for the last answer
 
     def infer(
@@ -136,6 +138,8 @@ class DataPlane:
         if checked.inspect:
             self._inspect(inputs, checked)
         now_ms = self._now_ms()
+        if self._quarantine.suspects(found.key):
+            self._quarantine.check(found.key, inputs, now_ms)
         slo_ms = checked.slo_ms
         if call.budget_ms is not None and call.budget_ms < slo_ms:
             slo_ms = call.budget_ms
@@ -165,7 +169,10 @@ class DataPlane:
         def answer(reply: Reply) -> None:
             ledger.pending -= 1
             self.in_flight -= 1
-            ledger.record(reply, self._now_ms())
+            now_ms = self._now_ms()
+            ledger.record(reply, now_ms)
+            if reply.deaths:
+                self._quarantine.died(request.model, request.inputs, reply.deaths, now_ms)
             if self._empty is not None and not self.in_flight:
                 self._empty.set()
             on_reply(reply)
