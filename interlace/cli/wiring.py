@@ -116,7 +116,9 @@ class Assembly:
             self.runtime, self.devices, self.table, self.news, self.engine.state
         )
         self.lifecycle = Lifecycle(preparation, deployments, self.devices, self.registry)
-        self.startup = Startup(preparation, deployments, self.devices, self.registry, say)
+        self.startup = Startup(
+            preparation, deployments, self.devices, self.registry, self.lifecycle.alone, say
+        )
 
     def _transports(self, choices: Choices, say: Say) -> None:
         regions = Regions(choices.allow_client_shm)
@@ -157,6 +159,7 @@ class Assembly:
 
     async def close(self) -> None:
         """Give everything back."""
+        self.startup.close()
         await self.door.close()
         self.devices.close()
         if self._log is not None:
