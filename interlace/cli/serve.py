@@ -146,6 +146,7 @@ async def _start(assembly: Assembly, out: Console, say: Say, ports: tuple[int, i
     with SweepBar(out) as bar:
         serving = await assembly.startup.run(bar)
     assembly.runtime.start()
+    assembly.watch(say)
     _settle_memory()
     assembly.lifecycle.started = True
     show_serving(out, serving, assembly.engine.state)

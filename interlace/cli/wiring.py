@@ -21,7 +21,9 @@ from interlace.control.preparation import Preparation
 from interlace.control.registry import Registry
 from interlace.control.standing import Standing
 from interlace.control.startup import Startup
+from interlace.control.workers import WorkerWatch
 from interlace.core.hardware import Fleet
+from interlace.device.cpu import CpuDevice
 from interlace.engine.engine import Engine
 from interlace.measure.rig import Rig
 from interlace.measure.store import ProfileStore
@@ -98,6 +100,7 @@ class Assembly:
         standing = Standing(self.registry, self.table, say)
         self.news = News(standing.set_aside, standing.back)
         self.runtime.on_tell = self.news.tell
+        self._watching: list[asyncio.Future[None]] = []
         self._control(choices, say)
         self._transports(choices, say)
 
@@ -152,6 +155,14 @@ class Assembly:
             say,
         )
 
+    def watch(self, say: Say) -> None:
+        """Begin to look after workers on cores, once a second."""
+        self._watching = [
+            asyncio.ensure_future(WorkerWatch(device, self.engine.state, self.registry, say).run())
+            for device in self.devices.all
+            if isinstance(device, CpuDevice)
+        ]
+
     @property
     def connections(self) -> int:
         """HTTP connections open now."""
@@ -160,6 +171,8 @@ class Assembly:
     async def close(self) -> None:
         """Give everything back."""
         self.startup.close()
+        for task in self._watching:
+            task.cancel()
         await self.door.close()
         self.devices.close()
         if self._log is not None:

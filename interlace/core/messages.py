@@ -141,10 +141,7 @@ class TimeoutAt(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """Tell the caller of a request that runs that it is too late.
-
-    Its ``Answer`` still comes, once the device has let go of the inputs.
-    """
+    """Tell a caller that its request, which runs, is too late; its ``Answer`` still comes."""
 
     request: Request
     error: ServeError
@@ -229,11 +226,15 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A partition died; every piece of work it held has been finished with a fatal failure."""
+    """A partition died; every piece of work it held has been finished with a fatal failure.
+
+    ``blamed`` are models whose doing it is, whatever ran.
+    """
 
     gpu: str
     partition: str
     detail: str
+    blamed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

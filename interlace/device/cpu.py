@@ -114,6 +114,13 @@ class CpuDevice:
         pids = {name: partition.link.pid for name, partition in self._partitions.items()}
         return {name: pid for name, pid in pids.items() if pid is not None}
 
+    def end(self, partition: str, cause: str, blamed: tuple[str, ...]) -> None:
+        """Have a partition's worker replaced, for a reason; it counts against these models."""
+        found = self._partitions.get(partition)
+        if found is not None:
+            found.blamed = blamed
+            found.link.kill(cause, innocent=True)
+
     @property
     def fork_server_pid(self) -> int | None:
         """Process id of the fork server, while there is one."""
@@ -198,7 +205,7 @@ class CpuDevice:
         if partition.releasing:
             partition.finish_release()
         elif self._open:
-            self._on_lost(Lost(self._gpu.id, partition.name, cause))
+            self._on_lost(Lost(self._gpu.id, partition.name, cause, partition.blamed))
 
     def _drop(self, partition: Partition) -> bool:
         if self._partitions.get(partition.name) is not partition:

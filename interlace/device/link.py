@@ -68,6 +68,7 @@ class WorkerLink(Generic[To, From, A]):
         self._status: int | None = None
         self._ended = False
         self._cause = ""
+        self._innocent = False
         self.pid: int | None = None
         self.dead = False
 
@@ -116,8 +117,9 @@ class WorkerLink(Generic[To, From, A]):
         if self._frames is not None:
             self._frames.finish()
 
-    def kill(self, cause: str) -> None:
-        """Kill the worker; its death is reported with this cause."""
+    def kill(self, cause: str, innocent: bool = False) -> None:
+        """Kill the worker; its death is reported with this cause, as no fault of what it does."""
+        self._innocent = self._innocent or innocent
         self._cause = self._cause or cause
         if self.pid is not None and self._status is None:
             with contextlib.suppress(ProcessLookupError):
@@ -180,12 +182,13 @@ class WorkerLink(Generic[To, From, A]):
         self.dead = True
         # Nobody here sent it: it was the kernel, out of memory, or an operator.
         killed = not self._cause and self._status == -signal.SIGKILL
+        innocent = killed or self._innocent
         self._cause = self._cause or _words(self._status)
         if self._frames is not None:
             self._frames.close()
             self._frames = None
         self._let_go_of_child()
-        failure = Failure(f"{self._name}: {self._cause}", fatal=True, innocent=killed)
+        failure = Failure(f"{self._name}: {self._cause}", fatal=True, innocent=innocent)
         for question in self._questions.close():
             question.answer(failure)
         self._on_dead(self._cause)

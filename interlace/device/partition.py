@@ -56,6 +56,7 @@ class Partition:
         self.cores = setup.cores
         self.arena = arena
         self.held: set[int] = set()
+        self.blamed: tuple[str, ...] = ()  #: models for which its worker is ended
         speech = Speech(decode_from_worker, self._heard)
         self.link: Link = WorkerLink(loop, setup.name, speech, partial(on_dead, self))
         self._setup = setup

@@ -70,7 +70,12 @@ class Engine:
             case Planned():
                 return self._placing.planned(event, now_ms)
             case Lost():
-                return self._moving.lost(event, now_ms)
+                commands = [
+                    command
+                    for model in event.blamed
+                    for command in self._placing.crashed(model, event.detail, now_ms)
+                ]
+                return commands + self._moving.lost(event, now_ms)
             case Joined(gpu=gpu):
                 self._serving.joined(gpu)
                 return self._placing.joined(event, now_ms)

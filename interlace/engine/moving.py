@@ -189,7 +189,7 @@ class Moving:
         tells: list[Command] = []
         for name, tenant in list(self._state.tenants.items()):
             if tenant.leaving and not tenant.waiting and not self._held(name):
-                del self._state.tenants[name]
+                self._state.forget(name)
                 self._rates.forget(name)
                 tells.append(Tell(name, "gone"))
             elif tenant.hosts and not tenant.told:

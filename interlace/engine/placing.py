@@ -134,8 +134,12 @@ class Placing:
         if failure.innocent:
             return []
         model = _model_of(work)
-        tenant = self._state.tenants.get(model) if model else None
-        if model is None or tenant is None:
+        return [] if model is None else self.crashed(model, failure.detail, now_ms)
+
+    def crashed(self, model: str, detail: str, now_ms: float) -> list[Command]:
+        """Count the death of a worker against a model, and set it aside if it is one too many."""
+        tenant = self._state.tenants.get(model)
+        if tenant is None or tenant.aside is not None:
             return []
         recent = [t for t in tenant.crashes_ms if now_ms - t < CRASH_WINDOW_MS]
         tenant.crashes_ms = [*recent, now_ms]
@@ -143,7 +147,7 @@ class Placing:
             return []
         reason = (
             f"set aside: it crashed its worker {CRASH_LIMIT} times within "
-            f"{CRASH_WINDOW_MS / 60_000.0:g} min, last with: {failure.detail}"
+            f"{CRASH_WINDOW_MS / 60_000.0:g} min, last with: {detail}"
         )
         return self._moving.set_aside(model, tenant, reason, now_ms)
 

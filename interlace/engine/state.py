@@ -113,6 +113,16 @@ class State:
             return 0
         return sum(1 for _ in takewhile(lambda at_ms: at_ms >= since_ms, reversed(starts)))
 
+    def forget(self, model: str) -> None:
+        """A deployment is gone: keep nothing of what it had."""
+        del self.tenants[model]
+        for tallies in self.tallies.values():
+            tallies.pop(model, None)
+        for key in [key for key in self.starts_ms if key[1] == model]:
+            del self.starts_ms[key]
+        for live in self.lives.values():
+            live.starts_ms.pop(model, None)
+
     def served(self) -> set[str]:
         """Models that a plan is for: neither leaving nor set aside."""
         return {m for m, t in self.tenants.items() if t.aside is None and not t.leaving}

@@ -68,6 +68,22 @@ def test_three_deaths_set_a_model_aside_and_the_rest_serve_on() -> None:
     assert world.reply_of(other).outcome is Outcome.OK
 
 
+def test_nothing_is_kept_of_what_was_withdrawn() -> None:
+    world = _world()
+    for _ in range(5):
+        world.send("b", 60.0)
+        world.run(100)
+    world.runtime.deliver(Withdrawn("b"))
+    world.run(500)
+    state = world.engine.state
+    assert "b" not in state.tenants and all(model != "b" for _, model in state.starts_ms)
+    assert all("b" not in tallies for tallies in state.tallies.values())
+    assert all("b" not in live.starts_ms for live in state.lives.values())
+    assert state.starts_ms.keys() == {
+        (gpu, model) for gpu, model in state.starts_ms if model in "ac"
+    }
+
+
 def _crash(world: World, times: int) -> None:
     for _ in range(times):
         world.send("a", 200.0)
