@@ -74,8 +74,11 @@ class Partition:
         question = Question(partial(self._carved, work, done), self._limits.carve_s, "start")
         self.link.start(spawner, self._setup, question)
 
-    def load(self, work: Load, model: Model, done: Done) -> None:
-        question = Question(partial(_loaded, work, done), self._limits.load_s, f"load {work.model}")
+    def load(self, work: Load, model: Model, done: Done, spared: bool) -> None:
+        """Load a model; ``spared`` if it is not its fault when its worker is killed meanwhile."""
+        question = Question(
+            partial(_loaded, work, done, spared), self._limits.load_s, f"load {work.model}"
+        )
         self.link.ask(LoadModel(model, work.batches), question)
 
     def unload(self, work: Unload, done: Done) -> None:
@@ -148,11 +151,11 @@ class Partition:
         done(Finished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
 
 
-def _loaded(work: Load, done: Done, answer: Answer | Failure) -> None:
+def _loaded(work: Load, done: Done, spared: bool, answer: Answer | Failure) -> None:
     if isinstance(answer, Loaded):
         done(Finished(work, resident_bytes=answer.resident_bytes))
     else:
-        done(Finished(work, failure=_failure(answer)))
+        done(Finished(work, failure=_failure(answer, spared)))
 
 
 def _ended(work: Unload, done: Done, answer: Answer | Failure) -> None:

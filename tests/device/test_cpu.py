@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from interlace.core.hardware import Trait
-from interlace.core.messages import Carve, Finished, Release
-from interlace.core.model import Terms
+from interlace.core.messages import Carve, Finished, Load, Release, Work
+from interlace.core.model import Model, Terms
 from interlace.device.memory import process_memory
 from interlace.device.settings import Limits
 from tests.device.conftest import MakeRig
@@ -180,6 +180,30 @@ def test_a_limit_counts_from_when_a_batch_can_begin(make_rig: MakeRig) -> None:
         rig.do(work)
     rig.wait(lambda: len(rig.finished) == 7)
     assert [finished.failure for finished in rig.finished[2:]] == [None] * 5
+
+
+def test_who_is_killed_from_outside_is_innocent_until_it_happens_again(rig: Rig) -> None:
+    def killed(known: Model, attempt: int = 0) -> bool:
+        """A worker is killed while it runs a batch of the model, or loads it; true if innocent."""
+        rig.carve()
+        work: Work = Load(rig.gpu, "p", known.key)
+        rig.device.register(known)
+        if attempt:
+            rig.end_of(work)
+            run = rig.batch(rig.floats(known, [1]))
+            work = run._replace(batch=run.batch._replace(attempt=attempt))
+        rig.do(work)
+        rig.pause(0.05)
+        lost = len(rig.lost)
+        os.kill(rig.device.workers()["p"], signal.SIGKILL)
+        rig.wait(lambda: len(rig.lost) == lost + 1)
+        failure = rig.finished[-1].failure
+        assert rig.finished[-1].work is work and failure is not None and failure.fatal
+        return failure.innocent
+
+    assert [killed(SLOW, attempt) for attempt in (1, 1, 2)] == [True, True, False]
+    assert [killed(model("late")) for _ in range(3)] == [True, True, False]
+    rig.lost.clear()
 
 
 @pytest.mark.parametrize(
