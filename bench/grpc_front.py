@@ -40,7 +40,9 @@ CONNECTIONS = (1, 32)
 class EchoPlane:
     """Gives every call its inputs back, at once."""
 
-    def infer(self, call: Call, on_reply: OnReply, on_error: OnError) -> Request | None:
+    def infer(
+        self, call: Call, on_reply: OnReply, on_error: OnError, on_give_up: OnError | None = None
+    ) -> Request | None:
         request = Request(1, "echo/1#1", 0.0, 1e9, inputs=call.inputs)
         outputs = tuple(tensor._replace(name="OUTPUT") for tensor in call.inputs)
         on_reply(Reply(request, Outcome.OK, outputs))

@@ -62,7 +62,9 @@ class EchoRuntime:
         self._ids += 1
         return self._ids
 
-    def submit(self, request: Request, answer: Callable[[Reply], None]) -> None:
+    def submit(
+        self, request: Request, answer: Callable[[Reply], None], give_up: object = None
+    ) -> None:
         self._soon(self._answer, request, answer)
 
     def cancel(self, request: Request) -> None:

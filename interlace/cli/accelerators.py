@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from interlace.cli.failure import CommandError
+from interlace.cli.weights import Weights
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.device.base import Device
@@ -90,19 +90,20 @@ class Accelerators:
         Raises:
             CommandError: something that they need is missing on this machine.
         """
-        if self.cpu.weights_dir is not None:
-            Path(self.cpu.weights_dir).mkdir(parents=True, exist_ok=True)
+        weights = Weights(self.cpu.weights_dir, say)
+        cpu = replace(self.cpu, weights_dir=weights.folder)
         if not self.settings:
-            cores = CpuDevice(loop, arenas, self.cpu)
-            return Devices([cores], cores.describe, lambda: None)
+            cores = CpuDevice(loop, arenas, cpu)
+            return Devices([cores], cores.describe, weights.close)
         self.begin()
         made = [replace(one, inputs=tuple(inputs), say=say) for one in self.settings]
         spawner = Spawner(loop)
-        describer = Describer(loop, spawner, self.cpu)
+        describer = Describer(loop, spawner, cpu)
 
         def close() -> None:
             describer.close()
             spawner.close()
+            weights.close()
 
         return Devices([CudaDevice(loop, arenas, one) for one in made], describer.describe, close)
 

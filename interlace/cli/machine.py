@@ -14,7 +14,11 @@ _MEMORY_PART = 0.8
 
 def default_profiles() -> Path:
     """Where profiles are kept unless the operator says otherwise."""
-    return Path("~/.cache/interlace/profiles").expanduser()
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without one
+        home = Path("/nonexistent")
+    return home / ".cache/interlace/profiles"
 
 
 def memory_bytes() -> int:

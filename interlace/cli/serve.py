@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import signal
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -104,10 +106,11 @@ def serve(
 
 async def run(choices: Choices, http_port: int, metrics_port: int, exit_timeout_s: float) -> None:
     """Serve until SIGTERM or SIGINT."""
+    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     out = console(stderr=True)
 
     def say(text: str) -> None:
-        out.print(text, markup=False)
+        out.print(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}", markup=False, soft_wrap=True)
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -116,7 +119,7 @@ async def run(choices: Choices, http_port: int, metrics_port: int, exit_timeout_
     assembly = Assembly(choices, say)
     try:
         ports = await _listen(assembly, choices, http_port, metrics_port)
-        starting = asyncio.ensure_future(_start(assembly, out, ports))
+        starting = asyncio.ensure_future(_start(assembly, out, say, ports))
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
@@ -139,15 +142,16 @@ async def _listen(
     return http, grpc, metrics
 
 
-async def _start(assembly: Assembly, out: Console, ports: tuple[int, int, int]) -> None:
+async def _start(assembly: Assembly, out: Console, say: Say, ports: tuple[int, int, int]) -> None:
     with SweepBar(out) as bar:
         serving = await assembly.startup.run(bar)
     assembly.runtime.start()
+    assembly.watch(say)
     _settle_memory()
     assembly.lifecycle.started = True
     show_serving(out, serving, assembly.engine.state)
     http, grpc, metrics = ports
-    out.print(f"ready: HTTP on {http}, gRPC on {grpc}, metrics on {metrics}; Ctrl-C stops")
+    say(f"ready: HTTP on {http}, gRPC on {grpc}, metrics on {metrics}; Ctrl-C stops")
 
 
 def _settle_memory() -> None:

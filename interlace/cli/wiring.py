@@ -12,14 +12,18 @@ from pathlib import Path
 
 from interlace import __version__
 from interlace.cli.accelerators import Accelerators
+from interlace.control.deaths import Deaths
 from interlace.control.deployments import Deployments
 from interlace.control.figures import Figures
 from interlace.control.lifecycle import Lifecycle
 from interlace.control.news import News
 from interlace.control.preparation import Preparation
-from interlace.control.registry import Registry, State
+from interlace.control.registry import Registry
+from interlace.control.standing import Standing
 from interlace.control.startup import Startup
+from interlace.control.workers import WorkerWatch
 from interlace.core.hardware import Fleet
+from interlace.device.cpu import CpuDevice
 from interlace.engine.engine import Engine
 from interlace.measure.rig import Rig
 from interlace.measure.store import ProfileStore
@@ -87,14 +91,16 @@ class Assembly:
             self.clock,
             {device.gpu.id: device for device in self.devices.all},
             solver,
-            [Executions(self.table), *([self._log] if self._log else [])],
+            [Executions(self.table), Deaths(say), *([self._log] if self._log else [])],
             scaling=NoScaling(say),
         )
         self.devices.on_away(self.runtime.away, self.runtime.back)
         self.plane = DataPlane(self.runtime, self.table, self.arenas)
         self.registry = Registry()
-        self.news = News(self._set_aside)
+        standing = Standing(self.registry, self.table, say)
+        self.news = News(standing.set_aside, standing.back)
         self.runtime.on_tell = self.news.tell
+        self._watching: list[asyncio.Future[None]] = []
         self._control(choices, say)
         self._transports(choices, say)
 
@@ -113,12 +119,18 @@ class Assembly:
             self.runtime, self.devices, self.table, self.news, self.engine.state
         )
         self.lifecycle = Lifecycle(preparation, deployments, self.devices, self.registry)
-        self.startup = Startup(preparation, deployments, self.devices, self.registry, say)
+        self.startup = Startup(
+            preparation, deployments, self.devices, self.registry, self.lifecycle.alone, say
+        )
 
     def _transports(self, choices: Choices, say: Say) -> None:
         regions = Regions(choices.allow_client_shm)
         self.figures = Figures(
-            self.engine.state, self.arena, lambda: self.plane.in_flight, lambda: self.connections
+            self.engine.state,
+            self.arena,
+            self.registry,
+            lambda: self.plane.in_flight,
+            lambda: self.connections,
         )
         admin = Admin(
             self.plane,
@@ -143,6 +155,14 @@ class Assembly:
             say,
         )
 
+    def watch(self, say: Say) -> None:
+        """Begin to look after workers on cores, once a second."""
+        self._watching = [
+            asyncio.ensure_future(WorkerWatch(device, self.engine.state, self.registry, say).run())
+            for device in self.devices.all
+            if isinstance(device, CpuDevice)
+        ]
+
     @property
     def connections(self) -> int:
         """HTTP connections open now."""
@@ -150,6 +170,9 @@ class Assembly:
 
     async def close(self) -> None:
         """Give everything back."""
+        self.startup.close()
+        for task in self._watching:
+            task.cancel()
         await self.door.close()
         self.devices.close()
         if self._log is not None:
@@ -157,11 +180,3 @@ class Assembly:
         self._planner.shutdown(wait=False, cancel_futures=True)
         self.arenas.close()
         self.arena.close()
-
-    def _set_aside(self, key: str, reason: str) -> None:
-        entry = self.registry.by_key(key)
-        if entry is not None:
-            self.registry.mark(entry.name, entry.version, State.UNAVAILABLE, reason)
-        for served in self.table.all():
-            if served.key == key:
-                served.ready = False

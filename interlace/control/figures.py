@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from interlace.control.registry import Registry
 from interlace.engine.state import State
 from interlace.server.snapshot import CpuFigures, ModelFigures, Snapshot
 from interlace.shm.arena import Arena
@@ -40,11 +41,13 @@ class Figures:
         self,
         state: State,
         arena: Arena,
+        registry: Registry,
         in_flight: Callable[[], int],
         connections: Callable[[], int],
     ) -> None:
         self._state = state
         self._arena = arena
+        self._registry = registry
         self._in_flight = in_flight
         self._connections = connections
         self._processor = _Processor()
@@ -53,6 +56,7 @@ class Figures:
         """Everything the metrics page shows besides the ledgers."""
         return Snapshot(
             models={key: self._model(key) for key in self._state.tenants},
+            ready=self._registry.ready(),
             headroom_ratio=self._state.target.headroom,
             workers=len(self._state.lives),
             worker_restarts=self._state.lost_partitions,

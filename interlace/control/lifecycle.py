@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import count
 
 from interlace.control.deployments import Deployments
-from interlace.control.preparation import Preparation, Prepared, prepared
-from interlace.control.registry import Entry, Registry, State
+from interlace.control.preparation import Preparation, Prepared, cause, prepared
+from interlace.control.registry import UNLOADED, Entry, Registry, State
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.device.base import Registers
 from interlace.repository import Draft
 from interlace.server.base import IndexEntry
+from interlace.server.table import NAME_CHARS
 
 
 class Lifecycle:
@@ -33,7 +35,7 @@ class Lifecycle:
         self._device = device
         self._registry = registry
         self._generations = count(1)
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # and who holds or waits
 
     def ready(self) -> bool:
         return self.started and not self.draining
@@ -50,11 +52,8 @@ class Lifecycle:
                 f"failed to load '{name}': model files are not taken from clients; put them into "
                 f"{self._preparation.root / name}",
             )
-        async with self._lock(name):
-            try:
-                drafts = self._drafts(name, config)
-            except RepositoryError as error:
-                raise self._failed(name, "", str(error)) from error
+        async with self.alone(name):
+            drafts = await self._drafts(name, config)
             wanted = {str(draft.version) for draft in drafts}
             for draft in drafts:
                 await self._load(draft)
@@ -63,21 +62,43 @@ class Lifecycle:
                     await self._remove(model)
 
     async def unload(self, name: str) -> None:
-        async with self._lock(name):
+        async with self.alone(name):
             for model in self._registry.serving(name):
                 await self._remove(model)
 
-    def _lock(self, name: str) -> asyncio.Lock:
-        return self._locks.setdefault(name, asyncio.Lock())
+    @asynccontextmanager
+    async def alone(self, name: str) -> AsyncIterator[None]:
+        """Wait for other changes of that name; nothing is kept of it afterwards."""
+        lock, waiting = self._locks.get(name) or (asyncio.Lock(), 0)
+        self._locks[name] = lock, waiting + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._locks[name]
+            self._locks[name] = lock, waiting - 1
+            if waiting == 1:
+                del self._locks[name]
 
-    def _drafts(self, name: str, config: str | None) -> list[Draft]:
-        found = next((one for one in self._preparation.found() if one.name == name), None)
+    async def _drafts(self, name: str, config: str | None) -> list[Draft]:
+        """What its files say; a name that no folder has is remembered nowhere."""
+        try:
+            found = await self._preparation.found(name)
+        except RepositoryError as error:
+            raise _unknown(name, str(error)) from error
         if found is None:
-            where = self._preparation.root
-            raise RepositoryError(str(where), f"no folder '{name}'", "a folder for each model")
-        if found.error is not None:
-            raise RepositoryError(str(self._preparation.root / name), found.error, "a model")
-        return [self._preparation.draft(name, version, config) for version in found.versions]
+            if not self._registry.serving(name):
+                self._registry.forget(name)
+            raise _unknown(name, f"{self._preparation.root} has no such folder")
+        try:
+            if found.error is not None:
+                raise RepositoryError(str(self._preparation.root / name), found.error, "a model")
+            drafts = [
+                await self._preparation.draft(name, version, config) for version in found.versions
+            ]
+        except RepositoryError as error:
+            raise self._failed(name, "", str(error)) from error
+        return drafts
 
     async def _load(self, draft: Draft) -> None:
         """Bring up one version beside the one that serves, then switch."""
@@ -92,10 +113,10 @@ class Lifecycle:
             if before is None:
                 self._registry.put(Entry(name, version, State.LOADING))
             await self._deployments.bring_up([await self._prepare(draft, model)])
-        except (RepositoryError, ServeError) as error:
+        except Exception as error:
             if model is not None:
                 self._device.forget(model.key)
-            raise self._failed(name, version, str(error), before) from error
+            raise self._failed(name, version, cause(error), before) from error
         self._registry.put(Entry(name, version, State.READY, model=model))
         if before is not None:
             await self._deployments.take_down(before)
@@ -116,7 +137,7 @@ class Lifecycle:
         name, version = model.name, str(model.version)
         self._registry.put(Entry(name, version, State.UNLOADING, model=model))
         await self._deployments.take_down(model)
-        self._registry.put(Entry(name, version, State.UNAVAILABLE, "unloaded"))
+        self._registry.put(Entry(name, version, State.UNAVAILABLE, UNLOADED))
 
     def _failed(
         self, name: str, version: str, detail: str, before: Model | None = None
@@ -124,10 +145,20 @@ class Lifecycle:
         """Note a failed load; a version that serves goes on serving."""
         if before is not None:
             kept = f"the last reload failed: {detail}"
-            self._registry.put(Entry(name, version, State.READY, kept, before))
+            state = State.READY if self._serves(before) else State.UNAVAILABLE
+            self._registry.put(Entry(name, version, state, kept, before))
         elif version or not self._registry.serving(name):
             self._registry.put(Entry(name, version, State.UNAVAILABLE, detail))
         return ServeError(Reason.BACKEND, f"failed to load '{name}', {detail}")
+
+
+def _unknown(name: str, detail: str) -> ServeError:
+    """Nothing can be loaded under that name."""
+    short = name[:NAME_CHARS]
+    return ServeError(
+        Reason.UNKNOWN_MODEL,
+        f"failed to load '{short}', failed to poll from model repository: {detail}",
+    )
 
 
 def _same(before: Model, after: Model) -> bool:

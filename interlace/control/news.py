@@ -9,13 +9,16 @@ from interlace.core.messages import Tell
 
 #: Called with a deployment key and a reason when a model that was ready is set aside.
 OnAside = Callable[[str, str], None]
+#: Called with a deployment key when a model that was set aside serves again.
+OnBack = Callable[[str], None]
 
 
 class News:
     """Futures for "ready or failed" and "gone", by deployment key."""
 
-    def __init__(self, on_aside: OnAside) -> None:
+    def __init__(self, on_aside: OnAside, on_back: OnBack) -> None:
         self._on_aside = on_aside
+        self._on_back = on_back
         self._settled: dict[str, asyncio.Future[str | None]] = {}
         self._gone: dict[str, asyncio.Future[None]] = {}
 
@@ -43,3 +46,5 @@ class News:
             settled.set_result(tell.detail if tell.status == "failed" else None)
         elif tell.status == "failed":
             self._on_aside(tell.model, tell.detail)
+        else:
+            self._on_back(tell.model)

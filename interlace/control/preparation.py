@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
+from interlace.control.storage import Storage
+from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature
@@ -16,8 +20,14 @@ from interlace.measure.progress import Progress, silent
 from interlace.measure.rig import Rig
 from interlace.measure.store import ProfileStore
 from interlace.measure.sweep import QUICK, THOROUGH, Settings
-from interlace.repository import Digests, Draft, complete, config_json, read, scan
+from interlace.repository import Digests, Draft, complete, config_json, look_at, names, read
 from interlace.repository.layout import Found
+from interlace.server.recall import Recall
+
+_log = logging.getLogger(__name__)
+
+#: What so many models said of themselves is remembered.
+_SIGNATURES: Final = 256
 
 
 class Described(Protocol):
@@ -50,25 +60,41 @@ class Preparation:
         self._opener = opener
         self._rig = rig
         self._store = store
+        self._storage = Storage()
         self._digests = Digests()
-        self._signatures: dict[Hashable, Signature] = {}
+        self._signatures: Recall[Hashable, Signature] = Recall(_SIGNATURES)
         self._measuring = asyncio.Lock()
 
-    def found(self) -> list[Found]:
-        """Every model folder.
+    async def names(self) -> list[str]:
+        """What may be model folders.
 
         Raises:
             RepositoryError: the repository itself cannot be read.
         """
-        return scan(self.root)
+        return await self._storage.read(str(self.root), partial(names, self.root), _one_step)
 
-    def draft(self, name: str, version: int, config: str | None = None) -> Draft:
+    async def found(self, name: str) -> Found | None:
+        """One model folder; ``None`` if there is none of that name.
+
+        Raises:
+            RepositoryError: no folder may have that name, or storage does not answer.
+        """
+        look = partial(look_at, self.root, name)
+        found = await self._storage.read(str(self.root / name[:200]), look, _one_step)
+        if found is None:
+            self._digests.forget(self.root / name)
+        return found
+
+    async def draft(self, name: str, version: int, config: str | None = None) -> Draft:
         """What the files of one version say.
 
         Raises:
             RepositoryError: file, key, found, expected.
         """
-        return read(self.root, name, version, config, self._digests)
+        work = partial(read, self.root, name, version, config, self._digests)
+        return await self._storage.read(
+            str(self.root / name / str(version)), work, lambda: self._digests.steps
+        )
 
     async def open(self, draft: Draft, generation: int) -> Model:
         """The complete model; opened unless the same files were before, described the same way.
@@ -79,10 +105,10 @@ class Preparation:
         """
         model = draft.provisional()
         known = _described_by(model)
-        signature = self._signatures.get(known)
+        signature = self._signatures.find(known)
         if signature is None:
-            described = await self._opener.describe(model)
-            signature = self._signatures[known] = described.signature
+            signature = (await self._opener.describe(model)).signature
+            self._signatures.put(known, signature)
         return complete(draft, signature, generation)
 
     async def profiles(self, models: Sequence[Model], progress: Progress = silent) -> Filled:
@@ -101,10 +127,22 @@ class Preparation:
                 await self._rig.close()
 
 
+def _one_step() -> int:
+    """Of reads that are short: either they end in time, or they hang."""
+    return 0
+
+
 def _described_by(model: Model) -> Hashable:
     """What a model's description depends on: its files, and the tensors it is told it has."""
     told = model.signature
     return model.digest, told.inputs, told.outputs, told.batched, tuple(model.sample.items())
+
+
+def cause(error: Exception) -> str:
+    """Why a model is not served, in words; what nobody expects goes to the log in full."""
+    if not isinstance(error, RepositoryError | ServeError):
+        _log.error("a model could not be prepared", exc_info=error)
+    return str(error) or repr(error)
 
 
 def prepared(draft: Draft, model: Model, profile: Profile) -> Prepared:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
 from interlace.core.model import Model
 from interlace.server.base import IndexEntry
+
+#: The reason of a version that was taken out of service on request.
+UNLOADED: Final = "unloaded"
 
 
 class State(Enum):
@@ -62,6 +66,14 @@ class Registry:
             if entry.model is not None and entry.model.key == key:
                 return entry
         return None
+
+    def ready(self) -> dict[tuple[str, str], bool]:
+        """By name and version, whether what should be served is; not what was unloaded."""
+        return {
+            (entry.name, entry.version): entry.state is State.READY
+            for entry in self.all()
+            if entry.reason != UNLOADED
+        }
 
     def all(self) -> list[Entry]:
         """Every entry, by name and version."""

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import Final
 
 from interlace.control.deployments import Deployments
-from interlace.control.preparation import Preparation, Prepared, prepared
+from interlace.control.preparation import Preparation, Prepared, cause, prepared
 from interlace.control.registry import Entry, Registry, State
-from interlace.core.errors import RepositoryError, ServeError
+from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.device.base import Registers
+from interlace.measure.fill import Filled
 from interlace.measure.progress import Progress
 from interlace.repository import Draft
 
 #: How long a first plan may take to stand in full before serving begins with what there is.
-_SETTLE_S = 60.0
+_SETTLE_S: Final = 60.0
+#: How long nothing else may have been opened before those that still open are no longer waited for.
+_PATIENCE_S: Final = 20.0
 #: A line for the operator.
 Say = Callable[[str], None]
+#: Waits for other changes of a name, and lets them wait: ``Lifecycle.alone``.
+Alone = Callable[[str], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +34,15 @@ class _Opened:
     model: Model
 
 
+_Opening = asyncio.Task[_Opened | None]
+
+
 class Startup:
-    """Reads, opens, profiles and deploys a repository, all models planned together."""
+    """Reads, opens, profiles and deploys a repository, all models planned together.
+
+    Models are opened side by side, each for itself: what one does wrong, and were it for ever, is
+    its own affair. One that opens much longer than the others is deployed when it is there.
+    """
 
     def __init__(
         self,
@@ -35,13 +50,18 @@ class Startup:
         deployments: Deployments,
         device: Registers,
         registry: Registry,
+        alone: Alone,
         say: Say,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
         self._preparation = preparation
         self._deployments = deployments
         self._device = device
         self._registry = registry
+        self._alone = alone
         self._say = say
+        self._patience_s = patience_s
+        self._late: set[asyncio.Task[None]] = set()
 
     async def run(self, progress: Progress) -> list[Model]:
         """Bring everything up; the models that serve.
@@ -49,10 +69,84 @@ class Startup:
         Raises:
             RepositoryError: the repository itself cannot be read.
         """
-        opened = [o for draft in self._drafts() if (o := await self._open(draft)) is not None]
-        ready = await self._profile(opened, progress)
-        failures = await self._deployments.try_bring_up(ready)
+        names = await self._preparation.names()
+        if not names:
+            self._say(f"{self._preparation.root} holds no models: a model is a folder NAME/1/...")
+        found = await asyncio.gather(*(self._drafts(name) for name in names))
+        opened = await self._open_all([draft for drafts in found for draft in drafts])
+        filled = await self._preparation.profiles([one.model for one in opened], progress)
+        serving = await self._bring_up(opened, filled)
         await self._deployments.settled(_SETTLE_S)
+        return serving
+
+    def close(self) -> None:
+        """Wait no more for what still opens."""
+        for task in self._late:
+            task.cancel()
+
+    async def _drafts(self, name: str) -> list[Draft]:
+        drafts: list[Draft] = []
+        version = ""
+        try:
+            found = await self._preparation.found(name)
+            if found is not None and found.error is not None:
+                self._broken(name, "", found.error)
+        except RepositoryError as error:
+            self._broken(name, "", str(error))
+            return []
+        for number in found.versions if found is not None else ():
+            version = str(number)
+            try:
+                drafts.append(await self._preparation.draft(name, number))
+            except Exception as error:
+                self._broken(name, version, cause(error))
+        return drafts
+
+    async def _open_all(self, drafts: Iterable[Draft]) -> list[_Opened]:
+        """What could be opened, without those that take much longer than the others."""
+        tasks = [asyncio.ensure_future(self._open(draft)) for draft in drafts]
+        pending: set[_Opening] = set(tasks)
+        while pending:
+            done, pending = await asyncio.wait(
+                pending, timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done and len(pending) < len(tasks):
+                break
+        for task in pending:
+            late = asyncio.ensure_future(self._later(task))
+            self._late.add(late)
+            late.add_done_callback(self._late.discard)
+        return [opened for task in tasks if task.done() and (opened := task.result()) is not None]
+
+    async def _open(self, draft: Draft) -> _Opened | None:
+        self._registry.put(Entry(draft.name, str(draft.version), State.LOADING))
+        for note in draft.notes:
+            self._say(f"{draft.name}: {note}")
+        try:
+            model = await self._preparation.open(draft, generation=0)
+            self._device.register(model)
+        except Exception as error:
+            self._broken(draft.name, str(draft.version), cause(error))
+            return None
+        return _Opened(draft, model)
+
+    async def _later(self, opening: _Opening) -> None:
+        """Deploy one model that was not waited for."""
+        opened = await opening
+        if opened is None:
+            return
+        model = opened.model
+        async with self._alone(model.name):
+            if any(one.version == model.version for one in self._registry.serving(model.name)):
+                self._device.forget(model.key)  # it was loaded by hand meanwhile
+                return
+            filled = await self._preparation.profile_quickly(model)
+            for served in await self._bring_up([opened], filled):
+                self._say(f"{served.name} is served, too")
+
+    async def _bring_up(self, opened: list[_Opened], filled: Filled) -> list[Model]:
+        ready = [one for o in opened if (one := self._prepared(o, filled)) is not None]
+        failures = await self._deployments.try_bring_up(ready) if ready else {}
         serving: list[Model] = []
         for one in ready:
             model = one.model
@@ -64,42 +158,17 @@ class Startup:
             serving.append(model)
         return serving
 
-    def _drafts(self) -> list[Draft]:
-        drafts: list[Draft] = []
-        for found in self._preparation.found():
-            if found.error is not None:
-                self._broken(found.name, "", found.error)
-            for version in found.versions:
-                try:
-                    drafts.append(self._preparation.draft(found.name, version))
-                except RepositoryError as error:
-                    self._broken(found.name, str(version), str(error))
-        return drafts
-
-    async def _open(self, draft: Draft) -> _Opened | None:
-        self._registry.put(Entry(draft.name, str(draft.version), State.LOADING))
-        for note in draft.notes:
-            self._say(f"{draft.name}: {note}")
+    def _prepared(self, one: _Opened, filled: Filled) -> Prepared | None:
+        model = one.model
+        detail = filled.failures.get(model.key, "it has no profile")
         try:
-            model = await self._preparation.open(draft, generation=0)
-        except (RepositoryError, ServeError) as error:
-            self._broken(draft.name, str(draft.version), str(error))
-            return None
-        self._device.register(model)
-        return _Opened(draft, model)
-
-    async def _profile(self, opened: list[_Opened], progress: Progress) -> list[Prepared]:
-        filled = await self._preparation.profiles([one.model for one in opened], progress)
-        for one in opened:
-            detail = filled.failures.get(one.model.key)
-            if detail is not None:
-                self._broken(one.model.name, str(one.model.version), detail)
-                self._device.forget(one.model.key)
-        return [
-            prepared(one.draft, one.model, filled.profiles[one.model.key])
-            for one in opened
-            if one.model.key in filled.profiles
-        ]
+            if model.key in filled.profiles:
+                return prepared(one.draft, model, filled.profiles[model.key])
+        except Exception as error:
+            detail = cause(error)
+        self._broken(model.name, str(model.version), detail)
+        self._device.forget(model.key)
+        return None
 
     def _broken(self, name: str, version: str, detail: str) -> None:
         self._registry.put(Entry(name, version, State.UNAVAILABLE, detail))

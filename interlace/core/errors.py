@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
+
+#: Parts of an error's text are cut there: files may hold anything.
+_PART_CHARS: Final = 1_000
 
 
 class Reason(Enum):
@@ -57,6 +61,7 @@ class RepositoryError(Exception):
     """A model folder that cannot be served: file, key, what was found, what was expected."""
 
     def __init__(self, where: str, found: str, expected: str) -> None:
+        where, found, expected = (text[:_PART_CHARS] for text in (where, found, expected))
         super().__init__(f"{where}: found {found}; expected {expected}")
         self.where = where
         self.found = found

@@ -21,6 +21,7 @@ class Trait(Enum):
     HOST_ACCESS = "host-access"
     PEER_LOAD = "peer-load"
     GRAPHS = "graphs"  #: models run at sizes that are prepared when they are loaded
+    SLOW_START = "slow-start"  #: a process takes long to start, and may hold several partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
+from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.loading import LoadPlan
 from interlace.core.plan import Demand, Plan
@@ -57,11 +59,12 @@ class Unload:
 
 
 class Run(NamedTuple):
-    """Execute a batch in a partition."""
+    """Execute a batch; after ``limit_ms`` from when it could begin, its process is ended."""
 
     gpu: str
     partition: str
     batch: Batch
+    limit_ms: float = inf
 
 
 class Stage(NamedTuple):
@@ -131,6 +134,19 @@ class WakeAt(NamedTuple):
     at_ms: float
 
 
+class TimeoutAt(NamedTuple):
+    """Deliver ``TimedOut`` at that time."""
+
+    at_ms: float
+
+
+class GiveUp(NamedTuple):
+    """Tell a caller that its request, which runs, is too late; its ``Answer`` still comes."""
+
+    request: Request
+    error: ServeError
+
+
 @dataclass(frozen=True, slots=True)
 class Tell:
     """A change of a deployment that its owner waits for: became ready, failed, or is gone."""
@@ -140,7 +156,7 @@ class Tell:
     detail: str = ""
 
 
-Command = Work | Answer | Solve | Scale | Dismiss | WakeAt | Tell
+Command = Work | Answer | Solve | Scale | Dismiss | WakeAt | TimeoutAt | GiveUp | Tell
 
 # -------------------------------------------------------------------------------------- events
 
@@ -210,11 +226,15 @@ class Finished(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A partition died; every piece of work it held has been finished with a fatal failure."""
+    """A partition died; every piece of work it held has been finished with a fatal failure.
+
+    ``blamed`` are models whose doing it is, whatever ran.
+    """
 
     gpu: str
     partition: str
     detail: str
+    blamed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +278,11 @@ class Woke:
     """A time asked for with ``WakeAt`` came."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """A time asked for with ``TimeoutAt`` came: look at the batches that run."""
+
+
 Event = (
     Arrived
     | Cancelled
@@ -270,4 +295,5 @@ Event = (
     | Left
     | Ticked
     | Woke
+    | TimedOut
 )

@@ -19,7 +19,9 @@ class Outcome(Enum):
     OK = "ok"  #: answered within its SLO
     LATE = "late"  #: answered, after its deadline
     REFUSED = "refused"  #: never accepted
-    EXPIRED = "expired"  #: accepted, dropped from the queue because its deadline could not be met
+    #: accepted, dropped from the queue because its deadline could not be met, or given up while it
+    #: ran because its batch took far longer than predicted
+    EXPIRED = "expired"
     CANCELLED = "cancelled"  #: the client went away
     FAILED = "failed"  #: the model or its device failed
 
@@ -90,7 +92,11 @@ class Timing(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The one answer to a request. ``release`` names the batch whose output bytes it refers to."""
+    """The one answer to a request. ``batch`` is the one whose output bytes it refers to.
+
+    ``deaths`` are the processes that ended while they ran this request and no other, each for no
+    reason that is known to lie elsewhere.
+    """
 
     request: Request
     outcome: Outcome
@@ -98,3 +104,4 @@ class Reply(NamedTuple):
     error: ServeError | None = None
     timing: Timing = Timing()
     batch: int | None = None
+    deaths: int = 0

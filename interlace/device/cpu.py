@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -41,6 +42,10 @@ _TRAITS: Final = frozenset(
     }
 )
 
+#: So many loads of a model in a row may be killed from outside before that is its own doing: it
+#: needs more memory than there is.
+_KILLED_LOADING: Final = 2
+
 
 def cpu_gpu(settings: CpuSettings) -> Gpu:
     """The accelerator that a device of these settings is; nothing is started."""
@@ -68,6 +73,7 @@ class CpuDevice:
         self._settings = settings
         self._cores = Cores(settings.cores)
         self._models: dict[str, Model] = {}
+        self._killed: Counter[str] = Counter()
         self._partitions: dict[str, Partition] = {}
         self._retired: list[Partition] = []  # dead, and read until the last reply is delivered
         self._spawner = Spawner(loop)
@@ -87,6 +93,7 @@ class CpuDevice:
 
     def forget(self, key: str) -> None:
         self._models.pop(key, None)
+        self._killed.pop(key, None)
         self._pools.forget(key)
 
     def on_lost(self, lost: Callable[[Lost], None]) -> None:
@@ -113,6 +120,13 @@ class CpuDevice:
         """Process id of each partition's worker, once it is forked."""
         pids = {name: partition.link.pid for name, partition in self._partitions.items()}
         return {name: pid for name, pid in pids.items() if pid is not None}
+
+    def end(self, partition: str, cause: str, blamed: tuple[str, ...]) -> None:
+        """Have a partition's worker replaced, for a reason; it counts against these models."""
+        found = self._partitions.get(partition)
+        if found is not None:
+            found.blamed = blamed
+            found.link.kill(cause, innocent=True)
 
     @property
     def fork_server_pid(self) -> int | None:
@@ -157,7 +171,8 @@ class CpuDevice:
             model = self._models.get(work.model)
             if model is None:
                 raise ValueError(f"model {work.model} is not registered with {self._gpu.id}")
-            partition.load(work, model, done)
+            spared = self._killed[work.model] < _KILLED_LOADING
+            partition.load(work, model, partial(self._loaded, done), spared)
         elif isinstance(work, Unload):
             partition.unload(work, done)
         else:
@@ -192,13 +207,22 @@ class CpuDevice:
             partition.link.close(finished.failure.detail)
         done(finished)
 
+    def _loaded(self, done: Done, finished: Finished) -> None:
+        """Count loads of a model that were killed from outside, one after the other."""
+        assert isinstance(finished.work, Load)
+        if finished.failure is None:
+            self._killed.pop(finished.work.model, None)
+        elif finished.failure.fatal and finished.failure.innocent:
+            self._killed[finished.work.model] += 1
+        done(finished)
+
     def _ended(self, partition: Partition, cause: str) -> None:
         if not self._drop(partition):
             return
         if partition.releasing:
             partition.finish_release()
         elif self._open:
-            self._on_lost(Lost(self._gpu.id, partition.name, cause))
+            self._on_lost(Lost(self._gpu.id, partition.name, cause, partition.blamed))
 
     def _drop(self, partition: Partition) -> bool:
         if self._partitions.get(partition.name) is not partition:

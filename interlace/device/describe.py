@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure
@@ -25,6 +26,9 @@ from interlace.device.wire import (
 )
 from interlace.shm.arena import Arena
 
+#: Models opened at once, at least: one whose import hangs must not hold up the others.
+_AT_ONCE: Final = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
@@ -44,7 +48,7 @@ class Describer:
         self._loop = loop
         self._spawner = spawner
         self._settings = settings
-        self._at_once = asyncio.Semaphore(len(settings.cores))
+        self._at_once = asyncio.Semaphore(max(_AT_ONCE, len(settings.cores)))
         self._links: set[Link] = set()
 
     async def describe(self, model: Model, limit_s: float = 120.0) -> Description:

@@ -44,6 +44,8 @@ class Speech(NamedTuple, Generic[From, A]):
 class WorkerLink(Generic[To, From, A]):
     """One worker process. ``on_dead`` is called once, after every open question got a failure.
 
+    The failure is innocent where somebody else killed the worker.
+
     A worker that does not answer within a question's limit, counted from when it could begin, is
     killed. Questions of one line are answered in order; a worker that does one thing at a time has
     one line.
@@ -66,6 +68,7 @@ class WorkerLink(Generic[To, From, A]):
         self._status: int | None = None
         self._ended = False
         self._cause = ""
+        self._innocent = False
         self.pid: int | None = None
         self.dead = False
 
@@ -105,13 +108,18 @@ class WorkerLink(Generic[To, From, A]):
         """Nothing more is asked in a line that has nothing open."""
         self._questions.forget(line)
 
+    def extend(self, line: str, by_s: float) -> None:
+        """Give what is under way in a line so much longer: it waits for somebody else."""
+        self._questions.extend(line, by_s)
+
     def finish(self) -> None:
         """Let the worker end after what it was asked."""
         if self._frames is not None:
             self._frames.finish()
 
-    def kill(self, cause: str) -> None:
-        """Kill the worker; its death is reported with this cause."""
+    def kill(self, cause: str, innocent: bool = False) -> None:
+        """Kill the worker; its death is reported with this cause, as no fault of what it does."""
+        self._innocent = self._innocent or innocent
         self._cause = self._cause or cause
         if self.pid is not None and self._status is None:
             with contextlib.suppress(ProcessLookupError):
@@ -172,12 +180,15 @@ class WorkerLink(Generic[To, From, A]):
         if self.dead:
             return
         self.dead = True
+        # Nobody here sent it: it was the kernel, out of memory, or an operator.
+        killed = not self._cause and self._status == -signal.SIGKILL
+        innocent = killed or self._innocent
         self._cause = self._cause or _words(self._status)
         if self._frames is not None:
             self._frames.close()
             self._frames = None
         self._let_go_of_child()
-        failure = Failure(f"{self._name}: {self._cause}", fatal=True)
+        failure = Failure(f"{self._name}: {self._cause}", fatal=True, innocent=innocent)
         for question in self._questions.close():
             question.answer(failure)
         self._on_dead(self._cause)

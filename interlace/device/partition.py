@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -55,6 +56,7 @@ class Partition:
         self.cores = setup.cores
         self.arena = arena
         self.held: set[int] = set()
+        self.blamed: tuple[str, ...] = ()  #: models for which its worker is ended
         speech = Speech(decode_from_worker, self._heard)
         self.link: Link = WorkerLink(loop, setup.name, speech, partial(on_dead, self))
         self._setup = setup
@@ -72,8 +74,11 @@ class Partition:
         question = Question(partial(self._carved, work, done), self._limits.carve_s, "start")
         self.link.start(spawner, self._setup, question)
 
-    def load(self, work: Load, model: Model, done: Done) -> None:
-        question = Question(partial(_loaded, work, done), self._limits.load_s, f"load {work.model}")
+    def load(self, work: Load, model: Model, done: Done, spared: bool) -> None:
+        """Load a model; ``spared`` if it is not its fault when its worker is killed meanwhile."""
+        question = Question(
+            partial(_loaded, work, done, spared), self._limits.load_s, f"load {work.model}"
+        )
         self.link.ask(LoadModel(model, work.batches), question)
 
     def unload(self, work: Unload, done: Done) -> None:
@@ -90,7 +95,7 @@ class Partition:
         frame = run_frame(work.batch, tuple(self._freed), window)
         what = f"batch {work.batch.id} of {work.batch.model}"
         answer = partial(self._ran, work, done)
-        if self.link.ask(frame, Question(answer, self._limits.run_s, what)):
+        if self.link.ask(frame, Question(answer, work.limit_ms / 1000.0, what)):
             self._freed.clear()
 
     def release(self, work: Release, done: Done) -> None:
@@ -118,8 +123,10 @@ class Partition:
     def _heard(self, frame: FromWorker) -> tuple[str, Answer] | None:
         if not isinstance(frame, Starved):
             return "", frame
-        # The worker waits for memory: it gets what is freed, and from now on at once.
+        # The worker waits for memory: it gets what is freed, and from now on at once. That it is
+        # not delivered is not the worker's fault.
         self._starved = True
+        self.link.extend("", self._setup.patience_s)
         if self._freed:
             self._send_freed()
         return None
@@ -134,28 +141,30 @@ class Partition:
 
     def _ran(self, work: Run, done: Done, answer: Answer | Failure) -> None:
         self._starved = False
-        if not isinstance(answer, Ran):
-            done(Finished(work, failure=_failure(answer)))
-            return
         batch = work.batch
+        if not isinstance(answer, Ran):
+            # Killed from outside while it ran a batch: once that is chance, twice it is not.
+            done(Finished(work, failure=_failure(answer, spared=batch.attempt == 1)))
+            return
         if answer.held:
             self.held.add(batch.id)
         done(Finished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
 
 
-def _loaded(work: Load, done: Done, answer: Answer | Failure) -> None:
+def _loaded(work: Load, done: Done, spared: bool, answer: Answer | Failure) -> None:
     if isinstance(answer, Loaded):
         done(Finished(work, resident_bytes=answer.resident_bytes))
     else:
-        done(Finished(work, failure=_failure(answer)))
+        done(Finished(work, failure=_failure(answer, spared)))
 
 
 def _ended(work: Unload, done: Done, answer: Answer | Failure) -> None:
     done(Finished(work, failure=_failure(answer)))
 
 
-def _failure(answer: Answer | Failure) -> Failure | None:
+def _failure(answer: Answer | Failure, spared: bool = False) -> Failure | None:
+    """``spared``: who was killed from outside is not to blame for it."""
     if isinstance(answer, Failure):
-        return answer
+        return answer if spared else replace(answer, innocent=False)
     detail = getattr(answer, "detail", None)
     return None if detail is None else Failure(detail)

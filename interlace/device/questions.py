@@ -65,6 +65,12 @@ class Questions(Generic[A]):
             entry.due_s = _NEVER_S
         return question
 
+    def extend(self, line: str, by_s: float) -> None:
+        """The first question of a line may take so much longer; a line without one passes."""
+        entry = self._lines.get(line)
+        if entry is not None and entry.questions:
+            entry.due_s += by_s
+
     def close(self) -> list[Question[A]]:
         """What is still open, line by line; nothing is watched any more."""
         if self._timer is not None:

@@ -34,11 +34,11 @@ _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long each kind of work may take before its worker is killed, in seconds."""
+    """How long work may take before its worker is killed, in seconds; a ``Run`` says so itself."""
 
     carve_s: float = 60.0
     load_s: float = 300.0
-    run_s: float = 30.0
+    stage_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
@@ -29,6 +30,7 @@ from interlace.device.virtual.copying import Copying
 from interlace.device.virtual.costs import MECHANISMS, Costs
 from interlace.device.virtual.holding import Holding
 from interlace.device.virtual.jitter import Jitter
+from interlace.device.virtual.limits import Limits
 from interlace.device.virtual.physics import Physics
 from interlace.device.virtual.progress import Progress, Timer
 from interlace.perf.latency import Surface, surface
@@ -79,6 +81,7 @@ class SimulatedDevice:
         self._queues: dict[str, deque[_Entry]] = {}
         self._fresh: set[tuple[str, str]] = set()
         self._faults: dict[type[PartitionWork], deque[Failure]] = {}
+        self._limits = Limits(timer, partial(self.kill, detail="killed: its batch took too long"))
         seed = f"{self._physics.seed}/{gpu.id}"
         self._jitter = Jitter(truth, seed) if self._physics.jitter else None
         self._lost: Callable[[Lost], None] = lambda lost: None
@@ -121,14 +124,15 @@ class SimulatedDevice:
 
     # ------------------------------------------------------------------------------- faults
 
-    def kill(self, partition: str, detail: str = "killed") -> None:
+    def kill(self, partition: str, detail: str = "killed", innocent: bool = False) -> None:
         """Inject the death of a partition: what it holds fails, then it is lost."""
         held = self._queues.pop(partition, deque())
+        self._limits.end(partition)
         self._progress.drop(partition)
         # First gone, then told of: work that is sent in answer must find no partition.
         self._holding.forget(partition)
         for one in held:
-            one.done(Finished(one.work, failure=Failure(detail, fatal=True)))
+            one.done(Finished(one.work, failure=Failure(detail, True, innocent)))
         self._lost(Lost(self.gpu.id, partition, detail))
 
     def fail_next(self, kind: type[PartitionWork], failure: Failure | str) -> None:
@@ -144,6 +148,7 @@ class SimulatedDevice:
         """Fail what is unfinished."""
         self._closed = True
         self._progress.clear()
+        self._limits.clear()
         held = [entry for queue in self._queues.values() for entry in queue]
         self._queues.clear()
         self._holding.clear()
@@ -189,6 +194,7 @@ class SimulatedDevice:
     def _run(self, run: Run, entry: _Entry) -> None:
         """Launch, copy in, execute, copy out; each only where there is something to do."""
         name, batch = run.partition, run.batch
+        self._limits.begin(name, run.limit_ms)
         share_pct, rows = self._holding.shares[name], batch.run_rows
         latency = self._surface(batch.model)
         work_ms = latency.latency_ms(rows, share_pct)
@@ -228,6 +234,7 @@ class SimulatedDevice:
         """A batch has left the partition, where the next one may be waiting; tell its end."""
         if self._head(entry.work.partition) is not entry:
             return  # died or was closed meanwhile
+        self._limits.end(entry.work.partition)
         if self.gpu.ahead_ms:
             entry.over = True
             self._begin_next(entry.work.partition)
@@ -244,9 +251,12 @@ class SimulatedDevice:
             return  # died or was closed meanwhile
         faults = self._faults.get(type(work))
         if faults and faults[0].fatal:
-            self.kill(work.partition, faults.popleft().detail)
+            fault = faults.popleft()
+            self.kill(work.partition, fault.detail, fault.innocent)
             return
         queue.popleft()
+        if not entry.over:
+            self._limits.end(work.partition)
         if faults:
             self._holding.undo(work)
             result = Finished(work, failure=faults.popleft())

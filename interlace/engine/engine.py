@@ -19,9 +19,11 @@ from interlace.core.messages import (
     Run,
     Stage,
     Ticked,
+    TimedOut,
     Withdrawn,
     Woke,
 )
+from interlace.engine import timeouts
 from interlace.engine.moving import Moving
 from interlace.engine.partitions import Life
 from interlace.engine.placing import Placing
@@ -57,6 +59,8 @@ class Engine:
             case Woke():
                 gpus = [gpu.id for gpu in self.state.fleet.gpus]
                 return self._serving.expire(now_ms) + self._serving.dispatch(gpus, now_ms)
+            case TimedOut():
+                return timeouts.timed_out(self.state, now_ms)
             case Ticked():
                 return self._serving.expire(now_ms) + self._placing.tick(now_ms)
             case Deployed():
@@ -66,7 +70,12 @@ class Engine:
             case Planned():
                 return self._placing.planned(event, now_ms)
             case Lost():
-                return self._moving.lost(event, now_ms)
+                commands = [
+                    command
+                    for model in event.blamed
+                    for command in self._placing.crashed(model, event.detail, now_ms)
+                ]
+                return commands + self._moving.lost(event, now_ms)
             case Joined(gpu=gpu):
                 self._serving.joined(gpu)
                 return self._placing.joined(event, now_ms)

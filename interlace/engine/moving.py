@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
-from interlace.core.errors import Reason, ServeError
 from interlace.core.hardware import Trait
 from interlace.core.messages import (
     Carve,
@@ -18,6 +18,7 @@ from interlace.core.messages import (
     Tell,
     Unload,
 )
+from interlace.engine import refusals
 from interlace.engine.pacing import pace
 from interlace.engine.partitions import Life, Live, Stay
 from interlace.engine.rates import Rates
@@ -27,6 +28,11 @@ from interlace.engine.serving import Serving
 from interlace.engine.state import State, Tenant
 from interlace.perf.buckets import choose_buckets
 from interlace.perf.latency import surface
+
+#: How long a model is set aside the first time, and at most. Who was well for as long as that
+#: begins anew.
+FIRST_PAUSE_MS: Final = 10_000.0
+MOST_PAUSE_MS: Final = 600_000.0
 
 
 class Moving:
@@ -47,7 +53,7 @@ class Moving:
             case Carve():
                 self._carved(live, finished)
             case Load(model=model):
-                commands = self._loaded(live, model, finished)
+                commands = self._loaded(live, model, finished, now_ms)
             case Unload(model=model):
                 live.stays.pop(model, None)
                 live.resident_bytes.pop(model, None)
@@ -132,7 +138,7 @@ class Moving:
             live.become(Life.GONE)
             del self._state.lives[live.id]
 
-    def _loaded(self, live: Live, model: str, finished: Finished) -> list[Command]:
+    def _loaded(self, live: Live, model: str, finished: Finished, now_ms: float) -> list[Command]:
         if finished.failure is None:
             live.stays[model] = Stay.LOADED
             live.resident_bytes[model] = finished.resident_bytes
@@ -144,15 +150,36 @@ class Moving:
         tenant = self._state.tenants.get(model)
         if tenant is None or tenant.hosts or self._state.wants(model):
             return []
-        return self.set_aside(model, tenant, f"it could not be loaded: {finished.failure.detail}")
+        return self.set_aside(
+            model, tenant, f"it could not be loaded: {finished.failure.detail}", now_ms
+        )
 
-    def set_aside(self, model: str, tenant: Tenant, reason: str) -> list[Command]:
-        """Serve a model no more, for a reason that its callers are told."""
+    def set_aside(self, model: str, tenant: Tenant, reason: str, now_ms: float) -> list[Command]:
+        """Serve a model no more for a while, for a reason that its callers are told.
+
+        Each time for twice as long as before, unless it had been well for long. One that never
+        served is its owner's again.
+        """
         tenant.aside = reason
+        if tenant.told or tenant.pause_ms:
+            well = now_ms - tenant.back_ms >= MOST_PAUSE_MS
+            longer_ms = 0.0 if well else min(2.0 * tenant.pause_ms, MOST_PAUSE_MS)
+            tenant.pause_ms = max(longer_ms, FIRST_PAUSE_MS)
+            tenant.back_ms = now_ms + tenant.pause_ms
+            tenant.aside += f"; it is tried again after {tenant.pause_ms / 1000.0:g} s"
         tenant.told = True
         self._state.drop_from_target(model)
-        error = ServeError(Reason.SET_ASIDE, reason)
-        return [*self._serving.abandon(tenant, error), Tell(model, "failed", reason)]
+        error = refusals.set_aside(tenant, now_ms)
+        return [*self._serving.abandon(tenant, error), Tell(model, "failed", tenant.aside)]
+
+    def take_back(self, now_ms: float) -> bool:
+        """Try again what was set aside for long enough; true if there is any."""
+        served = [one for one in self._state.tenants.values() if not one.leaving]
+        due = [one for one in served if one.aside is not None and now_ms >= one.back_ms]
+        for tenant in due:
+            tenant.aside, tenant.told = None, False
+            tenant.crashes_ms.clear()
+        return bool(due)
 
     def _empty_leavers(self) -> None:
         for name, tenant in self._state.tenants.items():
@@ -163,7 +190,7 @@ class Moving:
         tells: list[Command] = []
         for name, tenant in list(self._state.tenants.items()):
             if tenant.leaving and not tenant.waiting and not self._held(name):
-                del self._state.tenants[name]
+                self._state.forget(name)
                 self._rates.forget(name)
                 tells.append(Tell(name, "gone"))
             elif tenant.hosts and not tenant.told:

@@ -102,7 +102,7 @@ class Live:
     def takes(self, now_ms: float) -> bool:
         return self.accepting and (self.batch is None or self.opens_ms <= now_ms)
 
-    def give(self, run: Run, run_ms: float, now_ms: float) -> None:
+    def give(self, run: Run, run_ms: float, now_ms: float) -> Running:
         """A batch that is predicted to take ``run_ms`` is sent to it.
 
         Raises:
@@ -115,6 +115,7 @@ class Live:
             self.batch = running
         else:
             self.following = running
+        return running
 
     def ended(self, batch: int, now_ms: float) -> Running | None:
         """What it had of that id, which ended; the one that follows begins."""

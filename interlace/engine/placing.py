@@ -96,14 +96,15 @@ class Placing:
                 commands += self._scaling.wish(planned)
             if self._worth_moving(planned, now_ms):
                 self._head_for(planned.plan)
-        commands += self._tell_unplaced(planned)
+        commands += self._tell_unplaced(planned, now_ms)
         if self._stale:
             commands += self.ask()
         return commands + self._moving.settle(now_ms)
 
     def tick(self, now_ms: float) -> list[Command]:
         """Close an epoch: replan if that is due, repeat what failed, let go what is not needed."""
-        commands = self.ask() if self._watch.due(now_ms) else []
+        again = self._moving.take_back(now_ms)
+        commands = self.ask() if self._watch.due(now_ms) or again else []
         commands += self._moving.settle(now_ms)
         return commands if self._open_ticket is not None else commands + self._scaling.dismissals()
 
@@ -133,17 +134,22 @@ class Placing:
         if failure.innocent:
             return []
         model = _model_of(work)
-        tenant = self._state.tenants.get(model) if model else None
-        if model is None or tenant is None:
+        return [] if model is None else self.crashed(model, failure.detail, now_ms)
+
+    def crashed(self, model: str, detail: str, now_ms: float) -> list[Command]:
+        """Count the death of a worker against a model, and set it aside if it is one too many."""
+        tenant = self._state.tenants.get(model)
+        if tenant is None or tenant.aside is not None:
             return []
         recent = [t for t in tenant.crashes_ms if now_ms - t < CRASH_WINDOW_MS]
         tenant.crashes_ms = [*recent, now_ms]
         if len(tenant.crashes_ms) < CRASH_LIMIT:
             return []
         reason = (
-            f"set aside: it crashed its worker {CRASH_LIMIT} times, last with: {failure.detail}"
+            f"set aside: it crashed its worker {CRASH_LIMIT} times within "
+            f"{CRASH_WINDOW_MS / 60_000.0:g} min, last with: {detail}"
         )
-        return self._moving.set_aside(model, tenant, reason)
+        return self._moving.set_aside(model, tenant, reason, now_ms)
 
     def _target_rps(self, demand: Demand) -> float:
         seen_rps = self._rates.rate_rps(demand.model)
@@ -172,7 +178,7 @@ class Placing:
         state.partitions += len(plan.partitions)
         state.target = self._with_late_arrivals(plan)
 
-    def _tell_unplaced(self, planned: Planned) -> list[Command]:
+    def _tell_unplaced(self, planned: Planned, now_ms: float) -> list[Command]:
         """Set aside what the planner finds no place for, with its reason."""
         commands: list[Command] = []
         awaited: set[str] = set()
@@ -184,7 +190,7 @@ class Placing:
             asked = tenant.aside is None and not tenant.leaving and not self._stale
             if asked and not self._state.wants(name) and not tenant.hosts:
                 why = planned.failure or planned.plan.reasons.get(name, "no partition can hold it")
-                commands += self._moving.set_aside(name, tenant, f"it has no place: {why}")
+                commands += self._moving.set_aside(name, tenant, f"it has no place: {why}", now_ms)
         return commands
 
     def _with_late_arrivals(self, plan: Plan) -> Plan:

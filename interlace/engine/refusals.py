@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Request
 from interlace.engine.state import Tenant
@@ -17,9 +19,13 @@ def not_served(request: Request, tenant: Tenant | None) -> ServeError | None:
     """Why nothing is accepted for this model, if so."""
     if tenant is None or tenant.leaving:
         return unknown(request)
-    if tenant.aside is not None:
-        return ServeError(Reason.SET_ASIDE, tenant.aside)
-    return None
+    return None if tenant.aside is None else set_aside(tenant, request.arrived_ms)
+
+
+def set_aside(tenant: Tenant, now_ms: float) -> ServeError:
+    """The model is not served for a while: it failed too often, or has no place."""
+    left_ms = None if tenant.back_ms == inf else max(tenant.back_ms - now_ms, 1.0)
+    return ServeError(Reason.SET_ASIDE, tenant.aside or "", retry_after_ms=left_ms)
 
 
 def full(request: Request, tenant: Tenant) -> ServeError:
@@ -78,6 +84,17 @@ def given_up(request: Request, now_ms: float) -> ServeError:
         Reason.DEADLINE,
         f"Request timeout expired: {_name(request)} waited {now_ms - request.arrived_ms:.1f} ms "
         f"of its {slo_ms:.1f} ms and was given up so that those behind it are in time",
+    )
+
+
+def overdue(request: Request, now_ms: float) -> ServeError:
+    """Accepted, but the batch that it is in takes far longer than was predicted."""
+    slo_ms, since_ms = request.deadline_ms - request.arrived_ms, now_ms - request.arrived_ms
+    return ServeError(
+        Reason.DEADLINE,
+        f"Request timeout expired: {_name(request)} had {slo_ms:.1f} ms and runs after "
+        f"{since_ms:.1f} ms still: its batch takes far longer than predicted",
+        late_ms=now_ms - request.deadline_ms,
     )
 
 

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-from typing import Final
 
-from interlace.core.errors import Reason, ServeError
+from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
 from interlace.core.messages import Answer, Command, Finished, Run, Stage, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request, Timing
-from interlace.engine import fairness, refusals
+from interlace.engine import fairness, refusals, retries, timeouts
 from interlace.engine.partitions import Life, Live, opening
 from interlace.engine.pool import Pool
 from interlace.engine.rates import Rates
+from interlace.engine.retries import AFTER_MS
 from interlace.engine.staging import Staging
 from interlace.engine.state import State, Tenant
 from interlace.engine.view import GpuView
 from interlace.policy.base import Drop, Launch, System
-
-#: A deadline is looked at just after it: at the very moment it is not missed yet.
-_AFTER_MS: Final = 0.1
 
 
 class Serving:
@@ -53,13 +50,13 @@ class Serving:
         tenant.queue.push(request)
         stages = self.staging.fill(tenant)
         if stages:
-            return [*stages, WakeAt(request.deadline_ms + _AFTER_MS)]
+            return [*stages, WakeAt(request.deadline_ms + AFTER_MS)]
         # In the order of the hosts: a set's order is another in every process.
         places = (*tenant.hosts, *tenant.lenders) if tenant.lenders else tenant.hosts
         open_ = dict.fromkeys(host.gpu for host in places if host.takes(now_ms))
         commands = self.dispatch(open_, now_ms) if open_ else []
         if tenant.queue.head is request:
-            commands.append(WakeAt(request.deadline_ms + _AFTER_MS))
+            commands.append(WakeAt(request.deadline_ms + AFTER_MS))
         if not open_:
             commands += opening(places)
         return commands
@@ -81,12 +78,14 @@ class Serving:
         """Take a request out of its queue; one that runs is answered when its batch ends."""
         tenant = self._state.tenants.get(model)
         request = tenant.remove(request_id) if tenant else None
+        if request is None and request_id in self._state.given_up:
+            return []
         if request is None:
             if any(_holds(live, request_id) for live in self._state.lives.values()):
                 self._state.cancelled.add(request_id)
             return []
         self._state.retried.discard(request_id)
-        return [_cancelled(request)]
+        return [retries.cancelled(request)]
 
     def staged(self, finished: Finished, stage: Stage, now_ms: float) -> list[Command]:
         """A request's inputs are on the accelerator: it may be launched."""
@@ -104,7 +103,7 @@ class Serving:
         if batch.slot is not None and tenant is not None:
             stages = self.staging.ended(tenant, run.gpu, batch.requests)
         if finished.failure is not None:
-            return stages + self._failed(batch, finished.failure.detail, now_ms)
+            return stages + retries.failed(self._state, batch, finished.failure, now_ms)
         if live is not None and tenant is not None:
             self._learn(batch, live, now_ms - started_ms, now_ms)
             self._state.charge(live.gpu, batch.model, started_ms, now_ms - started_ms)
@@ -143,7 +142,7 @@ class Serving:
                     commands.append(self._expired(request, 0.0, now_ms))
                 next_ms = min(next_ms, place.next_deadline_ms)
         if next_ms < float("inf"):
-            commands.append(WakeAt(next_ms + _AFTER_MS))
+            commands.append(WakeAt(next_ms + AFTER_MS))
         return commands
 
     def abandon(self, tenant: Tenant, error: ServeError) -> list[Command]:
@@ -185,13 +184,13 @@ class Serving:
         batch = Batch(
             self._state.batches, launch.model, requests, rows, attempt, slot, launch.padded_rows
         )
-        run = Run(live.gpu, live.id, batch)
         run_ms = tenant.belief.latency_ms(batch.run_rows, live.share_pct, head.shape)
-        live.give(run, run_ms, now_ms)
+        run = Run(live.gpu, live.id, batch, timeouts.limit_ms(self._state, live, run_ms))
+        running = live.give(run, run_ms, now_ms)
         live.starts_ms[launch.model] = now_ms
         live.ledger.began(launch.model, rows)
         self._state.began(live.gpu, launch.model, now_ms)
-        return [run]
+        return [run, *timeouts.began(self._state, running)]
 
     def _learn(self, batch: Batch, live: Live, seen_ms: float, now_ms: float) -> None:
         belief = self._state.tenants[batch.model].belief
@@ -206,7 +205,7 @@ class Serving:
             self._state.retried.discard(request.id)
             if request.id in self._state.cancelled:
                 self._state.cancelled.discard(request.id)
-                answers.append(_cancelled(request))
+                answers.append(retries.cancelled(request))
                 continue
             in_time = now_ms <= request.deadline_ms
             outcome = Outcome.OK if in_time else Outcome.LATE
@@ -215,6 +214,9 @@ class Serving:
             elif tenant is not None:
                 tenant.caution.missed(request.arrived_ms, now_ms)
                 fairness.lost(self._state, tenant, now_ms)
+            if request.id in self._state.given_up:
+                answers.append(retries.given_up(self._state, request, now_ms))
+                continue
             timing = Timing(
                 started_ms - request.arrived_ms,
                 finished.timing.input_ms,
@@ -225,30 +227,6 @@ class Serving:
             reply = Reply(request, outcome, outputs, None, timing, batch.id)
             answers.append(Answer(reply))
         return answers
-
-    def _failed(self, batch: Batch, detail: str, now_ms: float) -> list[Command]:
-        """Put a failed batch's requests back to run alone, once; answer those that had that."""
-        commands: list[Command] = []
-        tenant = self._state.tenants.get(batch.model)
-        for request in batch.requests:
-            if request.id in self._state.cancelled:
-                self._state.cancelled.discard(request.id)
-                self._state.retried.discard(request.id)
-                commands.append(_cancelled(request))
-            elif self._may_retry(request, tenant, now_ms) and tenant is not None:
-                self._state.retried.add(request.id)
-                tenant.queue.push(request)
-                commands.append(WakeAt(request.deadline_ms + _AFTER_MS))
-            else:
-                self._state.retried.discard(request.id)
-                error = ServeError(Reason.BACKEND, detail)
-                commands.append(Answer(Reply(request, Outcome.FAILED, error=error)))
-        return commands
-
-    def _may_retry(self, request: Request, tenant: Tenant | None, now_ms: float) -> bool:
-        if tenant is None or tenant.aside is not None or tenant.queue.full:
-            return False
-        return request.id not in self._state.retried and request.deadline_ms > now_ms
 
     def _waiting(self, gpu: str) -> list[Tenant]:
         """Tenants with something queued that are hosted on this accelerator."""
@@ -286,11 +264,6 @@ class Serving:
 
 def _refused(request: Request, error: ServeError) -> Command:
     return Answer(Reply(request, Outcome.REFUSED, error=error))
-
-
-def _cancelled(request: Request) -> Command:
-    error = ServeError(Reason.CANCELLED, "the client went away")
-    return Answer(Reply(request, Outcome.CANCELLED, error=error))
 
 
 def _holds(live: Live, request_id: int) -> bool:

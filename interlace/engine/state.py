@@ -39,6 +39,8 @@ class Tenant:
     crashes_ms: list[float] = field(default_factory=list)
     lost_ms: float = float("-inf")  #: when a request was last refused, dropped or late
     aside: str | None = None  #: why it is not served
+    back_ms: float = float("inf")  #: when one that is set aside is tried again
+    pause_ms: float = 0.0  #: how long it was set aside the last time
     leaving: bool = False
     told: bool = False  #: its owner knows that it is ready, or failed
 
@@ -89,6 +91,8 @@ class State:
     starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
     retried: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
+    given_up: set[int] = field(default_factory=set)  #: run, and their callers were told: too late
+    timeout_ms: float = float("inf")  #: when running batches are looked at next
     batches: int = 0
     partitions: int = 0
     lost_partitions: int = 0
@@ -113,6 +117,16 @@ class State:
         if starts is None:
             return 0
         return sum(1 for _ in takewhile(lambda at_ms: at_ms >= since_ms, reversed(starts)))
+
+    def forget(self, model: str) -> None:
+        """A deployment is gone: keep nothing of what it had."""
+        del self.tenants[model]
+        for tallies in self.tallies.values():
+            tallies.pop(model, None)
+        for key in [key for key in self.starts_ms if key[1] == model]:
+            del self.starts_ms[key]
+        for live in self.lives.values():
+            live.starts_ms.pop(model, None)
 
     def served(self) -> set[str]:
         """Models that a plan is for: neither leaving nor set aside."""

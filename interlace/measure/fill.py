@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,7 +36,7 @@ async def fill(
 
     ``force`` measures everything again. A model that cannot be measured is in ``failures``.
     """
-    stored = {} if force else _stored(store, models, rig, settings)
+    stored = {} if force else await asyncio.to_thread(_stored, store, models, rig, settings)
     missing = [model for model in models if model.key not in stored]
     profiles, failures = dict(stored), {}
     async for model, profile, error in profile_all(rig, missing, settings, progress):
@@ -43,7 +44,8 @@ async def fill(
             failures[model.key] = error
             continue
         profiles[model.key] = profile
-        store.save(profile, model, rig.gpu, settings)
+        # Beside the loop: a disk that is busy takes its time.
+        await asyncio.to_thread(store.save, profile, model, rig.gpu, settings)
     return Filled(profiles, failures, tuple(model.key for model in missing))
 
 

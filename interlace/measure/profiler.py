@@ -70,6 +70,8 @@ async def profile_all(
             found = await _Sweep(rig, model, settings, progress, pace).run()
         except MeasureError as error:
             yield Measured(model, None, str(error))
+        except Exception as error:  # of its sizes or types: the others are measured all the same
+            yield Measured(model, None, f"{model.name} cannot be measured: {error!r}")
         else:
             yield Measured(model, found)
 

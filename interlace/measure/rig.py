@@ -86,7 +86,8 @@ class Rig:
 
     async def run(self, partition: str, batch: Batch, timeout_s: float) -> Done:
         """Execute a batch and give its output memory back."""
-        done = await self.do(Run(self.gpu.id, partition, batch), timeout_s)
+        work = Run(self.gpu.id, partition, batch, timeout_s * 1000.0)
+        done = await self.do(work, timeout_s)
         self.device.free(batch.id)
         return done
 

@@ -8,7 +8,7 @@ from interlace.repository.config import Config
 from interlace.repository.config_json import config_json
 from interlace.repository.digest import Digests
 from interlace.repository.draft import Draft, read
-from interlace.repository.layout import Found, scan
+from interlace.repository.layout import Found, look_at, names, scan
 from interlace.repository.model import complete
 from interlace.repository.staging import stage
 
@@ -19,6 +19,8 @@ __all__ = [
     "Found",
     "complete",
     "config_json",
+    "look_at",
+    "names",
     "read",
     "scan",
     "stage",

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
+
+#: Longer words are nobody's mistake for another.
+_WORD_CHARS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,5 +36,5 @@ class Config:
 
 def nearest(word: str, known: Mapping[str, Any]) -> str:
     """What somebody who wrote ``word`` may have meant, in words."""
-    near = get_close_matches(word, known, n=1, cutoff=0.5)
+    near = get_close_matches(word[:_WORD_CHARS], known, n=1, cutoff=0.5)
     return f"did you mean '{near[0]}'? Known: {', '.join(known)}" if near else ", ".join(known)

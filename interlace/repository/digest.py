@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Final
 
 from interlace.core.errors import RepositoryError
+from interlace.repository.files import open_regular
 
 _BLOCK_BYTES: Final = 1 << 20
 _FILES_LIMIT: Final = 10_000
+Stamp = tuple[int, int, int]
 _IGNORED_SUFFIXES: Final = (".md", ".pyc", ".lock")
 _IGNORED_NAMES: Final = ("__pycache__",)
 
 
 class Digests:
-    """SHA-256 over folders; a file is read again only if its size, time or inode changed."""
+    """SHA-256 over folders; a file is read again only if its size, time or inode changed.
+
+    ``steps`` counts what was read so far, also from other threads: who waits sees that it goes on.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, int, int], bytes]] = {}
+        self.steps = 0
+        self._known: dict[str, dict[str, tuple[Stamp, bytes]]] = {}
 
     def of(self, folder: Path) -> str:
         """64 hex digits over the names and contents of every file that can matter.
@@ -31,28 +37,37 @@ class Digests:
             RepositoryError: a file cannot be read, or there are too many.
         """
         total = hashlib.sha256()
+        before, now = self._known.get(str(folder), {}), {}
         try:
             for path in _files(folder):
-                name = path.relative_to(folder).as_posix().encode()
-                total.update(len(name).to_bytes(4, "little") + name + self._file(path))
+                name = path.relative_to(folder).as_posix()
+                now[name] = self._file(path, before.get(name))
+                encoded = name.encode(errors="surrogateescape")
+                total.update(len(encoded).to_bytes(4, "little") + encoded + now[name][1])
         except OSError as error:
             raise RepositoryError(
                 str(error.filename or folder), error.strerror or str(error), "a readable file"
             ) from error
+        self._known[str(folder)] = now
         return total.hexdigest()
 
-    def _file(self, path: Path) -> bytes:
-        status = path.stat()
-        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
-        known = self._known.get(str(path))
-        if known is not None and known[0] == stamp:
-            return known[1]
-        content = hashlib.sha256()
-        with path.open("rb") as file:
+    def forget(self, folder: Path) -> None:
+        """Keep nothing of a folder and what is in it."""
+        for name in [name for name in list(self._known) if Path(name).is_relative_to(folder)]:
+            del self._known[name]
+
+    def _file(self, path: Path, known: tuple[Stamp, bytes] | None) -> tuple[Stamp, bytes]:
+        with open_regular(path) as file:
+            status = os.fstat(file.fileno())
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            self.steps += 1
+            if known is not None and known[0] == stamp:
+                return known
+            content = hashlib.sha256()
             while block := file.read(_BLOCK_BYTES):
                 content.update(block)
-        self._known[str(path)] = (stamp, content.digest())
-        return content.digest()
+                self.steps += 1
+        return stamp, content.digest()
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -19,6 +19,7 @@ from interlace.repository.schema import DATA_TYPES
 from interlace.repository.settings import (
     DEFAULT_QUEUE_LIMIT,
     DEFAULT_SLO_MS,
+    MAX_BATCH_LIMIT,
     Settings,
     read_settings,
 )
@@ -111,10 +112,10 @@ def declared_signature(config: Config, asked_batch: int | None) -> Signature:
     """The tensors that a config describes in full.
 
     Raises:
-        RepositoryError: a negative batch or a dim below -1.
+        RepositoryError: a batch or a dim that cannot be.
     """
-    if asked_batch is not None and asked_batch < 0:
-        raise config.error("max_batch_size", str(asked_batch), "0 or more")
+    if asked_batch is not None and not 0 <= asked_batch <= MAX_BATCH_LIMIT:
+        raise config.error("max_batch_size", str(asked_batch), f"0 to {MAX_BATCH_LIMIT}")
     return Signature(
         _declared(config, "input"), _declared(config, "output"), bool(asked_batch), asked_batch or 0
     )

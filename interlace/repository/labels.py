@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from interlace.core.errors import RepositoryError
 from interlace.repository.config import Config
+from interlace.repository.files import read_text
 
 _LIMIT_BYTES: Final = 4 << 20
 
@@ -32,9 +34,7 @@ def _read(folder: Path, name: str, config: Config, key: str) -> tuple[str, ...]:
         raise config.error(key, f"'{name}'", "a file in the model's own folder")
     file = folder / path
     try:
-        if file.stat().st_size > _LIMIT_BYTES:
-            raise config.error(key, f"{file.stat().st_size} bytes", f"at most {_LIMIT_BYTES}")
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(file, _LIMIT_BYTES)
+    except (OSError, RepositoryError) as error:
         raise config.error(key, f"{file} ({error})", "a file with one label a line") from error
     return tuple(text.removesuffix("\n").split("\n"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,12 @@ from typing import Final
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
 from interlace.repository.config import Config
+from interlace.repository.files import read_text
 from interlace.repository.pbtxt import parse_pbtxt
 
 CONFIG_FILE: Final = "config.pbtxt"
-_CONFIG_LIMIT_BYTES: Final = 4 << 20
+#: The largest ``config.pbtxt`` or ``interlace.toml`` that is read.
+CONFIG_BYTES: Final = 1 << 20
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
 _NAME: Final = re.compile(r"[^./\\#\x00-\x1f\x7f][^/\\#\x00-\x1f\x7f]{0,199}")
 
@@ -53,21 +56,46 @@ def scan(root: Path) -> list[Found]:
     Raises:
         RepositoryError: ``root`` is no folder that can be listed.
     """
+    looked = (look_at(root, name) for name in names(root))
+    return [found for found in looked if found is not None]
+
+
+def names(root: Path) -> list[str]:
+    """What may be model folders, in order; nothing behind a link is looked at.
+
+    Raises:
+        RepositoryError: ``root`` is no folder that can be listed.
+    """
     try:
-        entries = sorted(entry for entry in root.iterdir() if entry.is_dir())
+        with os.scandir(root) as entries:
+            there = [e.name for e in entries if e.is_symlink() or e.is_dir(follow_symlinks=False)]
     except OSError as error:
         reason = error.strerror or str(error)
         raise RepositoryError(str(root), reason.lower(), "a model repository: a folder") from error
-    skipped = (".", "__pycache__")
-    return [_look_at(entry) for entry in entries if not entry.name.startswith(skipped)]
+    return sorted(name for name in there if not name.startswith((".", "__pycache__")))
 
 
-def _look_at(folder: Path) -> Found:
+def look_at(root: Path, name: str) -> Found | None:
+    """One model folder; ``None`` if there is no folder of that name.
+
+    Raises:
+        RepositoryError: the name is none that a folder may have, and no folder has it.
+    """
+    folder = root / name
     try:
-        check_name(folder.name)
-        return Found(folder.name, select_versions(folder, read_config(folder)))
+        check_name(name)
     except RepositoryError as error:
-        return Found(folder.name, (), str(error))
+        if "/" in name or name in ("", ".", "..") or not os.path.isdir(folder):
+            raise
+        return Found(name, (), str(error))
+    if not os.path.isdir(folder):
+        return None
+    try:
+        return Found(name, select_versions(folder, read_config(folder)))
+    except RepositoryError as error:
+        return Found(name, (), str(error))
+    except OSError as error:
+        return Found(name, (), str(error))
 
 
 def check_name(name: str) -> None:
@@ -91,11 +119,8 @@ def read_config(folder: Path) -> Config:
     if not file.exists():
         return Config(str(file))
     try:
-        if file.stat().st_size > _CONFIG_LIMIT_BYTES:
-            found = f"{file.stat().st_size} bytes"
-            raise RepositoryError(str(file), found, f"at most {_CONFIG_LIMIT_BYTES}")
-        config = parse_pbtxt(file.read_text(encoding="utf-8"), str(file))
-    except (OSError, UnicodeDecodeError) as error:
+        config = parse_pbtxt(read_text(file, CONFIG_BYTES), str(file))
+    except OSError as error:
         raise RepositoryError(str(file), str(error), "protobuf text in UTF-8") from error
     return check_config_name(config, folder.name)
 

@@ -9,6 +9,8 @@ from interlace.repository.tokens import Token
 
 _TRUE: Final = ("true", "True", "t", "1")
 _FALSE: Final = ("false", "False", "f", "0")
+_MOST: Final = 1 << 63
+_SHOWN_CHARS: Final = 200
 
 
 def expected(field: Field) -> str:
@@ -46,12 +48,26 @@ def convert(kind: Any, token: Token) -> Any:
     return None
 
 
+def whole(value: int) -> int | None:
+    """The same integer if it fits 63 bits and a sign, as it must where it is sent on."""
+    return value if -_MOST <= value < _MOST else None
+
+
+def shown(value: Any) -> str:
+    """A wrong value in an error's words, however large it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError) as error:  # thousands of digits, or of lists
+        return f"{type(value).__name__} ({error})"
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+
+
 def _integer(text: str) -> int | None:
     digits = "".join(text.split())
     try:
         octal = digits.lstrip("+-")
         base = 8 if len(octal) > 1 and octal[0] == "0" and octal.isdigit() else 0
-        return int(digits, base)
+        return whole(int(digits, base))
     except ValueError:
         return None
 

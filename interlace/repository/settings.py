@@ -13,6 +13,9 @@ from typing import Any, Final
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Precision
 from interlace.repository.config import Config, nearest
+from interlace.repository.files import read_text
+from interlace.repository.layout import CONFIG_BYTES
+from interlace.repository.scalars import shown, whole
 
 FILE: Final = "interlace.toml"
 #: The promise for a model whose operator states none.
@@ -21,7 +24,9 @@ DEFAULT_SLO_MS: Final = 100.0
 DEFAULT_MAX_BATCH: Final = 32
 DEFAULT_QUEUE_LIMIT: Final = 4096
 
-_MAX_BATCH_LIMIT: Final = 65_536
+#: The most rows in one execution that a model may be given.
+MAX_BATCH_LIMIT: Final = 65_536
+_MOST_BYTES: Final = float(1 << 62)
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?i?)B?")
 _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY: Final = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
@@ -59,7 +64,11 @@ def read_settings(folder: Path, config: Config) -> Settings:
     file = folder / FILE
     if not file.exists():
         return fallback
-    own = parse_settings(file.read_text(encoding="utf-8", errors="replace"), str(file))
+    try:
+        text = read_text(file, CONFIG_BYTES)
+    except OSError as error:
+        raise RepositoryError(str(file), str(error), "a readable file") from error
+    own = parse_settings(text, str(file))
     said = {name: getattr(own, name) for name in _FIELDS.values() if getattr(own, name) is not None}
     return replace(
         fallback,
@@ -78,13 +87,14 @@ def parse_settings(text: str, source: str) -> Settings:
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    # Besides its own error: integers of thousands of digits, and lists within lists within lists.
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         raise RepositoryError(source, f"no TOML ({error})", "lines such as slo_ms = 50") from error
     lines = _lines(text)
     sample = table.pop("sample", {})
     empty = Settings(source, lines=lines)
     if not isinstance(sample, dict):
-        raise RepositoryError(empty.where("sample"), f"{sample!r}", "a table: [sample]")
+        raise RepositoryError(empty.where("sample"), shown(sample), "a table: [sample]")
     known = {**dict.fromkeys(_READERS), "sample": None}
     for key in table:
         if key not in known:
@@ -103,7 +113,7 @@ def _from_parameters(config: Config) -> Settings:
         where = config.where(f"parameters['{key}']")
         if key.startswith("sample."):
             parts = [part.strip() for part in text.split(",")]
-            sizes = [int(part) if part.isdigit() else part for part in parts]
+            sizes = [_number(part) for part in parts]
             sample[key.removeprefix("sample.")] = _sizes(sizes, where)
         elif key in _READERS:  # other keys are some backend's
             values[_FIELDS[key]] = _read(key, _number(text), where)
@@ -121,17 +131,23 @@ def _number(text: str) -> Any:
 
 def _read(key: str, value: Any, where: str) -> Any:
     reader, wanted = _READERS[key]
-    read = None if isinstance(value, bool) and reader is not _yes_or_no else reader(value)
+    wrong = isinstance(value, bool) and reader is not _yes_or_no
+    read = None if wrong or not _bearable(value) else reader(value)
     if read is None:
-        raise RepositoryError(where, f"{value!r}", wanted)
+        raise RepositoryError(where, shown(value), wanted)
     return read
+
+
+def _bearable(value: Any) -> bool:
+    """False for an integer that does not fit where integers go."""
+    return not isinstance(value, int) or whole(value) is not None
 
 
 def _sizes(value: Any, where: str) -> tuple[int, ...]:
     sizes = [value] if isinstance(value, int) else value
     positive = isinstance(sizes, list) and sizes and all(_whole(1)(size) for size in sizes)
     if not positive or any(isinstance(size, bool) for size in sizes):
-        raise RepositoryError(where, f"{value!r}", "a list of sizes, such as [3, 224, 224]")
+        raise RepositoryError(where, shown(value), "a list of sizes, such as [3, 224, 224]")
     return tuple(sizes)
 
 
@@ -166,7 +182,8 @@ def _bytes(value: Any) -> int | None:
         return None
     unit = match.group(2).lower()
     factor = _BINARY.get(unit) or _UNITS.get(unit)
-    return int(float(match.group(1)) * factor) if factor else None
+    size = float(match.group(1)) * factor if factor else 0.0
+    return int(size) if 1.0 <= size < _MOST_BYTES else None
 
 
 def _lines(text: str) -> dict[str, int]:
@@ -184,7 +201,7 @@ def _lines(text: str) -> dict[str, int]:
 
 _READERS: Final[dict[str, tuple[Callable[[Any], Any], str]]] = {
     "slo_ms": (_positive, "a time in ms above 0"),
-    "max_batch": (_whole(0, _MAX_BATCH_LIMIT), "a whole number of rows; 0 for no batching"),
+    "max_batch": (_whole(0, MAX_BATCH_LIMIT), "a whole number of rows; 0 for no batching"),
     "priority": (_whole(0), "a whole number; 0 for none, 1 for the most urgent"),
     "memory_limit": (_bytes, 'a size above 0, such as 536870912 or "512MB"'),
     "rate_rps": (_positive, "requests per second above 0"),

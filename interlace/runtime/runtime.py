@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Protocol
 
+from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
     Answer,
@@ -15,24 +16,30 @@ from interlace.core.messages import (
     Dismiss,
     Event,
     Finished,
+    GiveUp,
     Joined,
     Left,
     Scale,
     Solve,
     Tell,
     Ticked,
+    TimedOut,
+    TimeoutAt,
     WakeAt,
     Woke,
     Work,
 )
 from interlace.core.request import Reply, Request
 from interlace.device.base import Device
+from interlace.runtime.alarm import Alarm
 from interlace.runtime.clock import Clock
 from interlace.runtime.observe import Observer
 from interlace.runtime.scaling import NoScaling, Scaling
 from interlace.runtime.solver import Solver
 
 OnAnswer = Callable[[Reply], None]
+#: A request that runs is too late: why. Its answer comes when the device is done with its inputs.
+OnGiveUp = Callable[[ServeError], None]
 OnTell = Callable[[Tell], None]
 
 
@@ -63,9 +70,11 @@ class Runtime:
         self._scaling = scaling or NoScaling()
         self._observers = list(observers)
         self._answers: dict[int, OnAnswer] = {}
+        self._give_ups: dict[int, OnGiveUp] = {}
         self._undelivered: dict[int, tuple[str, int]] = {}
         self._ids = count(1)
-        self._wake_at_ms = float("inf")
+        self._wake = Alarm(clock, lambda: self.deliver(Woke()))
+        self._timeout = Alarm(clock, lambda: self.deliver(TimedOut()))
         self._epoch_ms = epoch_ms
         for device in devices.values():
             device.on_lost(self.deliver)
@@ -78,9 +87,15 @@ class Runtime:
         """Begin the epochs at which rates are looked at."""
         self.clock.call_at(self.clock.now_ms() + self._epoch_ms, self._tick)
 
-    def submit(self, request: Request, answer: OnAnswer) -> None:
-        """Hand a request to the engine; ``answer`` is called exactly once, perhaps at once."""
+    def submit(self, request: Request, answer: OnAnswer, give_up: OnGiveUp | None = None) -> None:
+        """Hand a request to the engine; ``answer`` is called exactly once, perhaps at once.
+
+        ``give_up`` is called before, at most once, when the request runs far longer than was
+        predicted: whoever waits for it can be told, but its inputs are still read.
+        """
         self._answers[request.id] = answer
+        if give_up is not None:
+            self._give_ups[request.id] = give_up
         self.deliver(Arrived(request))
 
     def cancel(self, request: Request) -> None:
@@ -148,9 +163,16 @@ class Runtime:
     def _perform(self, command: Answer | Solve | Scale | Dismiss | WakeAt | Tell) -> None:
         match command:
             case Answer(reply=reply):
+                self._give_ups.pop(reply.request.id, None)
                 self._answers.pop(reply.request.id)(reply)
             case WakeAt(at_ms=at_ms):
-                self._wake(at_ms)
+                self._wake.at(at_ms)
+            case TimeoutAt(at_ms=at_ms):
+                self._timeout.at(at_ms)
+            case GiveUp(request=request, error=error):
+                give_up = self._give_ups.pop(request.id, None)
+                if give_up is not None:
+                    give_up(error)
             case Solve():
                 self._solver(command, self.deliver)
             case Tell():
@@ -177,20 +199,6 @@ class Runtime:
             self._undelivered[batch.id] = (work.gpu, replies)
         else:
             self._free(work.gpu, batch.id)
-
-    def _wake(self, at_ms: float) -> None:
-        if self._wake_at_ms <= at_ms:
-            return
-        self._wake_at_ms = at_ms
-        self.clock.call_at(at_ms, lambda: self._woke(at_ms))
-
-    def _woke(self, at_ms: float) -> None:
-        if self.clock.now_ms() < at_ms:  # event loops round times, and may be early
-            self.clock.call_at(at_ms, lambda: self._woke(at_ms))
-            return
-        if at_ms == self._wake_at_ms:
-            self._wake_at_ms = float("inf")
-        self.deliver(Woke())
 
     def _tick(self) -> None:
         self.deliver(Ticked())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from typing import Protocol
 
 from interlace.core.messages import Planned, Solve
@@ -56,4 +57,5 @@ class ExecutorSolver:
             answer = Planned(question.ticket, question.current, f"the planner broke: {error!r}")
         else:
             answer = ended.result()
-        self._clock.call_soon(lambda: done(answer))
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for a plan
+            self._clock.call_soon(lambda: done(answer))

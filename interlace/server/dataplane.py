@@ -12,6 +12,7 @@ from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import Clock
 from interlace.server.call import Call, OnError, OnReply
 from interlace.server.check import Checked, check, check_contents
+from interlace.server.quarantine import Quarantine
 from interlace.server.table import ModelTable, Served
 
 #: Requests taken but not answered yet, over all models and transports.
@@ -24,7 +25,12 @@ class Backend(Protocol):
     @property
     def clock(self) -> Clock: ...
     def next_id(self) -> int: ...
-    def submit(self, request: Request, answer: Callable[[Reply], None]) -> None: ...
+    def submit(
+        self,
+        request: Request,
+        answer: Callable[[Reply], None],
+        give_up: Callable[[ServeError], None] | None = None,
+    ) -> None: ...
     def cancel(self, request: Request) -> None: ...
     def delivered(self, reply: Reply) -> None: ...
 
@@ -65,15 +71,24 @@ class DataPlane:
         self._table = table
         self._arenas = arenas
         self._in_flight_limit = in_flight_limit
+        self._quarantine = Quarantine(arenas.view)
         self._empty: asyncio.Event | None = None  # made by whoever waits for the last answer
 
-    def infer(self, call: Call, on_reply: OnReply, on_error: OnError) -> Request | None:
+    def infer(
+        self,
+        call: Call,
+        on_reply: OnReply,
+        on_error: OnError,
+        on_give_up: OnError | None = None,
+    ) -> Request | None:
         """Take a call in.
 
         ``on_error`` is called at once for a call that is wrong, or that cannot be taken now;
         otherwise ``on_reply`` is called exactly once, perhaps before this returns. The caller
         keeps the input bytes in place until then, and reports ``delivered(reply)`` when the bytes
-        of the reply's outputs are no longer needed.
+        of the reply's outputs are no longer needed. ``on_give_up`` is called before, at most once,
+        if the request runs far longer than was predicted: the client is to be told then, while the
+        inputs stay where they are until the reply.
 
         Returns:
             The request, for ``cancel``; ``None`` if it was refused through ``on_error``.
@@ -89,7 +104,7 @@ class DataPlane:
             served.ledger.refused(error)
             on_error(error)
             return None
-        self._submit(served, request, on_reply)
+        self._submit(served, request, on_reply, on_give_up)
         return request
 
     def stop_accepting(self) -> None:
@@ -123,6 +138,8 @@ class DataPlane:
         if checked.inspect:
             self._inspect(inputs, checked)
         now_ms = self._now_ms()
+        if self._quarantine.suspects(found.key):
+            self._quarantine.check(found.key, inputs, now_ms)
         slo_ms = checked.slo_ms
         if call.budget_ms is not None and call.budget_ms < slo_ms:
             slo_ms = call.budget_ms
@@ -142,7 +159,9 @@ class DataPlane:
         for i in checked.inspect:
             check_contents(inputs[i], self._arenas.view(inputs[i].span))
 
-    def _submit(self, served: Served, request: Request, on_reply: OnReply) -> None:
+    def _submit(
+        self, served: Served, request: Request, on_reply: OnReply, on_give_up: OnError | None
+    ) -> None:
         ledger = served.ledger
         ledger.pending += 1
         self.in_flight += 1
@@ -150,12 +169,15 @@ class DataPlane:
         def answer(reply: Reply) -> None:
             ledger.pending -= 1
             self.in_flight -= 1
-            ledger.record(reply, self._now_ms())
+            now_ms = self._now_ms()
+            ledger.record(reply, now_ms)
+            if reply.deaths:
+                self._quarantine.died(request.model, request.inputs, reply.deaths, now_ms)
             if self._empty is not None and not self.in_flight:
                 self._empty.set()
             on_reply(reply)
 
-        self._runtime.submit(request, answer)
+        self._runtime.submit(request, answer, on_give_up)
 
 
 def failure(reply: Reply) -> ServeError | None:

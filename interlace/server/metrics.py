@@ -38,6 +38,7 @@ _FAMILIES: Final = (
         for d in DURATIONS
     ),
     ("nv_inference_first_response_histogram_ms", "histogram", "Arrival to response in ms"),
+    ("interlace_model_ready", "gauge", "1 while the model is served, 0 while it is not"),
     ("interlace_slo_ms", "gauge", "The latency promised, in ms"),
     ("interlace_slo_within_total", "counter", "Accepted requests answered within their SLO"),
     ("interlace_slo_missed_total", "counter", "Accepted requests answered late, or not at all"),
@@ -84,6 +85,8 @@ class Metrics:
             _add_triton(page, served.ledger, labels)
             _add_promises(page, served, labels)
             _add_figures(page, served, snapshot, labels)
+        for (name, version), ready in snapshot.ready.items():
+            page.add("interlace_model_ready", int(ready), {"model": name, "version": version})
         _add_server(page, snapshot)
         if snapshot.cpu is not None:
             _add_cpu(page, snapshot.cpu)

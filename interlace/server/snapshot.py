@@ -40,9 +40,13 @@ class CpuFigures:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Figures of the whole server. ``models`` is by deployment key."""
+    """Figures of the whole server.
+
+    ``models`` is by deployment key, ``ready`` (is it served?) by name and version.
+    """
 
     models: Mapping[str, ModelFigures] = field(default_factory=dict)
+    ready: Mapping[tuple[str, str], bool] = field(default_factory=dict)
     headroom_ratio: float | None = None
     workers: int = 0
     worker_restarts: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from typing import Final
@@ -62,6 +63,15 @@ class Arena:
         try:
             os.ftruncate(fd, pages * mmap.PAGESIZE)
             return cls(fd, _number(fd), mmap.mmap(fd, pages * mmap.PAGESIZE))
+        except OSError as error:
+            os.close(fd)
+            if error.errno != errno.ENOMEM:
+                raise
+            raise OSError(
+                error.errno,
+                f"no room to map an arena of {pages * mmap.PAGESIZE >> 20} MiB of shared memory: "
+                f"{error.strerror}; a limit on address space (ulimit -v) must leave room for it",
+            ) from None
         except BaseException:
             os.close(fd)
             raise

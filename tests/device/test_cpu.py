@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from interlace.core.hardware import Trait
-from interlace.core.messages import Carve, Finished, Release
-from interlace.core.model import Terms
+from interlace.core.messages import Carve, Finished, Load, Release, Work
+from interlace.core.model import Model, Terms
 from interlace.device.memory import process_memory
 from interlace.device.settings import Limits
 from tests.device.conftest import MakeRig
@@ -155,13 +155,13 @@ def test_models_are_tried_at_their_batch_sizes_before_they_serve(rig: Rig) -> No
 
 @pytest.mark.parametrize("what", ["batch", "load"])
 def test_what_takes_too_long_costs_the_worker(make_rig: MakeRig, what: str) -> None:
-    rig = make_rig(limits=Limits(load_s=0.5, run_s=0.5))
+    rig = make_rig(limits=Limits(load_s=0.5))
     rig.serve(DOUBLE)
     pid = rig.device.workers()["p"]
     if what == "batch":
         forever = model("forever")
         rig.load(forever)
-        finished = rig.run(rig.floats(forever, [1]))
+        finished = rig.end_of(rig.batch(rig.floats(forever, [1]))._replace(limit_ms=500.0))
         words = f"killed: 'batch {finished.work.batch.id} of forever/1#0' took longer than 0.5 s"  # type: ignore[union-attr]
     else:
         finished = rig.load(model("late"))
@@ -173,13 +173,37 @@ def test_what_takes_too_long_costs_the_worker(make_rig: MakeRig, what: str) -> N
 
 
 def test_a_limit_counts_from_when_a_batch_can_begin(make_rig: MakeRig) -> None:
-    rig = make_rig(limits=Limits(run_s=1.0))
+    rig = make_rig()
     rig.serve(SLOW)
-    works = [rig.batch(rig.floats(SLOW, [1])) for _ in range(5)]
+    works = [rig.batch(rig.floats(SLOW, [1]))._replace(limit_ms=1000.0) for _ in range(5)]
     for work in works:
         rig.do(work)
     rig.wait(lambda: len(rig.finished) == 7)
     assert [finished.failure for finished in rig.finished[2:]] == [None] * 5
+
+
+def test_who_is_killed_from_outside_is_innocent_until_it_happens_again(rig: Rig) -> None:
+    def killed(known: Model, attempt: int = 0) -> bool:
+        """A worker is killed while it runs a batch of the model, or loads it; true if innocent."""
+        rig.carve()
+        work: Work = Load(rig.gpu, "p", known.key)
+        rig.device.register(known)
+        if attempt:
+            rig.end_of(work)
+            run = rig.batch(rig.floats(known, [1]))
+            work = run._replace(batch=run.batch._replace(attempt=attempt))
+        rig.do(work)
+        rig.pause(0.05)
+        lost = len(rig.lost)
+        os.kill(rig.device.workers()["p"], signal.SIGKILL)
+        rig.wait(lambda: len(rig.lost) == lost + 1)
+        failure = rig.finished[-1].failure
+        assert rig.finished[-1].work is work and failure is not None and failure.fatal
+        return failure.innocent
+
+    assert [killed(SLOW, attempt) for attempt in (1, 1, 2)] == [True, True, False]
+    assert [killed(model("late")) for _ in range(3)] == [True, True, False]
+    rig.lost.clear()
 
 
 @pytest.mark.parametrize(

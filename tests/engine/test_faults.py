@@ -8,7 +8,7 @@ import pytest
 
 from interlace.core.errors import Reason
 from interlace.core.hardware import Trait
-from interlace.core.messages import Withdrawn
+from interlace.core.messages import Failure, Run, Withdrawn
 from interlace.core.request import Outcome
 from tests.builders import OVERLAP, World, line_profile, machine
 
@@ -66,6 +66,92 @@ def test_three_deaths_set_a_model_aside_and_the_rest_serve_on() -> None:
     other = world.send("b", 60.0)
     world.run(100)
     assert world.reply_of(other).outcome is Outcome.OK
+
+
+def test_nothing_is_kept_of_what_was_withdrawn() -> None:
+    world = _world()
+    for _ in range(5):
+        world.send("b", 60.0)
+        world.run(100)
+    world.runtime.deliver(Withdrawn("b"))
+    world.run(500)
+    state = world.engine.state
+    assert "b" not in state.tenants and all(model != "b" for _, model in state.starts_ms)
+    assert all("b" not in tallies for tallies in state.tallies.values())
+    assert all("b" not in live.starts_ms for live in state.lives.values())
+    assert state.starts_ms.keys() == {
+        (gpu, model) for gpu, model in state.starts_ms if model in "ac"
+    }
+
+
+def _crash(world: World, times: int) -> None:
+    for _ in range(times):
+        world.send("a", 200.0)
+        world.devices["g0"].kill(_partition_running(world), "signal 11")
+        world.run(500)
+
+
+def test_a_model_set_aside_is_tried_again_after_growing_pauses() -> None:
+    world = _world()
+    pauses_s = []
+    for _ in range(3):
+        _crash(world, 3)
+        began_ms = world.clock.now_ms()
+        refusal = world.reply_of(world.send("a", 60.0)).error
+        assert refusal is not None and refusal.reason is Reason.SET_ASIDE
+        assert refusal.retry_after_ms is not None
+        while world.engine.state.tenants["a"].aside is not None:
+            world.run(1_000)
+        pauses_s.append(round((world.clock.now_ms() - began_ms) / 10_000.0) * 10)
+        world.run(1_000)
+        told = [t.status for t in world.tells if t.model == "a"]
+        assert told[-2:] == ["failed", "ready"]
+        request = world.send("a", 60.0)
+        world.run(100)
+        assert world.reply_of(request).outcome is Outcome.OK
+    assert pauses_s == [10, 20, 40]
+    world.run(650_000)
+    _crash(world, 3)
+    assert "again after 10 s" in (world.engine.state.tenants["a"].aside or "")
+
+
+def test_pauses_are_bounded_and_those_that_leave_stay_away() -> None:
+    world = _world()
+    for _ in range(8):
+        _crash(world, 3)
+        while world.engine.state.tenants["a"].aside is not None:
+            world.run(1_000)
+        world.run(1_000)
+    assert world.engine.state.tenants["a"].pause_ms == 600_000.0
+    _crash(world, 3)
+    world.runtime.deliver(Withdrawn("a"))
+    world.run(700_000)
+    assert "a" not in world.engine.state.tenants
+
+
+def test_a_death_that_came_from_outside_is_not_blamed() -> None:
+    world = _world()
+    for _ in range(5):
+        request = world.send("a", 2_000.0)
+        partition = _partition_running(world)
+        world.devices["g0"].fail_next(Run, Failure("killed from outside", True, True))
+        world.run(500)
+        assert world.reply_of(request).outcome is Outcome.OK, partition
+    assert world.engine.state.lost_partitions == 5
+    assert world.engine.state.tenants["a"].aside is None
+
+
+def test_the_answer_says_how_many_workers_died_of_a_request() -> None:
+    world = _world()
+    request = world.send("a", 5_000.0)
+    for _ in range(2):
+        world.devices["g0"].kill(_partition_running(world))
+    world.run(500)
+    assert world.reply_of(request).deaths == 2
+    late = world.send("a", 70.0)
+    world.devices["g0"].stall(5_000.0)
+    world.run(3_000.0)
+    assert (world.reply_of(late).outcome, world.reply_of(late).deaths) == (Outcome.EXPIRED, 1)
 
 
 @pytest.mark.parametrize("traits", [OVERLAP, frozenset()])

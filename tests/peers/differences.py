@@ -85,10 +85,10 @@ GROUPS = {
         infer.shm_both
     """,
     ("trace_model", "http"): """
-        server.trace_model_unknown
+        server.trace_model_unknown repository.load_unknown
     """,
     ("trace_model", "grpc"): """
-        server.trace_unknown_model
+        server.trace_unknown_model repository.load_unknown repository.load_unnamed
     """,
     ("version", "http"): """
         server.model_metadata_version_word infer.version_word
@@ -126,7 +126,7 @@ GROUPS = {
         infer.length_negative infer.length_word infer.bytes_length_past_end infer.raw_body_short
         infer.raw_body_two_inputs infer.gzip_broken infer.version_unknown shm.register_no_key
         shm.register_no_size infer.shm_past_end infer.shm_offset_past_end
-        infer.shm_output_past_end repository.load_unknown repository.load_bad_config
+        infer.shm_output_past_end repository.load_bad_config
         repository.load_config_not_json
     """,
     ("wording", "grpc"): """
@@ -136,8 +136,7 @@ GROUPS = {
         infer.raw_missing infer.contents_wrong_kind infer.datatype_unknown infer.shape_wrong_dim
         infer.shape_no_batch infer.shape_negative infer.rows_0 infer.input_unknown
         infer.input_twice infer.pair_rows_differ infer.output_unknown
-        infer.bytes_length_past_end infer.timeout_word repository.load_unknown
-        repository.load_unnamed repository.load_bad_config
+        infer.bytes_length_past_end infer.timeout_word repository.load_bad_config
     """,
 }
 #: The key of its reason, by ``http:`` or ``grpc:`` and the case's name.

@@ -109,7 +109,7 @@ CONFIGS = st.fixed_dictionaries(
     {},
     optional={
         "name": st.text(),
-        "max_batch_size": st.integers(-(2**63), 2**63),
+        "max_batch_size": st.integers(-(2**63), 2**63 - 1),
         "input": st.lists(TENSORS, min_size=1, max_size=3),
         "version_policy": st.just({"all": {}}),
     },

@@ -55,19 +55,47 @@ def test_a_model_that_kills_its_worker_is_set_aside_and_the_rest_serves(
     write_model(root, "calm")
     server = start().wait_ready()
     traffic = Traffic(lambda: server.infer("calm"), threads=2)
-    statuses = [server.infer("bomb", 2e6)[0] for _ in range(3)]
+    statuses = [server.infer("bomb", value)[0] for value in (2e6, 3e6, 4e6)]
     status, body = server.infer("bomb")
     traffic.wait_for(20)
     calm = traffic.stop()
     assert 200 not in statuses
     assert status == 503 and "crashed its worker 3 times" in body["error"]
+    assert body["retry_after_ms"] > 0.0
     assert server.call("GET", "/v2/models/bomb/ready")[0] != 200
+    assert 'interlace_model_ready{model="bomb",version="1"} 0' in _metric(server, "interlace_model")
+    assert "SET ASIDE: bomb/1: set aside: it crashed its worker 3 times" in server.text
     assert calm[-1][0] == 200 and {s for s, _ in calm} <= {200, 500}
     _, index = server.call("POST", "/v2/repository/index", {})
     (entry,) = [e for e in index if e["name"] == "bomb"]
     assert entry["state"] == "UNAVAILABLE" and "crashed" in entry["reason"]
+    server.wait_for("bomb/1 serves again", 60.0)
+    assert server.infer("bomb")[0] == 200, "it comes back by itself"
+    assert 'interlace_model_ready{model="bomb",version="1"} 1' in _metric(server, "interlace_model")
+    statuses = [server.infer("bomb", value)[0] for value in (5e6, 6e6, 7e6)]
+    assert server.infer("bomb")[0] == 503
     assert server.call("POST", "/v2/repository/models/bomb/load", {})[0] == 200
     assert server.infer("bomb")[0] == 200, "loading it again brings it back"
+
+
+def test_inputs_that_killed_twice_are_refused_and_every_death_is_told(
+    root: Path, start: Start
+) -> None:
+    write_model(root, "bomb", extra=CRASH)
+    server = start().wait_ready()
+    assert server.infer("bomb", 2e6)[0] == 500
+    for _ in range(5):
+        status, body = server.infer("bomb", 2e6)
+        assert status == 500 and "ended the worker of 'bomb' 2 times" in body["error"]
+        assert server.infer("bomb")[0] == 200, "others are served, and it is not set aside"
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    server.wait_for(
+        rf"{stamp} worker \S+ of cpu0 died \(running batch \d+ of bomb/1, 1 rows\): "
+        rf"the worker process was killed by signal 9"
+    )
+    server.wait_for(r"1 rows, second try\): the worker process was killed")
+    server.wait_for(rf"{stamp} worker \S+ serves again \d+\.\d\d s after it died")
+    assert _metric(server, "interlace_worker_restarts_total")[0].endswith(" 2")
 
 
 def test_reload_under_traffic_loses_nothing_and_switches(root: Path, start: Start) -> None:

@@ -44,7 +44,7 @@ class FakeRuntime:
         self._ids += 1
         return self._ids
 
-    def submit(self, request: Request, answer: Answer) -> None:
+    def submit(self, request: Request, answer: Answer, give_up: object = None) -> None:
         self.requests += 1
         if self.hold:
             self.held.append((request, answer))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from interlace.cli.failure import InputError
 from interlace.cli.replaying.play import steps
-from interlace.core.messages import Answer, Arrived, Finished, Run
+from interlace.core.messages import Answer, Arrived, Finished, GiveUp, Run
 from interlace.core.request import Outcome, Reply, Request
 from interlace.engine.partitions import Live
 from interlace.runtime.log import Replay, Step
@@ -51,6 +51,8 @@ class _Teller:
         for command in step.commands:
             if isinstance(command, Run):
                 yield from self._start_of(command, step)
+            elif isinstance(command, GiveUp) and command.request.id == request.id:
+                yield f"{now_ms:.1f} ms: its caller was told: {command.error.detail}"
             elif isinstance(command, Answer) and command.reply.request.id == request.id:
                 self.ended = True
                 yield from self._outcome(command.reply, now_ms)

@@ -9,6 +9,7 @@ from functools import partial
 
 from interlace.core.messages import Failure
 from interlace.device.cuda.worker.wire import Asked, GpuAnswer
+from interlace.device.wire import RunBatch
 
 Answer = Callable[[GpuAnswer | Failure], None]
 
@@ -61,4 +62,6 @@ class Docket:
     def _judged(self, failure: Failure, asked: Asked) -> Failure:
         # Without a word of the process: whoever was alone in it.
         self.blame([line for line, count in self._open.items() if count > 0])
-        return replace(failure, innocent=asked.line not in (self._culprits or ()))
+        # Killed from outside while it ran a batch: once that is chance, twice it is not.
+        spared = failure.innocent and isinstance(asked.what, RunBatch) and not asked.alone
+        return replace(failure, innocent=spared or asked.line not in (self._culprits or ()))

@@ -20,6 +20,7 @@ TRAITS: Final = frozenset(
         Trait.SHARED_WEIGHTS,
         Trait.INPUT_POOL,
         Trait.GATHER_DMA,
+        Trait.SLOW_START,
         Trait.LIGHT_SYNC,
     }
 )

@@ -32,6 +32,7 @@ TRAITS: Final = frozenset(
         Trait.MULTI_MODEL,
         Trait.SHARED_WEIGHTS,
         Trait.GATHER_DMA,
+        Trait.SLOW_START,
         Trait.LIGHT_SYNC,
         Trait.GRAPHS,
         Trait.OVERLAPPED_REORGANISATION,

@@ -129,7 +129,7 @@ class GpuProcess:
         what = f"batch {batch.id} of {batch.model}"
         name = work.partition
         asked = Asked(name, name, frame, slot, alone=batch.attempt > 1)
-        if self._ask(asked, partial(self._ran, work, done), self._settings.limits.run_s, what):
+        if self._ask(asked, partial(self._ran, work, done), work.limit_ms / 1000.0, what):
             self._freed.clear()
 
     def stage(self, work: Stage, done: Done) -> None:
@@ -178,7 +178,7 @@ class GpuProcess:
 
     def _stage(self, frame: StageInputs, answer: Callable[[GpuAnswer | Failure], None]) -> None:
         what = f"inputs of {len(frame.requests)} requests"
-        self._ask(Asked(_STAGE, "", frame), answer, self._settings.limits.run_s, what)
+        self._ask(Asked(_STAGE, "", frame), answer, self._settings.limits.stage_s, what)
 
     def _ask(
         self,
@@ -206,8 +206,9 @@ class GpuProcess:
             case Worn():
                 self._worn = True
             case Waits(line=line):
-                # What is freed is sent, and from now on at once.
+                # What is freed is sent, and from now on at once; nobody is late for waiting.
                 self._waiting.add(line)
+                self.link.extend(line, self._settings.patience_s)
                 if self._freed:
                     self._send_freed()
         return None

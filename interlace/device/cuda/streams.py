@@ -21,6 +21,7 @@ TRAITS: Final = frozenset(
         Trait.SHARED_WEIGHTS,
         Trait.INPUT_POOL,
         Trait.GATHER_DMA,
+        Trait.SLOW_START,
         Trait.LIGHT_SYNC,
         Trait.GRAPHS,
         Trait.OVERLAPPED_REORGANISATION,

@@ -19,6 +19,7 @@ from interlace.core.messages import (
     Event,
     Failure,
     Finished,
+    GiveUp,
     Joined,
     Left,
     Load,
@@ -29,6 +30,8 @@ from interlace.core.messages import (
     Solve,
     Stage,
     Ticked,
+    TimedOut,
+    TimeoutAt,
     Unload,
     WakeAt,
     Withdrawn,
@@ -52,6 +55,7 @@ _PLAIN: Final = {
     10: Planned,
     11: Joined,
     12: Left,
+    13: TimedOut,
 }
 _NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}
 _WORKS: Final = {0: Carve, 1: Release, 2: Load, 3: Unload}
@@ -210,13 +214,19 @@ def _told(command: Command) -> object:
             return (0, reply.request.id, reply.outcome, reply.batch, error)
         case WakeAt(at_ms=at_ms):
             return (1, at_ms)
-        case Run(gpu=gpu, partition=partition, batch=b):
+        case Run(gpu=gpu, partition=partition, batch=b, limit_ms=limit_ms):
             ids = [request.id for request in b.requests]
-            return (2, gpu, partition, b.id, b.model, ids, b.attempt, b.slot, b.padded_rows)
+            return (
+                2, gpu, partition, b.id, b.model, ids, b.attempt, b.slot, b.padded_rows, limit_ms
+            )  # fmt: skip
         case Stage(gpu=gpu, request=request, slot=slot, slots=slots):
             return (3, gpu, request.id, slot, slots)
         case Solve(ticket=ticket, demand=demand, fleet=fleet):
             return (4, ticket, demand, [gpu.id for gpu in fleet.gpus])
+        case TimeoutAt(at_ms=at_ms):
+            return (5, at_ms)
+        case GiveUp(request=request, error=error):
+            return (6, request.id, _error(error))
         case _:
             return (type(command).__name__, command)
 

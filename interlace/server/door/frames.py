@@ -111,6 +111,14 @@ class RefusalFrame(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=Fals
     retry_after_ms: float | None
 
 
+class GivenUpFrame(msgspec.Struct, frozen=True, array_like=True, tag=30, gc=False):
+    """Why a call that still runs will have no result; its memory comes back with its answer."""
+
+    call: int
+    reason: str
+    text: str
+
+
 class ToldFrame(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
     """A piece of the answer to an administrative request: a msgpack map."""
 
@@ -139,7 +147,9 @@ ToMain = (
     | DownFrame
     | ForgetFrame
 )
-ToGrpc = SetupFrame | AnswerFrame | RefusalFrame | ToldFrame | RegionsFrame | DrainFrame
+ToGrpc = (
+    SetupFrame | AnswerFrame | RefusalFrame | GivenUpFrame | ToldFrame | RegionsFrame | DrainFrame
+)
 
 
 def pieces(data: bytes) -> list[tuple[bytes, bool]]:

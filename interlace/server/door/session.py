@@ -21,6 +21,7 @@ from interlace.server.door.frames import (
     DeliveredFrame,
     ForgetFrame,
     FormFrame,
+    GivenUpFrame,
     InferFrame,
     RefusalFrame,
     ToGrpc,
@@ -37,7 +38,9 @@ _ASKED_BYTES_MAX: Final = 1 << 30
 class Plane(Protocol):
     """What the door needs of the data plane."""
 
-    def infer(self, call: Call, on_reply: OnReply, on_error: OnError) -> Request | None: ...
+    def infer(
+        self, call: Call, on_reply: OnReply, on_error: OnError, on_give_up: OnError | None = None
+    ) -> Request | None: ...
     @property
     def cancel(self) -> Callable[[Request], None]: ...
     @property
@@ -160,7 +163,10 @@ class Session:
         number = frame.call
         self._calls[number] = None
         request = self._plane.infer(
-            call, partial(self._reply, number, known, call), partial(self._refuse, number)
+            call,
+            partial(self._reply, number, known, call),
+            partial(self._refuse, number),
+            partial(self._give_up, number),
         )
         if number in self._calls:
             self._calls[number] = request
@@ -202,6 +208,10 @@ class Session:
     def _refuse(self, number: int, error: ServeError) -> None:
         del self._calls[number]
         self._send(_refusal(number, error))
+
+    def _give_up(self, number: int, error: ServeError) -> None:
+        if not self._gone:
+            self._send(GivenUpFrame(number, error.reason.value, error.detail[:4096]))
 
     def _let_go(self) -> None:
         if self._gone and not self._calls:

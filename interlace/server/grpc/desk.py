@@ -16,6 +16,7 @@ from interlace.server.door.frames import (
     AskFrame,
     CancelFrame,
     DeliveredFrame,
+    GivenUpFrame,
     InferFrame,
     RefusalFrame,
     ToldFrame,
@@ -153,6 +154,13 @@ class Desk:
         self._intake.free(flight.taken.slots)
         if flight.owner is not None:
             flight.owner.refused(flight, error)
+
+    def give_up(self, frame: GivenUpFrame) -> None:
+        """The main process will have no outputs, but the call still runs on its inputs."""
+        flight = self._flights[frame.call]
+        owner, flight.owner = flight.owner, None
+        if owner is not None:
+            owner.refused(flight, ServeError(Reason(frame.reason), frame.text))
 
     def report(self) -> None:
         """Tell the main process which outputs have left since the last report."""

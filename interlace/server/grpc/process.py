@@ -24,6 +24,7 @@ from interlace.server.door.frames import (
     AnswerFrame,
     DownFrame,
     DrainFrame,
+    GivenUpFrame,
     RefusalFrame,
     RegionsFrame,
     SetupFrame,
@@ -84,6 +85,8 @@ class GrpcProcess:
             self._desk.answer(frame)
         elif isinstance(frame, RefusalFrame):
             self._desk.refuse(frame)
+        elif isinstance(frame, GivenUpFrame):
+            self._desk.give_up(frame)
         elif isinstance(frame, ToldFrame):
             self._desk.told(frame)
         elif isinstance(frame, RegionsFrame):

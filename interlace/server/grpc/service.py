@@ -23,6 +23,7 @@ _OPEN: Final = frozenset(
         f"/{HEALTH.full_name}/Watch",
         f"/{SERVICE.full_name}/ServerLive",
         f"/{SERVICE.full_name}/ServerReady",
+        f"/{SERVICE.full_name}/ModelReady",
     )
 )
 _WATCHES: Final = 256

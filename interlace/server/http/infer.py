@@ -111,12 +111,18 @@ class Inference:
             None,
             decoded.form,
         )
-        self._request = self._door.plane.infer(call, self.reply, self.refuse)
+        self._request = self._door.plane.infer(call, self.reply, self.refuse, self.give_up)
 
     def refuse(self, error: ServeError) -> None:
         """Answer with an error."""
         self._drop()
         if not self.gone:
+            self._connection.fail(error)
+
+    def give_up(self, error: ServeError) -> None:
+        """Answer a request that still runs with an error; its reply frees what is held."""
+        if not self.gone:
+            self.gone = True
             self._connection.fail(error)
 
     def abandon(self) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from math import inf
+from typing import Final
 
+from interlace.engine import timeouts
 from interlace.sim.fast import queues
 from interlace.sim.fast.beliefs import judge, latency_ms, learn
 from interlace.sim.fast.calls import call_at, wake_at
 from interlace.sim.fast.compiled import compiled
 from interlace.sim.fast.fairness import began
 from interlace.sim.fast.layout import World
+
+_MARGIN_MS: Final = timeouts._MARGIN_MS
 
 
 @compiled
@@ -80,10 +84,17 @@ def start(world: World, partition: int, slot: int, limit: int) -> None:
 
 
 @compiled
+def given_up_ms(started_ms: float, expected_ms: float, deadline_ms: float) -> float:
+    """When a request that runs is given up: ``engine.timeouts``."""
+    return max(deadline_ms, expected_ms) + max(_MARGIN_MS, expected_ms - started_ms)
+
+
+@compiled
 def finish(world: World, partition: int) -> None:
     """A batch ended: learn from it, answer its requests."""
     state, one = world.state[0], world.partitions[partition]
     model, slot, rows, now_ms = one.model, one.slot, one.rows, state.now_ms
+    expected_ms = one.free_at_ms
     one.model, one.free_at_ms = -1, -inf
     learn(world, slot, rows, now_ms - one.started_ms)
     done = world.executions[state.executions]
@@ -96,4 +107,7 @@ def finish(world: World, partition: int) -> None:
         in_time = now_ms <= asked.deadline_ms
         judge(world, model, asked.arrived_ms, in_time)
         asked.started_ms, asked.batch_rows, asked.partition = one.started_ms, rows, partition
-        queues.answer(world, request, queues.OK if in_time else queues.LATE)
+        outcome = queues.OK if in_time else queues.LATE
+        if now_ms > given_up_ms(one.started_ms, expected_ms, asked.deadline_ms):
+            outcome = queues.EXPIRED
+        queues.answer(world, request, outcome)

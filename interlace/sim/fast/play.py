@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
-from interlace.engine.serving import _AFTER_MS as AFTER_MS
+from interlace.engine.retries import AFTER_MS
 from interlace.sim.fast import queues
 from interlace.sim.fast.admission import everyone, in_time
 from interlace.sim.fast.calls import take, turn, wake_at

@@ -28,7 +28,8 @@ class EchoPlane:
     """Answers by the model's name.
 
     ``echo`` gives each input back as OUTPUT..., at once; ``slow-MS`` after that time; ``never``
-    when it is cancelled; ``refuse-REASON`` refuses; ``fail`` fails after it was accepted.
+    when it is cancelled; ``refuse-REASON`` refuses; ``fail`` fails after it was accepted;
+    ``hang`` is given up, and its answer comes 100 ms later.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,9 @@ class EchoPlane:
         """Calls without an answer, and answers not delivered."""
         return [*self._waiting, *self.undelivered]
 
-    def infer(self, call: Call, on_reply: OnReply, on_error: OnError) -> Request | None:
+    def infer(
+        self, call: Call, on_reply: OnReply, on_error: OnError, on_give_up: OnError | None = None
+    ) -> Request | None:
         self.calls.append(call)
         if call.model.startswith("refuse-"):
             reason = Reason(call.model.removeprefix("refuse-"))
@@ -65,6 +68,11 @@ class EchoPlane:
         if call.model.startswith("slow-"):
             delay_s = float(call.model.removeprefix("slow-")) / 1000.0
             asyncio.get_running_loop().call_later(delay_s, answer)
+        elif call.model == "hang":
+            loop = asyncio.get_running_loop()
+            assert on_give_up is not None
+            loop.call_soon(on_give_up, ServeError(Reason.DEADLINE, "it hangs"))
+            loop.call_later(0.1, answer)
         elif call.model == "fail":
             answer(Outcome.FAILED)
         elif call.model != "never":

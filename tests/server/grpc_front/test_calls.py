@@ -171,6 +171,18 @@ def test_interleaved_large_messages(channel: grpc.Channel) -> None:
         assert response.id == str(i) and response.raw_output_contents[0] == bytes([i]) * 400_000
 
 
+def test_a_call_that_hangs_is_answered_once_and_its_memory_is_kept_until_it_ends() -> None:
+    with Main(DoorSettings(port=0, arena_bytes=1 << 20)) as main:
+        with grpc.insecure_channel(main.target) as channel:
+            for _ in range(20):  # many times the arena, were it not given back
+                error = failure(raw(channel), request(bytes(400_000), model="hang"))
+                assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                assert error.details() == "it hangs" and main.plane.busy
+                main.settled()
+            assert raw(channel)(request(b"x"), timeout=20)
+        assert not main.plane.cancelled
+
+
 # ------------------------------------------------------------------------ settings of their own
 
 
@@ -180,6 +192,9 @@ def test_the_key_opens_all_but_probes() -> None:
         main.office.answers["ServerLive"] = {"live": True}
         live = raw(channel, "/inference.GRPCInferenceService/ServerLive")
         assert live(b"", timeout=20) == b"\x08\x01"
+        main.office.answers["ModelReady"] = {"ready": True}
+        ready = raw(channel, "/inference.GRPCInferenceService/ModelReady")
+        assert ready(b"\x0a\x01m", timeout=20) == b"\x08\x01", "as over HTTP"
         for metadata in ((), (("x-api-key", "wrong"),), (("authorization", "s3cret"),)):
             error = failure(raw(channel), request(b"x"), metadata=metadata)
             assert error.code() is grpc.StatusCode.UNAUTHENTICATED

@@ -1,0 +1,86 @@
+"""Reading from storage beside the loop: what is large takes its time, what hangs is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+from interlace.core.errors import RepositoryError
+
+T = TypeVar("T")
+
+#: Reads at once, those included that storage never answers.
+_AT_ONCE: Final = 8
+_LIMIT_S: Final = 30.0
+
+
+class Storage:
+    """Runs what reads files in threads of its own, which nobody waits for at the end.
+
+    A read from storage that hangs cannot be ended, only left behind; such reads keep their place,
+    so that there are never more than a few.
+    """
+
+    def __init__(self, limit_s: float = _LIMIT_S) -> None:
+        self._limit_s = limit_s
+        self._free = _AT_ONCE
+        self._freed = asyncio.Event()
+
+    async def read(self, what: str, work: Callable[[], T], steps: Callable[[], int]) -> T:
+        """What ``work`` returns or raises; ``steps`` counts up as long as it gets on.
+
+        Raises:
+            RepositoryError: storage did not answer for too long.
+        """
+        await self._place(what)
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+
+        def run() -> None:
+            result: T | None = None
+            failure: Exception | None = None
+            try:
+                result = work()
+            except Exception as error:
+                failure = error
+            with suppress(RuntimeError):  # the loop is closed: nobody listens
+                loop.call_soon_threadsafe(self._ended, done, result, failure)
+
+        threading.Thread(target=run, name="storage", daemon=True).start()
+        return await self._watched(what, done, steps)
+
+    async def _place(self, what: str) -> None:
+        while not self._free:
+            self._freed.clear()
+            try:
+                await asyncio.wait_for(self._freed.wait(), self._limit_s)
+            except TimeoutError:
+                raise _stalled(what, self._limit_s) from None
+        self._free -= 1
+
+    async def _watched(self, what: str, done: asyncio.Future[T], steps: Callable[[], int]) -> T:
+        before = -1
+        while not done.done() and before != (now := steps()):
+            before = now
+            await asyncio.wait([done], timeout=self._limit_s)
+        if not done.done():
+            done.cancel()
+            raise _stalled(what, self._limit_s)
+        return done.result()
+
+    def _ended(self, done: asyncio.Future[T], result: T | None, failure: Exception | None) -> None:
+        self._free += 1
+        self._freed.set()
+        if done.done():
+            return
+        if failure is not None:
+            done.set_exception(failure)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+
+def _stalled(what: str, limit_s: float) -> RepositoryError:
+    return RepositoryError(what, f"nothing to be read for {limit_s:g} s", "storage that answers")

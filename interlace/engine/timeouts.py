@@ -1,0 +1,77 @@
+"""Batches that take far longer than predicted: their callers are told, and their process ends."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Final
+
+from interlace.core.hardware import Trait
+from interlace.core.messages import Command, GiveUp, TimeoutAt
+from interlace.core.request import Request
+from interlace.engine import refusals
+from interlace.engine.partitions import Live, Running
+from interlace.engine.state import State
+
+#: How long after its deadline a request that runs is given up, at least.
+_MARGIN_MS: Final = 50.0
+#: A batch that takes so many times what was predicted hangs; less than the least is never judged.
+_TIMES: Final = 20.0
+_LEAST_MS: Final = 1_000.0
+#: The least where processes start slowly: about what starting one takes.
+_LEAST_SLOW_MS: Final = 10_000.0
+
+
+def limit_ms(state: State, live: Live, run_ms: float) -> float:
+    """After how long a batch of predicted ``run_ms`` costs its partition the process.
+
+    A worker on cores is replaced within about a second. A process that holds a GPU is not, and all
+    partitions that it has end with it, which serve on beside a batch that hangs. So it is waited
+    for as long as starting it and loading everything there again would take: that costs at most
+    twice what knowing beforehand would (the rule for renting or buying skis).
+    """
+    if Trait.SLOW_START not in state.fleet.gpu(live.gpu).traits:
+        return max(_LEAST_MS, _TIMES * run_ms)
+    there = [one for one in state.lives.values() if one.gpu == live.gpu]
+    models = [model for one in there for model in one.stays if model in state.tenants]
+    load_ms = sum(state.tenants[model].profile.load_ms for model in models)
+    return max(_LEAST_SLOW_MS + load_ms, _TIMES * run_ms)
+
+
+def began(state: State, running: Running) -> list[Command]:
+    """A batch began: see that it is looked at when the first of its requests would be given up."""
+    at_ms = min(_give_up_ms(running, request) for request in running.run.batch.requests)
+    if at_ms >= state.timeout_ms:
+        return []
+    state.timeout_ms = at_ms
+    return [TimeoutAt(at_ms)]
+
+
+def timed_out(state: State, now_ms: float) -> list[Command]:
+    """Give up the requests of running batches that are too late, and say when to look again.
+
+    The batch goes on, and what it yields for them is dropped.
+    """
+    commands: list[Command] = []
+    state.timeout_ms = inf
+    for live in state.lives.values():
+        for running, request in ((one, r) for one in live.given for r in one.run.batch.requests):
+            if request.id in state.given_up or request.id in state.cancelled:
+                continue
+            at_ms = _give_up_ms(running, request)
+            if at_ms > now_ms:
+                state.timeout_ms = min(state.timeout_ms, at_ms)
+                continue
+            state.given_up.add(request.id)
+            commands.append(GiveUp(request, refusals.overdue(request, now_ms)))
+    if state.timeout_ms < inf:
+        commands.append(TimeoutAt(state.timeout_ms))
+    return commands
+
+
+def _give_up_ms(running: Running, request: Request) -> float:
+    """A margin after its deadline, or after the end that was predicted, if that was later.
+
+    As long as the execution was to take, so that what is late as executions are late is answered.
+    """
+    run_ms = running.expected_end_ms - running.started_ms
+    return max(request.deadline_ms, running.expected_end_ms) + max(_MARGIN_MS, run_ms)
