@@ -11,7 +11,7 @@ from typing import Final
 from interlace.core.tensor import BYTES, Span, Tensor
 from interlace.server.call import Call
 from interlace.server.classify import top_classes
-from interlace.server.door.frames import RegionsFrame
+from interlace.server.door.frames import ArenaGoneFrame, RegionsFrame
 from interlace.server.door.life import DoorSettings, Life
 from interlace.server.door.session import Office, Plane
 from interlace.server.json_data import frame
@@ -62,6 +62,7 @@ class Door:
         """
         self._life = await self._begin(self._settings.port)
         self._regions.watchers.append(self._tell_regions)
+        self._arenas.watchers.append(self._tell_arena_gone)
         return self.port
 
     async def drain(self, timeout_s: float) -> None:
@@ -75,6 +76,8 @@ class Door:
         self._closing = True
         if self._tell_regions in self._regions.watchers:
             self._regions.watchers.remove(self._tell_regions)
+        if self._tell_arena_gone in self._arenas.watchers:
+            self._arenas.watchers.remove(self._tell_arena_gone)
         if self._repair is not None:
             self._repair.cancel()
             with suppress(asyncio.CancelledError):
@@ -119,6 +122,10 @@ class Door:
     def _tell_regions(self) -> None:
         if self._life is not None:
             self._life.send(self._regions_frame())
+
+    def _tell_arena_gone(self, number: int) -> None:
+        if self._life is not None:
+            self._life.send(ArenaGoneFrame(number))
 
     def _regions_frame(self) -> RegionsFrame:
         regions = self._regions.status()

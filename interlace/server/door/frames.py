@@ -125,6 +125,12 @@ class RegionsFrame(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=Fals
     regions: tuple[tuple[str, str, int, int], ...]
 
 
+class ArenaGoneFrame(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False):
+    """Nothing lies in that arena any more, and nothing ever will."""
+
+    arena: int
+
+
 class DrainFrame(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False):
     """Take no new calls; report ``DownFrame`` when the last one is answered."""
 
@@ -139,7 +145,15 @@ ToMain = (
     | DownFrame
     | ForgetFrame
 )
-ToGrpc = SetupFrame | AnswerFrame | RefusalFrame | ToldFrame | RegionsFrame | DrainFrame
+ToGrpc = (
+    SetupFrame
+    | AnswerFrame
+    | RefusalFrame
+    | ToldFrame
+    | RegionsFrame
+    | DrainFrame
+    | ArenaGoneFrame
+)
 
 
 def pieces(data: bytes) -> list[tuple[bytes, bool]]:

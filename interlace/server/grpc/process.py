@@ -22,6 +22,7 @@ from contextlib import suppress
 from interlace.core.errors import ServeError
 from interlace.server.door.frames import (
     AnswerFrame,
+    ArenaGoneFrame,
     DownFrame,
     DrainFrame,
     RefusalFrame,
@@ -54,6 +55,7 @@ class GrpcProcess:
         arena = Arena.adopt(setup.owner_pid, setup.arena)
         arenas = ArenaMap(setup.owner_pid)
         arenas.add(arena)
+        self._arenas = arenas
         self._sock = sock
         self._link = link
         self._regions = Regions(allowed=True)  # the main process lets in only what is allowed
@@ -88,6 +90,8 @@ class GrpcProcess:
             self._desk.told(frame)
         elif isinstance(frame, RegionsFrame):
             self._set_regions(frame)
+        elif isinstance(frame, ArenaGoneFrame):
+            self._arenas.forget(frame.arena)
         elif isinstance(frame, DrainFrame):
             self._draining = True
             self._service.drain()

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from multiprocessing import shared_memory
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -66,6 +67,24 @@ def test_a_killed_process_is_replaced_and_its_calls_cancelled() -> None:
         assert ModelInferResponse.FromString(answer).raw_output_contents == [b"abc"]
         assert main.target == target and main.door.pid != pid
         assert main.door.restarts == 1 and f"{pid} died" in main.trouble[0]
+
+
+def test_the_process_forgets_arenas_that_the_main_process_forgot(echo: Main) -> None:
+    with grpc.insecure_channel(echo.target) as channel:
+        before = arenas_of(echo.door.pid)
+        for size in range(1, 41):
+            answer = raw(channel)(request(b"x" * size * 100, model="apart"), timeout=20)
+            assert ModelInferResponse.FromString(answer).raw_output_contents == [b"x" * size * 100]
+        echo.settled()
+        raw(channel)(request(b"y"), timeout=20)  # its answer comes after what it was told before
+    assert arenas_of(echo.door.pid) == before
+
+
+def arenas_of(pid: int | None) -> tuple[int, int]:
+    """Descriptors and mappings of arenas that a process has."""
+    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return tuple(sum("interlace-arena" in line for line in lines) for lines in (links, maps))
 
 
 def test_closing_cancels_and_leaves_no_process() -> None:
