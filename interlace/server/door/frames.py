@@ -146,13 +146,7 @@ ToMain = (
     | ForgetFrame
 )
 ToGrpc = (
-    SetupFrame
-    | AnswerFrame
-    | RefusalFrame
-    | ToldFrame
-    | RegionsFrame
-    | DrainFrame
-    | ArenaGoneFrame
+    SetupFrame | AnswerFrame | RefusalFrame | ToldFrame | RegionsFrame | DrainFrame | ArenaGoneFrame
 )
 
 
