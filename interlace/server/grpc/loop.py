@@ -19,6 +19,7 @@ from interlace.server.grpc.frames import (
     PeerError,
 )
 from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.lingering import Lingering
 from interlace.server.grpc.patience import Patience
 from interlace.server.grpc.service import InferenceService
 
@@ -47,7 +48,8 @@ class Loop:
     """One thread, one epoll: the listener, the connections, and the link to the main process.
 
     Everything that one turn reads is answered together: frames to the main process leave in one
-    packet, and the answers on one connection in one system call.
+    packet, and the answers on one connection in one system call. A connection whose bytes hold more
+    than one turn's work goes on in the next, after those that have just got some.
     """
 
     def __init__(self, service: InferenceService, limits: GrpcLimits) -> None:
@@ -56,6 +58,9 @@ class Loop:
         self._epoll = select.epoll()
         self._guests: dict[int, _Guest] = {}
         self._due: set[_Guest] = set()  #: to be looked at when this turn writes
+        #: Have frames left from their last turn. In order: a set of them.
+        self._unfinished: dict[_Guest, None] = {}
+        self._lingering = Lingering(limits.linger_s, limits.max_lingering)
         self._others: dict[int, Callable[[], None]] = {}
         self._listener: socket.socket | None = None
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
@@ -109,6 +114,8 @@ class Loop:
         next_tick_s = time.monotonic() + _TICK_S
         while not self._stop:
             wait_s = _SOON_S if waiting() else max(0.0, next_tick_s - time.monotonic())
+            if self._unfinished:
+                wait_s = 0.0
             self._read(self._epoll.poll(wait_s))
             tell()
             self._write()
@@ -117,6 +124,8 @@ class Loop:
                 tick()
                 self._hear(True)
                 self._look_for_stalls()
+                self._lingering.expire()
+        self._lingering.close()
         for guest in list(self._guests.values()):
             self._close(guest)
         self._epoll.close()
@@ -128,21 +137,30 @@ class Loop:
             other = self._others.get(fd)
             if other is not None:
                 other()
+        unfinished, self._unfinished = self._unfinished, {}
         for fd, event in events:
             guest = self._guests.get(fd)
             if guest is None:
                 continue
             if event & ~_READ:  # room to write, or an end to be found by trying
                 self._due.add(guest)
-            if event & ~_WRITE and guest.interest & _READ:
+            if event & ~_WRITE and guest.interest & _READ and guest not in unfinished:
+                self._receive(guest)
+        for guest in unfinished:
+            there = self._guests.get(guest.connection.sock.fileno()) is guest
+            if there and guest.interest & _READ:  # else when there is room again
                 self._receive(guest)
 
     def _receive(self, guest: _Guest) -> None:
+        connection = guest.connection
         try:
-            if not guest.connection.receive():
+            if not connection.receive():
                 self._close(guest)
-            elif guest.connection.draining:
-                self._due.add(guest)
+                return
+            if connection.draining or connection.writer.congested:
+                self._due.add(guest)  # to be closed, or read no more
+            if connection.reader.unfinished:
+                self._unfinished[guest] = None
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
@@ -176,6 +194,8 @@ class Loop:
         if interest != guest.interest and connection.sock.fileno() in self._guests:
             guest.interest = interest
             self._epoll.modify(connection.sock.fileno(), interest)
+            if interest & _READ and connection.reader.unfinished:
+                self._unfinished[guest] = None
 
     def _accept(self) -> None:
         while self._listener is not None:
@@ -193,7 +213,10 @@ class Loop:
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            make = partial(Connection, sock, self._service, self._limits, self._scratch)
+            share = 1.0 / (1 + len(self._lingering))
+            make = partial(
+                Connection, sock, self._service, self._limits, self._scratch, burst_share=share
+            )
             self._guests[sock.fileno()] = _Guest(make, self._due)
             self._epoll.register(sock.fileno(), _READ)
 
@@ -214,8 +237,12 @@ class Loop:
         if self._guests.pop(sock.fileno(), None) is None:
             return
         self._epoll.unregister(sock.fileno())
+        self._unfinished.pop(guest, None)
         guest.connection.end(fault)
-        sock.close()
+        if fault is not None and fault.code == ENHANCE_YOUR_CALM:
+            self._lingering.add(sock)
+        else:
+            sock.close()
 
     def _look_for_stalls(self) -> None:
         """Cut off who left a greeting, a message, or our answers lying."""

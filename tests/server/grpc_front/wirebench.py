@@ -146,8 +146,12 @@ class Wire:
         self.connection.writer.flush()
 
     def frames(self) -> list[Frame]:
-        """The frames that have come since the last call."""
+        """The frames that have come since the last call, after all turns that there are."""
         self.turn()
+        return self.arrived()
+
+    def arrived(self) -> list[Frame]:
+        """The frames that have come since the last call."""
         while True:
             try:
                 data = self.ours.recv(1 << 20)
