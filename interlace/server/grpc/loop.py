@@ -24,7 +24,8 @@ from interlace.server.grpc.patience import Patience
 from interlace.server.grpc.service import InferenceService
 
 _SCRATCH_BYTES: Final = 256 << 10
-_TICK_S: Final = 1.0
+#: How often ``look`` is called.
+TICK_S: Final = 1.0
 _SOON_S: Final = 0.002
 #: A connection without calls for this long makes way for a new one where there are too many.
 _IDLE_MS: Final = 10_000.0
@@ -111,20 +112,35 @@ class Loop:
         writes gave (deliveries) is not worth a packet of its own: if ``waiting`` says that there
         is some, the next turn takes it along, and comes soon.
         """
-        next_tick_s = time.monotonic() + _TICK_S
+        next_tick_s = time.monotonic() + TICK_S
         while not self._stop:
             wait_s = _SOON_S if waiting() else max(0.0, next_tick_s - time.monotonic())
-            if self._unfinished:
-                wait_s = 0.0
-            self._read(self._epoll.poll(wait_s))
+            self.read(0.0 if self._unfinished else wait_s)
             tell()
-            self._write()
+            self.write()
             if time.monotonic() >= next_tick_s:
-                next_tick_s = time.monotonic() + _TICK_S
+                next_tick_s = time.monotonic() + TICK_S
                 tick()
-                self._hear(True)
-                self._look_for_stalls()
-                self._lingering.expire()
+                self.look()
+        self.close()
+
+    def fileno(self) -> int:
+        """Readable when there is something to ``read``, for whoever turns the loop itself."""
+        return self._epoll.fileno()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the next turn has work that no descriptor tells of."""
+        return bool(self._unfinished)
+
+    def look(self) -> None:
+        """Once every ``TICK_S``: who stands still, who may go, who can be accepted again."""
+        self._hear(True)
+        self._look_for_stalls()
+        self._lingering.expire()
+
+    def close(self) -> None:
+        """Close everything."""
         self._lingering.close()
         for guest in list(self._guests.values()):
             self._close(guest)
@@ -132,7 +148,9 @@ class Loop:
         if self._listener is not None:
             self._listener.close()
 
-    def _read(self, events: list[tuple[int, int]]) -> None:
+    def read(self, wait_s: float) -> None:
+        """Wait so long for something to come, then give each connection its turn."""
+        events = self._epoll.poll(wait_s)
         for fd, _ in events:
             other = self._others.get(fd)
             if other is not None:
@@ -171,7 +189,8 @@ class Loop:
             traceback.print_exc()
             self._close(guest, PeerError(INTERNAL_ERROR, "internal error"))
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Send what is due."""
         due = list(self._due)
         self._due.clear()  # the same set: the connections know it
         for guest in due:
@@ -247,7 +266,7 @@ class Loop:
     def _look_for_stalls(self) -> None:
         """Cut off who left a greeting, a message, or our answers lying."""
         for guest in list(self._guests.values()):
-            if not guest.patience.look(_TICK_S * 1000.0):
+            if not guest.patience.look(TICK_S * 1000.0):
                 self._close(guest)
         kept = sorted(self._guests.values(), key=lambda guest: guest.patience.kept_bytes)
         excess = sum(guest.patience.kept_bytes for guest in kept) - self._limits.max_heap_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 
 import hpack
@@ -134,6 +135,25 @@ def test_a_smaller_initial_window_takes_back_what_was_granted() -> None:
         wire.send(h2.frame(h2.SETTINGS, 0, 0, struct.pack(">HI", 4, 1000)))
         answer, _ = wire.answers(wire.frames(), 1)
         assert outputs(answer) == ("", [b"abc"])
+
+
+@pytest.mark.parametrize("model", ["echo", "held"])
+def test_calls_leave_nothing_to_the_garbage_collector(model: str) -> None:
+    with Wire() as wire:
+        wire.send(HELLO + CALL)
+        wire.link.hold = model == "held"
+        wire.frames()
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(3, 203, 2):
+                wire.send(head(number) + data(number, message(request(b"abc"))))
+                if wire.link.hold:
+                    wire.send(h2.rst_stream(number, h2.CANCEL))
+                wire.frames()
+            assert gc.collect() < 20, "every call left objects that know each other"
+        finally:
+            gc.enable()
 
 
 def test_pings_are_answered() -> None:

@@ -107,8 +107,8 @@ def test_calls_and_long_messages_go_on_over_turns() -> None:
 
 def turn(turns: Turns) -> None:
     """One turn of the loop."""
-    turns.loop._read(turns.loop._epoll.poll(0.01))
-    turns.loop._write()
+    turns.loop.read(0.01)
+    turns.loop.write()
 
 
 def test_others_come_before_the_rest_of_a_long_turn() -> None:

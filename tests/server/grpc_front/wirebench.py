@@ -96,8 +96,7 @@ class Wire:
         self.link = EchoLink(self.arena)
         regions = Regions(allowed=True)
         self.intake = Intake(self.arena, Forms(self.link.tell), regions, self.limits)
-        link: Any = self.link
-        self.desk = Desk(link, self.intake, arenas, regions, self.limits.max_in_flight)
+        self.desk = Desk(self.link.tell, self.intake, arenas, regions, self.limits.max_in_flight)
         self.link.desk = self.desk
         self.ours, theirs = socket.socketpair()
         theirs.setblocking(False)
