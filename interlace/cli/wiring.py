@@ -151,7 +151,12 @@ class Assembly:
             self.table,
             regions,
             self.arenas,
-            DoorSettings(choices.host, choices.grpc_port, choices.api_key or ""),
+            DoorSettings(
+                choices.host,
+                choices.grpc_port,
+                choices.api_key or "",
+                inside=len(os.sched_getaffinity(0)) == 1,
+            ),
             say,
         )
 

@@ -82,6 +82,7 @@ class CpuDevice:
         self._on_lost: Callable[[Lost], None] = lambda lost: None
         self._open = True
         self._gpu = cpu_gpu(settings)
+        arenas.watchers.append(self._forget_arena)
 
     @property
     def gpu(self) -> Gpu:
@@ -145,11 +146,16 @@ class CpuDevice:
         if not self._open:
             return
         self._open = False
+        self._arenas.watchers.remove(self._forget_arena)
         self._describer.close()
         for partition in list(self._partitions.values()):
             partition.link.close("the device is closed")
         self._pools.close()
         self._spawner.close()
+
+    def _forget_arena(self, number: int) -> None:
+        for partition in self._partitions.values():
+            partition.forget_arena(number)
 
     def _do(self, work: Work, done: Done) -> None:
         if isinstance(work, Carve):

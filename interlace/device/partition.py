@@ -19,6 +19,7 @@ from interlace.device.spawner import Spawner
 from interlace.device.wire import (
     Answer,
     Column,
+    ForgetArena,
     FreeBatches,
     FromWorker,
     Loaded,
@@ -119,6 +120,10 @@ class Partition:
         self._freed.append(batch)
         if self._starved or len(self._freed) >= _FREED_MAX:
             self._send_freed()
+
+    def forget_arena(self, number: int) -> None:
+        """Inputs lie there no more: the worker drops its mapping."""
+        self.link.tell(ForgetArena(number))
 
     def _heard(self, frame: FromWorker) -> tuple[str, Answer] | None:
         if not isinstance(frame, Starved):

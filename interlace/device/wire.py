@@ -100,7 +100,13 @@ class FreeBatches(msgspec.Struct, array_like=True, tag=5, frozen=True):
     batches: tuple[int, ...]
 
 
-ToWorker = Setup | LoadModel | UnloadModel | RunBatch | FreeBatches
+class ForgetArena(msgspec.Struct, array_like=True, tag=6, frozen=True):
+    """No input lies in that arena any more, and none ever will. No answer."""
+
+    arena: int
+
+
+ToWorker = Setup | LoadModel | UnloadModel | RunBatch | FreeBatches | ForgetArena
 
 # -------------------------------------------------------------------------- worker to main process
 

@@ -20,6 +20,7 @@ from interlace.device.resident import OpenModel, Resident
 from interlace.device.wire import (
     Answer,
     Failed,
+    ForgetArena,
     FreeBatches,
     FromWorker,
     Loaded,
@@ -83,6 +84,7 @@ class Worker:
         arena = Arena.adopt(setup.owner_pid, setup.arena)
         arenas = ArenaMap(setup.owner_pid)
         arenas.add(arena)
+        self._arenas = arenas
         self._blocks = Blocks(arena, self._wait_for_memory)
         self._intake = Intake(arenas, self._blocks)
         self._open: OpenModel = _named(setup.opener)
@@ -102,6 +104,9 @@ class Worker:
         match frame:
             case FreeBatches(batches=batches):
                 self._blocks.free(batches)
+                return None
+            case ForgetArena(arena=number):
+                self._arenas.forget(number)
                 return None
             case LoadModel():
                 return self._load(frame)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from collections.abc import Callable
 from typing import Final
 
 from interlace.core.tensor import Span
@@ -136,9 +137,14 @@ class Arena:
 
 
 class ArenaMap:
-    """Arenas by number, mapped read-only on first use from the process that made them."""
+    """Arenas by number, mapped read-only on first use from the process that made them.
+
+    ``watchers`` are called with the number of each arena that is forgotten, so that other processes
+    drop their mapping too, which keeps a descriptor and the arena's memory.
+    """
 
     def __init__(self, owner_pid: int) -> None:
+        self.watchers: list[Callable[[int], None]] = []
         self._owner_pid = owner_pid
         self._views: dict[int, memoryview] = {}
         self._mmaps: dict[int, mmap.mmap] = {}
@@ -174,9 +180,13 @@ class ArenaMap:
         mapped = self._mmaps.pop(number, None)
         if view is not None and mapped is not None:
             _unmap(view, mapped)
+        if view is not None:
+            for watcher in list(self.watchers):
+                watcher(number)
 
     def close(self) -> None:
-        """Drop every arena."""
+        """Drop every arena; nobody is told."""
+        self.watchers.clear()
         for number in list(self._views):
             self.forget(number)
 

@@ -10,13 +10,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from interlace.core.hardware import Trait
 from interlace.core.messages import Carve, Finished, Load, Release, Work
 from interlace.core.model import Model, Terms
+from interlace.core.tensor import Span, Tensor
 from interlace.device.memory import process_memory
 from interlace.device.settings import Limits
+from interlace.shm.arena import Arena
 from tests.device.conftest import MakeRig
 from tests.device.models import SLOW_S, WEIGHTS_BYTES, model, tensor
 from tests.device.rig import GPU, Rig
@@ -235,6 +238,27 @@ def test_outputs_of_a_dead_partition_stay_readable_until_freed(make_rig: MakeRig
     assert not Path(f"/proc/self/fd/{number & 0xFFFF}").exists()
     with pytest.raises(ValueError, match="is gone"):
         rig.values(finished)
+
+
+def test_workers_forget_arenas_that_the_server_forgot(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.serve(DOUBLE)
+    pid = rig.device.workers()["p"]
+    counts = []
+    for value in range(20):
+        arena = Arena.create(1 << 16)
+        rig.arenas.add(arena)
+        arena.view(0, 8)[:] = np.array([value, 1], np.float32).tobytes()
+        given = Tensor("x", "FP32", (1, 2), Span(arena.number, 0, 8))
+        finished = rig.run(rig.request(DOUBLE, given))
+        assert rig.values(finished) == [[[2 * value, 2]]]
+        rig.free(finished)
+        rig.arenas.forget(arena.number)
+        arena.close()
+        rig.free(rig.run(rig.floats(DOUBLE, [1])))  # answered after what the worker was told
+        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        counts.append(sum("interlace-arena" in link for link in links))
+    assert counts == counts[:1] * 20
 
 
 def test_serving_goes_on_when_the_fork_server_dies(make_rig: MakeRig) -> None:

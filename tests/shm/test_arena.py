@@ -102,6 +102,24 @@ def test_an_added_arena_is_not_mapped_again(arena: Arena) -> None:
     arenas.close()
 
 
+def test_who_watches_hears_of_each_arena_that_is_forgotten_once() -> None:
+    first, second, arenas = Arena.create(SIZE), Arena.create(SIZE), ArenaMap(os.getpid())
+    heard: list[int] = []
+    arenas.watchers.append(heard.append)
+    arenas.add(first)
+    arenas.view(Span(second.number, 0, 1))
+    for number in (first.number, first.number, 12345):
+        arenas.forget(number)
+    assert heard == [first.number]
+    arenas.forget(second.number)
+    assert heard == [first.number, second.number]
+    arenas.add(first)
+    arenas.close()
+    assert len(heard) == 2, "at the end there is nobody to tell"
+    first.close()
+    second.close()
+
+
 def test_a_closed_arena_is_gone_for_new_readers() -> None:
     arena = Arena.create(SIZE)
     number = arena.number

@@ -14,6 +14,7 @@ from interlace.device.cuda.launcher import Launcher
 from interlace.device.cuda.process import GpuProcess, Started
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.worker.wire import GpuSetup, KeeperSetup
+from interlace.device.wire import ForgetArena
 from interlace.shm.arena import Arena, ArenaMap
 
 _WHOLE: Final = 100
@@ -46,6 +47,7 @@ class Processes:
         self._retired: list[GpuProcess] = []  # dead, and read until the last reply is delivered
         self._loop = loop
         self._arenas = arenas
+        arenas.watchers.append(self._forget_arena)
         self._settings = settings
         self._on_dead = on_dead
         self._keeper: GpuProcess | None = None
@@ -107,11 +109,16 @@ class Processes:
 
     def close(self) -> None:
         """Let all of them end by themselves, and wait for it a little."""
+        self._arenas.watchers.remove(self._forget_arena)
         for process in self._all():
             process.link.close("the device is closed", kill=False)
         self.launcher.close()
         if self._folder is not None:
             self._folder.cleanup()
+
+    def _forget_arena(self, number: int) -> None:
+        for process in self.running:
+            process.link.tell(ForgetArena(number))
 
     def _all(self) -> list[GpuProcess]:
         return [*self.running, *([self._keeper] if self._keeper else [])]

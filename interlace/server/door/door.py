@@ -11,7 +11,8 @@ from typing import Final
 from interlace.core.tensor import BYTES, Span, Tensor
 from interlace.server.call import Call
 from interlace.server.classify import top_classes
-from interlace.server.door.frames import RegionsFrame
+from interlace.server.door.frames import ArenaGoneFrame, RegionsFrame
+from interlace.server.door.inside import Inside
 from interlace.server.door.life import DoorSettings, Life
 from interlace.server.door.session import Office, Plane
 from interlace.server.json_data import frame
@@ -45,13 +46,13 @@ class Door:
         self._arenas = arenas
         self._settings = settings
         self._on_trouble = on_trouble
-        self._life: Life | None = None
+        self._life: Life | Inside | None = None
         self._repair: asyncio.Task[None] | None = None
         self._closing = False
 
     @property
     def pid(self) -> int | None:
-        """Of the gRPC process; ``None`` while there is none."""
+        """Of the gRPC process; ``None`` while there is none, and where it needs none."""
         return None if self._life is None else self._life.pid
 
     async def start(self) -> int:
@@ -62,6 +63,7 @@ class Door:
         """
         self._life = await self._begin(self._settings.port)
         self._regions.watchers.append(self._tell_regions)
+        self._arenas.watchers.append(self._tell_arena_gone)
         return self.port
 
     async def drain(self, timeout_s: float) -> None:
@@ -75,6 +77,8 @@ class Door:
         self._closing = True
         if self._tell_regions in self._regions.watchers:
             self._regions.watchers.remove(self._tell_regions)
+        if self._tell_arena_gone in self._arenas.watchers:
+            self._arenas.watchers.remove(self._tell_arena_gone)
         if self._repair is not None:
             self._repair.cancel()
             with suppress(asyncio.CancelledError):
@@ -83,10 +87,8 @@ class Door:
         if life is not None:
             await life.end()
 
-    async def _begin(self, port: int) -> Life:
-        life = Life(
-            self._plane, self._office, self._ranked, self._arenas, self._settings, self._gone
-        )
+    async def _begin(self, port: int) -> Life | Inside:
+        life = self._make()
         try:
             self.port = await life.start(port)
             if not life.alive:
@@ -97,6 +99,10 @@ class Door:
         life.send(self._regions_frame())
         return life
 
+    def _make(self) -> Life | Inside:
+        parts = self._plane, self._office, self._ranked, self._arenas, self._settings
+        return Inside(*parts) if self._settings.inside else Life(*parts, self._gone)
+
     def _gone(self) -> None:
         if self._life is None or self._closing:
             return  # it never came up, or was told to go
@@ -104,7 +110,7 @@ class Door:
         self._on_trouble(f"the gRPC process {dead.pid} died; starting another")
         self._repair = asyncio.get_running_loop().create_task(self._replace(dead))
 
-    async def _replace(self, dead: Life) -> None:
+    async def _replace(self, dead: Life | Inside) -> None:
         await dead.end()
         for attempt in count():
             await asyncio.sleep(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
@@ -119,6 +125,10 @@ class Door:
     def _tell_regions(self) -> None:
         if self._life is not None:
             self._life.send(self._regions_frame())
+
+    def _tell_arena_gone(self, number: int) -> None:
+        if self._life is not None:
+            self._life.send(ArenaGoneFrame(number))
 
     def _regions_frame(self) -> RegionsFrame:
         regions = self._regions.status()

@@ -133,6 +133,12 @@ class RegionsFrame(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=Fals
     regions: tuple[tuple[str, str, int, int], ...]
 
 
+class ArenaGoneFrame(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False):
+    """Nothing lies in that arena any more, and nothing ever will."""
+
+    arena: int
+
+
 class DrainFrame(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False):
     """Take no new calls; report ``DownFrame`` when the last one is answered."""
 
@@ -148,7 +154,14 @@ ToMain = (
     | ForgetFrame
 )
 ToGrpc = (
-    SetupFrame | AnswerFrame | RefusalFrame | GivenUpFrame | ToldFrame | RegionsFrame | DrainFrame
+    SetupFrame
+    | AnswerFrame
+    | RefusalFrame
+    | GivenUpFrame
+    | ToldFrame
+    | RegionsFrame
+    | DrainFrame
+    | ArenaGoneFrame
 )
 
 

@@ -35,7 +35,10 @@ _END_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class DoorSettings:
-    """Where and how gRPC is served; port 0 is any free one, an empty key lets everyone in."""
+    """Where and how gRPC is served; port 0 is any free one, an empty key lets everyone in.
+
+    ``inside`` serves it in the main process, which is better where all share one core.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8001
@@ -44,6 +47,7 @@ class DoorSettings:
     max_message_bytes: int = 2**31 - 1
     max_in_flight: int = 8192
     max_connections: int = 1024
+    inside: bool = False
 
 
 class Life:

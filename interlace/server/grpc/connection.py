@@ -8,11 +8,12 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from interlace.server.grpc import frames as h2
+from interlace.server.grpc.abuse import AbuseBudget
 from interlace.server.grpc.blocks import BlockReader
 from interlace.server.grpc.call import Call
 from interlace.server.grpc.frames import MAX_WINDOW, PROTOCOL_ERROR, PeerError
 from interlace.server.grpc.headers import CallHead, plain_refusal
-from interlace.server.grpc.limits import Bucket, GrpcLimits
+from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.reader import FrameReader
 from interlace.server.grpc.stream import Stream
 from interlace.server.grpc.writer import Writer
@@ -21,8 +22,9 @@ from interlace.server.grpc.writer import Writer
 _CREDIT_BYTES: Final = 1 << 30
 #: DATA frames smaller than this on a stream that nobody reads are not the tail of an upload.
 _IDLE_BYTES: Final = 256
-#: What honest clients send in any number, beside DATA; resets have a measure of their own.
-_FREE: Final = frozenset((h2.HEADERS, h2.CONTINUATION, h2.WINDOW_UPDATE, h2.RST_STREAM))
+#: What honest clients send in any number, beside DATA; resets and window updates have measures of
+#: their own.
+_FREE: Final = frozenset((h2.HEADERS, h2.WINDOW_UPDATE, h2.RST_STREAM))
 
 
 class Service(Protocol):
@@ -36,9 +38,9 @@ class Service(Protocol):
 class Connection:
     """Streams by number, and the halves that read and write their bytes.
 
-    Pings, settings and resets cost the peer nothing and us something: token buckets hold them to
-    what honest clients need, and a peer that empties one is told to calm down and cut off (the
-    "rapid reset", ping, settings and empty-frame floods).
+    Pings, settings, resets, heads in pieces, window updates for nothing and calls that cannot be
+    calls cost the peer nothing and us something: an ``AbuseBudget`` holds them to what honest
+    clients need (the "rapid reset", ping, settings, CONTINUATION and empty-frame floods).
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Connection:
         limits: GrpcLimits,
         scratch: memoryview,
         wake: Callable[[], None],
+        burst_share: float = 1.0,
     ) -> None:
         self.sock = sock
         self.limits = limits
@@ -62,8 +65,7 @@ class Connection:
         self._initial_window = h2.DEFAULT_WINDOW
         self._windows_grew = False
         self.configured = False  #: the client's first SETTINGS have come
-        self._control = Bucket(10.0 * limits.control_per_s, limits.control_per_s)
-        self._resets = Bucket(2.0 * limits.resets_per_s, limits.resets_per_s)
+        self._budget = AbuseBudget(limits, burst_share)
         self._takers: dict[int, Callable[[int, int, bytes], None]] = {
             h2.HEADERS: self._headers,
             h2.RST_STREAM: self._rst_stream,
@@ -82,7 +84,7 @@ class Connection:
         return self.draining and not self.streams and self.writer.idle
 
     def receive(self) -> bool:
-        """Read once and act on it; False when the peer has closed.
+        """One turn: act on some frames; False when the peer has closed.
 
         Raises:
             OSError: the connection broke.
@@ -135,7 +137,7 @@ class Connection:
             self._uncredited = 0
         stream = self.streams.get(number)
         if length < _IDLE_BYTES and not ends and (stream is None or not length):
-            self._charge()
+            self._budget.charge()
         if stream is None:
             return None  # answered or reset: its last bytes may still be on their way
         if stream.half_closed:
@@ -153,14 +155,10 @@ class Connection:
         if self._blocks.inside and kind != h2.CONTINUATION:
             raise PeerError(PROTOCOL_ERROR, "a frame inside a header block")
         if kind not in _FREE:
-            self._charge()
+            self._budget.charge()
         taker = self._takers.get(kind)
         if taker is not None:
             taker(flags, number, payload)
-
-    def _charge(self) -> None:
-        if not self._control.take():
-            raise PeerError(h2.ENHANCE_YOUR_CALM, "too many frames that carry no call")
 
     # ---------------------------------------------------------------------------------- heads
 
@@ -181,7 +179,7 @@ class Connection:
         elif not number & 1:
             raise PeerError(PROTOCOL_ERROR, f"HEADERS on stream {number}")
         elif number <= self._last_stream:
-            self._charge()  # trailers of a stream that we have already answered
+            self._budget.charge()  # trailers of a stream that we have already answered
         else:
             self._last_stream = number
             if self.draining or len(self.streams) >= self.limits.max_streams:
@@ -194,11 +192,15 @@ class Connection:
     def _open(self, number: int, head: CallHead, ends: bool) -> None:
         stream = Stream(self, number, head, self._initial_window)
         self.streams[number] = stream
+        self._budget.opened()
         if head.http_status != 200:
             stream.half_closed = ends
             stream.refuse(plain_refusal(head.http_status, head.refusal))
+            self._budget.charge("calls that cannot be")
             return
         stream.call = self._service.open(stream)
+        if stream.call is None:
+            self._budget.charge("calls that cannot be")
         if ends:
             stream.end_input()
 
@@ -208,8 +210,7 @@ class Connection:
         stream.end_input()
 
     def _reset_by_us(self, number: int, code: int) -> None:
-        if not self._resets.take():
-            raise PeerError(h2.ENHANCE_YOUR_CALM, "too many streams that cannot be served")
+        self._budget.charge_reset("that cannot be served")
         self.writer.put(h2.rst_stream(number, code))
 
     # -------------------------------------------------------------------------------- control
@@ -219,13 +220,13 @@ class Connection:
         self._not_idle(number, "RST_STREAM")
         stream = self.streams.pop(number, None)
         if stream is not None:
-            if not self._resets.take():
-                raise PeerError(h2.ENHANCE_YOUR_CALM, "too many streams opened and reset")
+            self._budget.charge_reset("opened and reset")
             stream.half_closed = True
             stream.reset()
 
     def _window_update(self, _flags: int, number: int, payload: bytes) -> None:
         increment = h2.word(payload, "WINDOW_UPDATE") & MAX_WINDOW
+        self._budget.charge_update(self.writer.data_frames)
         if number == 0:
             self.writer.window += increment
             if not increment or self.writer.window > MAX_WINDOW:

@@ -20,11 +20,11 @@ from interlace.server.door.frames import (
     InferFrame,
     RefusalFrame,
     ToldFrame,
+    ToMain,
     pieces,
 )
 from interlace.server.grpc.forms import Place
 from interlace.server.grpc.intake import Intake, Taken
-from interlace.server.grpc.link import Link
 from interlace.server.grpc.writer import Buffer, Sent
 from interlace.server.proto.messages import ModelInferResponse
 from interlace.server.recall import Recall
@@ -75,9 +75,14 @@ class Desk:
     """Everything that waits for the main process."""
 
     def __init__(
-        self, link: Link, intake: Intake, arenas: ArenaMap, regions: Regions, max_in_flight: int
+        self,
+        tell: Callable[[ToMain], None],
+        intake: Intake,
+        arenas: ArenaMap,
+        regions: Regions,
+        max_in_flight: int,
     ) -> None:
-        self._link = link
+        self._tell = tell
         self._intake = intake
         self._arenas = arenas
         self._regions = regions
@@ -116,20 +121,20 @@ class Desk:
         number = next(self._numbers)
         flight = self._flights[number] = Flight(number, owner, taken)
         form = self._intake.forms.current(taken.form)
-        self._link.tell(InferFrame(number, form.number, taken.id, budget_ms, taken.spans))
+        self._tell(InferFrame(number, form.number, taken.id, budget_ms, taken.spans))
         return flight
 
     def cancel(self, flight: Flight) -> None:
         """Nobody waits for it any more; its memory comes back with its answer."""
         if flight.owner is not None and flight.number in self._flights:
             flight.owner = None
-            self._link.tell(CancelFrame(flight.number))
+            self._tell(CancelFrame(flight.number))
 
     def answer(self, frame: AnswerFrame) -> None:
         """The main process has outputs."""
         flight = self._flights.pop(frame.call)
         sent = partial(self._release, flight)
-        owner = flight.owner
+        owner, flight.owner = flight.owner, None  # they know each other: a cycle for the collector
         if owner is None:
             sent()
             return
@@ -152,8 +157,9 @@ class Desk:
             self._asked.pop(frame.call)[1](error)
             return
         self._intake.free(flight.taken.slots)
-        if flight.owner is not None:
-            flight.owner.refused(flight, error)
+        owner, flight.owner = flight.owner, None
+        if owner is not None:
+            owner.refused(flight, error)
 
     def give_up(self, frame: GivenUpFrame) -> None:
         """The main process will have no outputs, but the call still runs on its inputs."""
@@ -165,7 +171,7 @@ class Desk:
     def report(self) -> None:
         """Tell the main process which outputs have left since the last report."""
         if self._delivered:
-            self._link.tell(DeliveredFrame(self._delivered))
+            self._tell(DeliveredFrame(self._delivered))
             self._delivered = []
 
     def _release(self, flight: Flight) -> None:
@@ -220,7 +226,7 @@ class Desk:
         number = next(self._numbers)
         self._asked[number] = (told, refused)
         for piece, last in pieces(msgspec.msgpack.encode(body)):
-            self._link.tell(AskFrame(number, method, piece, last))
+            self._tell(AskFrame(number, method, piece, last))
         return number
 
     def told(self, frame: ToldFrame) -> None:

@@ -17,6 +17,8 @@ from interlace.server.grpc.status import Status
 ENCODINGS: Final = ("identity", "deflate", "gzip")
 _CACHED_BLOCKS: Final = 64
 _CACHED_BLOCK_BYTES: Final = 1024
+#: Changes of the dynamic table's size that may stand before a head (RFC 7541, section 4.2).
+_SIZE_UPDATES_MAX: Final = 2
 _TIMEOUT: Final = re.compile(rb"(\d{1,8})([HMSmun])\Z")
 _UNIT_MS: Final = {b"H": 3.6e6, b"M": 6e4, b"S": 1e3, b"m": 1.0, b"u": 1e-3, b"n": 1e-6}
 #: Metadata that somebody behind the front-end reads; everything else is dropped.
@@ -81,6 +83,9 @@ class HeadReader:
         known = self._known.get(block)
         if known is not None:
             return known
+        if _size_updates(block) > _SIZE_UPDATES_MAX:
+            text = f"header block: more than {_SIZE_UPDATES_MAX} changes of the table's size"
+            raise PeerError(COMPRESSION_ERROR, text)
         before = self._table.state
         try:
             pairs = [(bytes(n), bytes(v)) for n, v in self._decoder.decode(block, raw=True)]
@@ -94,6 +99,19 @@ class HeadReader:
         if self._table.state == before and len(block) <= _CACHED_BLOCK_BYTES:
             self._known[block] = head
         return head
+
+
+def _size_updates(block: bytes) -> int:
+    """How many changes of the table's size a block begins with; counts to one above the limit."""
+    at = count = 0
+    while at < len(block) and block[at] & 0xE0 == 0x20 and count <= _SIZE_UPDATES_MAX:
+        count += 1
+        more = block[at] & 0x1F == 0x1F  # the size goes on in the next bytes, to one below 128
+        at += 1
+        while more and at < len(block):
+            more = block[at] >= 0x80
+            at += 1
+    return count
 
 
 def read_head(pairs: list[tuple[bytes, bytes]]) -> CallHead:

@@ -32,21 +32,29 @@ class GrpcLimits:
     stall_timeout_ms: float = 30_000.0
     #: A message that comes slower than this stands still.
     min_bytes_per_s: float = 1024.0
-    #: Frames of one connection that carry no call: pings, settings, empty DATA. The burst is 10 s.
+    #: Frames of one connection that carry no call: pings, settings, empty DATA, heads in pieces,
+    #: needless window updates; and calls that no method answers. The burst is 10 s.
     control_per_s: float = 1_000.0
     #: Streams of one connection that it resets, which costs us about as much as answering them.
     resets_per_s: float = 5_000.0
+    #: Who was told to calm down is cut off only after this time, so that it cannot come back at
+    #: once; of so many connections at most, and those that come meanwhile begin with less burst.
+    linger_s: float = 1.0
+    max_lingering: int = 256
 
 
 class Bucket:
-    """``burst`` tokens, refilled at ``per_s``: what a well-behaved peer never empties."""
+    """``burst`` tokens, refilled at ``per_s``: what a well-behaved peer never empties.
+
+    The first ``share`` of them is there at once.
+    """
 
     __slots__ = ("_at_s", "_burst", "_left", "_per_s")
 
-    def __init__(self, burst: float, per_s: float) -> None:
+    def __init__(self, burst: float, per_s: float, share: float = 1.0) -> None:
         self._burst = burst
         self._per_s = per_s
-        self._left = burst
+        self._left = burst * share
         self._at_s = time.monotonic()
 
     def take(self, tokens: float = 1.0) -> bool:

@@ -19,11 +19,13 @@ from interlace.server.grpc.frames import (
     PeerError,
 )
 from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.lingering import Lingering
 from interlace.server.grpc.patience import Patience
 from interlace.server.grpc.service import InferenceService
 
 _SCRATCH_BYTES: Final = 256 << 10
-_TICK_S: Final = 1.0
+#: How often ``look`` is called.
+TICK_S: Final = 1.0
 _SOON_S: Final = 0.002
 #: A connection without calls for this long makes way for a new one where there are too many.
 _IDLE_MS: Final = 10_000.0
@@ -47,7 +49,8 @@ class Loop:
     """One thread, one epoll: the listener, the connections, and the link to the main process.
 
     Everything that one turn reads is answered together: frames to the main process leave in one
-    packet, and the answers on one connection in one system call.
+    packet, and the answers on one connection in one system call. A connection whose bytes hold more
+    than one turn's work goes on in the next, after those that have just got some.
     """
 
     def __init__(self, service: InferenceService, limits: GrpcLimits) -> None:
@@ -56,6 +59,9 @@ class Loop:
         self._epoll = select.epoll()
         self._guests: dict[int, _Guest] = {}
         self._due: set[_Guest] = set()  #: to be looked at when this turn writes
+        #: Have frames left from their last turn. In order: a set of them.
+        self._unfinished: dict[_Guest, None] = {}
+        self._lingering = Lingering(limits.linger_s, limits.max_lingering)
         self._others: dict[int, Callable[[], None]] = {}
         self._listener: socket.socket | None = None
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
@@ -106,43 +112,73 @@ class Loop:
         writes gave (deliveries) is not worth a packet of its own: if ``waiting`` says that there
         is some, the next turn takes it along, and comes soon.
         """
-        next_tick_s = time.monotonic() + _TICK_S
+        next_tick_s = time.monotonic() + TICK_S
         while not self._stop:
             wait_s = _SOON_S if waiting() else max(0.0, next_tick_s - time.monotonic())
-            self._read(self._epoll.poll(wait_s))
+            self.read(0.0 if self._unfinished else wait_s)
             tell()
-            self._write()
+            self.write()
             if time.monotonic() >= next_tick_s:
-                next_tick_s = time.monotonic() + _TICK_S
+                next_tick_s = time.monotonic() + TICK_S
                 tick()
-                self._hear(True)
-                self._look_for_stalls()
+                self.look()
+        self.close()
+
+    def fileno(self) -> int:
+        """Readable when there is something to ``read``, for whoever turns the loop itself."""
+        return self._epoll.fileno()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the next turn has work that no descriptor tells of."""
+        return bool(self._unfinished)
+
+    def look(self) -> None:
+        """Once every ``TICK_S``: who stands still, who may go, who can be accepted again."""
+        self._hear(True)
+        self._look_for_stalls()
+        self._lingering.expire()
+
+    def close(self) -> None:
+        """Close everything."""
+        self._lingering.close()
         for guest in list(self._guests.values()):
             self._close(guest)
         self._epoll.close()
         if self._listener is not None:
             self._listener.close()
 
-    def _read(self, events: list[tuple[int, int]]) -> None:
+    def read(self, wait_s: float) -> None:
+        """Wait so long for something to come, then give each connection its turn."""
+        events = self._epoll.poll(wait_s)
         for fd, _ in events:
             other = self._others.get(fd)
             if other is not None:
                 other()
+        unfinished, self._unfinished = self._unfinished, {}
         for fd, event in events:
             guest = self._guests.get(fd)
             if guest is None:
                 continue
             if event & ~_READ:  # room to write, or an end to be found by trying
                 self._due.add(guest)
-            if event & ~_WRITE and guest.interest & _READ:
+            if event & ~_WRITE and guest.interest & _READ and guest not in unfinished:
+                self._receive(guest)
+        for guest in unfinished:
+            there = self._guests.get(guest.connection.sock.fileno()) is guest
+            if there and guest.interest & _READ:  # else when there is room again
                 self._receive(guest)
 
     def _receive(self, guest: _Guest) -> None:
+        connection = guest.connection
         try:
-            if not guest.connection.receive():
+            if not connection.receive():
                 self._close(guest)
-            elif guest.connection.draining:
-                self._due.add(guest)
+                return
+            if connection.draining or connection.writer.congested:
+                self._due.add(guest)  # to be closed, or read no more
+            if connection.reader.unfinished:
+                self._unfinished[guest] = None
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:
@@ -153,7 +189,8 @@ class Loop:
             traceback.print_exc()
             self._close(guest, PeerError(INTERNAL_ERROR, "internal error"))
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Send what is due."""
         due = list(self._due)
         self._due.clear()  # the same set: the connections know it
         for guest in due:
@@ -176,6 +213,8 @@ class Loop:
         if interest != guest.interest and connection.sock.fileno() in self._guests:
             guest.interest = interest
             self._epoll.modify(connection.sock.fileno(), interest)
+            if interest & _READ and connection.reader.unfinished:
+                self._unfinished[guest] = None
 
     def _accept(self) -> None:
         while self._listener is not None:
@@ -193,7 +232,10 @@ class Loop:
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            make = partial(Connection, sock, self._service, self._limits, self._scratch)
+            share = 1.0 / (1 + len(self._lingering))
+            make = partial(
+                Connection, sock, self._service, self._limits, self._scratch, burst_share=share
+            )
             self._guests[sock.fileno()] = _Guest(make, self._due)
             self._epoll.register(sock.fileno(), _READ)
 
@@ -214,13 +256,17 @@ class Loop:
         if self._guests.pop(sock.fileno(), None) is None:
             return
         self._epoll.unregister(sock.fileno())
+        self._unfinished.pop(guest, None)
         guest.connection.end(fault)
-        sock.close()
+        if fault is not None and fault.code == ENHANCE_YOUR_CALM:
+            self._lingering.add(sock)
+        else:
+            sock.close()
 
     def _look_for_stalls(self) -> None:
         """Cut off who left a greeting, a message, or our answers lying."""
         for guest in list(self._guests.values()):
-            if not guest.patience.look(_TICK_S * 1000.0):
+            if not guest.patience.look(TICK_S * 1000.0):
                 self._close(guest)
         kept = sorted(self._guests.values(), key=lambda guest: guest.patience.kept_bytes)
         excess = sum(guest.patience.kept_bytes for guest in kept) - self._limits.max_heap_bytes

@@ -17,34 +17,16 @@ import resource
 import signal
 import socket
 import sys
-from contextlib import suppress
 
-from interlace.core.errors import ServeError
-from interlace.server.door.frames import (
-    AnswerFrame,
-    DownFrame,
-    DrainFrame,
-    GivenUpFrame,
-    RefusalFrame,
-    RegionsFrame,
-    SetupFrame,
-    ToGrpc,
-    ToldFrame,
-    UpFrame,
-)
-from interlace.server.grpc.desk import Desk
-from interlace.server.grpc.forms import Forms
-from interlace.server.grpc.intake import Intake
+from interlace.server.door.frames import DownFrame, SetupFrame, UpFrame
+from interlace.server.grpc.front import Front
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.link import Link
-from interlace.server.grpc.loop import Loop
-from interlace.server.grpc.service import InferenceService
-from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
 
 
 class GrpcProcess:
-    """All parts of the process, put together as the main process said."""
+    """The front-end, and the link to the main process."""
 
     def __init__(self, sock: socket.socket, link: Link, setup: SetupFrame) -> None:
         limits = GrpcLimits(
@@ -57,79 +39,41 @@ class GrpcProcess:
         arenas.add(arena)
         self._sock = sock
         self._link = link
-        self._regions = Regions(allowed=True)  # the main process lets in only what is allowed
-        self._intake = Intake(arena, Forms(link.tell), self._regions, limits)
-        self._desk = Desk(link, self._intake, arenas, self._regions, limits.max_in_flight)
-        self._service = InferenceService(self._desk, self._intake, setup.api_key)
-        self._loop = Loop(self._service, limits)
-        self._draining = False
+        self._front = Front(link.tell, arena, arenas, limits, setup.api_key)
         self._link_full = False
 
     def run(self, listener: socket.socket) -> None:
         """Serve until drained, or the main process is gone."""
-        self._loop.watch(self._sock.fileno(), self._from_main)
-        self._loop.listen(listener)
+        loop = self._front.loop
+        loop.watch(self._sock.fileno(), self._from_main)
+        loop.listen(listener)
         self._link.tell(UpFrame(listener.getsockname()[1]))
-        self._loop.run(self._tell, self._waiting, self._service.look)
+        loop.run(self._tell, self._waiting, self._front.look)
 
     def _from_main(self) -> None:
         frames = self._link.receive()
         if frames is None:
-            self._loop.stop()
+            self._front.loop.stop()
             return
         for frame in frames:
-            self._act(frame)
-
-    def _act(self, frame: ToGrpc) -> None:
-        if isinstance(frame, AnswerFrame):
-            self._desk.answer(frame)
-        elif isinstance(frame, RefusalFrame):
-            self._desk.refuse(frame)
-        elif isinstance(frame, GivenUpFrame):
-            self._desk.give_up(frame)
-        elif isinstance(frame, ToldFrame):
-            self._desk.told(frame)
-        elif isinstance(frame, RegionsFrame):
-            self._set_regions(frame)
-        elif isinstance(frame, DrainFrame):
-            self._draining = True
-            self._service.drain()
-            self._loop.drain()
+            self._front.act(frame)
 
     def _waiting(self) -> bool:
-        return self._desk.unreported or self._link.unsent
+        return self._front.unreported or self._link.unsent
 
     def _tell(self) -> None:
-        if self._draining and self._desk.idle and not self._loop.connections:
-            self._draining = False
-            self._link.tell(DownFrame(""))
-        self._desk.report()
+        self._front.report()
         full = not self._link.flush()
         if full != self._link_full:
             self._link_full = full
-            self._loop.want_write(self._sock.fileno(), full)
-
-    def _set_regions(self, frame: RegionsFrame) -> None:
-        wanted = {region[0]: region for region in frame.regions}
-        for region in self._regions.status():
-            if wanted.get(region.name) != (
-                region.name,
-                region.key,
-                region.offset,
-                region.byte_size,
-            ):
-                self._regions.unregister(region.name)
-        known = {region.name for region in self._regions.status()}
-        for name in wanted.keys() - known:
-            with suppress(ServeError):  # gone since: calls that name it will be told
-                self._regions.register(*wanted[name])
+            self._front.loop.want_write(self._sock.fileno(), full)
 
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket.
 
     Raises:
-        OSError: the port is busy, or the host is not ours.
+        OSError: the port is busy, or the host is not ours; in words.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -137,9 +81,10 @@ def listen(host: str, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((host, port))
         sock.listen(1024)
-    except OSError:
+    except OSError as error:
         sock.close()
-        raise
+        reason = os.strerror(error.errno or 0)
+        raise OSError(f"cannot listen for gRPC on {host}:{port}: {reason}") from error
     return sock
 
 
@@ -156,10 +101,7 @@ def main(fd: int) -> None:
     try:
         listener = listen(setup.host, setup.port)
     except OSError as error:
-        reason = (
-            f"cannot listen for gRPC on {setup.host}:{setup.port}: {os.strerror(error.errno or 0)}"
-        )
-        link.tell(DownFrame(reason))
+        link.tell(DownFrame(str(error)))
         link.flush()
         return
     process = GrpcProcess(sock, link, setup)

@@ -53,6 +53,7 @@ class Writer:
         self.max_frame = DEFAULT_FRAME
         self.backlog_bytes = 0
         self.sent_bytes = 0
+        self.data_frames = 0  #: made so far
         self._sock = sock
         self._wake = wake
         self._max_backlog_bytes = max_backlog_bytes
@@ -165,6 +166,7 @@ class Writer:
 
     def _data_frame(self, stream: Outgoing, room: int) -> None:
         self.put(HEAD.pack(room >> 8, room & 0xFF, DATA, 0, stream.id))
+        self.data_frames += 1
         self.window -= room
         stream.window -= room
         stream.queued_bytes -= room

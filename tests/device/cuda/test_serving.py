@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from interlace.core.messages import Carve, Finished, Release, Run, Stage
 from interlace.core.request import Batch
 from interlace.device.cuda.worker.wire import Asked, StageInputs
+from interlace.core.tensor import Span, Tensor
+from interlace.shm.arena import Arena
 from tests.device.cuda.models import REAL
 from tests.device.cuda.rig import cuda_rig
 from tests.device.models import model
@@ -191,6 +195,29 @@ def test_the_same_model_gives_the_same_bytes_in_partitions_of_any_size(make_rig:
         outputs.add(rig.read(finished.outputs[0][0]).tobytes())
         rig.free(finished)
     assert len(outputs) == 1
+
+
+def test_arenas_that_the_server_forgot_are_unlocked_and_unmapped(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    rig.carve("p")
+    rig.load(DOUBLE, "p")
+    pid = rig.device.workers()["p"]
+    counts = []
+    for value in range(8):
+        arena = Arena.create(1 << 16)
+        rig.arenas.add(arena)
+        row = [float(value), 2.0, 3.0, REAL]
+        arena.view(0, 16)[:] = np.array(row, np.float32).tobytes()
+        given = Tensor("x", "FP32", (1, 4), Span(arena.number, 0, 16))
+        finished = rig.run(rig.request(DOUBLE, given), name="p")
+        assert rig.values(finished) == [[[2 * x for x in row]]]
+        rig.free(finished)
+        rig.arenas.forget(arena.number)
+        arena.close()
+        rig.free(rig.run(rig.floats(DOUBLE, ROW), name="p"))  # answered after what it was told
+        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        counts.append(sum("interlace-arena" in link for link in links))
+    assert counts == counts[:1] * 8
 
 
 def test_staged_rows_are_read_where_they_lie(make_rig: MakeRig) -> None:

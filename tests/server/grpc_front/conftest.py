@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from interlace.server.door.life import DoorSettings
 from tests.server.grpc_front.fakes import Main
 
 
-@pytest.fixture(scope="package")
-def shared() -> Iterator[Main]:
-    with Main() as main:
+@pytest.fixture(scope="package", params=[False, True], ids=["process", "inside"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Main]:
+    """In a process of its own, and inside of the main process."""
+    with Main(DoorSettings(port=0, arena_bytes=64 << 20, inside=request.param)) as main:
         yield main
 
 

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply, Request
-from interlace.core.tensor import Tensor
+from interlace.core.tensor import Span, Tensor
 from interlace.server.call import Call, OnError, OnReply
 from interlace.server.door.door import Door
 from interlace.server.door.life import DoorSettings
 from interlace.server.shared_memory import Regions
 from interlace.server.table import ModelTable
-from interlace.shm.arena import ArenaMap
+from interlace.shm.arena import Arena, ArenaMap
 
 T = TypeVar("T")
 
@@ -29,10 +29,13 @@ class EchoPlane:
 
     ``echo`` gives each input back as OUTPUT..., at once; ``slow-MS`` after that time; ``never``
     when it is cancelled; ``refuse-REASON`` refuses; ``fail`` fails after it was accepted;
-    ``hang`` is given up, and its answer comes 100 ms later.
+    ``hang`` is given up, and its answer comes 100 ms later; ``apart`` answers from an arena made
+    for this answer alone, as a worker that dies after it would.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, arenas: ArenaMap) -> None:
+        self._arenas = arenas
+        self._apart: dict[int, Arena] = {}
         self.calls: list[Call] = []
         self.cancelled: list[int] = []
         self.undelivered: set[int] = set()
@@ -61,6 +64,8 @@ class EchoPlane:
                 return
             self.undelivered.add(request.id)
             outputs = call.inputs if outcome is Outcome.OK else ()
+            if call.model == "apart":
+                outputs = self._moved(request.id, outputs)
             renamed = tuple(Tensor(t.name.replace("INPUT", "OUTPUT"), *t[1:]) for t in outputs)
             on_reply(Reply(request, outcome, renamed, batch=request.id))
 
@@ -87,6 +92,21 @@ class EchoPlane:
 
     def delivered(self, reply: Reply) -> None:
         self.undelivered.remove(reply.request.id)
+        arena = self._apart.pop(reply.request.id, None)
+        if arena is not None:
+            self._arenas.forget(arena.number)
+            arena.close()
+
+    def _moved(self, number: int, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        arena = self._apart[number] = Arena.create(1 << 16)
+        self._arenas.add(arena)
+        moved = []
+        for tensor in tensors:
+            offset = arena.alloc(tensor.span.nbytes)
+            assert offset is not None
+            arena.view(offset, tensor.span.nbytes)[:] = self._arenas.view(tensor.span)
+            moved.append(tensor._replace(span=Span(arena.number, offset, tensor.span.nbytes)))
+        return tuple(moved)
 
 
 class EchoOffice:
@@ -108,11 +128,11 @@ class Main:
     """The thread, its loop, and the door; a context."""
 
     def __init__(self, settings: DoorSettings | None = None, office: Any = None) -> None:
-        self.plane = EchoPlane()
+        self.arenas = ArenaMap(os.getpid())
+        self.plane = EchoPlane(self.arenas)
         self.office: Any = office or EchoOffice()
         self.regions = Regions(allowed=True)
         self.table = ModelTable()
-        self.arenas = ArenaMap(os.getpid())
         #: Runs on the loop before the door is made.
         self.before_start: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.trouble: list[str] = []

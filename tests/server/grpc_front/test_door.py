@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from multiprocessing import shared_memory
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -27,13 +29,20 @@ from tests.server.grpc_front.fakes import Main
 from tests.server.grpc_front.test_calls import failure, raw
 from tests.server.grpc_front.wirebench import STREAM, request
 
+INSIDE = pytest.mark.parametrize("inside", [False, True], ids=["process", "inside"])
 
-def test_a_busy_port_is_a_plain_error() -> None:
+
+def settings(inside: bool) -> DoorSettings:
+    return DoorSettings(port=0, arena_bytes=64 << 20, inside=inside)
+
+
+@INSIDE
+def test_a_busy_port_is_a_plain_error(inside: bool) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         port = taken.getsockname()[1]
-        main = Main(DoorSettings(port=port, arena_bytes=1 << 20))
+        main = Main(DoorSettings(port=port, arena_bytes=1 << 20, inside=inside))
         with pytest.raises(OSError, match=f"gRPC on 127.0.0.1:{port}: Address already in use"):
             main.__enter__()
         main.__exit__(None, None, None)
@@ -68,8 +77,31 @@ def test_a_killed_process_is_replaced_and_its_calls_cancelled() -> None:
         assert main.door.restarts == 1 and f"{pid} died" in main.trouble[0]
 
 
-def test_closing_cancels_and_leaves_no_process() -> None:
-    main = Main()
+def test_the_process_forgets_arenas_that_the_main_process_forgot(echo: Main) -> None:
+    with grpc.insecure_channel(echo.target) as channel:
+        pid = echo.door.pid or os.getpid()
+        before = arenas_of(pid)
+        for size in range(1, 41):
+            answer = raw(channel)(request(b"x" * size * 100, model="apart"), timeout=20)
+            assert ModelInferResponse.FromString(answer).raw_output_contents == [b"x" * size * 100]
+        echo.settled()
+        raw(channel)(request(b"y"), timeout=20)  # its answer comes after what it was told before
+    assert arenas_of(pid) == before
+
+
+def arenas_of(pid: int | None) -> tuple[int, int]:
+    """Descriptors and mappings of arenas that a process has."""
+    links = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since
+            links.append(os.readlink(link))
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return tuple(sum("interlace-arena" in line for line in lines) for lines in (links, maps))
+
+
+@INSIDE
+def test_closing_cancels_and_leaves_no_process(inside: bool) -> None:
+    main = Main(settings(inside))
     with main, grpc.insecure_channel(main.target) as channel:
         pid = main.door.pid
         stuck = raw(channel).future(request(b"x", model="never"))  # type: ignore[attr-defined]
@@ -78,13 +110,15 @@ def test_closing_cancels_and_leaves_no_process() -> None:
         main.run(main.door.close())
         assert stuck.exception(20).code() is grpc.StatusCode.UNAVAILABLE
         main.settled()
-    assert pid is not None
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert inside == (pid is None)
+    if pid is not None:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
-def test_draining_answers_what_runs_and_takes_no_more() -> None:
-    with Main() as main, grpc.insecure_channel(main.target) as channel:
+@INSIDE
+def test_draining_answers_what_runs_and_takes_no_more(inside: bool) -> None:
+    with Main(settings(inside)) as main, grpc.insecure_channel(main.target) as channel:
         running = raw(channel).future(request(b"abc", model="slow-300"))  # type: ignore[attr-defined]
         idle = channel.stream_stream(STREAM, _registered_method=False)(_until(running.done))
         while not main.plane.calls:
@@ -105,8 +139,9 @@ def _until(done: Any) -> Any:
     yield b""
 
 
-def test_draining_gives_up_in_time() -> None:
-    with Main() as main, grpc.insecure_channel(main.target) as channel:
+@INSIDE
+def test_draining_gives_up_in_time(inside: bool) -> None:
+    with Main(settings(inside)) as main, grpc.insecure_channel(main.target) as channel:
         stuck = raw(channel).future(request(b"x", model="never"))  # type: ignore[attr-defined]
         while not main.plane.calls:
             time.sleep(0.005)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 
 import hpack
@@ -136,6 +137,25 @@ def test_a_smaller_initial_window_takes_back_what_was_granted() -> None:
         assert outputs(answer) == ("", [b"abc"])
 
 
+@pytest.mark.parametrize("model", ["echo", "held"])
+def test_calls_leave_nothing_to_the_garbage_collector(model: str) -> None:
+    with Wire() as wire:
+        wire.send(HELLO + CALL)
+        wire.link.hold = model == "held"
+        wire.frames()
+        gc.collect()
+        gc.disable()
+        try:
+            for number in range(3, 203, 2):
+                wire.send(head(number) + data(number, message(request(b"abc"))))
+                if wire.link.hold:
+                    wire.send(h2.rst_stream(number, h2.CANCEL))
+                wire.frames()
+            assert gc.collect() < 20, "every call left objects that know each other"
+        finally:
+            gc.enable()
+
+
 def test_pings_are_answered() -> None:
     with Wire() as wire:
         wire.send(HELLO + h2.frame(h2.PING, 0, 0, b"12345678"))
@@ -238,6 +258,8 @@ def test_after_goaway_running_calls_are_finished() -> None:
         (h2.FLOW_CONTROL_ERROR, HELLO + h2.frame(h2.SETTINGS, 0, 0, b"\0\x04\x80\0\0\0")),
         (h2.STREAM_CLOSED, HELLO + CALL + data(1, b"x")),
         (h2.COMPRESSION_ERROR, HELLO + h2.frame(h2.HEADERS, 4, 1, b"\xff\xff\xff\xff")),
+        (h2.COMPRESSION_ERROR, HELLO + h2.frame(h2.HEADERS, 4, 1, b"\x20" * 3 + head_block())),
+        (h2.COMPRESSION_ERROR, HELLO + h2.frame(h2.HEADERS, 4, 1, b"\x3f\x81\x01" * 3)),
         (h2.ENHANCE_YOUR_CALM, HELLO + h2.frame(h2.HEADERS, 4, 1, bytes(20_000))),
         (h2.ENHANCE_YOUR_CALM, HELLO + head(1, INFER, LONG)),
     ],
@@ -278,6 +300,8 @@ def flood(wire: Wire, piece: bytes, times: int) -> None:
         h2.frame(h2.PRIORITY, 0, 1, bytes(5)),
         h2.frame(0xBE, 0, 0),
         data(1, b"", end=False),
+        h2.window_update(0, 1),
+        h2.window_update(1, 1),
     ],
 )
 def test_floods_are_stopped(piece: bytes) -> None:

@@ -42,8 +42,8 @@ class Turns:
     def turn(self, ticks: int = 0) -> None:
         """Act on what has come, then tick."""
         for _ in range(2):
-            self.loop._read(self.loop._epoll.poll(0.2))
-            self.loop._write()
+            self.loop.read(0.2)
+            self.loop.write()
         for _ in range(ticks):
             self.loop._look_for_stalls()
 

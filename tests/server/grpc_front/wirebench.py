@@ -96,8 +96,7 @@ class Wire:
         self.link = EchoLink(self.arena)
         regions = Regions(allowed=True)
         self.intake = Intake(self.arena, Forms(self.link.tell), regions, self.limits)
-        link: Any = self.link
-        self.desk = Desk(link, self.intake, arenas, regions, self.limits.max_in_flight)
+        self.desk = Desk(self.link.tell, self.intake, arenas, regions, self.limits.max_in_flight)
         self.link.desk = self.desk
         self.ours, theirs = socket.socketpair()
         theirs.setblocking(False)
@@ -146,8 +145,12 @@ class Wire:
         self.connection.writer.flush()
 
     def frames(self) -> list[Frame]:
-        """The frames that have come since the last call."""
+        """The frames that have come since the last call, after all turns that there are."""
         self.turn()
+        return self.arrived()
+
+    def arrived(self) -> list[Frame]:
+        """The frames that have come since the last call."""
         while True:
             try:
                 data = self.ours.recv(1 << 20)

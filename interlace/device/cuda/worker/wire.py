@@ -12,6 +12,7 @@ import msgspec
 from interlace.device.cuda.engine.threads import LibraryChoice
 from interlace.device.wire import (
     Failed,
+    ForgetArena,
     FreeBatches,
     Loaded,
     LoadModel,
@@ -115,7 +116,7 @@ class ForgetInputs(msgspec.Struct, array_like=True, tag=17, frozen=True):
     model: str
 
 
-ToGpu = GpuSetup | KeeperSetup | Asked | FreeBatches | ForgetInputs
+ToGpu = GpuSetup | KeeperSetup | Asked | FreeBatches | ForgetInputs | ForgetArena
 
 # ---------------------------------------------------------------------------- GPU to main process
 

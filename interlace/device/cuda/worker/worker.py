@@ -29,6 +29,7 @@ from interlace.device.cuda.worker.wire import (
 )
 from interlace.device.wire import (
     Failed,
+    ForgetArena,
     FreeBatches,
     LoadModel,
     RunBatch,
@@ -135,8 +136,17 @@ class Worker:
                 self._asked(frame)
             case ForgetInputs(model=model):
                 self._equipment.stager.forget(model)
+            case ForgetArena(arena=number):
+                self._forget_arena(number)
             case _:
                 raise ValueError(f"a {type(frame).__name__} frame is not expected here")
+
+    def _forget_arena(self, number: int) -> None:
+        try:
+            self._equipment.arenas.forget(number)
+        except CudaError as error:
+            if error.sticky:  # else it only stays mapped
+                raise
 
     def _asked(self, asked: Asked) -> None:
         line, name = asked.line, asked.partition
