@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +10,8 @@ import msgspec
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.admin import Admin
-from interlace.server.compress import pack, unpack
+from interlace.server.compress import pack, unpack_small
+from interlace.server.http.faults import Faults
 from interlace.server.http.head import Head
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.routes import Answer, Kind, Query, Route
@@ -21,8 +21,6 @@ from interlace.server.landing import Landing
 
 if TYPE_CHECKING:
     from interlace.server.http.connection import Connection
-
-_log = logging.getLogger(__name__)
 
 PACK_BYTES: Final = 1024
 METRICS_MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,39 +34,48 @@ class AdminResponder:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
+        self._faults = Faults()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, connection: Connection, head: Head, body: Landing | bytes) -> _Later | None:
+    def begin(self, connection: Connection, head: Head, body: Landing | bytearray) -> _Later | None:
         """Begin one exchange."""
-        assert isinstance(body, bytes)
+        assert isinstance(body, bytearray)
         method = "GET" if head.method == "HEAD" else head.method
         try:
-            if head.encoding:
-                body = unpack(body, head.encoding, self._limits.admin_bytes)
-            answer = head.route.respond[method](Query(head.names, body))
+            answer = head.route.respond[method](Query(head.names, self._plain(head, body)))
         except ServeError as error:
             connection.fail(error)
             return None
-        except Exception:
-            _log.exception("%s failed", head.route.pattern)
-            connection.fail(ServeError(Reason.BACKEND, "the request failed: see the log"))
+        except Exception as error:
+            connection.fail(self._faults.refusal(error, head.route.pattern))
             return None
         if isinstance(answer, Answer):
             connection.respond(_response(head, answer))
             return None
-        later = _Later(connection, head)
+        later = _Later(connection, head, self._faults)
         task = asyncio.ensure_future(later.finish(answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return later
 
+    def _plain(self, head: Head, body: bytearray) -> bytes:
+        if not head.encoding:
+            return bytes(body)
+        limit = self._limits.of_body(head.route.kind, binary=False)
+        plain = unpack_small(body, head.encoding, limit)
+        if plain is None:
+            text = f"the body unpacks to more than the limit of {limit} bytes"
+            raise ServeError(Reason.TOO_LARGE, text)
+        return plain
+
 
 class _Later:
     """An answer that takes its time. A client that leaves does not stop what it asked for."""
 
-    def __init__(self, connection: Connection, head: Head) -> None:
+    def __init__(self, connection: Connection, head: Head, faults: Faults) -> None:
         self._connection = connection
         self._head = head
+        self._faults = faults
         self._gone = False
 
     def abandon(self) -> None:
@@ -80,9 +87,8 @@ class _Later:
             response = _response(self._head, await answer)
         except ServeError as found:
             error = found
-        except Exception:
-            _log.exception("%s failed", self._head.route.pattern)
-            error = ServeError(Reason.BACKEND, "the request failed: see the log")
+        except Exception as fault:
+            error = self._faults.refusal(fault, self._head.route.pattern)
         if self._gone:
             return
         if error is None:

@@ -55,8 +55,8 @@ class HeapBody:
         self._data += memoryview(data)[start:stop]
         return stop
 
-    def content(self) -> bytes:
-        return bytes(self._data)
+    def content(self) -> bytearray:
+        return self._data
 
     def drop(self) -> None:
         self._budget.used_bytes -= len(self._data)
@@ -84,8 +84,8 @@ class ChunkBody:
         self._held = self.received
         return after
 
-    def content(self) -> bytes:
-        return bytes(self._chunks.data)
+    def content(self) -> bytearray:
+        return self._chunks.data
 
     def drop(self) -> None:
         self._budget.used_bytes -= self._held

@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._begin(head, body.content())
 
-    def _begin(self, head: Head, body: Landing | bytes) -> None:
+    def _begin(self, head: Head, body: Landing | bytearray) -> None:
         """Hand a whole request to its responder."""
         self.phase = _WAIT
         served = self.served

@@ -99,12 +99,16 @@ class HeadReader:
             plain=keep_alive and minor == 1,
             length=length,
             json_length=json_length,
-            lands=binary and length >= 0 and not encoding,
+            lands=length >= 0 and ((binary and not encoding) or self._is_large(route, length)),
             encoding=encoding,
             accept=accept,
             accept_asked=asked,
             expects=_expects(minor, fields),
         )
+
+    def _is_large(self, route: Route, length: int) -> bool:
+        """Whether a body is decoded beside the loop, and so must lie where that can be done."""
+        return route.kind is Kind.INFER and length > self._limits.here_bytes
 
     def _too_large(
         self, route: Route, length: int, json_length: int, encoding: str

@@ -37,7 +37,8 @@ class HttpServer:
         if door is not None:
             responders |= {Kind.INFER: door, Kind.GENERATE: door}
         reader = HeadReader(Router(routes), self._limits, api_key)
-        self._service = Service(reader, responders, arena, self._limits)
+        self._service = Service(reader, responders, door, arena, self._limits)
+        self._door = door
         self._watch = Watch(self._limits)
         self._listeners: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -85,6 +86,8 @@ class HttpServer:
             if connection.transport is not None:
                 connection.transport.abort()
         await asyncio.sleep(0)
+        if self._door is not None:
+            self._door.close()
         if self._timer is not None:
             self._timer.cancel()
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 from interlace.core.errors import Reason, ServeError
 from interlace.server.http.body import Budget, ChunkBody, HeapBody
 from interlace.server.http.head import CHUNKED, Head, HeadReader
-from interlace.server.http.limits import HttpLimits
+from interlace.server.http.limits import MIB, HttpLimits
 from interlace.server.http.routes import Kind
 from interlace.server.landing import Landing
 from interlace.shm.arena import Arena
 
 if TYPE_CHECKING:
     from interlace.server.http.connection import Connection
+    from interlace.server.http.door import InferDoor
 
 #: What one read takes while no body is expected; larger bodies then go straight to the arena.
 SCRATCH_BYTES: Final = 32 * 1024
@@ -36,7 +37,7 @@ class Responder(Protocol):
     """
 
     def begin(
-        self, connection: Connection, head: Head, body: Landing | bytes
+        self, connection: Connection, head: Head, body: Landing | bytearray
     ) -> Exchange | None: ...
 
 
@@ -47,6 +48,7 @@ class Service:
         self,
         reader: HeadReader,
         responders: Mapping[Kind, Responder],
+        door: InferDoor | None,
         arena: Arena | None,
         limits: HttpLimits,
     ) -> None:
@@ -58,7 +60,8 @@ class Service:
         self.scratch_view = memoryview(self.scratch)
         self.connections: set[Connection] = set()
         self.draining = False
-        self.budget = Budget(limits.heap_bytes)
+        self.budget = Budget(limits.heap_bytes) if door is None else door.budget
+        self._door = door
         self._arena = arena
 
     def enter(self, connection: Connection) -> bool:
@@ -78,10 +81,13 @@ class Service:
         """Where a body goes that is received straight into the arena.
 
         Raises:
-            ServeError: the arena is full.
+            ServeError: the arena is full, or no request of the model is as large.
         """
-        assert self._arena is not None, "a server with inference routes has an arena"
-        return Landing(self._arena, head.length, head.json_length)
+        assert self._arena is not None and self._door is not None, "inference has both"
+        if head.json_length < 0 or head.length > MIB:
+            self._door.large.check_length(head)
+        in_front = head.json_length >= 0 and not head.encoding
+        return Landing(self._arena, head.length, head.json_length if in_front else head.length)
 
     def body(self, head: Head) -> HeapBody | ChunkBody:
         """Where any other body is received."""
