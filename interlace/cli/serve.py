@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -33,12 +35,20 @@ from interlace.cli.servetable import show_serving
 from interlace.cli.wiring import Assembly, Choices, Say
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
+from interlace.server.keys import Keys
 
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 _Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
 _Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
 _Metrics = Annotated[int, typer.Option(help="Prometheus metrics.")]
 _KeyFile = Annotated[Path | None, typer.Option(help="Ask callers for the key in this file.")]
+_AdminFile = Annotated[
+    Path | None, typer.Option(help="Ask for the key in this file where a call changes the server.")
+]
+_Hosts = Annotated[
+    list[str] | None,
+    typer.Option("--allow-host", help="Also answer requests to this Host name; may be repeated."),
+]
 _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")]
 _Plan = Annotated[
     Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
@@ -47,6 +57,10 @@ _Log = Annotated[Path | None, typer.Option(help="Keep every event, for interlace
 _LogLimit = Annotated[
     float, typer.Option(metavar="MB", help="Most that --log and the file before it hold.")
 ]
+_Requests = Annotated[
+    float, typer.Option(metavar="MB", help="Most memory for the bodies of HTTP requests.")
+]
+_Delay = Annotated[float, typer.Option(help="After SIGTERM, serve on for so long while not ready.")]
 _Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
 
 
@@ -63,7 +77,11 @@ def serve(
     plan_file: _Plan = None,
     profiles: Profiles = None,
     api_key_file: _KeyFile = None,
+    admin_key_file: _AdminFile = None,
+    allow_host: _Hosts = None,
     allow_client_shm: _Shm = False,
+    request_memory_mb: _Requests = 2048.0,
+    drain_delay_s: _Delay = 0.0,
     exit_timeout_s: _Grace = 30.0,
     log: _Log = None,
     log_limit_mb: _LogLimit = 1000.0,
@@ -81,7 +99,7 @@ def serve(
       interlace serve models/ --device mps --system gpulet
       interlace serve models/ --plan plan.json --log events.log  # for interlace replay
     """
-    positive({"--log-limit-mb": log_limit_mb})
+    positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
     folder = profiles or default_profiles()
     where = choose(device, cores_of(cores, folder.parent / "weights"), gpus)
     choices = Choices(
@@ -91,18 +109,28 @@ def serve(
         profiles=folder,
         host=host,
         grpc_port=grpc_port,
-        api_key=read_key(api_key_file),
+        keys=Keys(read_key(api_key_file) or "", read_key(admin_key_file, "--admin-key-file") or ""),
         allow_client_shm=allow_client_shm,
+        allow_hosts=tuple(allow_host or ()),
+        arena_bytes=int(request_memory_mb * (1 << 20)),
         log=log,
         log_bytes=int(log_limit_mb * 1e6),
     )
     if plan_file is not None:
         for name in unknown_models(choices.system, {one.name for one in find(models_dir, ())}):
             typer.echo(f"--plan {plan_file}: {models_dir} has no model '{name}'", err=True)
-    uvloop.run(run(choices, http_port, metrics_port, exit_timeout_s))
+    uvloop.run(run(choices, http_port, metrics_port, Ending(drain_delay_s, exit_timeout_s)))
 
 
-async def run(choices: Choices, http_port: int, metrics_port: int, exit_timeout_s: float) -> None:
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a server ends: serving on for ``delay_s`` while not ready, then ``grace_s`` to answer."""
+
+    delay_s: float
+    grace_s: float
+
+
+async def run(choices: Choices, http_port: int, metrics_port: int, ending: Ending) -> None:
     """Serve until SIGTERM or SIGINT."""
     out = console(stderr=True)
 
@@ -122,9 +150,10 @@ async def run(choices: Choices, http_port: int, metrics_port: int, exit_timeout_
         if starting.done():
             starting.result()
             await stopping
+            await _delay(assembly, stop, ending.delay_s, say)
         else:
             starting.cancel()
-        await _end(assembly, say, exit_timeout_s)
+        await _end(assembly, say, ending.grace_s)
     finally:
         await assembly.close()
 
@@ -161,8 +190,22 @@ def _settle_memory() -> None:
     gc.set_threshold(50_000, 50, 50)
 
 
+async def _delay(assembly: Assembly, stop: asyncio.Event, delay_s: float, say: Say) -> None:
+    """Serve on while whoever watches readiness sends new requests elsewhere.
+
+    A second signal ends the wait.
+    """
+    assembly.lifecycle.draining = True
+    if delay_s > 0:
+        say(f"not ready any more; serving on for {delay_s:g} s")
+        stop.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), delay_s)
+
+
 async def _end(assembly: Assembly, say: Say, grace_s: float) -> None:
     say(f"stopping: {assembly.plane.in_flight} requests in flight are answered first")
+    assembly.http.drain()
     doors = [
         assembly.http.close(grace_s),
         assembly.door.drain(grace_s),

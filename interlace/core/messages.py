@@ -150,6 +150,15 @@ class Arrived(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """Requests that got a refusal which was given to their like a moment before, and still held."""
+
+    model: str
+    requests: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """The caller of this request went away."""
 
@@ -260,6 +269,7 @@ class Woke:
 
 Event = (
     Arrived
+    | TurnedAway
     | Cancelled
     | Deployed
     | Withdrawn

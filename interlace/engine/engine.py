@@ -19,6 +19,7 @@ from interlace.core.messages import (
     Run,
     Stage,
     Ticked,
+    TurnedAway,
     Withdrawn,
     Woke,
 )
@@ -50,6 +51,8 @@ class Engine:
         match event:
             case Arrived(request=request):
                 return self._serving.arrive(request, now_ms)
+            case TurnedAway(model=model, rows=rows):
+                return self._serving.turn_away(model, rows, now_ms)
             case Finished():
                 return self._finished(event, now_ms)
             case Cancelled(model=model, request_id=request_id):

@@ -21,6 +21,7 @@ from interlace.core.messages import (
     Solve,
     Tell,
     Ticked,
+    TurnedAway,
     WakeAt,
     Woke,
 )
@@ -64,6 +65,9 @@ class Runtime:
         self._answers: dict[int, OnAnswer] = {}
         self._undelivered: dict[int, tuple[str, int]] = {}
         self._ids = count(1)
+        self._turned_away: dict[str, TurnedAway] = {}
+        #: grows with every event that may make room for a request which had none
+        self.changes = 0
         self._wake_at_ms = float("inf")
         self._epoch_ms = epoch_ms
         for device in devices.values():
@@ -81,6 +85,14 @@ class Runtime:
         """Hand a request to the engine; ``answer`` is called exactly once, perhaps at once."""
         self._answers[request.id] = answer
         self.deliver(Arrived(request))
+
+    def turn_away(self, model: str, rows: int) -> None:
+        """A request of the model got a refusal that the engine had given to its like.
+
+        The engine hears of it with its next event that is no arrival.
+        """
+        before = self._turned_away.get(model, TurnedAway(model, 0, 0))
+        self._turned_away[model] = TurnedAway(model, before.requests + 1, before.rows + rows)
 
     def cancel(self, request: Request) -> None:
         """The caller went away; its answer still comes, once the device let go of the inputs."""
@@ -100,6 +112,12 @@ class Runtime:
 
     def deliver(self, event: Event) -> None:
         """Give the engine one event and carry out what it asks for."""
+        if type(event) is not Arrived:
+            self.changes += 1
+            if self._turned_away:
+                turned_away, self._turned_away = self._turned_away, {}
+                for each in turned_away.values():
+                    self.deliver(each)
         now_ms = self.clock.now_ms()
         commands = self._engine.handle(event, now_ms)
         if self._observers:

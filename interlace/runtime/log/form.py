@@ -29,6 +29,7 @@ from interlace.core.messages import (
     Solve,
     Stage,
     Ticked,
+    TurnedAway,
     Unload,
     WakeAt,
     Withdrawn,
@@ -52,6 +53,7 @@ _PLAIN: Final = {
     10: Planned,
     11: Joined,
     12: Left,
+    13: TurnedAway,
 }
 _NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}
 _WORKS: Final = {0: Carve, 1: Release, 2: Load, 3: Unload}

@@ -38,6 +38,7 @@ from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.link import Link
 from interlace.server.grpc.loop import Loop
 from interlace.server.grpc.service import InferenceService
+from interlace.server.keys import Keys
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -59,7 +60,9 @@ class GrpcProcess:
         self._regions = Regions(allowed=True)  # the main process lets in only what is allowed
         self._intake = Intake(arena, Forms(link.tell), self._regions, limits)
         self._desk = Desk(link, self._intake, arenas, self._regions, limits.max_in_flight)
-        self._service = InferenceService(self._desk, self._intake, setup.api_key)
+        self._service = InferenceService(
+            self._desk, self._intake, Keys(setup.api_key, setup.admin_key)
+        )
         self._loop = Loop(self._service, limits)
         self._draining = False
         self._link_full = False

@@ -17,6 +17,7 @@ from interlace.server.http.limits import HttpLimits
 from interlace.server.http.routes import Answer, Kind, Query, Route
 from interlace.server.http.status import head_of
 from interlace.server.json_data import MALFORMED
+from interlace.server.keys import Access
 from interlace.server.landing import Landing
 
 if TYPE_CHECKING:
@@ -108,12 +109,12 @@ def _response(head: Head, answer: Answer) -> bytes:
     return start if head.method == "HEAD" else start + body
 
 
-def _get(pattern: str, act: Act, open: bool = False) -> Route:
-    return Route(pattern, respond={"GET": _as_json(act)}, open=open)
+def _get(pattern: str, act: Act, access: Access = Access.USE) -> Route:
+    return Route(pattern, respond={"GET": _as_json(act)}, access=access)
 
 
-def _post(pattern: str, act: Act) -> Route:
-    return Route(pattern, respond={"POST": _as_json(act)})
+def _post(pattern: str, act: Act, access: Access = Access.USE) -> Route:
+    return Route(pattern, respond={"POST": _as_json(act)}, access=access)
 
 
 def _as_json(act: Act) -> Callable[[Query], Answer]:
@@ -150,7 +151,7 @@ def _field(given: Mapping[str, Any], name: str, kind: type, default: Any = None)
 def admin_routes(admin: Admin) -> list[Route]:
     """Health, metadata, statistics, repository, shared memory and settings."""
     return [
-        *_health_routes(admin),
+        *health_routes(admin),
         *_model_routes(admin),
         *_repository_routes(admin),
         *_memory_routes(admin),
@@ -166,7 +167,9 @@ def metrics_route(render: Callable[[], str]) -> Route:
     )
 
 
-def _health_routes(admin: Admin) -> list[Route]:
+def health_routes(admin: Admin) -> list[Route]:
+    """What probes ask."""
+
     def ready(query: Query) -> Answer:
         if admin.ready():
             return Answer(b'{"ready":true}')
@@ -179,11 +182,11 @@ def _health_routes(admin: Admin) -> list[Route]:
         return Answer(msgspec.json.encode(body), 400)
 
     return [
-        _get("/", lambda query: {"name": "interlace", "live": True}, open=True),
-        _get("/v2/health/live", lambda query: {"live": True}, open=True),
-        _get("/v2/health/ready", ready, open=True),
-        _get("/v2/models/*/ready", model_ready, open=True),
-        _get("/v2/models/*/versions/*/ready", model_ready, open=True),
+        _get("/", lambda query: {"name": "interlace", "live": True}, Access.PROBE),
+        _get("/v2/health/live", lambda query: {"live": True}, Access.PROBE),
+        _get("/v2/health/ready", ready, Access.PROBE),
+        _get("/v2/models/*/ready", model_ready, Access.PROBE),
+        _get("/v2/models/*/versions/*/ready", model_ready, Access.PROBE),
     ]
 
 
@@ -219,16 +222,18 @@ def _repository_routes(admin: Admin) -> list[Route]:
     for prefix in ("/v2/repository", "/v2/repository/*"):
         routes += [
             _post(f"{prefix}/index", index),
-            Route(f"{prefix}/models/*/load", Kind.LOAD, {"POST": load}),
-            Route(f"{prefix}/models/*/unload", Kind.ADMIN, {"POST": unload}),
+            Route(f"{prefix}/models/*/load", Kind.LOAD, {"POST": load}, Access.CHANGE),
+            Route(f"{prefix}/models/*/unload", Kind.ADMIN, {"POST": unload}, Access.CHANGE),
         ]
     return routes
 
 
 def _memory_routes(admin: Admin) -> list[Route]:
+    regions = admin.regions
+
     def register(query: Query) -> None:
         given = fields(query)
-        admin.regions.register(
+        regions.register(
             query.names[0],
             _field(given, "key", str),
             _field(given, "offset", int, 0),
@@ -239,10 +244,12 @@ def _memory_routes(admin: Admin) -> list[Route]:
     return [
         _get(f"{system}/status", lambda query: admin.system_memory_status()),
         _get(f"{system}/region/*/status", lambda query: admin.system_memory_status(*query.names)),
-        _post(f"{system}/region/*/register", register),
-        _post(f"{system}/unregister", lambda query: admin.regions.unregister()),
+        _post(f"{system}/region/*/register", register, Access.CHANGE),
+        _post(f"{system}/unregister", lambda query: regions.unregister(), Access.CHANGE),
         _post(
-            f"{system}/region/*/unregister", lambda query: admin.regions.unregister(*query.names)
+            f"{system}/region/*/unregister",
+            lambda query: regions.unregister(*query.names),
+            Access.CHANGE,
         ),
         _get(f"{cuda}/status", lambda query: admin.cuda_memory_status()),
         _get(f"{cuda}/region/*/status", lambda query: admin.cuda_memory_status(*query.names)),

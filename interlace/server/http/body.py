@@ -6,9 +6,14 @@ gives the position after what belongs to it; ``drop`` is called once its bytes a
 
 from __future__ import annotations
 
+from typing import Final
+
 from interlace.core.errors import Reason, ServeError
 from interlace.server.http.chunks import ChunkedBody
 from interlace.server.http.status import HttpError
+
+#: What is still read of a refused request so that the connection can stay open.
+SKIP_BYTES: Final = 64 * 1024
 
 
 class Budget:

@@ -68,6 +68,12 @@ class InferDoor:
             inference.refuse(self.faults.refusal(error, "an inference"))
         return inference
 
+    def known_refusal(self, names: tuple[str, ...], json: bytes) -> ServeError | None:
+        """Why a request with this JSON part would be refused now, where its like just was."""
+        key = (names, json, True)
+        known = self._forms.get(key) or self._forms.find(key)
+        return None if known is None else self.plane.known_refusal(known.form)
+
     def close(self) -> None:
         """End what decodes beside the loop."""
         self.large.close()

@@ -108,7 +108,7 @@ class LargeBodies:
         return landing
 
     async def _unpacked(self, inference: Inference, head: Head, packed: Landing) -> Landing:
-        limit = self.limit_bytes(head)
+        limit = min(self.limit_bytes(head), self._limits.heap_bytes // 2)
         room = max(self._limits.here_bytes, packed.length)
         while True:
             room = min(limit, room * _GROWTH)

@@ -12,9 +12,11 @@ from interlace.server.http.connection import Connection
 from interlace.server.http.door import InferDoor
 from interlace.server.http.head import HeadReader
 from interlace.server.http.limits import HttpLimits
+from interlace.server.http.origin import Origins
 from interlace.server.http.routes import Kind, Route, Router
 from interlace.server.http.service import Responder, Service
 from interlace.server.http.watch import Watch
+from interlace.server.keys import Keys
 from interlace.shm.arena import Arena
 
 BACKLOG = 1024
@@ -29,14 +31,15 @@ class HttpServer:
         door: InferDoor | None = None,
         arena: Arena | None = None,
         limits: HttpLimits | None = None,
-        api_key: str | None = None,
+        keys: Keys | None = None,
+        origins: Origins | None = None,
     ) -> None:
         self._limits = limits or HttpLimits()
         admin = AdminResponder(self._limits)
         responders: dict[Kind, Responder] = {Kind.ADMIN: admin, Kind.LOAD: admin}
         if door is not None:
             responders |= {Kind.INFER: door, Kind.GENERATE: door}
-        reader = HeadReader(Router(routes), self._limits, api_key)
+        reader = HeadReader(Router(routes), self._limits, keys, origins)
         self._service = Service(reader, responders, door, arena, self._limits)
         self._door = door
         self._watch = Watch(self._limits)
@@ -68,13 +71,17 @@ class HttpServer:
         bound: socket.socket = listener.sockets[0]
         return int(bound.getsockname()[1])
 
+    def drain(self) -> None:
+        """Say in every response from now on that its connection closes."""
+        self._service.draining = True
+
     async def close(self, grace_s: float = 10.0) -> None:
         """Stop accepting, send every response that is owed, and close; cut off after ``grace_s``.
 
         Whoever closes stops the data plane first, so that no request is taken meanwhile.
         """
         service = self._service
-        service.draining = True
+        self.drain()
         for listener in self._listeners:
             listener.close()
         ends_s = service.loop.time() + grace_s

@@ -14,6 +14,7 @@ from interlace.core.errors import Reason
 from interlace.server.door.life import DoorSettings
 from interlace.server.grpc.headers import trailers
 from interlace.server.grpc.status import STATUS, Status
+from interlace.server.keys import Keys
 from interlace.server.proto.messages import (
     HealthCheckRequest,
     HealthCheckResponse,
@@ -175,7 +176,7 @@ def test_interleaved_large_messages(channel: grpc.Channel) -> None:
 
 
 def test_the_key_opens_all_but_probes() -> None:
-    settings = DoorSettings(port=0, api_key="s3cret", arena_bytes=1 << 20)
+    settings = DoorSettings(port=0, keys=Keys("s3cret"), arena_bytes=1 << 20)
     with Main(settings) as main, grpc.insecure_channel(main.target) as channel:
         main.office.answers["ServerLive"] = {"live": True}
         live = raw(channel, "/inference.GRPCInferenceService/ServerLive")
