@@ -135,7 +135,9 @@ class Assembly:
         infer = InferDoor(self.plane, self.table, self.arena, self.arenas, regions, choices.http)
         routes = all_routes(admin, metrics.render)
         keys, origins = choices.keys, _origins(choices)
-        self.http = HttpServer(routes, infer, self.arena, choices.http, keys, origins)
+        # A GPU's driver locks the pages of requests, and would go on reading those given back.
+        trims = not choices.accelerators.settings
+        self.http = HttpServer(routes, infer, self.arena, choices.http, keys, origins, trims)
         pages = [metrics_route(metrics.render), *health_routes(admin)]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
         self.door = Door(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from interlace.server.http.crowding import LOOK_S
 from interlace.server.http.limits import HttpLimits
 from tests.server.fakes import FakeRuntime, one_to_one, wait_until
 from tests.server.stand import Stand
@@ -446,6 +447,7 @@ def test_the_longest_idle_connection_makes_room(small: Stand) -> None:
             taken.append(small.connect())
             assert exchange(taken[-1], LIVE).status == 200
         assert exchange(taken[0], LIVE).status == 200  # the second is now the longest idle
+        time.sleep(2 * LOOK_S)
         taken.append(small.connect())
         assert exchange(taken[-1], request("GET", "/v2/models")).status == 200
         assert Reader(taken[1]).at_end()

@@ -33,14 +33,16 @@ class HttpServer:
         limits: HttpLimits | None = None,
         keys: Keys | None = None,
         origins: Origins | None = None,
+        trims: bool = False,
     ) -> None:
+        """``trims`` says that nobody locks the arena's pages: those not used go back."""
         self._limits = limits or HttpLimits()
         admin = AdminResponder(self._limits)
         responders: dict[Kind, Responder] = {Kind.ADMIN: admin, Kind.LOAD: admin}
         if door is not None:
             responders |= {Kind.INFER: door, Kind.GENERATE: door}
         reader = HeadReader(Router(routes), self._limits, keys, origins)
-        self._service = Service(reader, responders, door, arena, self._limits)
+        self._service = Service(reader, responders, door, arena, self._limits, trims)
         self._door = door
         self._watch = Watch(self._limits)
         self._listeners: list[asyncio.Server] = []
@@ -101,6 +103,7 @@ class HttpServer:
     def _sweep(self) -> None:
         loop = self._service.loop
         self._watch.sweep(self._service.connections, loop.time())
+        self._service.trim()
         self._timer = loop.call_later(self._limits.sweep_s, self._sweep)
 
 

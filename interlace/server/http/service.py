@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: What one read takes while no body is expected; larger bodies then go straight to the arena.
 SCRATCH_BYTES: Final = 64 * 1024
+#: How much of the arena is looked through at once: 2 GiB within a minute, 1 ms each at most.
+TRIM_BYTES: Final = 16 * MIB
 
 
 class Exchange(Protocol):
@@ -53,6 +55,7 @@ class Service:
         door: InferDoor | None,
         arena: Arena | None,
         limits: HttpLimits,
+        trims: bool = False,
     ) -> None:
         self.read_head: Callable[[bytes], Head] = reader.read
         self.responders = responders
@@ -64,6 +67,8 @@ class Service:
         self.draining = False
         self.budget = Budget(limits.heap_bytes) if door is None else door.budget
         self._door = door
+        self._trims = trims
+        self._trimmed = 0  # how far, of the arena
         self._idle = Idle()
         self._last_refusal: tuple[Exception | None, bytes] = (None, b"")
         self._arena = arena
@@ -107,6 +112,14 @@ class Service:
             raise refusal
         in_front = head.json_length >= 0 and not head.encoding
         return Landing(self._arena, head.length, head.json_length if in_front else head.length)
+
+    def trim(self) -> None:
+        """Give memory back that no body uses: a part of the arena at a time, all of it in turn."""
+        if not self._trims or self._arena is None:
+            return
+        start, size = self._trimmed, self._arena.size_bytes
+        self._arena.trim(start, min(size, start + TRIM_BYTES))
+        self._trimmed = start + TRIM_BYTES if start + TRIM_BYTES < size else 0
 
     @staticmethod
     def _known_refusal(
