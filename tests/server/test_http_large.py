@@ -93,8 +93,8 @@ def test_large_packed_bodies(stand: Stand, coding: str, chunked: bool) -> None:
             packed = f"{len(packed):x}\r\n".encode() + packed + b"\r\n0\r\n\r\n"
         data = request("POST", PATH.format("free"), packed, headers)
         if chunked:
-            start, _, rest = data.partition(b"Content-Length: ")
-            data = start + rest.partition(b"\r\n")[2]
+            start, _, rest = data.partition(b"\r\nContent-Length: ")
+            data = start + b"\r\n" + rest.partition(b"\r\n")[2]
         with stand.connect() as connection:
             response = exchange(connection, data)
         assert response.status == 200, response.body[:300]
@@ -176,35 +176,34 @@ def test_unpacked_bytes_count_before_they_are_unpacked(stand: Stand) -> None:
     assert {response.status for response in responses} <= {413, 429}
 
 
-def test_the_loop_goes_on_beside_hostile_bodies(stand: Stand) -> None:
-    """Another client is answered many times while one body of each kind is decoded."""
+def test_others_are_answered_while_large_bodies_wait_for_their_process(stand: Stand) -> None:
     numbers = b'{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[1,2000000],"data":['
     bodies: list[tuple[bytes, dict[str, str]]] = [
         (numbers + b"1," * 1_999_999 + b"1]}]}", {}),
-        (gzip.compress(bytes(16 << 20)), {"Content-Encoding": "gzip"}),
+        (gzip.compress(bytes(8 << 20)), {"Content-Encoding": "gzip"}),
     ]
-    for body, headers in bodies:
-        answers: list[Response] = []
-
-        def hostile(
-            body: bytes = body, headers: dict[str, str] = headers, to: list[Response] = answers
-        ) -> None:
-            to.append(ask(stand, "free", body, headers))
-
-        thread = threading.Thread(target=hostile)
-        turns, stop = [0], threading.Event()
-
-        def count(turns: list[int] = turns, stop: threading.Event = stop) -> None:
-            turns[0] += 1
-            if not stop.is_set():
-                stand.loop.call_later(0.001, count)
-
-        thread.start()
-        wait_until(lambda: stand.used_bytes > 0)
-        stand.loop.call_soon_threadsafe(count)
+    assert ask(stand, "free", as_json([1.0] * 60_000, [1, 60_000])).status == 200
+    process = stand.parts.door.large._process
+    child = process._child
+    assert child is not None
+    os.kill(child.pid, signal.SIGSTOP)
+    answers: list[Response] = []
+    threads = [
+        threading.Thread(target=lambda each=each: answers.append(ask(stand, "free", *each)))
+        for each in bodies
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: process._waiting == 2)
+        for _ in range(5):
+            assert ask(stand, "free", *binary(np.ones((1, 4), np.float32))).status == 200
+        assert not answers
+    finally:
+        os.kill(child.pid, signal.SIGCONT)
+    for thread in threads:
         thread.join(60)
-        stop.set()
-        assert answers and turns[0] > 20, (answers, turns)
+    assert sorted(answer.status for answer in answers) == [200, 400]
 
 
 def test_a_body_process_that_dies_costs_one_request(stand: Stand) -> None:
