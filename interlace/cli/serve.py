@@ -215,9 +215,10 @@ def _settle_memory() -> None:
 async def _delay(assembly: Assembly, stop: asyncio.Event, delay_s: float, say: Say) -> None:
     """Serve on while whoever watches readiness sends new requests elsewhere.
 
-    A second signal ends the wait.
+    Every connection is told to close with its next response. A second signal ends the wait.
     """
     assembly.lifecycle.draining = True
+    assembly.http.drain()
     if delay_s > 0:
         say(f"not ready any more; serving on for {delay_s:g} s")
         stop.clear()
@@ -227,7 +228,6 @@ async def _delay(assembly: Assembly, stop: asyncio.Event, delay_s: float, say: S
 
 async def _end(assembly: Assembly, say: Say, grace_s: float) -> None:
     say(f"stopping: {assembly.plane.in_flight} requests in flight are answered first")
-    assembly.http.drain()
     doors = [
         assembly.http.close(grace_s),
         assembly.door.drain(grace_s),

@@ -18,7 +18,7 @@ _SPREAD, _SPREAD_WEIGHT, _WIDE = 0.1, 0.05, 8.0
 _SHAPES = 256
 #: Successes that narrow the margin as much as one miss widens it; then parts of the SLO.
 #: The least is for what the server does not see: the way of the request and of its reply.
-_ODDS, _CAUTION_STEP, _CAUTION_LEAST, _CAUTION_MOST = 1500.0, 0.05, 0.05, 0.8
+_ODDS, _CAUTION_STEP, _CAUTION_LEAST, _CAUTION_MOST = 1500.0, 0.05, 0.02, 0.8
 _STALE_MS, _BRIGHTEN = 1000.0, 0.97
 
 

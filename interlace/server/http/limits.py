@@ -19,7 +19,7 @@ class HttpLimits:
     head_bytes: int = 64 * KIB
     body_bytes: int = 256 * MIB  #: an inference body, as received and after decompression
     json_bytes: int = 16 * MIB  #: its JSON part; larger tensors belong in binary
-    generate_bytes: int = 256 * KIB  #: a body of generate, decompressed too
+    generate_bytes: int = 64 * KIB  #: a body of generate, decompressed too
     load_bytes: int = 256 * KIB  #: a body of a model load: the JSON of its configuration
     admin_bytes: int = 64 * KIB  #: any other body
     here_bytes: int = 64 * KIB  #: JSON and unpacked bodies up to this size are decoded on the loop
