@@ -294,6 +294,18 @@ REFUSED: dict[str, tuple[dict[str, Any] | bytes, str]] = {
         {**one("FP32", [1, 1], [1]), "parameters": {"timeout": -1}},
         "parameter 'timeout' must be whole microseconds, got -1",
     ),
+    "endless deadline": (
+        {**one("FP32", [1, 1], [1]), "parameters": {"slo_ms": 10**400}},
+        "parameter 'slo_ms' must be a number above 0, got 1000",
+    ),
+    "endless timeout": (
+        {**one("FP32", [1, 1], [1]), "parameters": {"timeout": 10**400}},
+        "parameter 'timeout' must be whole microseconds, got 1000",
+    ),
+    "endless priority": (
+        {**one("FP32", [1, 1], [1]), "parameters": {"priority": "9" * 4999}},
+        "parameter 'priority' must be an integer of at least 0, got '999",
+    ),
     "nested parameter": (
         {**one("FP32", [1, 1], [1]), "parameters": {"x": {}}},
         "$.parameters",

@@ -188,6 +188,21 @@ def test_the_key_opens_all_but_probes() -> None:
             assert raw(channel)(request(b"x"), timeout=20, metadata=((name, value),))
 
 
+def test_changing_the_server_takes_the_admin_key() -> None:
+    settings = DoorSettings(port=0, keys=Keys("s3cret", "root"), arena_bytes=1 << 20)
+    with Main(settings) as main, grpc.insecure_channel(main.target) as channel:
+        user, admin = (("x-api-key", "s3cret"),), (("x-api-key", "root"),)
+        for name in ("RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryRegister"):
+            call = raw(channel, f"/inference.GRPCInferenceService/{name}")
+            error = failure(call, b"", metadata=user)
+            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "admin key" in error.details()
+            main.office.answers[name] = {}
+            assert call(b"", timeout=20, metadata=admin) == b""
+        for metadata in (user, admin):
+            assert raw(channel)(request(b"x"), timeout=20, metadata=metadata)
+
+
 def test_sizes_and_numbers_are_bounded() -> None:
     settings = DoorSettings(
         port=0, arena_bytes=1 << 20, max_message_bytes=2_000_000, max_in_flight=3
