@@ -36,6 +36,8 @@ from interlace.cli.servetable import show_serving
 from interlace.cli.wiring import Assembly, Choices, Say
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
+from interlace.core.hardware import Gpu
+from interlace.policy.base import System
 from interlace.server.keys import Keys
 
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
@@ -90,14 +92,11 @@ def serve(
     """Profile what is new, plan, and serve a folder of models.
 
     Each model has an SLO (interlace.toml, 100 ms without one). Requests that cannot be answered
-    in time are refused when they arrive. Stop with Ctrl-C or SIGTERM: accepted requests are
-    answered first.
+    in time are refused when they arrive. Ctrl-C and SIGTERM answer what was accepted, then end.
 
     \b
     Examples:
-      interlace serve models/
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
-      interlace serve models/ --device mps --system gpulet
       interlace serve models/ --plan plan.json --log events.log  # for interlace replay
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
@@ -106,7 +105,7 @@ def serve(
     choices = Choices(
         root=models_dir,
         accelerators=where,
-        system=followed(catalog_row(system), plan_file, where.gpus[0]),
+        system=_system(system, plan_file, where.gpus[0], models_dir),
         profiles=folder,
         host=host,
         grpc_port=grpc_port,
@@ -117,7 +116,6 @@ def serve(
         log=log,
         log_bytes=int(log_limit_mb * 1e6),
     )
-    _check_plan(plan_file, choices)
     uvloop.run(run(choices, http_port, metrics_port, Ending(drain_delay_s, exit_timeout_s)))
 
 
@@ -125,11 +123,13 @@ def _keys(api: Path | None, admin: Path | None) -> Keys:
     return Keys(read_key(api) or "", read_key(admin, "--admin-key-file") or "")
 
 
-def _check_plan(plan_file: Path | None, choices: Choices) -> None:
-    """Name the models that a plan is for and the repository lacks."""
+def _system(name: str, plan_file: Path | None, gpu: Gpu, root: Path) -> System:
+    """Who plans; a plan's models that the repository lacks are named."""
+    found = followed(catalog_row(name), plan_file, gpu)
     if plan_file is not None:
-        for name in unknown_models(choices.system, {one.name for one in find(choices.root, ())}):
-            typer.echo(f"--plan {plan_file}: {choices.root} has no model '{name}'", err=True)
+        for model in unknown_models(found, {one.name for one in find(root, ())}):
+            typer.echo(f"--plan {plan_file}: {root} has no model '{model}'", err=True)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -315,7 +315,7 @@ REFUSED: dict[str, tuple[dict[str, Any] | bytes, str]] = {
 
 @pytest.mark.parametrize("field", ["other", '"INPUT0"'])
 def test_arrays_in_arrays_without_end(http: Stand, field: str) -> None:
-    deep = b"[" * 100_000 + b"]" * 100_000
+    deep = b"[" * 30_000 + b"]" * 30_000
     data = b'{"inputs":[],"%b":%b}' % (field.strip('"').encode(), deep)
     route = "generate" if field.startswith('"') else "infer"
     response = ask(http, request("POST", f"/v2/models/ident/{route}", data))
