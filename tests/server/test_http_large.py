@@ -17,6 +17,7 @@ import pytest
 
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.origin import Origins
+from interlace.server.http.service import TRIM_BYTES
 from tests.server.fakes import one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Response, binary_outputs, exchange, request, v2_body
@@ -230,3 +231,23 @@ def test_a_client_that_leaves_frees_what_was_decoded_for_it(stand: Stand) -> Non
         connection.sendall(data)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         connection.close()
+
+
+def test_memory_of_bodies_goes_back_in_turns(stand: Stand) -> None:
+    """Only where nobody locks the pages: with GPUs it stays."""
+    arena, service = stand.parts.memory.arena, stand.parts.http._service
+    plain, headers = binary(np.zeros((1, 4_000_000), np.float32))
+    assert ask(stand, "free", plain, headers).status == 200
+
+    def resident_bytes() -> int:
+        return os.stat(f"/proc/self/fd/{arena._fd}").st_blocks * 512
+
+    wait_until(lambda: stand.used_bytes == 0)
+    held = resident_bytes()
+    assert held >= 16_000_000
+    turns = -(-arena.size_bytes // TRIM_BYTES)
+    for trims, left in ((False, held), (True, 0)):
+        service._trims = trims
+        for _ in range(turns):
+            stand.do(service.trim)
+        assert resident_bytes() == left
