@@ -72,6 +72,17 @@ def test_large_json_is_what_small_json_is(stand: Stand) -> None:
     assert json.loads(response.body.split(b"}]}")[0] + b"}]}")["id"] == "7"
 
 
+def test_large_replies_in_json(stand: Stand) -> None:
+    array = np.random.default_rng(5).random((2, 40_000), np.float32)
+    array[0, 7] = np.nan
+    body, headers = v2_body([("INPUT0", "FP32", array.shape, array.tobytes())])
+    response = ask(stand, "free", body, headers)
+    assert response.status == 200
+    (output,) = response.json["outputs"]
+    assert np.array_equal(np.array(output["data"], np.float32), array.ravel(), equal_nan=True)
+    assert ask(stand, "free", body, {**headers, "Accept-Encoding": "gzip"}).status == 200
+
+
 def test_large_texts_in_json(stand: Stand) -> None:
     texts = [f"text {i}, with a comma" for i in range(5000)]
     response = ask(stand, "text", as_json(texts, [1, 5000], "BYTES"))

@@ -49,7 +49,7 @@ class InferDoor:
         self.regions = regions
         self.budget = Budget(limits.heap_bytes)
         self.faults = Faults()
-        self.large = LargeBodies(table, arena, limits, self.faults)
+        self.large = LargeBodies(table, arena, self.view, limits, self.faults)
         self._limits = limits
         self._forms: Recall[tuple[tuple[str, ...], bytes, bool], Decoded] = Recall(FORMS_KEPT)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +28,7 @@ from interlace.server.http.status import JSON, OCTETS, head_of
 from interlace.server.json_data import BINARY_ONLY, bad
 from interlace.server.landing import Landing, land, take
 from interlace.server.raw import decode_raw
-from interlace.server.reply import Body, Encoder, order, plain_json
+from interlace.server.reply import Body, Encoder, large_texts, order, plain_json
 from interlace.server.table import Served
 
 if TYPE_CHECKING:
@@ -154,11 +154,13 @@ class Inference:
             error = found
         except Exception as found:
             error = self._door.faults.refusal(found, "an inference")
+        self.end(reply, error)
+
+    def end(self, reply: Reply, error: ServeError | None) -> None:
+        """Answer a reply that cannot be sent with an error, if one is given."""
         self._done(reply)
         if not self.gone and error is not None:
             self._connection.fail(error)
-
-    # -------------------------------------------------------------------------------- inputs
 
     def _land(self, body: Landing | bytes) -> Landing | None:
         if type(body) is Landing:
@@ -173,8 +175,6 @@ class Inference:
         landing = land(self._door.arena, body, json_length)
         self.held.own(landing.offset)
         return landing
-
-    # ------------------------------------------------------------------------------- outputs
 
     def _look_up(self) -> Served:
         if self._served is None:
@@ -229,15 +229,27 @@ class Inference:
         fresh = self._decoded.reply = Start(key, chosen, head + json, nbytes)
         return fresh
 
-    def encode(self, reply: Reply) -> Body:
-        """The body of a reply that is not plain."""
+    def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> Body:
+        """The body of a reply that is not plain; ``texts`` are outputs that are JSON already."""
         outputs = [reply.outputs[i] for i in order(self._decoded, reply.outputs)]
         views = [self._door.view(tensor.span) for tensor in outputs]
-        encoder = Encoder(self._decoded, self._look_up().model, self._door.regions)
+        encoder = Encoder(self._decoded, self._look_up().model, self._door.regions, texts)
         return encoder.encode(outputs, views)
 
     def _answer_encoded(self, reply: Reply) -> None:
-        body = self.encode(reply)
+        large = large_texts(self._decoded, reply.outputs)
+        if large:
+            self._door.large.write(self, reply, large)
+        else:
+            self.answer_with(reply, {})
+
+    def answer_with(self, reply: Reply, texts: Mapping[str, bytes]) -> None:
+        """Answer with a reply of which some outputs are JSON already.
+
+        Raises:
+            ServeError: an output does not fit its form or its shared-memory region.
+        """
+        body = self.encode(reply, texts)
         header = f"Inference-Header-Content-Length: {len(body.json)}\r\n" if body.binary else ""
         parts = [body.json, *body.parts]
         nbytes = sum(map(len, parts))
@@ -277,8 +289,6 @@ class Inference:
         self._done(reply)
         if not self.gone:
             self._connection.respond(response)
-
-    # ----------------------------------------------------------------------------------- end
 
     def _done(self, reply: Reply) -> None:
         """The reply's bytes are no longer needed."""

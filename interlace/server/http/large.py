@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
+from interlace.core.request import Reply
+from interlace.core.tensor import Span, Tensor
 from interlace.server.bodies.link import BodyProcess
 from interlace.server.http.faults import Faults
 from interlace.server.http.head import Head
 from interlace.server.http.infer import Inference
 from interlace.server.http.inputs import check_json
 from interlace.server.http.limits import HttpLimits
+from interlace.server.json_data import to_json
 from interlace.server.landing import Landing
 from interlace.server.largest import largest_bytes
+from interlace.server.reply import TEXT_BYTES
 from interlace.server.table import ModelTable
 from interlace.shm.arena import Arena
 
@@ -25,9 +30,17 @@ _GROWTH: Final = 4
 class LargeBodies:
     """Begins inferences whose bodies need more than one turn of the loop."""
 
-    def __init__(self, table: ModelTable, arena: Arena, limits: HttpLimits, faults: Faults) -> None:
+    def __init__(
+        self,
+        table: ModelTable,
+        arena: Arena,
+        view: Callable[[Span], memoryview],
+        limits: HttpLimits,
+        faults: Faults,
+    ) -> None:
         self._table = table
         self._arena = arena
+        self._view = view
         self._limits = limits
         self._faults = faults
         self._process = BodyProcess(arena)
@@ -38,6 +51,12 @@ class LargeBodies:
         if type(body) is Landing:
             inference.held.own(body.offset)
         task = asyncio.get_running_loop().create_task(self._run(inference, head, body))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def write(self, inference: Inference, reply: Reply, outputs: Sequence[Tensor]) -> None:
+        """Answer with a reply whose large outputs are written as JSON a piece a turn."""
+        task = asyncio.get_running_loop().create_task(self._write(inference, reply, outputs))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -96,6 +115,25 @@ class LargeBodies:
         inference.held.own(slot)
         _still_wanted(inference)
         inference.begin(decoded, landing if has_header else None)
+
+    async def _write(self, inference: Inference, reply: Reply, outputs: Sequence[Tensor]) -> None:
+        try:
+            texts = {tensor.name: await self._text(inference, tensor) for tensor in outputs}
+            _still_wanted(inference)
+            inference.answer_with(reply, texts)
+        except ServeError as error:
+            inference.end(reply, error)
+        except Exception as error:
+            inference.end(reply, self._faults.refusal(error, "a large reply"))
+
+    async def _text(self, inference: Inference, tensor: Tensor) -> bytes:
+        view, pieces = self._view(tensor.span), []
+        for at in range(0, len(view), TEXT_BYTES):
+            _still_wanted(inference)
+            piece = to_json(tensor.name, tensor.datatype, view[at : at + TEXT_BYTES])
+            pieces.append(piece[1:-1])
+            await asyncio.sleep(0)
+        return b"[" + b",".join(pieces) + b"]"
 
     async def _copied(self, inference: Inference, head: Head, body: bytearray) -> Landing:
         in_front = head.json_length >= 0 and not head.encoding
