@@ -84,8 +84,8 @@ def numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def read_key(file: Path | None) -> str | None:
-    """The API key in a file, which unlike an argument is not seen in the list of processes.
+def read_key(file: Path | None, option: str = "--api-key-file") -> str | None:
+    """The key in the file that ``option`` names: unlike an argument it is in no list of processes.
 
     Raises:
         CommandError: the file is empty.
@@ -95,7 +95,7 @@ def read_key(file: Path | None) -> str | None:
         return None
     key = file.read_text(encoding="utf-8").strip()
     if not key:
-        raise CommandError(f"--api-key-file {file}: it is empty")
+        raise CommandError(f"{option} {file}: it is empty")
     return key
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -35,12 +38,22 @@ from interlace.cli.servetable import show_serving
 from interlace.cli.wiring import Assembly, Choices, Say
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
+from interlace.core.hardware import Gpu
+from interlace.policy.base import System
+from interlace.server.keys import Keys
 
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 _Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
 _Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
 _Metrics = Annotated[int, typer.Option(help="Prometheus metrics.")]
 _KeyFile = Annotated[Path | None, typer.Option(help="Ask callers for the key in this file.")]
+_AdminFile = Annotated[
+    Path | None, typer.Option(help="Ask for the key in this file where a call changes the server.")
+]
+_Hosts = Annotated[
+    list[str] | None,
+    typer.Option("--allow-host", help="Also answer requests to this Host name; may be repeated."),
+]
 _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")]
 _Plan = Annotated[
     Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
@@ -49,6 +62,10 @@ _Log = Annotated[Path | None, typer.Option(help="Keep every event, for interlace
 _LogLimit = Annotated[
     float, typer.Option(metavar="MB", help="Most that --log and the file before it hold.")
 ]
+_Requests = Annotated[
+    float, typer.Option(metavar="MB", help="Most memory for the bodies of HTTP requests.")
+]
+_Delay = Annotated[float, typer.Option(help="After SIGTERM, serve on for so long while not ready.")]
 _Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]
 
 
@@ -65,7 +82,11 @@ def serve(
     plan_file: _Plan = None,
     profiles: Profiles = None,
     api_key_file: _KeyFile = None,
+    admin_key_file: _AdminFile = None,
+    allow_host: _Hosts = None,
     allow_client_shm: _Shm = False,
+    request_memory_mb: _Requests = 2048.0,
+    drain_delay_s: _Delay = 0.0,
     exit_timeout_s: _Grace = 30.0,
     log: _Log = None,
     log_limit_mb: _LogLimit = 1000.0,
@@ -73,38 +94,55 @@ def serve(
     """Profile what is new, plan, and serve a folder of models.
 
     Each model has an SLO (interlace.toml, 100 ms without one). Requests that cannot be answered
-    in time are refused when they arrive. Stop with Ctrl-C or SIGTERM: accepted requests are
-    answered first.
+    in time are refused when they arrive. Ctrl-C and SIGTERM answer what was accepted, then end.
 
     \b
     Examples:
-      interlace serve models/
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
-      interlace serve models/ --device mps --system gpulet
       interlace serve models/ --plan plan.json --log events.log  # for interlace replay
     """
-    positive({"--log-limit-mb": log_limit_mb})
+    positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
     folder = profiles or default_profiles()
     where = choose(device, cores_of(cores, folder.parent / "weights"), gpus)
     choices = Choices(
         root=models_dir,
         accelerators=where,
-        system=followed(catalog_row(system), plan_file, where.gpus[0]),
+        system=_system(system, plan_file, where.gpus[0], models_dir),
         profiles=folder,
         host=host,
         grpc_port=grpc_port,
-        api_key=read_key(api_key_file),
+        keys=_keys(api_key_file, admin_key_file),
         allow_client_shm=allow_client_shm,
+        allow_hosts=tuple(allow_host or ()),
+        arena_bytes=int(request_memory_mb * (1 << 20)),
         log=log,
         log_bytes=int(log_limit_mb * 1e6),
     )
+    uvloop.run(run(choices, http_port, metrics_port, Ending(drain_delay_s, exit_timeout_s)))
+
+
+def _keys(api: Path | None, admin: Path | None) -> Keys:
+    return Keys(read_key(api) or "", read_key(admin, "--admin-key-file") or "")
+
+
+def _system(name: str, plan_file: Path | None, gpu: Gpu, root: Path) -> System:
+    """Who plans; a plan's models that the repository lacks are named."""
+    found = followed(catalog_row(name), plan_file, gpu)
     if plan_file is not None:
-        for name in unknown_models(choices.system, {one.name for one in find(models_dir, ())}):
-            typer.echo(f"--plan {plan_file}: {models_dir} has no model '{name}'", err=True)
-    uvloop.run(run(choices, http_port, metrics_port, exit_timeout_s))
+        for model in unknown_models(found, {one.name for one in find(root, ())}):
+            typer.echo(f"--plan {plan_file}: {root} has no model '{model}'", err=True)
+    return found
 
 
-async def run(choices: Choices, http_port: int, metrics_port: int, exit_timeout_s: float) -> None:
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a server ends: serving on for ``delay_s`` while not ready, then ``grace_s`` to answer."""
+
+    delay_s: float
+    grace_s: float
+
+
+async def run(choices: Choices, http_port: int, metrics_port: int, ending: Ending) -> None:
     """Serve until SIGTERM or SIGINT."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     out = console(stderr=True)
@@ -114,6 +152,7 @@ async def run(choices: Choices, http_port: int, metrics_port: int, exit_timeout_
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    _wait_for_turns()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     assembly = Assembly(choices, say)
@@ -125,9 +164,10 @@ async def run(choices: Choices, http_port: int, metrics_port: int, exit_timeout_
         if starting.done():
             starting.result()
             await stopping
+            await _delay(assembly, stop, ending.delay_s, say)
         else:
             starting.cancel()
-        await _end(assembly, say, exit_timeout_s)
+        await _end(assembly, say, ending.grace_s)
     finally:
         await assembly.close()
 
@@ -154,6 +194,17 @@ async def _start(assembly: Assembly, out: Console, say: Say, ports: tuple[int, i
     say(f"ready: HTTP on {http}, gRPC on {grpc}, metrics on {metrics}; Ctrl-C stops")
 
 
+def _wait_for_turns() -> None:
+    """Let a model that computes on this core finish its time slice before requests are read.
+
+    Else every packet of every request interrupts it, for work of 0.1 ms: in overload that is a
+    quarter of the core. Where a core is idle it is taken at once. Processes begun from here on are
+    scheduled as usual.
+    """
+    with suppress(OSError):  # forbidden in some sandboxes
+        os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+
+
 def _settle_memory() -> None:
     """Collect what starting left, and look at the rest rarely.
 
@@ -163,6 +214,20 @@ def _settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 50)
+
+
+async def _delay(assembly: Assembly, stop: asyncio.Event, delay_s: float, say: Say) -> None:
+    """Serve on while whoever watches readiness sends new requests elsewhere.
+
+    Every connection is told to close with its next response. A second signal ends the wait.
+    """
+    assembly.lifecycle.draining = True
+    assembly.http.drain()
+    if delay_s > 0:
+        say(f"not ready any more; serving on for {delay_s:g} s")
+        stop.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), delay_s)
 
 
 async def _end(assembly: Assembly, say: Say, grace_s: float) -> None:

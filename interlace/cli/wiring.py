@@ -39,10 +39,12 @@ from interlace.server.door.admin import AdminDoor
 from interlace.server.door.door import Door
 from interlace.server.door.life import DoorSettings
 from interlace.server.executions import Executions
-from interlace.server.http.admin import metrics_route
+from interlace.server.http.admin import health_routes, metrics_route
 from interlace.server.http.door import InferDoor
 from interlace.server.http.limits import HttpLimits
+from interlace.server.http.origin import Origins, loopback
 from interlace.server.http.server import HttpServer, all_routes
+from interlace.server.keys import Keys
 from interlace.server.metrics import Metrics
 from interlace.server.shared_memory import Regions
 from interlace.server.table import ModelTable
@@ -61,8 +63,9 @@ class Choices:
     profiles: Path
     host: str
     grpc_port: int
-    api_key: str | None
+    keys: Keys
     allow_client_shm: bool
+    allow_hosts: tuple[str, ...] = ()
     log: Path | None = None
     log_bytes: int = 1 << 30
     arena_bytes: int = 2 << 30
@@ -143,8 +146,12 @@ class Assembly:
         metrics = Metrics(self.table, self.figures.snapshot)
         infer = InferDoor(self.plane, self.table, self.arena, self.arenas, regions, choices.http)
         routes = all_routes(admin, metrics.render)
-        self.http = HttpServer(routes, infer, self.arena, choices.http, choices.api_key)
-        self.metrics = HttpServer([metrics_route(metrics.render)], api_key=choices.api_key)
+        keys, origins = choices.keys, _origins(choices)
+        # A GPU's driver locks the pages of requests, and would go on reading those given back.
+        trims = not choices.accelerators.settings
+        self.http = HttpServer(routes, infer, self.arena, choices.http, keys, origins, trims)
+        pages = [metrics_route(metrics.render), *health_routes(admin)]
+        self.metrics = HttpServer(pages, keys=keys, origins=origins)
         self.door = Door(
             self.plane,
             AdminDoor(admin),
@@ -154,7 +161,7 @@ class Assembly:
             DoorSettings(
                 choices.host,
                 choices.grpc_port,
-                choices.api_key or "",
+                choices.keys,
                 inside=len(os.sched_getaffinity(0)) == 1,
             ),
             say,
@@ -185,3 +192,11 @@ class Assembly:
         self._planner.shutdown(wait=False, cancel_futures=True)
         self.arenas.close()
         self.arena.close()
+
+
+def _origins(choices: Choices) -> Origins:
+    """The names that requests may call this server by: any, where it listens to others too."""
+    if not loopback(choices.host) and not choices.allow_hosts:
+        return Origins()
+    names = ("localhost", choices.host, *choices.allow_hosts)
+    return Origins(frozenset(name.lower() for name in names))

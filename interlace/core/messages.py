@@ -166,6 +166,15 @@ class Arrived(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """Requests that got a refusal which was given to their like a moment before, and still held."""
+
+    model: str
+    requests: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """The caller of this request went away."""
 
@@ -285,6 +294,7 @@ class TimedOut:
 
 Event = (
     Arrived
+    | TurnedAway
     | Cancelled
     | Deployed
     | Withdrawn

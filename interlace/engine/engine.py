@@ -20,6 +20,7 @@ from interlace.core.messages import (
     Stage,
     Ticked,
     TimedOut,
+    TurnedAway,
     Withdrawn,
     Woke,
 )
@@ -52,6 +53,8 @@ class Engine:
         match event:
             case Arrived(request=request):
                 return self._serving.arrive(request, now_ms)
+            case TurnedAway(model=model, rows=rows):
+                return self._serving.turn_away(model, rows, now_ms)
             case Finished():
                 return self._finished(event, now_ms)
             case Cancelled(model=model, request_id=request_id):

@@ -61,6 +61,14 @@ class Serving:
             commands += opening(places)
         return commands
 
+    def turn_away(self, model: str, rows: int, now_ms: float) -> list[Command]:
+        """Enter rows that were refused without being asked for here."""
+        tenant = self._state.tenants.get(model)
+        if tenant is not None:
+            self._rates.count(model, rows)
+            fairness.lost(self._state, tenant, now_ms)
+        return []
+
     def _judge(self, request: Request, tenant: Tenant, now_ms: float) -> ServeError | None:
         if tenant.full:
             return refusals.full(request, tenant)

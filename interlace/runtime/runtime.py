@@ -25,6 +25,7 @@ from interlace.core.messages import (
     Ticked,
     TimedOut,
     TimeoutAt,
+    TurnedAway,
     WakeAt,
     Woke,
     Work,
@@ -73,6 +74,9 @@ class Runtime:
         self._give_ups: dict[int, OnGiveUp] = {}
         self._undelivered: dict[int, tuple[str, int]] = {}
         self._ids = count(1)
+        self._turned_away: dict[str, TurnedAway] = {}
+        #: grows with every event that may make room for a request which had none
+        self.changes = 0
         self._wake = Alarm(clock, lambda: self.deliver(Woke()))
         self._timeout = Alarm(clock, lambda: self.deliver(TimedOut()))
         self._epoch_ms = epoch_ms
@@ -98,6 +102,14 @@ class Runtime:
             self._give_ups[request.id] = give_up
         self.deliver(Arrived(request))
 
+    def turn_away(self, model: str, rows: int) -> None:
+        """A request of the model got a refusal that the engine had given to its like.
+
+        The engine hears of it with its next event that is no arrival.
+        """
+        before = self._turned_away.get(model, TurnedAway(model, 0, 0))
+        self._turned_away[model] = TurnedAway(model, before.requests + 1, before.rows + rows)
+
     def cancel(self, request: Request) -> None:
         """The caller went away; its answer still comes, once the device let go of the inputs."""
         if request.id in self._answers:
@@ -116,6 +128,12 @@ class Runtime:
 
     def deliver(self, event: Event) -> None:
         """Give the engine one event and carry out what it asks for."""
+        if type(event) is not Arrived:
+            self.changes += 1
+            if self._turned_away:
+                turned_away, self._turned_away = self._turned_away, {}
+                for each in turned_away.values():
+                    self.deliver(each)
         now_ms = self.clock.now_ms()
         commands = self._engine.handle(event, now_ms)
         if self._observers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
@@ -11,6 +12,8 @@ from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec, e
 from interlace.server.call import Call, Parameter
 
 View = Callable[[Span], memoryview]
+#: Numbers in parameters are below this: no one means more, and larger ones fit no float or log.
+_NUMBER_END: Final = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,23 +178,25 @@ def _outputs(model: Model, call: Call) -> tuple[str, ...]:
 
 def _priority(parameters: Mapping[str, Parameter]) -> int:
     value = parameters.get("priority", 0)
-    if isinstance(value, str) and value.isdigit():
+    if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         value = int(value)  # tritonclient.grpc sends it as a string in some versions
-    if type(value) is not int or value < 0:
-        raise bad(f"parameter 'priority' must be an integer of at least 0, got {value!r}")
+    if type(value) is not int or not 0 <= value < _NUMBER_END:
+        raise bad(f"parameter 'priority' must be an integer of at least 0, got {value!r:.64}")
     return value
 
 
 def _limits_ms(parameters: Mapping[str, Parameter]) -> tuple[float, float]:
     """The caller's limits in ms: ``slo_ms``, and ``timeout``, which is us from end to end."""
     slo_ms = parameters.get("slo_ms")
-    if slo_ms is not None and (type(slo_ms) not in (int, float) or not float(slo_ms) > 0):
-        raise bad(f"parameter 'slo_ms' must be a number above 0, got {slo_ms!r}")
+    if slo_ms is None:
+        slo_ms = float("inf")
+    elif isinstance(slo_ms, bool | str) or not 0 < slo_ms < _NUMBER_END:
+        raise bad(f"parameter 'slo_ms' must be a number above 0, got {slo_ms!r:.64}")
     timeout_us = parameters.get("timeout", 0)
-    if type(timeout_us) is not int or timeout_us < 0:
-        raise bad(f"parameter 'timeout' must be whole microseconds, got {timeout_us!r}")
+    if type(timeout_us) is not int or not 0 <= timeout_us < _NUMBER_END:
+        raise bad(f"parameter 'timeout' must be whole microseconds, got {timeout_us!r:.64}")
     return (
-        float("inf") if slo_ms is None else float(slo_ms),
+        float(slo_ms),
         timeout_us / 1000.0 if timeout_us else float("inf"),
     )
 

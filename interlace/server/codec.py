@@ -12,6 +12,8 @@ from interlace.server.call import Form, Parameter, Wanted
 from interlace.server.json_data import MALFORMED, bad, to_bytes
 
 RANK_MAX: Final = 32
+#: Sizes and counts from here on are no one's, and their products too long to print.
+_SIZE_END: Final = 1 << 63
 _KNOWN: Final = frozenset((*ITEM_BYTES, BYTES))
 _NONE: Final[Mapping[str, Parameter]] = {}
 
@@ -25,7 +27,10 @@ class Region(NamedTuple):
 
 
 class Source(NamedTuple):
-    """One input: its bytes lie after the JSON part at ``offset``, or in ``data``, or a region."""
+    """One input: its bytes lie after the JSON part at ``offset``, or in ``data``, or a region.
+
+    ``at`` is the offset in the arena of one that stood in JSON and was decoded to there.
+    """
 
     name: str
     datatype: str
@@ -34,6 +39,12 @@ class Source(NamedTuple):
     nbytes: int
     data: bytes | None = None
     region: Region | None = None
+    at: int | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Whether its bytes follow the JSON part."""
+        return self.data is None and self.region is None and self.at is None
 
 
 class Target(NamedTuple):
@@ -73,7 +84,7 @@ class Decoded:
         self.parameters = parameters
         self.binary_default = parameters.get("binary_data_output") is True
         self.wanted = tuple(Wanted(target.name, target.classes) for target in targets)
-        self.binary_bytes = sum(s.nbytes for s in sources if s.data is None and s.region is None)
+        self.binary_bytes = sum(s.nbytes for s in sources if s.follows)
         self.lying = sources if all(map(lies, sources)) else None
         self.plain = self.binary_default if not targets else all(map(self._is_plain, targets))
 
@@ -108,7 +119,7 @@ class _Request(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(_Request)
 
 
-def decode(body: bytes, has_header: bool) -> Decoded:
+def decode(body: bytes | memoryview, has_header: bool) -> Decoded:
     """Decode the JSON part of an inference request.
 
     ``has_header`` says that Inference-Header-Content-Length was given, so that binary data may
@@ -136,9 +147,7 @@ def decode(body: bytes, has_header: bool) -> Decoded:
 
 def lies(source: Source) -> bool:
     """Whether an input can stay where it was received, aligned to its elements."""
-    if source.data is not None or source.region is not None:
-        return False
-    return source.offset % ITEM_BYTES.get(source.datatype, 1) == 0
+    return source.follows and source.offset % ITEM_BYTES.get(source.datatype, 1) == 0
 
 
 def _source(given: _Input, offset: int, has_header: bool) -> Source:
@@ -148,9 +157,10 @@ def _source(given: _Input, offset: int, has_header: bool) -> Source:
             f"input '{name}': unknown datatype '{given.datatype[:64]}'; known: "
             f"{', '.join(sorted(_KNOWN))}"
         )
-    if len(shape) > RANK_MAX or any(size < 0 for size in shape):
+    if len(shape) > RANK_MAX or any(not 0 <= size < _SIZE_END for size in shape):
         raise bad(
-            f"input '{name}': shape {given.shape[:RANK_MAX]} has a size below 0 or is too deep"
+            f"input '{name}': shape {str(given.shape[:RANK_MAX])[:256]} has more than {RANK_MAX} "
+            f"sizes, or one below 0 or from 2^63 on"
         )
     parameters = given.parameters or _NONE
     data = bytes(given.data)
@@ -190,7 +200,7 @@ def _region(parameters: Mapping[str, Parameter], where: str) -> Region | None:
     if name is None:
         return None
     if not isinstance(name, str):
-        raise bad(f"{where}: parameter 'shared_memory_region' must be a string, got {name!r}")
+        raise bad(f"{where}: parameter 'shared_memory_region' must be a string, got {name!r:.64}")
     nbytes = _count(parameters, "shared_memory_byte_size", where)
     if nbytes is None:
         raise bad(f"{where}: 'shared_memory_region' needs the parameter 'shared_memory_byte_size'")
@@ -199,13 +209,13 @@ def _region(parameters: Mapping[str, Parameter], where: str) -> Region | None:
 
 def _count(parameters: Mapping[str, Parameter], key: str, where: str) -> int | None:
     value = parameters.get(key)
-    if value is not None and (type(value) is not int or value < 0):
-        raise bad(f"{where}: parameter '{key}' must be an integer of at least 0, got {value!r}")
+    if value is not None and (type(value) is not int or not 0 <= value < _SIZE_END):
+        raise bad(f"{where}: parameter '{key}' must be an integer of at least 0, got {value!r:.64}")
     return value
 
 
 def _flag(parameters: Mapping[str, Parameter], key: str, where: str) -> bool | None:
     value = parameters.get(key)
     if value is not None and not isinstance(value, bool):
-        raise bad(f"{where}: parameter '{key}' must be true or false, got {value!r}")
+        raise bad(f"{where}: parameter '{key}' must be true or false, got {value!r:.64}")
     return value

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import Clock
-from interlace.server.call import Call, OnError, OnReply
+from interlace.server.call import Call, Form, OnError, OnReply
 from interlace.server.check import Checked, check, check_contents
 from interlace.server.quarantine import Quarantine
 from interlace.server.table import ModelTable, Served
 
 #: Requests taken but not answered yet, over all models and transports.
 IN_FLIGHT_LIMIT = 8192
+#: The least time that a refusal holds while nothing changes, as a part of the SLO.
+HOLD: Final = 0.05
 
 
 class Backend(Protocol):
@@ -33,6 +35,12 @@ class Backend(Protocol):
     ) -> None: ...
     def cancel(self, request: Request) -> None: ...
     def delivered(self, reply: Reply) -> None: ...
+    @property
+    def changes(self) -> int:
+        """Grows with every event that may make room for a request which had none."""
+        ...
+
+    def turn_away(self, model: str, rows: int) -> None: ...
 
 
 class Bytes(Protocol):
@@ -42,14 +50,21 @@ class Bytes(Protocol):
 
 
 class _Found:
-    """What a form was checked against, and what came of it."""
+    """What a form was checked against, and what came of it.
 
-    __slots__ = ("checked", "key", "served")
+    ``refusal`` is the last one of a request of this form. It would be given again to one that
+    arrives before ``until_ms``, as long as ``changes`` is that of the runtime.
+    """
+
+    __slots__ = ("changes", "checked", "key", "refusal", "served", "until_ms")
 
     def __init__(self, served: Served, checked: Checked) -> None:
         self.served = served
         self.key = served.key
         self.checked = checked
+        self.refusal: ServeError | None = None
+        self.until_ms = float("-inf")
+        self.changes = 0
 
 
 class DataPlane:
@@ -64,10 +79,11 @@ class DataPlane:
     ) -> None:
         self.accepting = True
         self.in_flight = 0
+        self.refusing_until_ms = float("-inf")  #: the latest time that ``known_refusal`` may answer
         self.delivered = runtime.delivered
         self.cancel = runtime.cancel
         self._runtime = runtime
-        self._now_ms = runtime.clock.now_ms
+        self.now_ms = runtime.clock.now_ms
         self._table = table
         self._arenas = arenas
         self._in_flight_limit = in_flight_limit
@@ -98,14 +114,35 @@ class DataPlane:
         except ServeError as error:
             on_error(error)
             return None
+        if call.form is not None and self.refusing_until_ms > self.now_ms():
+            refusal = self.known_refusal(call.form)
+            if refusal is not None:
+                on_error(refusal)
+                return None
         try:
-            request = self._request(served, call)
+            request, found = self._request(served, call)
         except ServeError as error:
             served.ledger.refused(error)
             on_error(error)
             return None
-        self._submit(served, request, on_reply, on_give_up)
+        self._submit(served, request, found, on_reply, on_give_up)
         return request
+
+    def known_refusal(self, form: Form) -> ServeError | None:
+        """Why a call of this form would be refused now, where that is known without its inputs.
+
+        The engine refused the same a moment ago, and nothing happened since that makes room. The
+        call is accounted for: whoever asked gives the refusal to its client.
+        """
+        found = form.checked
+        if type(found) is not _Found or found.refusal is None or not self.accepting:
+            return None
+        if found.changes != self._runtime.changes or self.now_ms() >= found.until_ms:
+            found.refusal = None
+            return None
+        found.served.ledger.refused(found.refusal)
+        self._runtime.turn_away(found.key, found.checked.rows)
+        return found.refusal
 
     def stop_accepting(self) -> None:
         """Refuse every call from now on; what was taken is still answered."""
@@ -118,7 +155,7 @@ class DataPlane:
             self._empty.clear()
             await self._empty.wait()
 
-    def _request(self, served: Served, call: Call) -> Request:
+    def _request(self, served: Served, call: Call) -> tuple[Request, _Found]:
         if not self.accepting:
             raise ServeError(Reason.NOT_READY, "the server is shutting down", retry_after_ms=1000.0)
         if self.in_flight >= self._in_flight_limit:
@@ -137,13 +174,13 @@ class DataPlane:
         inputs = tuple([call.inputs[i] for i in checked.order])
         if checked.inspect:
             self._inspect(inputs, checked)
-        now_ms = self._now_ms()
+        now_ms = self.now_ms()
         if self._quarantine.suspects(found.key):
             self._quarantine.check(found.key, inputs, now_ms)
         slo_ms = checked.slo_ms
         if call.budget_ms is not None and call.budget_ms < slo_ms:
             slo_ms = call.budget_ms
-        return Request(
+        request = Request(
             self._runtime.next_id(),
             found.key,
             now_ms,
@@ -154,13 +191,19 @@ class DataPlane:
             inputs,
             checked.outputs,
         )
+        return request, found
 
     def _inspect(self, inputs: tuple[Tensor, ...], checked: Checked) -> None:
         for i in checked.inspect:
             check_contents(inputs[i], self._arenas.view(inputs[i].span))
 
     def _submit(
-        self, served: Served, request: Request, on_reply: OnReply, on_give_up: OnError | None
+        self,
+        served: Served,
+        request: Request,
+        found: _Found,
+        on_reply: OnReply,
+        on_give_up: OnError | None,
     ) -> None:
         ledger = served.ledger
         ledger.pending += 1
@@ -169,15 +212,34 @@ class DataPlane:
         def answer(reply: Reply) -> None:
             ledger.pending -= 1
             self.in_flight -= 1
-            now_ms = self._now_ms()
+            now_ms = self.now_ms()
             ledger.record(reply, now_ms)
             if reply.deaths:
                 self._quarantine.died(request.model, request.inputs, reply.deaths, now_ms)
             if self._empty is not None and not self.in_flight:
                 self._empty.set()
+            if reply.outcome is Outcome.REFUSED and reply.error is not None:
+                self._keep(found, request, reply.error)
             on_reply(reply)
 
         self._runtime.submit(request, answer, on_give_up)
+
+    def _keep(self, found: _Found, request: Request, error: ServeError) -> None:
+        """Remember a refusal for as long as it holds.
+
+        A later request has a later deadline: it is late by less, and by nothing in the end. One
+        that is given a tighter deadline than its form says is refused all the more.
+
+        Where a queue is full to the last deadline, that end comes within a row's time, and every
+        other request would be one for the engine to judge: so a refusal holds a little longer,
+        and the queue is that much shorter, until something changes.
+        """
+        slo_ms = found.checked.slo_ms
+        whole = request.deadline_ms - request.arrived_ms >= slo_ms
+        if whole and error.reason is Reason.OVERLOADED and error.late_ms:
+            found.refusal, found.changes = error, self._runtime.changes
+            found.until_ms = request.arrived_ms + max(error.late_ms, HOLD * slo_ms)
+            self.refusing_until_ms = max(self.refusing_until_ms, found.until_ms)
 
 
 def failure(reply: Reply) -> ServeError | None:

@@ -15,6 +15,8 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import BYTES, element_count
 
 DEPTH_MAX: Final = 16
+#: The numbers of data from this size on are counted, by their commas, before they are decoded.
+COUNT_FIRST_BYTES: Final = 4096
 #: Datatypes that JSON can carry, as numpy's; FP16 and BF16 go only in binary.
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
     "BOOL": np.dtype("?"),
@@ -42,13 +44,11 @@ def to_bytes(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> b
     """
     if datatype in BINARY_ONLY:
         raise bad(f"input '{name}': {datatype} has no JSON form; send it as binary data")
-    values = _values(name, datatype, data)
     expected = element_count(shape)
-    if len(values) != expected:
-        raise bad(
-            f"input '{name}' of shape {list(shape)} needs {expected} values in 'data', "
-            f"got {len(values)}"
-        )
+    if datatype != BYTES and expected and len(data) > COUNT_FIRST_BYTES:
+        _check_count(name, shape, data.count(b",") + 1)
+    values = _values(name, datatype, data)
+    _check_count(name, shape, len(values))
     if datatype == BYTES:
         return frame([value.encode() for value in values])
     if datatype == "BOOL" and not set(values) <= {0, 1}:
@@ -91,6 +91,14 @@ def unframe(view: memoryview) -> list[bytes]:
 def bad(detail: str) -> ServeError:
     """A refusal for bad input."""
     return ServeError(Reason.BAD_INPUT, detail)
+
+
+def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
+    expected = element_count(shape)
+    if count != expected:
+        raise bad(
+            f"input '{name}' of shape {list(shape)} needs {expected} values in 'data', got {count}"
+        )
 
 
 def _values(name: str, datatype: str, data: bytes) -> list[Any]:

@@ -19,7 +19,7 @@ class Landing:
     after the JSON part.
     """
 
-    __slots__ = ("_arena", "base", "json_length", "length", "offset", "rest", "view")
+    __slots__ = ("_arena", "base", "json_length", "length", "offset", "pad", "rest", "view")
 
     def __init__(self, arena: Arena, length: int, json_length: int) -> None:
         """Take a slot.
@@ -27,7 +27,7 @@ class Landing:
         Raises:
             ServeError: the arena is full.
         """
-        pad = -json_length % ALIGNMENT if json_length else RAW_PAD
+        pad = self.pad = -json_length % ALIGNMENT if json_length else RAW_PAD
         self._arena = arena
         self.offset = take(arena, pad + length)
         self.length = length
@@ -58,6 +58,11 @@ class Landing:
 
     def json(self) -> bytes:
         return self.view[: self.json_length].tobytes()
+
+    def cut(self, length: int) -> None:
+        """Say how long the body is after all, no longer than the slot was taken for."""
+        self.length = length
+        self.rest = self.view = self.view[:length]
 
     def drop(self) -> None:
         """Give the slot back."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -12,10 +12,12 @@ from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Tensor
 from interlace.server.classify import top_classes
 from interlace.server.codec import Decoded, Region, Target
-from interlace.server.json_data import bad, frame, to_json
+from interlace.server.json_data import DTYPES, bad, frame, to_json
 from interlace.server.shared_memory import Regions
 from interlace.server.table import model_of
 
+#: Outputs beyond this size are written as JSON in pieces.
+TEXT_BYTES: Final = 64 * 1024
 Bytes = bytes | memoryview
 #: Name, datatype, shape and size of each output: all that a plain reply's JSON depends on.
 Shapes = tuple[tuple[str, str, tuple[int, ...], int], ...]
@@ -46,6 +48,22 @@ def order(decoded: Decoded, outputs: Sequence[Tensor]) -> tuple[int, ...]:
         ) from error
 
 
+def large_texts(decoded: Decoded, outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs that go as JSON numbers and are more than one turn of a loop should write."""
+    targets = {target.name: target for target in decoded.targets}
+    return [
+        tensor
+        for tensor in outputs
+        if tensor.span.nbytes > TEXT_BYTES
+        and tensor.datatype in DTYPES
+        and _is_text(decoded, targets.get(tensor.name, Target(tensor.name, None)))
+    ]
+
+
+def _is_text(decoded: Decoded, target: Target) -> bool:
+    return not (decoded.binary(target) or target.classes or target.region is not None)
+
+
 def plain_json(key: str, id: str, shapes: Shapes) -> bytes:
     """The JSON part of a reply whose outputs all follow as bytes; ``key`` is the deployment's."""
     outputs = [
@@ -58,10 +76,14 @@ def plain_json(key: str, id: str, shapes: Shapes) -> bytes:
 class Encoder:
     """Encodes the outputs of one reply, whatever form each is wanted in."""
 
-    def __init__(self, decoded: Decoded, model: Model, regions: Regions) -> None:
+    def __init__(
+        self, decoded: Decoded, model: Model, regions: Regions, texts: Mapping[str, bytes]
+    ) -> None:
+        """``texts`` are outputs that were written as JSON before, by name."""
         self._decoded = decoded
         self._model = model
         self._regions = regions
+        self._texts = texts
         self._parts: list[Bytes] = []
 
     def encode(self, outputs: Sequence[Tensor], views: Sequence[memoryview]) -> Body:
@@ -88,7 +110,10 @@ class Encoder:
             self._parts.append(data)
             return _entry(*tensor[:3], {"binary_data_size": len(data)})
         entry = _entry(*tensor[:3], None)
-        entry["data"] = msgspec.Raw(to_json(tensor.name, tensor.datatype, memoryview(data)))
+        text = self._texts.get(tensor.name)
+        if text is None or target.classes:
+            text = to_json(tensor.name, tensor.datatype, memoryview(data))
+        entry["data"] = msgspec.Raw(text)
         return entry
 
     def _classified(self, tensor: Tensor, view: memoryview, classes: int) -> tuple[Tensor, bytes]:

@@ -117,11 +117,17 @@ class Arena:
         """
         return _slice(self._memory, self.number, offset, nbytes)
 
-    def trim(self) -> None:
-        """Give the memory of free blocks of 64 KiB and more back to the system."""
+    def trim(self, start: int = 0, stop: int | None = None) -> None:
+        """Give the memory of free blocks of 64 KiB and more back to the system.
+
+        Only what lies between ``start`` and ``stop``, whole pages: all of it takes long.
+        """
+        stop = self.size_bytes if stop is None else stop
         self._blocks.merge()
         for offset, nbytes in self._blocks.free_blocks(_TRIM_BYTES):
-            self._mmap.madvise(mmap.MADV_REMOVE, offset, nbytes)
+            first, end = max(offset, start), min(offset + nbytes, stop)
+            if first < end:
+                self._mmap.madvise(mmap.MADV_REMOVE, first, end - first)
 
     def wipe(self) -> None:
         """Give all memory back to the system, also what other processes still map."""

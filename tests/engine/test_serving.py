@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlace.core.errors import Reason
+from interlace.core.messages import TurnedAway
 from interlace.core.request import Outcome
 from tests.builders import World, line_profile
 
@@ -115,3 +116,24 @@ def test_what_is_left_in_the_queue_at_its_deadline_is_dropped() -> None:
         assert world.reply_of(request).outcome is Outcome.EXPIRED
     world.run(2_000)
     assert len(world.replies) == len(sent)
+
+
+def test_requests_turned_away_count_for_the_rate_but_not_for_the_queue(world: World) -> None:
+    world.run(1_000)
+    answered = len(world.replies)
+    for _ in range(300):
+        world.runtime.turn_away("a", 2)
+    world.run(2_000)
+    turned = [event for _, event, _ in world.log if isinstance(event, TurnedAway)]
+    assert turned == [TurnedAway("a", 300, 600)]
+    assert len(world.replies) == answered
+    assert world.engine.rates.rate_rps("a") > 0
+    assert world.engine.state.tenants["a"].queue.rows == 0
+
+
+def test_only_arrivals_leave_a_refusal_as_it_stands(world: World) -> None:
+    before = world.runtime.changes
+    world.send("a", 50.0)
+    assert world.runtime.changes == before
+    world.run(50.0)
+    assert world.runtime.changes > before

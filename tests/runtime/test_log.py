@@ -41,6 +41,8 @@ def logged(path: Path, name: str, limit_bytes: int = 1 << 30) -> tuple[World, Lo
     world.run(100.0)
     for index in range(400):
         world.send("ab"[index % 2], 40.0, rows=1 + index % 3, shape=("x", (3, index % 2)))
+        if index % 50 == 0:
+            world.runtime.turn_away("a", 2)
         world.run(2.0 + index % 5)
     world.devices["g0"].fail_next(Run, "bad batch")
     cancelled = world.send("a", 40.0)

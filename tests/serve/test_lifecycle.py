@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import signal
 import threading
@@ -177,3 +179,27 @@ def test_readiness_is_per_server_and_per_model(root: Path, start: Start) -> None
     assert server.call("GET", "/v2/health/ready")[0] == 200
     assert server.call("GET", "/v2/models/m/ready")[0] == 200
     assert server.call("GET", "/v2/models/nobody/ready")[0] != 200
+
+
+def test_after_sigterm_connections_are_told_to_close_and_served_until_then(
+    root: Path, start: Start
+) -> None:
+    write_model(root, "m")
+    server = start("--drain-delay-s", "30").wait_ready()
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1.0] * 4}
+    body = json.dumps({"inputs": [tensor]})
+    kept = [http.client.HTTPConnection("127.0.0.1", server.port, timeout=30) for _ in range(5)]
+
+    def ask(connection: http.client.HTTPConnection) -> tuple[int, str | None]:
+        connection.request("POST", "/v2/models/m/infer", body)
+        response = connection.getresponse()
+        response.read()
+        return response.status, response.getheader("Connection")
+
+    assert [ask(connection) for connection in kept] == [(200, None)] * 5
+    server.process.send_signal(signal.SIGTERM)
+    server.wait_for("serving on for 30 s")
+    assert server.call("GET", "/v2/health/ready")[0] == 503
+    assert [ask(connection) for connection in kept] == [(200, "close")] * 5
+    assert server.infer("m")[0] == 200
+    assert server.stop() == 0, "a second signal ends the wait"

@@ -35,6 +35,8 @@ class FakeRuntime:
         self.cancelled: list[Request] = []
         self.delivered_replies: list[Reply] = []
         self.requests = 0
+        self.changes = 0
+        self.turned_away: list[tuple[str, int]] = []
         self.runs: dict[str, Run] = {}
         self.errors: dict[str, ServeError] = {}
         self._ids = 0
@@ -57,6 +59,9 @@ class FakeRuntime:
             if entry[0] is request:
                 self.held.remove(entry)
                 entry[1](Reply(request, Outcome.CANCELLED))
+
+    def turn_away(self, model: str, rows: int) -> None:
+        self.turned_away.append((model, rows))
 
     def delivered(self, reply: Reply) -> None:
         if len(self.delivered_replies) < 10_000:

@@ -15,7 +15,9 @@ from interlace.server.admin import Admin
 from interlace.server.dataplane import DataPlane
 from interlace.server.http.door import InferDoor
 from interlace.server.http.limits import HttpLimits
+from interlace.server.http.origin import Origins
 from interlace.server.http.server import HttpServer, all_routes
+from interlace.server.keys import Keys
 from interlace.server.shared_memory import Regions
 from interlace.server.table import ModelTable, Served
 from tests.server.fakes import FakeControl, FakeRuntime, Memory
@@ -24,7 +26,7 @@ from tests.server.fakes import FakeControl, FakeRuntime, Memory
 class Parts:
     """Everything of one server. Made on its loop."""
 
-    def __init__(self, limits: HttpLimits, api_key: str | None, regions: Regions) -> None:
+    def __init__(self, limits: HttpLimits, keys: Keys, origins: Origins, regions: Regions) -> None:
         self.memory = Memory()
         self.runtime = FakeRuntime()
         self.table = ModelTable()
@@ -37,7 +39,7 @@ class Parts:
         )
         self.metrics = "# nothing\n"
         routes = all_routes(self.admin, lambda: self.metrics)
-        self.http = HttpServer(routes, self.door, self.memory.arena, limits, api_key)
+        self.http = HttpServer(routes, self.door, self.memory.arena, limits, keys, origins)
 
     def publish(self, *models: Model) -> None:
         for model in models:
@@ -50,14 +52,17 @@ class Stand:
     def __init__(
         self,
         limits: HttpLimits | None = None,
-        api_key: str | None = None,
+        keys: Keys | None = None,
+        origins: Origins | None = None,
         regions: Regions | None = None,
     ) -> None:
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         self.parts: Parts = self.do(
-            lambda: Parts(limits or HttpLimits(), api_key, regions or Regions())
+            lambda: Parts(
+                limits or HttpLimits(), keys or Keys(), origins or Origins(), regions or Regions()
+            )
         )
         self.port: int = self.wait(self.parts.http.listen("127.0.0.1", 0))
 

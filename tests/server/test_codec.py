@@ -130,3 +130,19 @@ def test_which_outputs_are_plain(outputs: Any, parameters: Any, plain: bool) -> 
 def test_wrong_parameters_are_named(data: bytes, text: str) -> None:
     with pytest.raises(ServeError, match=text):
         decode(data, True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        body(input={"data": [1], "shape": [2**63]}),
+        body(input={"data": [1], "shape": [10**400] * 12}),
+        body(input={"parameters": {"binary_data_size": 2**63}}),
+        body(input={"parameters": {"binary_data_size": 10**400}}),
+    ],
+)
+def test_numbers_that_nobody_means_are_refused_in_few_words(data: bytes) -> None:
+    with pytest.raises(ServeError) as caught:
+        decode(data, True)
+    assert caught.value.reason is Reason.BAD_INPUT
+    assert len(caught.value.detail) < 500

@@ -21,6 +21,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.server.base import IndexEntry
 from interlace.server.http.admin import metrics_route
 from interlace.server.http.server import HttpServer
+from interlace.server.keys import Keys
 from tests.server.fakes import FakeControl, one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Reader, Response, binary_outputs, exchange, infer, request, v2_body
@@ -331,7 +332,7 @@ def test_generate_stream_is_one_event(http: Stand) -> None:
 
 
 def test_an_api_key_is_asked_for_everywhere_but_health() -> None:
-    stand = Stand(api_key="secret")
+    stand = Stand(keys=Keys("secret"))
     stand.publish(one_to_one("ident"))
     try:
         data = infer("ident", [[1.0]])

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from interlace.server.http.crowding import LOOK_S
 from interlace.server.http.limits import HttpLimits
 from tests.server.fakes import FakeRuntime, one_to_one, wait_until
 from tests.server.stand import Stand
@@ -39,6 +40,20 @@ def small() -> Iterator[Stand]:
     stand.publish(one_to_one("ident"))
     yield stand
     stand.close()
+
+
+@pytest.fixture
+def held(small: Stand) -> Iterator[None]:
+    """The small server's runtime keeps its answers back until the test ends."""
+    runtime = small.parts.runtime
+    small.do(lambda: setattr(runtime, "hold", True))
+    yield
+
+    def restore() -> None:
+        runtime.hold = False
+        runtime.release()
+
+    small.do(restore)
 
 
 def test_byte_by_byte(http: Stand) -> None:
@@ -397,21 +412,50 @@ def test_bodies_outside_of_the_arena_share_a_budget(small: Stand) -> None:
     wait_until(lambda: service.budget.used_bytes == 0)
 
 
-def test_connections_beyond_the_limit_are_told(small: Stand) -> None:
+def test_beyond_the_limit_of_busy_connections_only_probes_are_answered(
+    small: Stand, held: None
+) -> None:
     wait_until(lambda: small.parts.http.connections == 0)
     taken = [small.connect() for _ in range(8)]
     try:
         for connection in taken:
-            assert exchange(connection, LIVE).status == 200
-        with small.connect() as ninth:
-            response = Reader(ninth).response()
+            connection.sendall(infer("ident", [[1.0]]))
+        wait_until(lambda: len(small.parts.runtime.held) == 8)
+        with small.connect() as probe, small.connect() as other:
+            assert exchange(probe, LIVE).status == 200
+            response = exchange(other, request("GET", "/v2/models"))
             assert (response.status, response.json["reason"]) == (503, "not_ready")
+        beyond = [small.connect() for _ in range(small.parts.http._limits.probes)]
+        with small.connect() as last:
+            response = Reader(last).response()
+            assert (response.status, response.json["reason"]) == (503, "not_ready")
+        for connection in beyond:
+            connection.close()
     finally:
         for connection in taken:
             connection.close()
     wait_until(lambda: small.parts.http.connections == 0)
     with small.connect() as connection:
         assert exchange(connection, LIVE).status == 200
+
+
+def test_the_longest_idle_connection_makes_room(small: Stand) -> None:
+    wait_until(lambda: small.parts.http.connections == 0)
+    taken = []
+    try:
+        for _ in range(8):
+            taken.append(small.connect())
+            assert exchange(taken[-1], LIVE).status == 200
+        time.sleep(0.05)  # the loop's clock counts milliseconds
+        assert exchange(taken[0], LIVE).status == 200  # the second is now the longest idle
+        time.sleep(2 * LOOK_S)
+        taken.append(small.connect())
+        assert exchange(taken[-1], request("GET", "/v2/models")).status == 200
+        assert Reader(taken[1]).at_end()
+        assert exchange(taken[0], LIVE).status == 200
+    finally:
+        for connection in taken:
+            connection.close()
 
 
 def test_an_empty_arena_refuses_and_recovers(small: Stand) -> None:

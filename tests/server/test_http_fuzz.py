@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from interlace.server.http.connection import Connection
 from interlace.server.http.limits import HttpLimits
+from interlace.server.http.origin import Origins
+from interlace.server.keys import Keys
 from interlace.server.shared_memory import Regions
 from tests.server.fakes import one_to_one
 from tests.server.stand import Parts
@@ -91,7 +93,7 @@ def world() -> Iterator[tuple[asyncio.AbstractEventLoop, Parts]]:
     loop = asyncio.new_event_loop()
 
     async def make() -> Parts:
-        parts = Parts(HttpLimits(head_bytes=8192, body_bytes=1 << 20), None, Regions())
+        parts = Parts(HttpLimits(head_bytes=8192, body_bytes=1 << 20), Keys(), Origins(), Regions())
         parts.publish(one_to_one("ident"))
         return parts
 

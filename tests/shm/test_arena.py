@@ -162,6 +162,17 @@ def test_memory_is_given_back(arena: Arena) -> None:
     assert resident_bytes(arena) == 0
 
 
+def test_trimming_a_part_leaves_the_rest(arena: Arena) -> None:
+    whole = arena.alloc(1 << 20)
+    assert whole is not None
+    arena.view(whole, 1 << 20)[:] = b"x" * (1 << 20)
+    arena.free(whole)
+    arena.trim(whole, whole + (1 << 18))
+    assert resident_bytes(arena) == (1 << 20) - (1 << 18)
+    arena.trim(whole + (1 << 18))
+    assert resident_bytes(arena) == 0
+
+
 def test_no_descriptor_is_left() -> None:
     before = descriptors()
     arena = Arena.create(SIZE)

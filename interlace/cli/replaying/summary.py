@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from interlace.cli.replaying.play import steps
-from interlace.core.messages import Answer, Arrived
+from interlace.core.messages import Answer, Arrived, TurnedAway
 from interlace.core.request import Outcome, Reply
 from interlace.engine.engine import Engine
 from interlace.runtime.log import Replay
@@ -44,7 +44,11 @@ def summary(replay: Replay) -> Summary:
             _resume(found.recorder, replay.begin()[0], step.now_ms)
         found.events += 1
         found.last_ms = step.now_ms
-        found.requests += isinstance(step.event, Arrived)
+        if isinstance(step.event, Arrived):
+            found.requests += 1
+        elif isinstance(step.event, TurnedAway):
+            found.requests += step.event.requests
+            found.outcomes[Outcome.REFUSED.value] += step.event.requests
         found.recorder(step.now_ms, step.event, step.commands)
         if not step.same and found.differs_ms is None:
             found.differs_ms = step.now_ms

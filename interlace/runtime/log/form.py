@@ -32,6 +32,7 @@ from interlace.core.messages import (
     Ticked,
     TimedOut,
     TimeoutAt,
+    TurnedAway,
     Unload,
     WakeAt,
     Withdrawn,
@@ -56,6 +57,7 @@ _PLAIN: Final = {
     11: Joined,
     12: Left,
     13: TimedOut,
+    14: TurnedAway,
 }
 _NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}
 _WORKS: Final = {0: Carve, 1: Release, 2: Load, 3: Unload}

@@ -82,6 +82,7 @@ class SetupFrame(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False)
     host: str
     port: int
     api_key: str
+    admin_key: str
     max_message_bytes: int
     max_in_flight: int
     max_connections: int

@@ -45,7 +45,7 @@ class Inside:
             max_in_flight=settings.max_in_flight,
             max_connections=settings.max_connections,
         )
-        self._front = Front(self._told.append, arena, arenas, limits, settings.api_key)
+        self._front = Front(self._told.append, arena, arenas, limits, settings.keys)
         self._drained: asyncio.Future[None] = self._loop.create_future()
         self._next_look: asyncio.TimerHandle | None = None
         self._again = False  # a turn is asked for that no descriptor asks for

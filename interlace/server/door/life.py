@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -25,6 +25,7 @@ from interlace.server.door.frames import (
     UpFrame,
 )
 from interlace.server.door.session import Office, Plane, Ranked, Session
+from interlace.server.keys import Keys
 from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.frames import LoopFrames, frame_pair
 
@@ -35,14 +36,14 @@ _END_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class DoorSettings:
-    """Where and how gRPC is served; port 0 is any free one, an empty key lets everyone in.
+    """Where and how gRPC is served; port 0 is any free one.
 
     ``inside`` serves it in the main process, which is better where all share one core.
     """
 
     host: str = "127.0.0.1"
     port: int = 8001
-    api_key: str = ""
+    keys: Keys = field(default_factory=Keys)
     arena_bytes: int = 1 << 30
     max_message_bytes: int = 2**31 - 1
     max_in_flight: int = 8192
@@ -119,7 +120,8 @@ class Life:
                 self._arena.number,
                 settings.host,
                 port,
-                settings.api_key,
+                settings.keys.api,
+                settings.keys.admin,
                 settings.max_message_bytes,
                 settings.max_in_flight,
                 settings.max_connections,

@@ -24,6 +24,7 @@ from interlace.server.grpc.intake import Intake
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.loop import Loop
 from interlace.server.grpc.service import InferenceService
+from interlace.server.keys import Keys
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -37,14 +38,14 @@ class Front:
         arena: Arena,
         arenas: ArenaMap,
         limits: GrpcLimits,
-        api_key: str = "",
+        keys: Keys | None = None,
     ) -> None:
         self._tell = tell
         self._arenas = arenas
         self._regions = Regions(allowed=True)  # only what is allowed is told of
         self._intake = Intake(arena, Forms(tell), self._regions, limits)
         self._desk = Desk(tell, self._intake, arenas, self._regions, limits.max_in_flight)
-        self._service = InferenceService(self._desk, self._intake, api_key)
+        self._service = InferenceService(self._desk, self._intake, keys)
         self.loop = Loop(self._service, limits)
         self.look = self._service.look
         self._draining = False

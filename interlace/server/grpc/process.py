@@ -22,6 +22,7 @@ from interlace.server.door.frames import DownFrame, SetupFrame, UpFrame
 from interlace.server.grpc.front import Front
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.link import Link
+from interlace.server.keys import Keys
 from interlace.shm.arena import Arena, ArenaMap
 
 
@@ -39,7 +40,8 @@ class GrpcProcess:
         arenas.add(arena)
         self._sock = sock
         self._link = link
-        self._front = Front(link.tell, arena, arenas, limits, setup.api_key)
+        keys = Keys(setup.api_key, setup.admin_key)
+        self._front = Front(link.tell, arena, arenas, limits, keys)
         self._link_full = False
 
     def run(self, listener: socket.socket) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -14,6 +13,7 @@ from interlace.server.grpc.infer import InferCall, StreamInferCall
 from interlace.server.grpc.intake import Intake
 from interlace.server.grpc.status import Status
 from interlace.server.grpc.stream import Stream
+from interlace.server.keys import Access, Keys
 from interlace.server.proto.messages import HEALTH, SERVICE
 
 #: Probes: they need no API key.
@@ -26,16 +26,26 @@ _OPEN: Final = frozenset(
         f"/{SERVICE.full_name}/ModelReady",
     )
 )
+#: What changes the server, or what others use of it.
+_CHANGES: Final = frozenset(
+    f"/{SERVICE.full_name}/{name}"
+    for name in (
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
+        "SystemSharedMemoryRegister",
+        "SystemSharedMemoryUnregister",
+    )
+)
 _WATCHES: Final = 256
 
 
 class InferenceService:
     """All methods of ``inference.GRPCInferenceService`` and ``grpc.health.v1.Health``."""
 
-    def __init__(self, desk: Desk, intake: Intake, api_key: str = "") -> None:
+    def __init__(self, desk: Desk, intake: Intake, keys: Keys | None = None) -> None:
         self._desk = desk
         self._intake = intake
-        self._api_key = api_key.encode()
+        self._keys = keys or Keys()
         self._watches: set[WatchCall] = set()
         self._streams: set[StreamInferCall] = set()
         self._infer: dict[str, Callable[[Stream], Call]] = {
@@ -46,9 +56,9 @@ class InferenceService:
     def open(self, stream: Stream) -> Call | None:
         """The call that a stream's head opens; ``None`` if it was refused at once."""
         head = stream.head
-        if self._api_key and head.path not in _OPEN and not self._knows(head.metadata):
-            text = "an API key is needed: metadata 'x-api-key', or 'authorization: Bearer KEY'"
-            return self._refuse(stream, Status.UNAUTHENTICATED, text)
+        refusal = self._keys.refusal(_access(head.path), _key(head.metadata))
+        if refusal is not None:
+            return self._refuse(stream, Status.UNAUTHENTICATED, refusal.detail)
         if head.encoding not in ENCODINGS:
             text = f"grpc-encoding '{head.encoding}' is not one of {', '.join(ENCODINGS)}"
             return self._refuse(stream, Status.UNIMPLEMENTED, text)
@@ -87,13 +97,20 @@ class InferenceService:
         self._watches.add(watch)
         return watch
 
-    def _knows(self, metadata: Mapping[str, str]) -> bool:
-        given = metadata.get("x-api-key", "")
-        scheme, _, value = metadata.get("authorization", "").partition(" ")
-        if not given and scheme.lower() == "bearer":
-            given = value.strip()
-        return hmac.compare_digest(given.encode(), self._api_key)
-
     @staticmethod
     def _refuse(stream: Stream, status: Status, text: str) -> None:
         stream.fail(status, text)
+
+
+def _access(path: str) -> Access:
+    if path in _OPEN:
+        return Access.PROBE
+    return Access.CHANGE if path in _CHANGES else Access.USE
+
+
+def _key(metadata: Mapping[str, str]) -> bytes:
+    given = metadata.get("x-api-key", "")
+    scheme, _, value = metadata.get("authorization", "").partition(" ")
+    if not given and scheme.lower() == "bearer":
+        given = value.strip()
+    return given.encode()

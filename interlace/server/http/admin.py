@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,18 +10,18 @@ import msgspec
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.admin import Admin
-from interlace.server.compress import pack, unpack
+from interlace.server.compress import pack, unpack_small
+from interlace.server.http.faults import Faults
 from interlace.server.http.head import Head
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.routes import Answer, Kind, Query, Route
 from interlace.server.http.status import head_of
 from interlace.server.json_data import MALFORMED
+from interlace.server.keys import Access
 from interlace.server.landing import Landing
 
 if TYPE_CHECKING:
     from interlace.server.http.connection import Connection
-
-_log = logging.getLogger(__name__)
 
 PACK_BYTES: Final = 1024
 METRICS_MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,39 +35,48 @@ class AdminResponder:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
+        self._faults = Faults()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def begin(self, connection: Connection, head: Head, body: Landing | bytes) -> _Later | None:
+    def begin(self, connection: Connection, head: Head, body: Landing | bytearray) -> _Later | None:
         """Begin one exchange."""
-        assert isinstance(body, bytes)
+        assert isinstance(body, bytearray)
         method = "GET" if head.method == "HEAD" else head.method
         try:
-            if head.encoding:
-                body = unpack(body, head.encoding, self._limits.admin_bytes)
-            answer = head.route.respond[method](Query(head.names, body))
+            answer = head.route.respond[method](Query(head.names, self._plain(head, body)))
         except ServeError as error:
             connection.fail(error)
             return None
-        except Exception:
-            _log.exception("%s failed", head.route.pattern)
-            connection.fail(ServeError(Reason.BACKEND, "the request failed: see the log"))
+        except Exception as error:
+            connection.fail(self._faults.refusal(error, head.route.pattern))
             return None
         if isinstance(answer, Answer):
             connection.respond(_response(head, answer))
             return None
-        later = _Later(connection, head)
+        later = _Later(connection, head, self._faults)
         task = asyncio.ensure_future(later.finish(answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return later
 
+    def _plain(self, head: Head, body: bytearray) -> bytes:
+        if not head.encoding:
+            return bytes(body)
+        limit = self._limits.of_body(head.route.kind, binary=False)
+        plain = unpack_small(body, head.encoding, limit)
+        if plain is None:
+            text = f"the body unpacks to more than the limit of {limit} bytes"
+            raise ServeError(Reason.TOO_LARGE, text)
+        return plain
+
 
 class _Later:
     """An answer that takes its time. A client that leaves does not stop what it asked for."""
 
-    def __init__(self, connection: Connection, head: Head) -> None:
+    def __init__(self, connection: Connection, head: Head, faults: Faults) -> None:
         self._connection = connection
         self._head = head
+        self._faults = faults
         self._gone = False
 
     def abandon(self) -> None:
@@ -80,9 +88,8 @@ class _Later:
             response = _response(self._head, await answer)
         except ServeError as found:
             error = found
-        except Exception:
-            _log.exception("%s failed", self._head.route.pattern)
-            error = ServeError(Reason.BACKEND, "the request failed: see the log")
+        except Exception as fault:
+            error = self._faults.refusal(fault, self._head.route.pattern)
         if self._gone:
             return
         if error is None:
@@ -102,12 +109,12 @@ def _response(head: Head, answer: Answer) -> bytes:
     return start if head.method == "HEAD" else start + body
 
 
-def _get(pattern: str, act: Act, open: bool = False) -> Route:
-    return Route(pattern, respond={"GET": _as_json(act)}, open=open)
+def _get(pattern: str, act: Act, access: Access = Access.USE) -> Route:
+    return Route(pattern, respond={"GET": _as_json(act)}, access=access)
 
 
-def _post(pattern: str, act: Act) -> Route:
-    return Route(pattern, respond={"POST": _as_json(act)})
+def _post(pattern: str, act: Act, access: Access = Access.USE) -> Route:
+    return Route(pattern, respond={"POST": _as_json(act)}, access=access)
 
 
 def _as_json(act: Act) -> Callable[[Query], Answer]:
@@ -144,7 +151,7 @@ def _field(given: Mapping[str, Any], name: str, kind: type, default: Any = None)
 def admin_routes(admin: Admin) -> list[Route]:
     """Health, metadata, statistics, repository, shared memory and settings."""
     return [
-        *_health_routes(admin),
+        *health_routes(admin),
         *_model_routes(admin),
         *_repository_routes(admin),
         *_memory_routes(admin),
@@ -160,7 +167,9 @@ def metrics_route(render: Callable[[], str]) -> Route:
     )
 
 
-def _health_routes(admin: Admin) -> list[Route]:
+def health_routes(admin: Admin) -> list[Route]:
+    """What probes ask."""
+
     def ready(query: Query) -> Answer:
         if admin.ready():
             return Answer(b'{"ready":true}')
@@ -173,11 +182,11 @@ def _health_routes(admin: Admin) -> list[Route]:
         return Answer(msgspec.json.encode(body), 400)
 
     return [
-        _get("/", lambda query: {"name": "interlace", "live": True}, open=True),
-        _get("/v2/health/live", lambda query: {"live": True}, open=True),
-        _get("/v2/health/ready", ready, open=True),
-        _get("/v2/models/*/ready", model_ready, open=True),
-        _get("/v2/models/*/versions/*/ready", model_ready, open=True),
+        _get("/", lambda query: {"name": "interlace", "live": True}, Access.PROBE),
+        _get("/v2/health/live", lambda query: {"live": True}, Access.PROBE),
+        _get("/v2/health/ready", ready, Access.PROBE),
+        _get("/v2/models/*/ready", model_ready, Access.PROBE),
+        _get("/v2/models/*/versions/*/ready", model_ready, Access.PROBE),
     ]
 
 
@@ -213,16 +222,18 @@ def _repository_routes(admin: Admin) -> list[Route]:
     for prefix in ("/v2/repository", "/v2/repository/*"):
         routes += [
             _post(f"{prefix}/index", index),
-            Route(f"{prefix}/models/*/load", Kind.LOAD, {"POST": load}),
-            Route(f"{prefix}/models/*/unload", Kind.ADMIN, {"POST": unload}),
+            Route(f"{prefix}/models/*/load", Kind.LOAD, {"POST": load}, Access.CHANGE),
+            Route(f"{prefix}/models/*/unload", Kind.ADMIN, {"POST": unload}, Access.CHANGE),
         ]
     return routes
 
 
 def _memory_routes(admin: Admin) -> list[Route]:
+    regions = admin.regions
+
     def register(query: Query) -> None:
         given = fields(query)
-        admin.regions.register(
+        regions.register(
             query.names[0],
             _field(given, "key", str),
             _field(given, "offset", int, 0),
@@ -233,10 +244,12 @@ def _memory_routes(admin: Admin) -> list[Route]:
     return [
         _get(f"{system}/status", lambda query: admin.system_memory_status()),
         _get(f"{system}/region/*/status", lambda query: admin.system_memory_status(*query.names)),
-        _post(f"{system}/region/*/register", register),
-        _post(f"{system}/unregister", lambda query: admin.regions.unregister()),
+        _post(f"{system}/region/*/register", register, Access.CHANGE),
+        _post(f"{system}/unregister", lambda query: regions.unregister(), Access.CHANGE),
         _post(
-            f"{system}/region/*/unregister", lambda query: admin.regions.unregister(*query.names)
+            f"{system}/region/*/unregister",
+            lambda query: regions.unregister(*query.names),
+            Access.CHANGE,
         ),
         _get(f"{cuda}/status", lambda query: admin.cuda_memory_status()),
         _get(f"{cuda}/region/*/status", lambda query: admin.cuda_memory_status(*query.names)),

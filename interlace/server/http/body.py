@@ -6,9 +6,14 @@ gives the position after what belongs to it; ``drop`` is called once its bytes a
 
 from __future__ import annotations
 
+from typing import Final
+
 from interlace.core.errors import Reason, ServeError
 from interlace.server.http.chunks import ChunkedBody
 from interlace.server.http.status import HttpError
+
+#: What is still read of a refused request so that the connection can stay open.
+SKIP_BYTES: Final = 64 * 1024
 
 
 class Budget:
@@ -55,8 +60,8 @@ class HeapBody:
         self._data += memoryview(data)[start:stop]
         return stop
 
-    def content(self) -> bytes:
-        return bytes(self._data)
+    def content(self) -> bytearray:
+        return self._data
 
     def drop(self) -> None:
         self._budget.used_bytes -= len(self._data)
@@ -84,8 +89,8 @@ class ChunkBody:
         self._held = self.received
         return after
 
-    def content(self) -> bytes:
-        return bytes(self._chunks.data)
+    def content(self) -> bytearray:
+        return self._chunks.data
 
     def drop(self) -> None:
         self._budget.used_bytes -= self._held

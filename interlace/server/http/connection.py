@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import cast
 
 from interlace.core.errors import ServeError
-from interlace.server.http.body import ChunkBody, HeapBody, SkippedBody
-from interlace.server.http.head import CHUNKED, Head
+from interlace.server.http.body import SKIP_BYTES, ChunkBody, HeapBody, SkippedBody
+from interlace.server.http.crowding import Room
+from interlace.server.http.head import CHUNKED, Head, head_end
 from interlace.server.http.service import Exchange, Service
 from interlace.server.http.status import CONTINUE, HttpError, error_response, with_connection
 from interlace.server.http.watch import Phase
+from interlace.server.keys import Access
 from interlace.server.landing import Landing
 
-#: What is still read of a refused request so that the connection can stay open.
-SKIP_BYTES: Final = 64 * 1024
-
-
-# Names of the module are found faster than attributes of an enum, and these are read very often.
+# Found faster than attributes of an enum, and read very often.
 _HEAD, _BODY, _WAIT, _SEND, _LINGER = Phase
 
 
@@ -31,13 +29,15 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_backlog", "_body", "_close_after", "_exchange", "_feeding", "_head", "_paused",
-        "_reading", "_release", "_service", "_target", "phase", "served", "transport",
+        "_reading", "_release", "_room", "_service", "_target", "idle_since_s", "phase", "served",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, service: Service) -> None:
-        self.transport: asyncio.Transport | None = None  #: ``None`` once the connection is lost
+        self.transport: asyncio.Transport | None = None  #: ``None`` once it is lost
         self.phase: Phase = _HEAD
         self.served = 0  #: responses sent
+        self.idle_since_s = service.loop.time()  #: when it began to wait for a request
         self._service = service
         self._target = service.scratch_view
         self._backlog = bytearray()
@@ -45,15 +45,14 @@ class Connection(asyncio.BufferedProtocol):
         self._body: Landing | HeapBody | ChunkBody | SkippedBody | None = None
         self._exchange: Exchange | None = None
         self._release: Callable[[], None] | None = None
-        self._paused = False
+        self._paused = self._feeding = self._close_after = False
         self._reading = True
-        self._feeding = False
-        self._close_after = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=0)
-        if not self._service.enter(self):
+        self._room = self._service.enter(self)
+        if self._room is Room.NONE:
             self.refuse(self._service.full())
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -72,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._keep(service.scratch_view[used:nbytes])
 
     def eof_received(self) -> bool:
-        return False  # who stops sending is taken to be gone; a response under way is still flushed
+        return False  # who stops sending is gone; a response under way is still flushed
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
@@ -112,7 +111,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def fail(self, error: ServeError | HttpError) -> None:
         """Send a refusal. The exchange is over."""
-        self.respond(error_response(error))
+        self.respond(self._service.refusal_bytes(error))
 
     @property
     def progress(self) -> int:
@@ -121,9 +120,15 @@ class Connection(asyncio.BufferedProtocol):
             return -self.transport.get_write_buffer_size()
         return self._body.received if self._body is not None else len(self._backlog)
 
+    @property
+    def idle(self) -> bool:
+        """Whether it waits for a request of which nothing is here."""
+        return self.phase is _HEAD and not self._backlog and self.transport is not None
+
     def drain(self) -> None:
         """Close if nothing is owed to the client."""
         if self.transport is not None and self.phase is _HEAD:
+            self._service.connections.discard(self)
             self.transport.close()
 
     def refuse(self, error: HttpError | ServeError) -> None:
@@ -169,16 +174,12 @@ class Connection(asyncio.BufferedProtocol):
     def _take_head(self, data: bytearray, start: int, end: int) -> int:
         if data[start] in b"\r\n":
             return start + 1  # an empty line before a request is passed over (RFC 9112, 2.2)
-        found = data.find(b"\r\n\r\n", start, end)
-        limit = self._service.limits.head_bytes
-        if found < 0 or found - start > limit:
-            if end - start > limit:
-                raise HttpError(431, f"the request head exceeds {limit} bytes")
-            if data.find(b"\n\n", start, end) >= 0:
-                raise HttpError(400, "malformed request head: lines must end in CR LF")
+        stop = head_end(data, start, end, self._service.limits.head_bytes)
+        if stop < 0:
             return start
-        stop = found + 4
         head = self._head = self._service.read_head(bytes(memoryview(data)[start:stop]))
+        if self._room is Room.PROBES and head.route.access is not Access.PROBE:
+            raise self._service.full()
         if head.refusal is not None:
             self._turn_away(head.refusal, head, end - stop)
             return stop
@@ -190,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_landing(self, head: Head, data: bytearray, start: int, end: int) -> int:
         try:
-            landing = self._service.landing(head)
+            landing = self._service.landing(head, data, start, end)
         except ServeError as error:
             self._turn_away(error, head, end - start)
             return start
@@ -204,9 +205,8 @@ class Connection(asyncio.BufferedProtocol):
         return after
 
     def _expect(self, head: Head, nothing_yet: bool) -> None:
-        assert self._body is not None
         self.phase = _BODY
-        if self._body.done:
+        if self._body is not None and self._body.done:
             self._whole()
         elif head.expects and nothing_yet and self.transport is not None:
             self.transport.write(CONTINUE)
@@ -242,7 +242,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._begin(head, body.content())
 
-    def _begin(self, head: Head, body: Landing | bytes) -> None:
+    def _begin(self, head: Head, body: Landing | bytearray) -> None:
         """Hand a whole request to its responder."""
         self.phase = _WAIT
         served = self.served
@@ -276,11 +276,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.served += 1
         self.phase = _HEAD
+        self.idle_since_s = self._service.loop.time()
         release, self._release = self._release, None
         if release is not None:
             release()
-        if self._body is not None:
-            self._drop_body()
+        self._drop_body()
         if self.transport is None:
             return
         if self._close_after:
@@ -294,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
             self._feed_backlog()
 
     def _drop_body(self) -> None:
-        body, self._body = self._body, None
         self._target = self._service.scratch_view
-        if body is not None:
+        if self._body is not None:
+            body, self._body = self._body, None
             body.drop()

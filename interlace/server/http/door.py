@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from interlace.core.errors import ServeError
+from interlace.core.errors import Reason, ServeError
 from interlace.server.codec import Decoded, decode
-from interlace.server.compress import unpack
+from interlace.server.compress import unpack_small
 from interlace.server.dataplane import Bytes, DataPlane
+from interlace.server.http.body import Budget
+from interlace.server.http.faults import Faults
 from interlace.server.http.generate import Generation
 from interlace.server.http.head import Head
-from interlace.server.http.infer import Inference, broken
+from interlace.server.http.infer import Inference
+from interlace.server.http.large import LargeBodies
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.routes import Kind
 from interlace.server.landing import Landing
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 #: JSON parts remembered, and the largest one worth remembering.
 FORMS_KEPT: Final = 1024
 KEPT_BYTES: Final = 4096
-#: From this size on a compressed body is unpacked beside the loop.
-UNPACK_BESIDE_BYTES: Final = 64 * 1024
 
 
 class InferDoor:
@@ -49,24 +47,36 @@ class InferDoor:
         self.arena = arena
         self.view = arenas.view
         self.regions = regions
+        self.budget = Budget(limits.heap_bytes)
+        self.faults = Faults()
+        self.large = LargeBodies(table, arena, self.view, limits, self.faults)
         self._limits = limits
         self._forms: Recall[tuple[tuple[str, ...], bytes, bool], Decoded] = Recall(FORMS_KEPT)
 
-    def begin(self, connection: Connection, head: Head, body: Landing | bytes) -> Inference:
+    def begin(self, connection: Connection, head: Head, body: Landing | bytearray) -> Inference:
         """Begin one inference."""
         kind = Generation if head.route.kind is Kind.GENERATE else Inference
         inference = kind(self, connection, head)
-        if head.encoding:
-            assert isinstance(body, bytes)
-            self._unpack(inference, head, body)
-            return inference
         try:
-            inference.start(body)
+            if type(body) is Landing and self._is_plain(head):
+                inference.start(body)
+            else:
+                self._begin(inference, head, body)
         except ServeError as error:
             inference.refuse(error)
         except Exception as error:
-            inference.refuse(broken(error))
+            inference.refuse(self.faults.refusal(error, "an inference"))
         return inference
+
+    def known_refusal(self, names: tuple[str, ...], json: bytes) -> ServeError | None:
+        """Why a request with this JSON part would be refused now, where its like just was."""
+        key = (names, json, True)
+        known = self._forms.get(key) or self._forms.find(key)
+        return None if known is None else self.plane.known_refusal(known.form)
+
+    def close(self) -> None:
+        """End what decodes beside the loop."""
+        self.large.close()
 
     def decoded(self, names: tuple[str, ...], json: bytes, has_header: bool) -> Decoded:
         """The meaning of a JSON part for a model, remembered by its bytes.
@@ -85,22 +95,26 @@ class InferDoor:
                 self._forms.put(key, found)
         return found
 
-    def _unpack(self, inference: Inference, head: Head, body: bytes) -> None:
-        limit_bytes = self._limits.body_bytes if head.json_length >= 0 else self._limits.json_bytes
-        unpacking = partial(unpack, body, head.encoding, limit_bytes)
-        if len(body) < UNPACK_BESIDE_BYTES:
-            _start(inference, unpacking)
+    def _is_plain(self, head: Head) -> bool:
+        return not head.encoding and 0 <= head.json_length <= self._limits.here_bytes
+
+    def _begin(self, inference: Inference, head: Head, body: Landing | bytearray) -> None:
+        """Begin with a body that is small, or goes on in ``large``."""
+        here_bytes = self._limits.here_bytes
+        if head.route.kind is Kind.GENERATE:
+            here_bytes = self._limits.generate_bytes
+        if type(body) is Landing:
+            self.large.begin(inference, head, body)
             return
-        done = asyncio.get_running_loop().run_in_executor(None, unpacking)
-        done.add_done_callback(lambda unpacked: _start(inference, unpacked.result))
-
-
-def _start(inference: Inference, body: Callable[[], bytes]) -> None:
-    if inference.gone:
-        return
-    try:
-        inference.start(body())
-    except ServeError as error:
-        inference.refuse(error)
-    except Exception as error:
-        inference.refuse(broken(error))
+        assert isinstance(body, bytearray)
+        if len(body) > here_bytes:
+            self.large.begin(inference, head, body)
+            return
+        plain = unpack_small(body, head.encoding, here_bytes) if head.encoding else bytes(body)
+        if plain is not None:
+            inference.start(plain)
+        elif head.route.kind is Kind.GENERATE:
+            text = f"the body unpacks to more than the limit of {here_bytes} bytes"
+            raise ServeError(Reason.TOO_LARGE, text)
+        else:
+            self.large.begin(inference, head, body)

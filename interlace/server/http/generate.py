@@ -36,13 +36,15 @@ class Generation(Inference):
         self._check_outputs()
         self.call(None)
 
-    def encode(self, reply: Reply) -> Body:
+    def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> Body:
         name, version = model_of(reply.request.model)
         values: dict[str, object] = {"model_name": name, "model_version": version}
         if self._decoded.id:
             values["id"] = self._decoded.id
         for tensor in reply.outputs:
-            text = to_json(tensor.name, tensor.datatype, self._door.view(tensor.span))
+            text = texts.get(tensor.name) or to_json(
+                tensor.name, tensor.datatype, self._door.view(tensor.span)
+            )
             one = element_count(tensor.shape) == 1
             values[tensor.name] = msgspec.Raw(text[1:-1] if one else text)
         json = msgspec.json.encode(values)

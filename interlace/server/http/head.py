@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,8 +9,10 @@ import httptools
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.http.limits import HttpLimits
+from interlace.server.http.origin import Origins
 from interlace.server.http.routes import Kind, Route, Router
 from interlace.server.http.status import HttpError
+from interlace.server.keys import Access, Keys
 from interlace.server.recall import Recall
 
 CHUNKED: Final = -1
@@ -24,7 +25,7 @@ KEPT_BYTES: Final = 2048
 #: Headers that decide something here and must therefore not be given twice.
 _SINGLE: Final = frozenset(
     b"host content-length transfer-encoding inference-header-content-length content-encoding "
-    b"content-type expect authorization x-api-key".split()
+    b"content-type expect authorization x-api-key origin sec-fetch-site".split()
 )
 
 _NOWHERE: Final = Route("")
@@ -57,12 +58,19 @@ class Head:
 
 
 class HeadReader:
-    """Reads heads for one router and one API key."""
+    """Reads heads for one router, and says who may not ask."""
 
-    def __init__(self, router: Router, limits: HttpLimits, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        limits: HttpLimits,
+        keys: Keys | None = None,
+        origins: Origins | None = None,
+    ) -> None:
         self._router = router
         self._limits = limits
-        self._api_key = None if api_key is None else api_key.encode()
+        self._keys = keys or Keys()
+        self._origins = origins or Origins()
         self._recall: Recall[bytes, Head] = Recall(HEADS_KEPT)
 
     def read(self, head: bytes) -> Head:
@@ -99,12 +107,16 @@ class HeadReader:
             plain=keep_alive and minor == 1,
             length=length,
             json_length=json_length,
-            lands=binary and length >= 0 and not encoding,
+            lands=length >= 0 and ((binary and not encoding) or self._is_large(route, length)),
             encoding=encoding,
             accept=accept,
             accept_asked=asked,
             expects=_expects(minor, fields),
         )
+
+    def _is_large(self, route: Route, length: int) -> bool:
+        """Whether a body is decoded beside the loop, and so must lie where that can be done."""
+        return route.kind is Kind.INFER and length > self._limits.here_bytes
 
     def _too_large(
         self, route: Route, length: int, json_length: int, encoding: str
@@ -130,10 +142,11 @@ class HeadReader:
         if not path.startswith("/"):  # absolute form: scheme://authority/path
             path = "/" + path.partition("://")[2].partition("/")[2]
         match = self._router.match(path)
-        if match is None or not match.route.open:
-            refusal = self._without_key(fields)
-            if refusal is not None:
-                return _NOWHERE, (), refusal
+        refusal = self._forbidden(
+            method, fields, Access.USE if match is None else match.route.access
+        )
+        if refusal is not None:
+            return _NOWHERE, (), refusal
         if match is None:
             return _NOWHERE, (), HttpError(404, f"no such path: {path[:256]}")
         if method not in match.route.methods:
@@ -141,19 +154,33 @@ class HeadReader:
             return _NOWHERE, (), HttpError(405, "Method Not Allowed", f"Allow: {allow}\r\n")
         return match.route, match.names, None
 
-    def _without_key(self, fields: dict[bytes, bytes]) -> ServeError | None:
-        if self._api_key is None:
-            return None
+    def _forbidden(
+        self, method: str, fields: dict[bytes, bytes], access: Access
+    ) -> HttpError | ServeError | None:
         given = fields.get(b"x-api-key")
         if given is None:
             scheme, _, value = fields.get(b"authorization", b"").partition(b" ")
             given = value.strip() if scheme.lower() == b"bearer" else b""
-        if hmac.compare_digest(given, self._api_key):
-            return None
-        return ServeError(
-            Reason.UNAUTHORIZED,
-            "this server asks for an API key: send 'Authorization: Bearer KEY' or 'X-API-Key: KEY'",
-        )
+        refusal = self._keys.refusal(access, given)
+        if refusal is not None or self._keys.api:
+            return refusal
+        return self._origins.refusal(method, fields)
+
+
+def head_end(data: bytearray, start: int, end: int, limit_bytes: int) -> int:
+    """Where the head that begins at ``start`` ends; below 0 while it is not all there.
+
+    Raises:
+        HttpError: it is too long, or its lines do not end as they must.
+    """
+    found = data.find(b"\r\n\r\n", start, end)
+    if 0 <= found <= start + limit_bytes:
+        return found + 4
+    if end - start > limit_bytes:
+        raise HttpError(431, f"the request head exceeds {limit_bytes} bytes")
+    if data.find(b"\n\n", start, end) >= 0:
+        raise HttpError(400, "malformed request head: lines must end in CR LF")
+    return -1
 
 
 class _Fields:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from interlace.core.errors import Reason, ServeError
+from interlace.core.errors import ServeError
 from interlace.core.request import Reply, Request
 from interlace.core.tensor import Tensor
 from interlace.server.call import Call
@@ -16,19 +15,25 @@ from interlace.server.codec import Decoded
 from interlace.server.compress import pack
 from interlace.server.dataplane import failure
 from interlace.server.http.head import ABSENT, Head
-from interlace.server.http.inputs import Gathering, lying, room, write_length, wrong_size
+from interlace.server.http.held import Held
+from interlace.server.http.inputs import (
+    Gathering,
+    check_json,
+    lying,
+    room,
+    write_length,
+    wrong_size,
+)
 from interlace.server.http.status import JSON, OCTETS, head_of
 from interlace.server.json_data import BINARY_ONLY, bad
 from interlace.server.landing import Landing, land, take
 from interlace.server.raw import decode_raw
-from interlace.server.reply import Body, Encoder, order, plain_json
+from interlace.server.reply import Body, Encoder, large_texts, order, plain_json
 from interlace.server.table import Served
 
 if TYPE_CHECKING:
     from interlace.server.http.connection import Connection
     from interlace.server.http.door import InferDoor
-
-_log = logging.getLogger(__name__)
 
 #: Replies up to this size are copied into one piece and sent at once; larger ones are not copied.
 COPY_BYTES: Final = 32 * 1024
@@ -54,7 +59,7 @@ class Inference:
     """One inference between its body and its response; holds the arena slots of its inputs."""
 
     __slots__ = (
-        "_connection", "_decoded", "_door", "_head", "_request", "_served", "_slots", "gone",
+        "_connection", "_decoded", "_door", "_head", "_request", "_served", "gone", "held",
     )  # fmt: skip
 
     def __init__(self, door: InferDoor, connection: Connection, head: Head) -> None:
@@ -64,7 +69,7 @@ class Inference:
         self._decoded: Decoded
         self._served: Served | None = None  # looked up only where the reply needs it
         self._request: Request | None = None
-        self._slots: tuple[int, ...] = ()
+        self.held = Held(door.arena, door.budget)
         self.gone = False  #: the client is
 
     def start(self, body: Landing | bytes) -> None:
@@ -80,13 +85,26 @@ class Inference:
             decoded = door.decoded(head.names, body, False)
         elif head.json_length:
             decoded = door.decoded(head.names, landing.json(), True)
-            if decoded.binary_bytes != landing.length - landing.json_length:
-                raise wrong_size(decoded, landing)
         else:
             decoded = decode_raw(self._look_up().model, landing.length)
             write_length(door.arena, landing)
+            self._call(decoded, landing)
+            return
+        self.begin(decoded, landing)
+
+    def begin(self, decoded: Decoded, landing: Landing | None) -> None:
+        """Make the call of a body that was decoded elsewhere; ``landing`` has binary data behind.
+
+        Raises:
+            ServeError: the body is wrong, or there is no room for it.
+        """
+        if landing is not None and decoded.binary_bytes != landing.length - landing.json_length:
+            raise wrong_size(decoded, landing)
+        self._call(decoded, landing)
+
+    def _call(self, decoded: Decoded, landing: Landing | None) -> None:
         self._decoded = decoded
-        if not decoded.plain or head.accept_asked:
+        if not decoded.plain or self._head.accept_asked:
             self._check_outputs()
         self.call(landing)
 
@@ -98,7 +116,7 @@ class Inference:
         else:
             door = self._door
             slot = take(door.arena, room(decoded.sources))
-            self._slots = (*self._slots, slot)
+            self.held.own(slot)
             gathering = Gathering(door.arena, door.regions, landing)
             inputs = gathering.tensors(decoded.sources, slot)
         call = Call(
@@ -115,7 +133,7 @@ class Inference:
 
     def refuse(self, error: ServeError) -> None:
         """Answer with an error."""
-        self._drop()
+        self.held.drop()
         if not self.gone:
             self._connection.fail(error)
 
@@ -141,30 +159,28 @@ class Inference:
         except ServeError as found:
             error = found
         except Exception as found:
-            error = broken(found)
+            error = self._door.faults.refusal(found, "an inference")
+        self.end(reply, error)
+
+    def end(self, reply: Reply, error: ServeError | None) -> None:
+        """Answer a reply that cannot be sent with an error, if one is given."""
         self._done(reply)
         if not self.gone and error is not None:
             self._connection.fail(error)
 
-    # -------------------------------------------------------------------------------- inputs
-
     def _land(self, body: Landing | bytes) -> Landing | None:
         if type(body) is Landing:
-            self._slots = (body.offset,)
+            self.held.own(body.offset)
+            check_json(body.json_length, body.length)
             return body
         json_length = self._head.json_length
         if json_length == ABSENT:
             return None
         assert isinstance(body, bytes)
-        if json_length > len(body):
-            raise bad(
-                f"Inference-Header-Content-Length {json_length} exceeds the {len(body)} bytes sent"
-            )
+        check_json(json_length, len(body))
         landing = land(self._door.arena, body, json_length)
-        self._slots = (landing.offset,)
+        self.held.own(landing.offset)
         return landing
-
-    # ------------------------------------------------------------------------------- outputs
 
     def _look_up(self) -> Served:
         if self._served is None:
@@ -219,15 +235,27 @@ class Inference:
         fresh = self._decoded.reply = Start(key, chosen, head + json, nbytes)
         return fresh
 
-    def encode(self, reply: Reply) -> Body:
-        """The body of a reply that is not plain."""
+    def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> Body:
+        """The body of a reply that is not plain; ``texts`` are outputs that are JSON already."""
         outputs = [reply.outputs[i] for i in order(self._decoded, reply.outputs)]
         views = [self._door.view(tensor.span) for tensor in outputs]
-        encoder = Encoder(self._decoded, self._look_up().model, self._door.regions)
+        encoder = Encoder(self._decoded, self._look_up().model, self._door.regions, texts)
         return encoder.encode(outputs, views)
 
     def _answer_encoded(self, reply: Reply) -> None:
-        body = self.encode(reply)
+        large = large_texts(self._decoded, reply.outputs)
+        if large:
+            self._door.large.write(self, reply, large)
+        else:
+            self.answer_with(reply, {})
+
+    def answer_with(self, reply: Reply, texts: Mapping[str, bytes]) -> None:
+        """Answer with a reply of which some outputs are JSON already.
+
+        Raises:
+            ServeError: an output does not fit its form or its shared-memory region.
+        """
+        body = self.encode(reply, texts)
         header = f"Inference-Header-Content-Length: {len(body.json)}\r\n" if body.binary else ""
         parts = [body.json, *body.parts]
         nbytes = sum(map(len, parts))
@@ -268,20 +296,7 @@ class Inference:
         if not self.gone:
             self._connection.respond(response)
 
-    # ----------------------------------------------------------------------------------- end
-
     def _done(self, reply: Reply) -> None:
         """The reply's bytes are no longer needed."""
         self._door.plane.delivered(reply)
-        self._drop()
-
-    def _drop(self) -> None:
-        slots, self._slots = self._slots, ()
-        for slot in slots:
-            self._door.arena.free(slot)
-
-
-def broken(error: Exception) -> ServeError:
-    """The refusal of a request that met a fault of the server."""
-    _log.error("an inference failed", exc_info=error)
-    return ServeError(Reason.BACKEND, "the server could not handle the request: see its log")
+        self.held.drop()

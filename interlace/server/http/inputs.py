@@ -20,14 +20,14 @@ def lying(sources: Sequence[Source], landing: Landing) -> tuple[Tensor, ...]:
     return tuple(
         [
             Tensor(name, datatype, shape, Span(arena, base + offset, nbytes))
-            for name, datatype, shape, offset, nbytes, _, _ in sources
+            for name, datatype, shape, offset, nbytes, _, _, _ in sources
         ]
     )
 
 
 def room(sources: Sequence[Source]) -> int:
     """Bytes of the slot that the others need; at least one."""
-    return max(1, sum(_aligned(source.nbytes) for source in sources if not lies(source)))
+    return max(1, sum(_aligned(source.nbytes) for source in sources if _moves(source)))
 
 
 class Gathering:
@@ -49,6 +49,8 @@ class Gathering:
             if lies(source):
                 assert self._landing is not None
                 offset = self._landing.base + source.offset
+            elif source.at is not None:
+                offset = source.at
             else:
                 self._fill(source, self._arena.view(slot, source.nbytes))
                 offset, slot = slot, slot + _aligned(source.nbytes)
@@ -73,16 +75,28 @@ def write_length(arena: Arena, landing: Landing) -> None:
     arena.view(landing.base - LENGTH_BYTES, LENGTH_BYTES)[:] = length
 
 
+def check_json(json_bytes: int, nbytes: int) -> None:
+    """Refuse a JSON part longer than its body.
+
+    Raises:
+        ServeError: it is.
+    """
+    if json_bytes > nbytes:
+        raise bad(f"Inference-Header-Content-Length {json_bytes} exceeds the {nbytes} bytes sent")
+
+
 def wrong_size(decoded: Decoded, landing: Landing) -> ServeError:
     """The refusal of a body whose binary part is not what its JSON says."""
     given = landing.length - landing.json_length
-    named = ", ".join(
-        f"'{s.name}' {s.nbytes}" for s in decoded.sources if s.data is None and s.region is None
-    )
+    named = ", ".join(f"'{s.name}' {s.nbytes}" for s in decoded.sources if s.follows)
     return bad(
         f"{given} bytes of binary data follow the JSON part, but its inputs take "
         f"{decoded.binary_bytes} ({named or 'none is binary'})"
     )
+
+
+def _moves(source: Source) -> bool:
+    return source.at is None and not lies(source)
 
 
 def _aligned(nbytes: int) -> int:

@@ -15,11 +15,15 @@ class HttpLimits:
     """Sizes in bytes, times in seconds; each is refused or cut off, never exceeded."""
 
     connections: int = 1024
+    probes: int = 32  #: connections beyond those, for whoever asks after the server's health
     head_bytes: int = 64 * KIB
     body_bytes: int = 256 * MIB  #: an inference body, as received and after decompression
     json_bytes: int = 16 * MIB  #: its JSON part; larger tensors belong in binary
-    admin_bytes: int = 1 * MIB  #: any other body, but that of a model load
-    heap_bytes: int = 512 * MIB  #: bodies outside of the arena, of all connections together
+    generate_bytes: int = 64 * KIB  #: a body of generate, decompressed too
+    load_bytes: int = 256 * KIB  #: a body of a model load: the JSON of its configuration
+    admin_bytes: int = 64 * KIB  #: any other body
+    here_bytes: int = 64 * KIB  #: JSON and unpacked bodies up to this size are decoded on the loop
+    heap_bytes: int = 512 * MIB  #: chunked and unpacked bodies, of all connections together
     head_s: float = 10.0  #: from the first byte of a head to its last
     body_idle_s: float = 30.0  #: without a byte of an announced body
     body_s: float = 300.0  #: from the first byte of a body to its last
@@ -31,6 +35,12 @@ class HttpLimits:
 
     def of_body(self, kind: Kind, binary: bool) -> int:
         """The largest body of a request; ``binary`` if it need not all be JSON."""
-        if kind is Kind.ADMIN:
-            return self.admin_bytes
-        return self.body_bytes if binary or kind is Kind.LOAD else self.json_bytes
+        match kind:
+            case Kind.ADMIN:
+                return self.admin_bytes
+            case Kind.LOAD:
+                return self.load_bytes
+            case Kind.GENERATE:
+                return self.generate_bytes
+            case Kind.INFER:
+                return self.body_bytes if binary else self.json_bytes

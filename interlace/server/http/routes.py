@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from interlace.server.http.status import JSON
+from interlace.server.keys import Access
 
 
 class Kind(IntEnum):
@@ -44,7 +45,7 @@ Respond = Callable[[Query], Answer | Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path. ``pattern`` has ``*`` where a name stands; ``open`` needs no API key.
+    """One path. ``pattern`` has ``*`` where a name stands; ``access`` says which key it needs.
 
     ``respond`` holds the methods of an administrative route; the other kinds take POST.
     ``stream`` marks an inference route that answers as server-sent events.
@@ -53,7 +54,7 @@ class Route:
     pattern: str
     kind: Kind = Kind.ADMIN
     respond: Mapping[str, Respond] = field(default_factory=dict)
-    open: bool = False
+    access: Access = Access.USE
     stream: bool = False
 
     @property

@@ -12,9 +12,11 @@ from interlace.server.http.connection import Connection
 from interlace.server.http.door import InferDoor
 from interlace.server.http.head import HeadReader
 from interlace.server.http.limits import HttpLimits
+from interlace.server.http.origin import Origins
 from interlace.server.http.routes import Kind, Route, Router
 from interlace.server.http.service import Responder, Service
 from interlace.server.http.watch import Watch
+from interlace.server.keys import Keys
 from interlace.shm.arena import Arena
 
 BACKLOG = 1024
@@ -29,15 +31,19 @@ class HttpServer:
         door: InferDoor | None = None,
         arena: Arena | None = None,
         limits: HttpLimits | None = None,
-        api_key: str | None = None,
+        keys: Keys | None = None,
+        origins: Origins | None = None,
+        trims: bool = False,
     ) -> None:
+        """``trims`` says that nobody locks the arena's pages: those not used go back."""
         self._limits = limits or HttpLimits()
         admin = AdminResponder(self._limits)
         responders: dict[Kind, Responder] = {Kind.ADMIN: admin, Kind.LOAD: admin}
         if door is not None:
             responders |= {Kind.INFER: door, Kind.GENERATE: door}
-        reader = HeadReader(Router(routes), self._limits, api_key)
-        self._service = Service(reader, responders, arena, self._limits)
+        reader = HeadReader(Router(routes), self._limits, keys, origins)
+        self._service = Service(reader, responders, door, arena, self._limits, trims)
+        self._door = door
         self._watch = Watch(self._limits)
         self._listeners: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -67,13 +73,17 @@ class HttpServer:
         bound: socket.socket = listener.sockets[0]
         return int(bound.getsockname()[1])
 
+    def drain(self) -> None:
+        """Say in every response from now on that its connection closes."""
+        self._service.draining = True
+
     async def close(self, grace_s: float = 10.0) -> None:
         """Stop accepting, send every response that is owed, and close; cut off after ``grace_s``.
 
         Whoever closes stops the data plane first, so that no request is taken meanwhile.
         """
         service = self._service
-        service.draining = True
+        self.drain()
         for listener in self._listeners:
             listener.close()
         ends_s = service.loop.time() + grace_s
@@ -85,12 +95,15 @@ class HttpServer:
             if connection.transport is not None:
                 connection.transport.abort()
         await asyncio.sleep(0)
+        if self._door is not None:
+            self._door.close()
         if self._timer is not None:
             self._timer.cancel()
 
     def _sweep(self) -> None:
         loop = self._service.loop
         self._watch.sweep(self._service.connections, loop.time())
+        self._service.trim()
         self._timer = loop.call_later(self._limits.sweep_s, self._sweep)
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from interlace.core.messages import Carve, Finished, Release, Run, Stage
 from interlace.core.request import Batch
-from interlace.device.cuda.worker.wire import Asked, StageInputs
 from interlace.core.tensor import Span, Tensor
+from interlace.device.cuda.worker.wire import Asked, StageInputs
 from interlace.shm.arena import Arena
 from tests.device.cuda.models import REAL
 from tests.device.cuda.rig import cuda_rig

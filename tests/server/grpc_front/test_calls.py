@@ -14,6 +14,7 @@ from interlace.core.errors import Reason
 from interlace.server.door.life import DoorSettings
 from interlace.server.grpc.headers import trailers
 from interlace.server.grpc.status import STATUS, Status
+from interlace.server.keys import Keys
 from interlace.server.proto.messages import (
     HealthCheckRequest,
     HealthCheckResponse,
@@ -187,7 +188,7 @@ def test_a_call_that_hangs_is_answered_once_and_its_memory_is_kept_until_it_ends
 
 
 def test_the_key_opens_all_but_probes() -> None:
-    settings = DoorSettings(port=0, api_key="s3cret", arena_bytes=1 << 20)
+    settings = DoorSettings(port=0, keys=Keys("s3cret"), arena_bytes=1 << 20)
     with Main(settings) as main, grpc.insecure_channel(main.target) as channel:
         main.office.answers["ServerLive"] = {"live": True}
         live = raw(channel, "/inference.GRPCInferenceService/ServerLive")
@@ -200,6 +201,21 @@ def test_the_key_opens_all_but_probes() -> None:
             assert error.code() is grpc.StatusCode.UNAUTHENTICATED
         for name, value in (("x-api-key", "s3cret"), ("authorization", "Bearer s3cret")):
             assert raw(channel)(request(b"x"), timeout=20, metadata=((name, value),))
+
+
+def test_changing_the_server_takes_the_admin_key() -> None:
+    settings = DoorSettings(port=0, keys=Keys("s3cret", "root"), arena_bytes=1 << 20)
+    with Main(settings) as main, grpc.insecure_channel(main.target) as channel:
+        user, admin = (("x-api-key", "s3cret"),), (("x-api-key", "root"),)
+        for name in ("RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryRegister"):
+            call = raw(channel, f"/inference.GRPCInferenceService/{name}")
+            error = failure(call, b"", metadata=user)
+            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "admin key" in error.details()
+            main.office.answers[name] = {}
+            assert call(b"", timeout=20, metadata=admin) == b""
+        for metadata in (user, admin):
+            assert raw(channel)(request(b"x"), timeout=20, metadata=metadata)
 
 
 def test_sizes_and_numbers_are_bounded() -> None:

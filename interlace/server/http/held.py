@@ -1,0 +1,48 @@
+"""What one request holds until its end: slots of the arena, and bytes of a budget."""
+
+from __future__ import annotations
+
+from interlace.server.http.body import Budget
+from interlace.shm.arena import Arena
+
+
+class Held:
+    """Slots and bytes of one request, given back at once by ``drop``."""
+
+    __slots__ = ("_arena", "_budget", "_nbytes", "_slots")
+
+    def __init__(self, arena: Arena, budget: Budget) -> None:
+        self._arena = arena
+        self._budget = budget
+        self._nbytes = 0
+        self._slots: tuple[int, ...] = ()
+
+    def own(self, slot: int) -> None:
+        """Hold a slot; one that is held already is held once."""
+        if slot not in self._slots:
+            self._slots = (*self._slots, slot)
+
+    def disown(self, slot: int) -> None:
+        """Free a slot before the others."""
+        self._slots = tuple(each for each in self._slots if each != slot)
+        self._arena.free(slot)
+
+    def count(self, nbytes: int) -> None:
+        """Count that many bytes, instead of those counted so far.
+
+        Raises:
+            ServeError: OVERLOADED; none are counted then.
+        """
+        self._budget.used_bytes -= self._nbytes
+        self._nbytes = 0
+        self._budget.hold(nbytes)
+        self._nbytes = nbytes
+
+    def drop(self) -> None:
+        """Give everything back; twice is once."""
+        slots, self._slots = self._slots, ()
+        for slot in slots:
+            self._arena.free(slot)
+        if self._nbytes:
+            self._budget.used_bytes -= self._nbytes
+            self._nbytes = 0
