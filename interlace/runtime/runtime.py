@@ -178,7 +178,9 @@ class Runtime:
         """Requests whose answer is still to come."""
         return len(self._answers)
 
-    def _perform(self, command: Answer | Solve | Scale | Dismiss | WakeAt | Tell) -> None:
+    def _perform(
+        self, command: Answer | Solve | Scale | Dismiss | WakeAt | TimeoutAt | GiveUp | Tell
+    ) -> None:
         match command:
             case Answer(reply=reply):
                 self._give_ups.pop(reply.request.id, None)
