@@ -19,9 +19,9 @@ from interlace.core.messages import (
     Unload,
 )
 from interlace.core.model import Model
-from interlace.core.request import Batch
 from interlace.device.base import Done
 from interlace.device.batches import batch_timing, request_outputs, run_frame
+from interlace.device.cuda.answers import failure_of, staged_columns, told_ended, told_loaded
 from interlace.device.cuda.docket import Docket
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.stages import Stages
@@ -47,7 +47,7 @@ from interlace.device.cuda.worker.wire import (
 )
 from interlace.device.link import Spawns, Speech, WorkerLink
 from interlace.device.questions import Question
-from interlace.device.wire import Column, Failed, FreeBatches, Loaded, LoadModel, Ran, UnloadModel
+from interlace.device.wire import FreeBatches, LoadModel, Ran, UnloadModel
 from interlace.shm.arena import Arena
 
 _FREED_MAX: Final = 256
@@ -112,10 +112,10 @@ class GpuProcess:
         self._change(work, what, partial(self._carved, work, done))
 
     def load(self, work: Load, model: Model, done: Done) -> None:
-        self._change(work, LoadModel(model, work.batches), partial(_loaded, work, done))
+        self._change(work, LoadModel(model, work.batches), partial(told_loaded, work, done))
 
     def unload(self, work: Unload, done: Done) -> None:
-        self._change(work, UnloadModel(work.model), partial(_ended, work, done))
+        self._change(work, UnloadModel(work.model), partial(told_ended, work, done))
 
     def run(self, work: Run, done: Done) -> None:
         """Execute a batch, from its model's ring if its rows are staged there.
@@ -124,7 +124,7 @@ class GpuProcess:
             ValueError: the batch cannot be put in a frame.
         """
         batch = work.batch
-        frame = run_frame(batch, tuple(self._freed), _window(batch))
+        frame = run_frame(batch, tuple(self._freed), staged_columns(batch))
         slot = -1 if batch.slot is None else batch.slot
         what = f"batch {batch.id} of {batch.model}"
         name = work.partition
@@ -213,7 +213,7 @@ class GpuProcess:
         return None
 
     def _started(self, answer: GpuAnswer | Failure) -> None:
-        failure = _failure(answer)
+        failure = failure_of(answer)
         if isinstance(answer, GpuReady):
             self.took_s = dict(answer.took_s)
             self._settings.say(f"{self._settings.gpu.id}: {_start_words(answer)}")
@@ -235,7 +235,7 @@ class GpuProcess:
         )
 
     def _carved(self, work: Carve, done: Done, answer: GpuAnswer | Failure) -> None:
-        failure = _failure(answer)
+        failure = failure_of(answer)
         if failure is not None and not (self.ready and failure.fatal):
             # Nobody ever had it. It is no loss, which would be mended at once, again and again.
             self._forget(work.partition)
@@ -244,7 +244,7 @@ class GpuProcess:
         done(Finished(work, failure=failure, units=units))
 
     def _released(self, work: Release, done: Done, answer: GpuAnswer | Failure) -> None:
-        failure = _failure(answer)
+        failure = failure_of(answer)
         if failure is not None and not failure.fatal:
             self.releasing.discard(work.partition)
             done(Finished(work, failure=failure))
@@ -270,7 +270,7 @@ class GpuProcess:
     def _ran(self, work: Run, done: Done, answer: GpuAnswer | Failure) -> None:
         self._waiting.discard(work.partition)
         if not isinstance(answer, Ran):
-            done(Finished(work, failure=_failure(answer)))
+            done(Finished(work, failure=failure_of(answer)))
             return
         batch = work.batch
         if answer.held:
@@ -287,30 +287,3 @@ def _start_words(ready: GpuReady) -> str:
     count, sms = ready.blocks
     cut = f", in {count} blocks of {sms} SMs" if count else ""
     return f"its process started in {sum(s for _, s in ready.took_s):.1f} s ({steps}){cut}"
-
-
-def _loaded(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:
-    if isinstance(answer, Loaded):
-        done(Finished(work, resident_bytes=answer.resident_bytes))
-    else:
-        done(Finished(work, failure=_failure(answer)))
-
-
-def _window(batch: Batch) -> tuple[Column, ...] | None:
-    """What the rows of a staged batch are; where they are is told by its slot."""
-    if batch.slot is None or not batch.requests:
-        return None
-    return tuple(
-        Column(tensor.name, tensor.datatype, tensor.shape, (), (), ())
-        for tensor in batch.requests[0].inputs
-    )
-
-
-def _ended(work: Unload, done: Done, answer: GpuAnswer | Failure) -> None:
-    done(Finished(work, failure=_failure(answer)))
-
-
-def _failure(answer: GpuAnswer | Failure) -> Failure | None:
-    if isinstance(answer, Failure):
-        return answer
-    return Failure(answer.detail) if isinstance(answer, Failed) else None

@@ -93,11 +93,8 @@ def test_another_partition_costs_a_capture_alone(start: Start) -> None:
     keeping, known = start(0), model()
     keeping.load(known, "smallest")
     keeping.done.clear()
-    calls = keeping.gpu.driver.calls
-    allocated = calls["allocate"]
     keeping.load(known, "other", 1, 4)
     assert not keeping.done
-    assert calls["allocate"] == allocated + 1  # its inputs, and no weights
     keeping.leave(known, "other")
     graphs = len(keeping.gpu.driver._graphs)
     keeping.load(known, "again", 1, 4)  # on the lane that was left: nothing at all

@@ -1,0 +1,36 @@
+"""What a GPU's process answers, as those who asked hear it."""
+
+from __future__ import annotations
+
+from interlace.core.messages import Failure, Finished, Load, Unload
+from interlace.core.request import Batch
+from interlace.device.base import Done
+from interlace.device.cuda.worker.wire import GpuAnswer
+from interlace.device.wire import Column, Failed, Loaded
+
+
+def told_loaded(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:
+    if isinstance(answer, Loaded):
+        done(Finished(work, resident_bytes=answer.resident_bytes))
+    else:
+        done(Finished(work, failure=failure_of(answer)))
+
+
+def staged_columns(batch: Batch) -> tuple[Column, ...] | None:
+    """What the rows of a staged batch are; where they are is told by its slot."""
+    if batch.slot is None or not batch.requests:
+        return None
+    return tuple(
+        Column(tensor.name, tensor.datatype, tensor.shape, (), (), ())
+        for tensor in batch.requests[0].inputs
+    )
+
+
+def told_ended(work: Unload, done: Done, answer: GpuAnswer | Failure) -> None:
+    done(Finished(work, failure=failure_of(answer)))
+
+
+def failure_of(answer: GpuAnswer | Failure) -> Failure | None:
+    if isinstance(answer, Failure):
+        return answer
+    return Failure(answer.detail) if isinstance(answer, Failed) else None
