@@ -270,9 +270,10 @@ class Serving:
             for share_pct in tenant.shares_pct:
                 run_ms = tenant.belief.latency_ms(head.rows, share_pct, head.shape)
                 fastest_ms = min(run_ms, fastest_ms)
-            if source.next_deadline_ms >= now_ms + fastest_ms:
+            soonest_ms = tenant.soonest_ms(now_ms) + fastest_ms
+            if source.next_deadline_ms >= soonest_ms:
                 continue
-            for request in source.expired(now_ms + fastest_ms):
+            for request in source.expired(soonest_ms):
                 commands.append(self._expired(request, fastest_ms, now_ms))
         return commands
 

@@ -59,6 +59,11 @@ class Tenant:
                 return request
         return None
 
+    def soonest_ms(self, now_ms: float) -> float:
+        """When what is decided now can begin at the earliest."""
+        takers = [host.free_at_ms for host in self.hosts if host.takes(now_ms)]
+        return max(now_ms, min(takers, default=now_ms))
+
     @property
     def full(self) -> bool:
         return self.waiting >= self.queue.limit

@@ -84,11 +84,12 @@ def test_without_it_the_partition_is_idle_until_the_end_is_known() -> None:
 
 @pytest.mark.parametrize("name", sorted(CATALOG))
 def test_every_system_keeps_a_loaded_accelerator_busy(name: str) -> None:
-    """Nothing lies between two batches, and with it what lies between is what the host takes."""
+    """Nothing lies between two batches, where else lies what the host takes; and it serves more."""
     profiles = {m: line_profile(m, 1.0, 0.25, speedup=1.0) for m in ("a", "b")}
     demand = tuple(Demand(m, 1500.0, 50.0, max_batch=8) for m in profiles)
     arrivals = mixed({m: poisson(1500.0) for m in profiles}, 1.0, seed=1)
     idle: dict[float, float] = {}
+    in_time: dict[float, int] = {}
     for ahead_ms in (0.0, AHEAD_MS):
         log: list[Finished] = []
 
@@ -100,12 +101,28 @@ def test_every_system_keeps_a_loaded_accelerator_busy(name: str) -> None:
             system(name), fleet(ahead_ms), demand, profiles, profiles, arrivals, PLAN,
             device=made_of(HOST),
         )  # fmt: skip
-        simulate(scenario, [see])
+        record = simulate(scenario, [see])
+        in_time[ahead_ms] = sum(one.outcome is Outcome.OK for one in record.served)
         pairs = pairwise(one.timing for one in log)
         gaps_ns = sorted(after.began_ns - before.ended_ns for before, after in pairs)
         idle[ahead_ms] = gaps_ns[len(gaps_ns) // 2]
     assert idle[0.0] >= 0.5e6
     assert idle[AHEAD_MS] == 0
+    assert in_time[AHEAD_MS] > in_time[0.0]
+
+
+def test_nobody_goes_along_who_would_be_late_when_the_batch_begins() -> None:
+    made = world(name="triton")
+    made.send("a", 200.0)
+    made.run(2.0)
+    now_ms = made.clock.now_ms()
+    late = made.send("a", 8.0 + 11.0)  # it could make it now, but the other runs for 9 ms more
+    others = [made.send("a", 60.0) for _ in range(3)]
+    made.run(100.0)
+    assert [run.batch.rows for _, run in given(made)] == [1, 3]
+    assert made.reply_of(late).outcome is Outcome.EXPIRED
+    assert made.reply_of(late).request.deadline_ms == now_ms + 19.0
+    assert {made.reply_of(one).outcome for one in others} == {Outcome.OK}
 
 
 def two_given(made: World) -> tuple[Request, Request]:

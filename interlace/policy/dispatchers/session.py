@@ -27,6 +27,10 @@ class _Job(NamedTuple):
     head: Request | None
     start_ms: float
 
+    @property
+    def due(self) -> bool:
+        return self.due_ms <= self.start_ms
+
 
 class _Use(NamedTuple):
     """Share that a model takes in a partition from one time to another."""
@@ -67,13 +71,13 @@ class Session:
             for p in view.partitions
             if p.running is not None
         ]
-        due = sorted((j for j in jobs if j.due_ms <= now_ms and j.head is not None), key=_urgency)
+        due = sorted((j for j in jobs if j.due and j.head is not None), key=_urgency)
         launches, late = _begin(due, uses)
         if self.fill:
             begun = {launch.partition for launch in launches}
-            rest = [job for job in _free(jobs, uses, now_ms) if job.partition.id not in begun]
+            rest = [job for job in _free(jobs, uses) if job.partition.id not in begun]
             if rest:
-                coming = [*_reserved(late, uses, now_ms), *_coming(jobs, now_ms)]
+                coming = [*_reserved(late, uses, now_ms), *_coming(jobs)]
                 launches += self._filled(rest, uses, coming, view, now_ms)
         next_ms = min((job.due_ms for job in jobs if job.due_ms > now_ms), default=None)
         return Dispatch(tuple(launches), next_ms)
@@ -152,11 +156,11 @@ def _begin(due: Sequence[_Job], uses: list[_Use]) -> tuple[list[Launch], list[_J
     return launches, late
 
 
-def _free(jobs: Sequence[_Job], uses: Sequence[_Use], now_ms: float) -> Iterator[_Job]:
+def _free(jobs: Sequence[_Job], uses: Sequence[_Use]) -> Iterator[_Job]:
     """Those not yet due that have something to run and whose share is free now."""
     for job in jobs:
         fits = _taken_pct(job, uses) + job.partition.share_pct <= 100
-        if job.due_ms > now_ms and job.head is not None and fits:
+        if not job.due and job.head is not None and fits:
             yield job
 
 
@@ -174,14 +178,14 @@ def _reserved(late: Sequence[_Job], uses: Sequence[_Use], now_ms: float) -> Iter
                 break
 
 
-def _coming(jobs: Sequence[_Job], now_ms: float) -> Iterator[_Use]:
+def _coming(jobs: Sequence[_Job]) -> Iterator[_Use]:
     """Runs that fall due later, of models that have something to run.
 
     Only the next of each: reserving those of running models too, and one in every SLO after it,
     leaves shares idle that a batch could use, and then more are late (D-STACK's C-4: 7 % for 2 %).
     """
     for job in jobs:
-        if job.due_ms > now_ms and job.head is not None:
+        if not job.due and job.head is not None:
             until_ms, share_pct = job.due_ms + job.full_ms, job.partition.share_pct
             yield _Use(job.due_ms, until_ms, share_pct, job.model, job.partition.id)
 
