@@ -107,6 +107,21 @@ def test_a_handle_that_a_green_stream_refuses_is_replaced(
     assert done.returncode == 0 and f"way {refuses}" in done.stdout, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("atoms", "mixes", "found"), [(16, 1, (16, 8, 4)), (15, 1, (16, 8, 4)), (14, 0, (8, 16, 4))]
+)
+def test_a_driver_is_asked_for_its_atoms_in_another_process(
+    environment: dict[str, str], atoms: int, mixes: int, found: tuple[int, int, int]
+) -> None:
+    code = (
+        "from interlace.device.cuda.partitions.asking import ask_atoms; "
+        "(one,) = ask_atoms(['GPU-0']); print(one.count, one.atom_sms, one.rest_sms)"
+    )
+    board = {"STANDIN_ATOMS": str(atoms), "STANDIN_MIXES": str(mixes)}
+    done = run(["-c", code], {**environment, **board})
+    assert tuple(map(int, done.stdout.split())) == found, done.stderr
+
+
 def run(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],

@@ -1,5 +1,6 @@
 // A stand-in for libcuda.so.1 that keeps the driver's calling conventions and runs on the CPU:
 // what the bindings hand over is used for real. Work is done inside the call that submits it.
+// STANDIN_ATOMS=15: no more atoms that keep clusters whole. STANDIN_MIXES=0: no others at all.
 // STANDIN_REFUSES=1: streams of green contexts take no CUkernel; =2: functions of theirs alone.
 
 #include "kernels.hpp"
@@ -37,11 +38,12 @@ std::map<void *, CUcontext> stream_context;
 std::map<void *, Function> functions;
 std::map<void *, bool> greens;
 
-int refuses()
+int setting(const char *name, int usual)
 {
-    const char *said = std::getenv("STANDIN_REFUSES");
-    return said ? std::atoi(said) : 0;
+    const char *said = std::getenv(name);
+    return said ? std::atoi(said) : usual;
 }
+int refuses() { return setting("STANDIN_REFUSES", 0); }
 
 struct GreenContext {
     std::vector<unsigned> sms;
@@ -248,8 +250,11 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *groups, unsigned *count,
 {
     if (flags > 1 || sms < 2 || whole->sm.smCount != kSms)
         return CUDA_ERROR_INVALID_VALUE;
+    if (flags && !setting("STANDIN_MIXES", 1))
+        return CUDA_ERROR_INVALID_VALUE;
     const unsigned size = (sms + 7) / 8 * 8;
-    *count = std::min(*count, kSms / size);
+    const unsigned most = flags || size > 8 ? kSms / size : setting("STANDIN_ATOMS", kSms / size);
+    *count = std::min(*count, most);
     for (unsigned i = 0; groups && i < *count; ++i)
         groups[i] = resource(i * size, (i + 1) * size);
     *rest = resource(*count * size, kSms);
