@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -23,6 +24,7 @@ from tests.device.cuda.backends import clients_sms
 from tests.device.cuda.rig import CudaStand
 from tests.device.models import SLOW_S
 
+_OWN: Final = ("HOME", "PYTHONUSERBASE", "TMPDIR")
 _OPENER: Final = "bench.gpu.contractstand:open_on_gpu"
 #: Clock cycles of an H100 or H200 in a second, about: what the slow model sleeps is not exact.
 _CYCLES_HZ: Final = 1.8e9
@@ -70,7 +72,7 @@ class GpuStand(CudaStand):
             kind,
             gpu=gpu,
             uuid=chosen.uuid,
-            environment=chosen.environment,
+            environment=lambda share_pct: {**here(), **chosen.environment(share_pct)},
             **({} if fake else own),
         )
 
@@ -85,6 +87,11 @@ class GpuStand(CudaStand):
             case "mps":
                 return clients_sms(share_pct)
         return gpu.units
+
+
+def here() -> dict[str, str]:
+    """What this process was given to keep files in; those that are forked for it were not."""
+    return {name: os.environ[name] for name in _OWN if name in os.environ}
 
 
 def few(shares_pct: Sequence[int]) -> tuple[int, ...]:

@@ -73,6 +73,13 @@ def test_a_client_of_mps_is_asked_how_many_sms_it_has(
         stand.close()
 
 
+def test_processes_keep_files_where_the_part_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/out/home")
+    monkeypatch.delenv("TMPDIR", raising=False)
+    assert contractstand.here()["HOME"] == "/out/home"
+    assert "TMPDIR" not in contractstand.here()
+
+
 def test_the_contract_runs_without_a_test_runner() -> None:
     found = contracts.tests()
     assert len(found) > 15

@@ -26,6 +26,7 @@ from bench.gpu.preflight.tries import Opened, Try, tried
 from bench.gpu.rows import Row, Verdict, failed, judged, seen
 from bench.gpu.switches import Switches, choose
 from bench.gpu.switches import chosen as switches_of
+from interlace.device.cuda.discovery import NoGpus
 from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.threads import LibraryContext
 from interlace.device.cuda.partitions.atoms import Atoms
@@ -264,3 +265,21 @@ def test_a_daemon_that_cannot_be_had_is_found_once(
     monkeypatch.setattr(mps_check, "_CLIENT", "print('66')")
     assert mps_check.client_sms({}, 50) == 66
     assert failed("x", "y").broken
+
+
+def test_what_nvml_does_not_know_costs_its_own_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(made: Bench, kind: str) -> str:
+        raise NoGpus("NVML does not answer")
+
+    async def none(made: Bench, kind: str, context: str | None = None):  # type: ignore[no-untyped-def]
+        yield failed(f"model on {kind}", "NVML does not answer")
+
+    monkeypatch.setattr(part, "lacking", unknown)
+    monkeypatch.setattr(part, "answers", none)
+    made = bench(tmp_path)
+    found = {row.what: row.verdict for row in part.rows(made)}
+    assert found["the GPU as NVML sees it"] is found["a client of MPS"] is Verdict.FAILED
+    assert found["convolution fp16 NCHW on a green stream"] is Verdict.AS_EXPECTED
+    assert "green" not in made.switches.lacking  # what fails on streams too is no matter of it

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.gpu.bench import Bench
-from bench.gpu.rows import Row, attempt, judged, seen, skipped
+from bench.gpu.rows import Row, attempt, failed, judged, seen, skipped
 
 #: Package, where it is imported from, and what is done without it.
 _PACKAGES: Final = (
@@ -139,8 +139,11 @@ def _start(bench: Bench, mode: str) -> Iterable[Row]:
         return
     said = subprocess.run(
         [sys.executable, "-c", _START], env={**os.environ, "CUDA_MODULE_LOADING": mode},
-        capture_output=True, text=True, timeout=_START_S, check=True,
+        capture_output=True, text=True, timeout=_START_S, check=False,
     )  # fmt: skip
+    if said.returncode != 0:
+        yield failed(what, (said.stderr.strip().splitlines() or ["no word"])[-1])
+        return
     seconds, nbytes = (float(word) for word in said.stdout.split())
     words = f"{seconds:.2f} s until a product and a convolution are done, {nbytes / 2**20:.0f} MiB"
     yield seen(what, words, seconds=seconds, nbytes=nbytes)

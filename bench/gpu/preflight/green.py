@@ -60,14 +60,12 @@ def basics() -> tuple[Try, ...]:
 
 def convolutions(words: str) -> tuple[Try, ...]:
     """In both precisions and both orders of channels; ``words`` say what is special this time."""
-    return tuple(
-        Try(f"{what} on a green stream{words}", partial(_convolution, what=what + words, **kind))
-        for what, kind in (
-            (f"convolution {name} {order}", {"dtype": _TYPES[name], "order": order})
-            for name in _TYPES
-            for order in _LAYOUTS
-        )
-    )
+    found: list[Try] = []
+    for name, dtype in _TYPES.items():
+        for order, layout in _LAYOUTS.items():
+            what = f"convolution {name} {order} on a green stream{words}"
+            found.append(Try(what, partial(_convolution, what=what, dtype=dtype, layout=layout)))
+    return tuple(found)
 
 
 def _groups(opened: Opened) -> Row:
@@ -166,12 +164,11 @@ def _product(opened: Opened) -> Row:
     return both(opened, "matrix product on a green stream", lambda: torch.mm(*near), wanted)
 
 
-def _convolution(opened: Opened, what: str, dtype: torch.dtype, order: str) -> Row:
+def _convolution(opened: Opened, what: str, dtype: torch.dtype, layout: torch.memory_format) -> Row:
     batch, channels, side = opened.bench.size((8, 64, 28), (1, 4, 6))
     rows = torch.randn(batch, channels, side, side, dtype=dtype)
     weights = torch.randn(channels, channels, 3, 3, dtype=dtype) * 0.05
     wanted = functional.conv2d(rows.float(), weights.float(), padding=1)
-    layout = _LAYOUTS[order]
     near = [
         each.to(opened.backend.torch_device).contiguous(memory_format=layout)
         for each in (rows, weights)

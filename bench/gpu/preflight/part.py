@@ -18,7 +18,7 @@ from bench.gpu.flowing import flow
 from bench.gpu.preflight.answers import answers
 from bench.gpu.preflight.green import basics, convolutions
 from bench.gpu.preflight.tries import tried
-from bench.gpu.rows import Row, Verdict, judged, seen, skipped
+from bench.gpu.rows import Row, Verdict, attempt, failed, judged, seen, skipped
 from bench.gpu.switches import USUAL, Switches, choose
 from interlace.device.cuda.engine.threads import LibraryContext
 from interlace.device.cuda.mps import MpsControl, MpsError
@@ -45,7 +45,11 @@ class Seen:
 def rows(bench: Bench) -> Iterator[Row]:
     """Rows that need no library, convolutions, whole models, MPS; the last row is the choice."""
     choose(bench.out, bench.dry, USUAL)  # what an earlier run chose is asked anew
-    found, why, switches = Seen(), lacking(bench, "green"), USUAL
+    found, why, switches = Seen(), "", USUAL
+    try:
+        why = lacking(bench, "green")
+    except Exception as error:  # CUDA may know more than NVML
+        yield failed("the GPU as NVML sees it", error)
     if why:
         yield skipped("green contexts", why)
     else:
@@ -61,7 +65,7 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield row
     found.streams = _right(streams)
     no_mps = ""
-    for row in _mps(bench):
+    for row in attempt("a client of MPS", lambda: _mps(bench)):
         no_mps = row.found if _wrong(row) else ""
         yield row
     context, out = chosen(found, why, no_mps)

@@ -22,8 +22,9 @@ from bench.gpu.rows import Row, Verdict, failed, skipped
 from interlace.device.cuda.engine.backend import Backend
 from interlace.device.cuda.engine.threads import LibraryContext
 
-#: For one try; the first of a process waits for CUDA, torch and our kernels, too.
-_TRY_S: Final = 20.0
+#: For one try; the first of a process waits for CUDA, torch and our kernels, too, and the first
+#: convolution of a machine for a gigabyte of libraries from its disk.
+_TRY_S: Final = 45.0
 _DRY_TRY_S: Final = 60.0
 _NO_TIME: Final = "no time was left for it"
 
