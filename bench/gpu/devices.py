@@ -11,6 +11,7 @@ from typing import Final
 
 from bench.fidelity.stand import Ground, MakeDevice
 from bench.gpu.bench import Bench
+from bench.gpu.forking import ForkLauncher
 from interlace.core.hardware import Gpu
 from interlace.device.cuda import green, mps, streams
 from interlace.device.cuda.device import CudaDevice
@@ -115,7 +116,7 @@ def maker(
         if shares_pct:
             gpu = replace(gpu, shares_pct=shares_pct)
         settings = replace(settings, gpu=gpu, inputs=(ground.requests.number,))
-        return CudaDevice(ground.loop, ground.arenas, settings)
+        return CudaDevice(ground.loop, ground.arenas, settings, ForkLauncher(ground.loop))
 
     return make
 
