@@ -141,6 +141,26 @@ def test_requests_that_arrive_and_batches_that_end_at_one_time_keep_their_order(
         assert sorted(map(repr, slow.served)) == sorted(map(repr, fast.served))
 
 
+def test_requests_that_run_far_longer_than_believed_are_given_up_as_the_engine_does() -> None:
+    belief = {name: line_profile(name, 1.0, 1.0) for name in ("a", "b")}
+    truth = {name: line_profile(name, 90.0, 10.0) for name in ("a", "b")}
+    demand = tuple(Demand(name, 10.0, 60.0) for name in belief)
+    plan = Plan((Partition("p0", "g0", 50, tuple(Slot(name, 8, 10.0) for name in belief)),))
+    fleet = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100)),))
+    workloads = {name: poisson(10.0) for name in belief}
+    scenario = Scenario(
+        _system(duty, everyone), fleet, demand, belief, truth, mixed(workloads, 5.0, 1), plan,
+        epoch_ms=float("inf"),
+    )  # fmt: skip
+    slow, fast = simulate(scenario), simulate_fast(scenario)
+    assert slow.executions == fast.executions
+    assert _answers(slow) == _answers(fast)
+    ends_ms = {one.ended_ms for one in fast.executions}
+    expired = [one for one in fast.served if one.outcome is Outcome.EXPIRED]
+    assert any(one.answered_ms in ends_ms for one in expired), "none was given up while it ran"
+    assert len(expired) < len(fast.served)
+
+
 @pytest.mark.parametrize("admission", [everyone, Deadline()], ids=["everyone", "in-time"])
 def test_who_is_owed_a_batch_in_overload_is_the_engines(
     admission: Admission, monkeypatch: pytest.MonkeyPatch

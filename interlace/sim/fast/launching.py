@@ -106,8 +106,8 @@ def finish(world: World, partition: int) -> None:
         asked = world.requests[request]
         in_time = now_ms <= asked.deadline_ms
         judge(world, model, asked.arrived_ms, in_time)
-        asked.started_ms, asked.batch_rows, asked.partition = one.started_ms, rows, partition
-        outcome = queues.OK if in_time else queues.LATE
         if now_ms > given_up_ms(one.started_ms, expected_ms, asked.deadline_ms):
-            outcome = queues.EXPIRED
-        queues.answer(world, request, outcome)
+            queues.answer(world, request, queues.EXPIRED)
+            continue
+        asked.started_ms, asked.batch_rows, asked.partition = one.started_ms, rows, partition
+        queues.answer(world, request, queues.OK if in_time else queues.LATE)
