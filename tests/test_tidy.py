@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: About 300 is a good length; meaning decides where a file ends, and this is where it surely should.
+#: 300 is advice: meaning decides where a file ends, and beyond this it surely has two subjects.
 FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 50
 PARAMETERS_WANTED = 6
