@@ -55,7 +55,7 @@ _PLAIN: Final = {
     10: Planned,
     11: Joined,
     12: Left,
-    13: TimedOut,
+    14: TimedOut,
 }
 _NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}
 _WORKS: Final = {0: Carve, 1: Release, 2: Load, 3: Unload}
