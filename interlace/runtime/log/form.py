@@ -56,8 +56,8 @@ _PLAIN: Final = {
     10: Planned,
     11: Joined,
     12: Left,
-    13: TimedOut,
-    14: TurnedAway,
+    13: TurnedAway,
+    14: TimedOut,
 }
 _NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}
 _WORKS: Final = {0: Carve, 1: Release, 2: Load, 3: Unload}
