@@ -110,7 +110,7 @@ class Stand:
         preparation = Preparation(self._root, self._opener, self.rig, store)
 
         async def model(name: str) -> Model:
-            draft = preparation.draft(name, 1)
+            draft = await preparation.draft(name, 1)
             known, files = self._known.get(name), draft.provisional()
             if known is not None and known.digest == files.digest:
                 return replace(known, path=files.path, terms=files.terms)
