@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 from tests.serve.conftest import Start
 from tests.serve.server import CRASH, SLEEP, Server, Traffic, write_model
@@ -57,12 +58,10 @@ def test_a_model_that_kills_its_worker_is_set_aside_and_the_rest_serves(
     write_model(root, "calm")
     server = start().wait_ready()
     traffic = Traffic(lambda: server.infer("calm"), threads=2)
-    statuses = [server.infer("bomb", value)[0] for value in (2e6, 3e6, 4e6)]
-    status, body = server.infer("bomb")
+    body = _until_aside(server, 2e6)
     traffic.wait_for(20)
     calm = traffic.stop()
-    assert 200 not in statuses
-    assert status == 503 and "crashed its worker 3 times" in body["error"]
+    assert "crashed its worker 3 times" in body["error"]
     assert body["retry_after_ms"] > 0.0
     assert server.call("GET", "/v2/models/bomb/ready")[0] != 200
     assert 'interlace_model_ready{model="bomb",version="1"} 0' in _metric(server, "interlace_model")
@@ -74,10 +73,22 @@ def test_a_model_that_kills_its_worker_is_set_aside_and_the_rest_serves(
     server.wait_for("bomb/1 serves again", 60.0)
     assert server.infer("bomb")[0] == 200, "it comes back by itself"
     assert 'interlace_model_ready{model="bomb",version="1"} 1' in _metric(server, "interlace_model")
-    statuses = [server.infer("bomb", value)[0] for value in (5e6, 6e6, 7e6)]
-    assert server.infer("bomb")[0] == 503
+    _until_aside(server, 5e7)
     assert server.call("POST", "/v2/repository/models/bomb/load", {})[0] == 200
     assert server.infer("bomb")[0] == 200, "loading it again brings it back"
+
+
+def _until_aside(server: Server, poison: float) -> dict[str, Any]:
+    """Poison the model until it is set aside; what its next caller is told.
+
+    On a slow machine a deadline may pass before the second try, which alone is the model's doing.
+    """
+    for turn in range(9):
+        assert server.infer("bomb", poison + turn * 1e6)[0] != 200
+        status, body = server.infer("bomb")
+        if status == 503:
+            return body
+    raise AssertionError("nine poisoned requests, and it is not set aside")
 
 
 def test_inputs_that_killed_twice_are_refused_and_every_death_is_told(
