@@ -13,7 +13,10 @@ from interlace.policy.base import System
 from interlace.policy.fewest import first_of
 
 LIMIT_S: Final = 60.0
-_CHILD: Final = "import os; os.nice(10); from interlace.runtime.planning import main; main()"
+_CHILD: Final = (
+    "from interlace.runtime.background import step_back; step_back(); "
+    "from interlace.runtime.planning import main; main()"
+)
 
 
 def solve(system: System, question: Solve) -> Planned:

@@ -34,7 +34,10 @@ WAITING_MAX: Final = 64
 #: How long the process is kept without work.
 IDLE_S: Final = 60.0
 #: Models come first where both want a core.
-_CHILD: Final = "import os; os.nice(10); from interlace.server.bodies.process import main; main()"
+_CHILD: Final = (
+    "from interlace.runtime.background import step_back; step_back(); "
+    "from interlace.server.bodies.process import main; main()"
+)
 
 
 class BodyProcess:
