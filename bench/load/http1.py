@@ -66,5 +66,4 @@ class Http1(Connection):
         status = self.status
         if self.closing:
             self.close()
-            self.open()
         return status

@@ -90,7 +90,7 @@ class Pool:
         kind = "http" if isinstance(connection, Http1) else "grpc"
         key = kind, connection.port
         del self._by_fd[fd]
-        if status == BROKEN:
+        if status == BROKEN or not connection.alive:
             connection.close()
             self._open[key] -= 1
             if connection in self._idle[key]:

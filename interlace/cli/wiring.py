@@ -34,6 +34,7 @@ from interlace.runtime.runtime import Runtime
 from interlace.runtime.scaling import NoScaling
 from interlace.runtime.solver import ExecutorSolver
 from interlace.server.admin import Admin
+from interlace.server.corewait import CoreWait
 from interlace.server.dataplane import DataPlane
 from interlace.server.door.admin import AdminDoor
 from interlace.server.door.door import Door
@@ -98,7 +99,8 @@ class Assembly:
             scaling=NoScaling(say),
         )
         self.devices.on_away(self.runtime.away, self.runtime.back)
-        self.plane = DataPlane(self.runtime, self.table, self.arenas)
+        self._core_wait = CoreWait(loop)
+        self.plane = DataPlane(self.runtime, self.table, self.arenas, waited_ms=self._core_wait.ms)
         self.registry = Registry()
         standing = Standing(self.registry, self.table, say)
         self.news = News(standing.set_aside, standing.back)
@@ -187,6 +189,7 @@ class Assembly:
             task.cancel()
         await self.door.close()
         self.devices.close()
+        self._core_wait.close()
         if self._log is not None:
             self._log.close()
         self._planner.shutdown(wait=False, cancel_futures=True)

@@ -21,6 +21,10 @@ IN_FLIGHT_LIMIT = 8192
 HOLD: Final = 0.05
 
 
+#: The most of its SLO that a request is taken to have waited before it was read.
+WAITED: Final = 0.1
+
+
 class Backend(Protocol):
     """What the data plane needs of the runtime."""
 
@@ -76,7 +80,9 @@ class DataPlane:
         table: ModelTable,
         arenas: Bytes,
         in_flight_limit: int = IN_FLIGHT_LIMIT,
+        waited_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """``waited_ms`` says how long what is read now may have waited to be."""
         self.accepting = True
         self.in_flight = 0
         self.refusing_until_ms = float("-inf")  #: the latest time that ``known_refusal`` may answer
@@ -86,6 +92,7 @@ class DataPlane:
         self.now_ms = runtime.clock.now_ms
         self._table = table
         self._arenas = arenas
+        self._waited_ms = waited_ms
         self._in_flight_limit = in_flight_limit
         self._quarantine = Quarantine(arenas.view)
         self._empty: asyncio.Event | None = None  # made by whoever waits for the last answer
@@ -174,7 +181,7 @@ class DataPlane:
         inputs = tuple([call.inputs[i] for i in checked.order])
         if checked.inspect:
             self._inspect(inputs, checked)
-        now_ms = self.now_ms()
+        now_ms = self.now_ms() - min(self._waited_ms(), WAITED * checked.slo_ms)
         if self._quarantine.suspects(found.key):
             self._quarantine.check(found.key, inputs, now_ms)
         slo_ms = checked.slo_ms
