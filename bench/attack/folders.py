@@ -127,7 +127,10 @@ def _judge(result: Result, stand: Stand, caller: HttpCaller) -> None:
     _, said = caller.post("/v2/repository/index", b"{}")
     states = {one["name"]: one for one in json.loads(said)}
     served = [n for n in HOSTILE if states.get(n, {}).get("state") == "READY"]
-    silent = [n for n in HOSTILE if n in states and not (states[n].get("reason") or n in served)]
+    told = [n for n in HOSTILE if states.get(n, {}).get("reason")]
+    loading = [n for n in HOSTILE if states.get(n, {}).get("state") == "LOADING"]
+    silent = [n for n in HOSTILE if n in states and n not in (*served, *told, *loading)]
+    result.figures["still loading"] = loading
     result.figures["served all the same"] = served
     result.broken["no reason given: " + ", ".join(silent)] += len(silent)
     result.broken["Traceback in the log"] += sum("Traceback" in line for line in stand.lines)
@@ -141,9 +144,16 @@ def _load_alive(result: Result, root: Path, stand: Stand) -> None:
     hang = ("model_hangs",)  # held against its own limit at the start
     with Bystander(stand) as beside:
         for name in ("four_gigabytes", *(n for n in HOSTILE if n not in hang)):
-            status, _ = admin.post(f"/v2/repository/models/{name}/load", b"{}")
+            status, said = admin.post(f"/v2/repository/models/{name}/load", b"{}")
             result.tried += 1
-            result.broken[f"loading {name}: {status}"] += status >= 500 and status != 503
+            result.broken[f"loading {name}: {status}, no reason"] += status != 200 and not _why(
+                said
+            )
     result.figures["beside live loads"] = beside.figures
     for kind in ("wrong", "lost", "hung"):
         result.broken[f"bystander {kind}"] += beside.figures["statuses"].get(kind, 0)
+
+
+def _why(said: bytes) -> str:
+    """The reason that a refused load gives."""
+    return str(json.loads(said).get("error", ""))
