@@ -12,38 +12,41 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from bench.attack.attack import VICTIM, Ground, Result
+from bench.attack.attack import WIDE, WIDE_NUMBERS, Ground, Result
 from bench.attack.calls import HttpCaller
 from bench.attack.stand import Stand
 
 
 class Body(NamedTuple):
-    """A body to be sent again and again over some connections at once."""
+    """A body to be sent again and again over some connections at once, and what it deserves.
+
+    Where there is too much at once, 429 and 503 are right for all of them.
+    """
 
     data: bytes
     encoding: str
     connections: int
+    status: int
 
 
 def large_json(ground: Ground, stand: Stand) -> Result:
-    """15.9 MB of numbers, far more than any input takes, over one and four connections."""
+    """15.9 MB of numbers, more than the input takes, over one and four connections."""
     numbers = b",".join([b"1"] * 8_000_000)
-    wrong = _named(numbers[:15_900_000].rstrip(b","), [1, 4])
-    return _send(ground, stand, [Body(wrong, "", 1), Body(wrong, "", 4)])
+    wrong = _named(numbers[:15_900_000].rstrip(b","), [1, WIDE_NUMBERS])
+    return _send(ground, stand, [Body(wrong, "", 1, 400), Body(wrong, "", 4, 400)])
 
 
-def honest_looking_json(ground: Ground, stand: Stand) -> Result:
-    """JSON whose shape and count agree, but not with the model: 6 MB over one connection."""
-    count = 1_500_000
-    agreed = _named(b",".join([b"1.5"] * count), [count // 4, 4])
-    return _send(ground, stand, [Body(agreed, "", 1)])
+def honest_json(ground: Ground, stand: Stand) -> Result:
+    """One row of 614,400 numbers in 6 MB of JSON, which is served, over one connection."""
+    right = _named(b",".join([b"0.1234567"] * WIDE_NUMBERS), [1, WIDE_NUMBERS])
+    return _send(ground, stand, [Body(right, "", 1, 200)])
 
 
 def gzip_bombs(ground: Ground, stand: Stand) -> Result:
     """58 KB that unpack to 60 MB over four connections; 243 KB to 250 MB over thirty-two."""
-    small = gzip.compress(_named(b"1" + b" " * 60_000_000, [1, 4]), 9)
-    large = gzip.compress(_named(b"1" + b" " * 250_000_000, [1, 4]), 9)
-    return _send(ground, stand, [Body(small, "gzip", 4), Body(large, "gzip", 32)])
+    small = gzip.compress(_named(b"1" + b" " * 60_000_000, [1, WIDE_NUMBERS]), 9)
+    large = gzip.compress(_named(b"1" + b" " * 250_000_000, [1, WIDE_NUMBERS]), 9)
+    return _send(ground, stand, [Body(small, "gzip", 4, 413), Body(large, "gzip", 32, 413)])
 
 
 def _named(numbers: bytes, shape: list[int]) -> bytes:
@@ -60,8 +63,9 @@ def _send(ground: Ground, stand: Stand, bodies: Sequence[Body]) -> Result:
     time.sleep(3.0)
     after = stand.held()
     result = Result(statuses.total(), figures={"statuses": dict(statuses)})
-    result.broken["500"] += statuses["500"]
-    result.broken["200"] += statuses["200"]
+    right = {*(str(one.status) for one in bodies), "413", "429", "503", "504"}
+    for status, count in statuses.items():
+        result.broken[status] += count * (status.isdigit() and status not in right)
     result.broken["kept more than 200 MB"] += after["pss_mb"] - before["pss_mb"] > 200
     result.broken = +result.broken
     result.figures["pss_mb"] = f"{before['pss_mb']:g} -> {after['pss_mb']:g}"
@@ -73,7 +77,7 @@ def _repeat(stand: Stand, one: Body, end_s: float, statuses: Counter[str]) -> No
     headers = {"Content_Encoding": one.encoding} if one.encoding else {}
     while time.monotonic() < end_s:
         try:
-            status, _ = caller.post(f"/v2/models/{VICTIM.model}/infer", one.data, **headers)
+            status, _ = caller.post(f"/v2/models/{WIDE.model}/infer", one.data, **headers)
             statuses[str(status)] += 1
         except (OSError, http.client.HTTPException) as error:
             # Answered and closed before all of it was sent, which is a refusal too.

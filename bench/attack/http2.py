@@ -22,6 +22,8 @@ _MUTATED: Final = 30_000
 _AT_ONCE: Final = 32
 _SILENT_S: Final = 0.02
 _FLOOD_BYTES: Final = 4 << 20
+#: A server may keep the sockets of those it cut off for a moment, so that coming back costs.
+_LINGER_S: Final = 4.0
 _DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW, _CONTINUATION = (
     0, 1, 2, 3, 4, 6, 7, 8, 9,
 )  # fmt: skip
@@ -130,7 +132,7 @@ def floods(ground: Ground, stand: Stand) -> Result:
         ended[name] = {"connections": 4 * rounds, "next_answer_ms": _answer_ms(stand)}
         result.tried += 4 * rounds
         result.broken[f"{name}: no answer to the next"] += ended[name]["next_answer_ms"] is None
-    time.sleep(1.0)
+    time.sleep(_LINGER_S)
     return _judged(result, ended, before, stand)
 
 
@@ -187,6 +189,7 @@ def mutated(ground: Ground, stand: Stand) -> Result:
     sent = run_flood(stand.grpc_port, damaged(seeds, count, ground.seed), _AT_ONCE, _SILENT_S)
     result = Result(len(sent))
     kinds = Counter(_first_kind(one.answer) for one in sent)
+    time.sleep(_LINGER_S)
     return _judged(result, {"first_frame": dict(kinds)}, before, stand)
 
 

@@ -9,8 +9,8 @@ _MULTIPLIES: Final = """
 import ctypes, os, sys, threading, time
 import torch
 
-INPUTS = {{"x": ("FP32", (4,))}}
-OUTPUTS = {{"y": ("FP32", (4,))}}
+INPUTS = {{"x": ("FP32", ({numbers},))}}
+OUTPUTS = {{"y": ("FP32", ({numbers},))}}
 OPTIMISE = False
 KEPT = []
 
@@ -57,11 +57,13 @@ def _write(descriptor):
 """
 
 
-def write_model(root: Path, name: str, factor: float, slo_ms: float, extra: str = "pass") -> None:
-    """A model of rows of four FP32 that multiplies, with an SLO."""
+def write_model(
+    root: Path, name: str, factor: float, slo_ms: float, extra: str = "pass", numbers: int = 4
+) -> None:
+    """A model that multiplies rows of so many FP32, with an SLO."""
     folder = root / name / "1"
     folder.mkdir(parents=True, exist_ok=True)
-    text = _MULTIPLIES.format(factor=factor, extra=extra)
+    text = _MULTIPLIES.format(factor=factor, extra=extra, numbers=numbers)
     (folder / "model.py").write_text(text + (_WRITE if "_write(" in extra else ""))
     (root / name / "interlace.toml").write_text(f"slo_ms = {slo_ms}\nmax_batch = 4\n")
 

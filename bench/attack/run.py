@@ -48,7 +48,7 @@ ATTACKS: Final = (
     Attack("grpc-floods", "HTTP/2 floods that have names", http2.floods),
     Attack("grpc-mutated", "mutated HTTP/2 connections", http2.mutated),
     Attack("json-large", "JSON of 16 MB", bodies.large_json),
-    Attack("json-honest", "JSON of 6 MB whose count is right", bodies.honest_looking_json),
+    Attack("json-honest", "JSON of 6 MB that is right", bodies.honest_json),
     Attack("gzip", "gzip that unpacks to 60 and 250 MB", bodies.gzip_bombs),
     Attack("browser", "cross-site requests and foreign hosts", browser.browser),
     Attack("slow-heads", "1,000 connections, a letter a second", slow.slow_heads),

@@ -146,3 +146,9 @@ def test_recall_keeps_what_is_used_through_a_flood() -> None:
 
 def test_requests_of_the_tests_are_what_they_claim() -> None:
     assert request("GET", "/", version="1.0").startswith(b"GET / HTTP/1.0\r\nHost: localhost\r\n")
+
+
+def test_a_path_longer_than_any_name_is_refused() -> None:
+    with pytest.raises(HttpError) as raised:
+        HeadReader(ROUTER, HttpLimits()).read(head(first=f"GET /v2/models/{'a' * 9000} HTTP/1.1"))
+    assert raised.value.status == 414

@@ -18,6 +18,8 @@ from interlace.server.recall import Recall
 CHUNKED: Final = -1
 ABSENT: Final = -1
 
+#: The most of a path with its query; names and versions are far shorter.
+URL_BYTES: Final = 8 << 10
 #: Heads remembered, and the largest one worth remembering.
 HEADS_KEPT: Final = 1024
 KEPT_BYTES: Final = 2048
@@ -220,6 +222,8 @@ def _parse(head: bytes) -> tuple[str, bytes, int, dict[bytes, bytes]]:
         raise
     except httptools.HttpParserError as error:
         raise HttpError(400, f"malformed request head: {error}") from error
+    if len(found.url) > URL_BYTES:
+        raise HttpError(414, f"path and query exceed {URL_BYTES} bytes")
     version = parser.get_http_version()
     if version not in ("1.0", "1.1") or b" HTTP/1." not in head.partition(b"\r\n")[0]:
         raise HttpError(505, f"HTTP version {version} is not supported; use HTTP/1.1")

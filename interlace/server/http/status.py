@@ -34,6 +34,7 @@ PHRASES: Final[Mapping[int, str]] = {
     405: "Method Not Allowed",
     408: "Request Timeout",
     413: "Content Too Large",
+    414: "URI Too Long",
     415: "Unsupported Media Type",
     417: "Expectation Failed",
     429: "Too Many Requests",
