@@ -16,17 +16,12 @@ def draw(points: Sequence[dict[str, Any]], path: Path) -> None:
 
     minutes = [one["minutes"] for one in points]
     figure, (memory, descriptors, late) = plt.subplots(3, 1, sharex=True, figsize=(8, 7))
-    for name, label in (
-        ("pss_mb", "all processes"),
-        ("main_pss_mb", "main process"),
-        ("grpc_pss_mb", "gRPC process"),
-    ):
-        memory.plot(minutes, [one[name] for one in points], label=label)
+    memory.plot(minutes, [one["rss_mb"] for one in points], label="all processes")
     for name, label in (("main_descriptors", "main process"), ("grpc_descriptors", "gRPC process")):
         descriptors.plot(minutes, [one[name] for one in points], label=label)
     for name, label in (("p99_ms", "p99"), ("p50_ms", "p50")):
         late.plot(minutes, [one[name] for one in points], label=label)
-    for panel, title in ((memory, "memory, MB (Pss)"), (descriptors, "descriptors"), (late, "ms")):
+    for panel, title in ((memory, "memory, MB (RSS)"), (descriptors, "descriptors"), (late, "ms")):
         panel.set_ylabel(title)
         panel.set_ylim(bottom=0)
         panel.grid(alpha=0.3)

@@ -52,10 +52,13 @@ def soak(ground: Ground, stand: Stand) -> Result:
 
 
 def _flat(result: Result, points: list[dict[str, Any]]) -> None:
-    """From a quarter of the time to its end: memory and descriptors that grow, and by how much."""
+    """From a quarter of the time to its end: memory and descriptors that grow, and by how much.
+
+    Memory is RSS: Pss changes with every other program on the machine that shares a library.
+    """
     quarter = points[len(points) // 4 :]
     half = max(1, len(quarter) // 4)
-    for name, most in (("pss_mb", _GROWTH_MB), ("main_descriptors", 5), ("grpc_descriptors", 5)):
+    for name, most in (("rss_mb", _GROWTH_MB), ("main_descriptors", 5), ("grpc_descriptors", 5)):
         first = sum(one[name] for one in quarter[:half]) / half
         last = sum(one[name] for one in quarter[-half:]) / half
         result.figures[f"{name}_grown"] = round(last - first, 2)

@@ -152,7 +152,7 @@ def test_no_case_is_both_refused_and_served() -> None:
 
 @pytest.mark.parametrize(("slope", "flat"), [(0.0, True), (1.0, False)])
 def test_what_grows_is_not_flat(slope: float, flat: bool) -> None:
-    names = ("pss_mb", "main_descriptors", "grpc_descriptors")
+    names = ("rss_mb", "main_descriptors", "grpc_descriptors")
     points = [{name: 100.0 + slope * step for name in names} for step in range(80)]
     result = Result(0)
     soak._flat(result, points)
