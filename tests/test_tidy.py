@@ -27,7 +27,7 @@ MACHINE_PATHS = tuple(
         ("/wor", "k/"),
         ("/roo", "t/"),
         ("/far", "m/"),
-        (".librar", "y/"),
+        (".librar", "y"),
         ("DEVELOPER", "S.md"),
         ("share", "d/design"),
         ("share", "d/reference"),

@@ -52,7 +52,7 @@ class Bench:
         """Driver, kernels and capture, closed afterwards. Libraries make their handles for green
         contexts in ``context``, as `preflight` chose if none is named."""
         backend = self.open_backend()
-        threads = threads_for(context or self.switches.library_context, backend.driver)
+        threads = threads_for(context or self.switches.handle_context, backend.driver)
         backend = backend._replace(threads=threads)
         try:
             yield backend

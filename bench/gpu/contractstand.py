@@ -65,7 +65,7 @@ class GpuStand(CudaStand):
             "backend": chosen.backend,
             "opener": _OPENER,
             "completion": "",
-            "library_context": switches.library_context,
+            "handle_context": switches.handle_context,
         }
         gpu = replace(chosen.gpu, shares_pct=few(chosen.gpu.shares_pct))
         super().__init__(

@@ -105,10 +105,10 @@ def maker(
     most, and every such part takes the variants that the first one chose.
     """
     found = board(bench)
-    libraries = context or bench.switches.library_context
+    libraries = context or bench.switches.handle_context
 
     def make(ground: Ground) -> CudaDevice:
-        settings = replace(_settings(bench, kind, found), library_context=libraries)
+        settings = replace(_settings(bench, kind, found), handle_context=libraries)
         if keep:
             half, choices = found.memory_bytes // 2, str(bench.out / "choices")
             settings = replace(settings, keep_bytes=half, choices=choices)

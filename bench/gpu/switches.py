@@ -17,13 +17,13 @@ _FILE: Final = "switches.json"
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """``library_context``: where cuDNN and cuBLAS make their handles for streams of green contexts,
+    """``handle_context``: where cuDNN and cuBLAS make their handles for streams of green contexts,
     as ``CudaSettings`` has it. ``atoms`` are how many groups of how many SMs the driver makes, and
     what it leaves over; ``None`` if it was not asked. ``lacking`` says of a mechanism why it is not
     to be used.
     """
 
-    library_context: LibraryContext = "primary"
+    handle_context: LibraryContext = "primary"
     atoms: Atoms | None = None
     lacking: Mapping[str, str] = field(default_factory=dict)
 
@@ -36,7 +36,7 @@ def choose(out: Path, dry: bool, switches: Switches) -> None:
     """Keep the choice for later parts, and for later runs with the same findings."""
     plain = {
         "dry": dry,
-        "library_context": switches.library_context,
+        "handle_context": switches.handle_context,
         "atoms": None if switches.atoms is None else asdict(switches.atoms),
         "lacking": dict(switches.lacking),
     }
@@ -49,7 +49,7 @@ def chosen(out: Path, dry: bool) -> Switches:
         plain = json.loads((out / _FILE).read_text())
         if plain["dry"] != dry:
             return USUAL
-        context: LibraryContext = "green" if plain["library_context"] == "green" else "primary"
+        context: LibraryContext = "green" if plain["handle_context"] == "green" else "primary"
         atoms = None if plain["atoms"] is None else Atoms(**plain["atoms"])
         return Switches(context, atoms, dict(plain["lacking"]))
     except (OSError, ValueError, KeyError, TypeError):

@@ -106,7 +106,7 @@ class Further:
             tuple(models),
             wanted.layers,
             stands,
-            library_context=settings.library_context,
+            handle_context=settings.handle_context,
         )
         try:
             after = await with_parts(task, settings.environment(100), profiles, counted, self._say)

@@ -32,7 +32,7 @@ from interlace.device.cuda.engine.threads import LibraryContext
 from interlace.device.cuda.partitions.atoms import Atoms
 from tests.device.cuda.fake import FakeDriver
 from tests.device.cuda.fake.backend import on
-from tests.device.cuda.fake.library import HERE, convolution
+from tests.device.cuda.fake.handles import HERE, convolution
 
 Said = dict[str, Row]
 BOTH = {"primary": True, "green": True}
@@ -244,7 +244,7 @@ def test_later_parts_use_what_was_chosen(
     made = bench(tmp_path, make)
     *_, told = part.rows(made)
     assert not [row for row in _ if row.verdict is Verdict.FAILED]
-    assert made.switches.library_context == context == told.figures["library_context"]
+    assert made.switches.handle_context == context == told.figures["handle_context"]
     assert ("cuDNN error" in lacking(made, "green")) is out
     assert not lacking(made, "mps") and not lacking(made, "streams")
     with made.backend() as backend:

@@ -69,7 +69,7 @@ def rows(bench: Bench) -> Iterator[Row]:
         no_mps = row.found if _wrong(row) else ""
         yield row
     context, out = chosen(found, why, no_mps)
-    switches = replace(switches, library_context=context, lacking=out)
+    switches = replace(switches, handle_context=context, lacking=out)
     choose(bench.out, bench.dry, switches)
     yield _told(switches)
 
@@ -150,10 +150,10 @@ def _told(switches: Switches) -> Row:
     if "green" in switches.lacking:
         words = f"no green contexts: {switches.lacking['green']}"
     else:
-        words = f"green contexts, libraries with handles of the {switches.library_context} context"
+        words = f"green contexts, libraries with handles of the {switches.handle_context} context"
     if "mps" in switches.lacking:
         words += f"; no MPS: {switches.lacking['mps']}"
     return seen(
-        "later parts use", words, library_context=switches.library_context,
+        "later parts use", words, handle_context=switches.handle_context,
         lacking=dict(switches.lacking),
     )  # fmt: skip

@@ -71,7 +71,7 @@ def green_gpu(found: Found, gpu_id: str, atoms: Atoms | None = None) -> Gpu:
 def green_settings(
     found: Found,
     gpu_id: str,
-    library_context: LibraryChoice = "auto",
+    handle_context: LibraryChoice = "auto",
     atoms: Atoms | None = None,
 ) -> CudaSettings:
     """The settings of such a device."""
@@ -80,7 +80,7 @@ def green_settings(
         found.uuid,
         LANES,
         environment=only(found.uuid),
-        library_context=library_context,
+        handle_context=handle_context,
     )
 
 

@@ -79,7 +79,7 @@ class Processes:
             settings.inputs,
             settings.patience_s,
             lender,
-            settings.library_context,
+            settings.handle_context,
             settings.carve_out,
             0 if settings.private else settings.keep_bytes,  # its keeper keeps them
             settings.choices,

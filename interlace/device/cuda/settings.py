@@ -30,7 +30,7 @@ class CudaSettings:
     will lie, page-locked when the process starts. ``arena_bytes`` is the output memory of one
     process, page-locked too; ``patience_s`` how long a batch waits for it. ``environment`` is what
     CUDA reads when a process starts, given the share of the partition that it is started for.
-    ``library_context`` is where torch's libraries make their handles for work on a green context
+    ``handle_context`` is where torch's libraries make their handles for work on a green context
     (``engine.threads``), of no effect elsewhere. With ``carve_out`` they are told how many SMs a
     partition has while its work is prepared (``engine.carve_out``): it holds for the whole process
     meanwhile, and nobody has measured what it gains, so it is off. A ``private`` device has a
@@ -55,7 +55,7 @@ class CudaSettings:
     # A process starts torch and CUDA, locks memory and carves the ladder before its first answer.
     limits: Limits = field(default_factory=lambda: Limits(carve_s=180.0, load_s=900.0))
     environment: Callable[[int], Mapping[str, str]] = lambda share_pct: {}
-    library_context: LibraryChoice = "auto"
+    handle_context: LibraryChoice = "auto"
     carve_out: bool = False
     private: bool = False
     keep_bytes: int = 0

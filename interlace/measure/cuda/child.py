@@ -26,7 +26,7 @@ def main(task_file: str, findings_file: str) -> None:
         steps.callback(backend.driver.unload_kernels, backend.kernels.module)
         lanes: Lanes = named(task.lanes)(backend.driver)
         steps.callback(lanes.close)
-        threads = threads_on(task.library_context, backend, lanes, print)
+        threads = threads_on(task.handle_context, backend, lanes, print)
         steps.callback(threads.close)
         backend = backend._replace(threads=threads)
         lost = False

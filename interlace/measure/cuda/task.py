@@ -20,7 +20,7 @@ class GpuTask(msgspec.Struct, frozen=True):
     """Models to take apart on one GPU.
 
     ``backend`` and ``lanes`` are ``module:function``, as in ``GpuSetup``; ``gpu`` is a UUID;
-    ``library_context`` as in ``CudaSettings``. ``flush_bytes`` is more than its L2 holds (50 MiB on
+    ``handle_context`` as in ``CudaSettings``. ``flush_bytes`` is more than its L2 holds (50 MiB on
     an H100).
     """
 
@@ -31,7 +31,7 @@ class GpuTask(msgspec.Struct, frozen=True):
     layers: bool = False
     places: tuple[Places, ...] = ()  #: where readers are set beside the models
     flush_bytes: int = 128 << 20
-    library_context: LibraryChoice = "auto"
+    handle_context: LibraryChoice = "auto"
 
 
 class At(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from interlace.device.formats import open_torch
 from interlace.device.formats.opened import Opened
 from interlace.device.formats.trial import Spoken
 from tests.device.cuda.backends import note
-from tests.device.cuda.fake.library import convolution
+from tests.device.cuda.fake.handles import convolution
 from tests.device.models import SLOW_S
 
 OPENER = "tests.device.cuda.models:open_fake"

@@ -61,7 +61,7 @@ class Equipment:
             self.lanes: Lanes = named(setup.lanes)(driver)
             steps.callback(self.lanes.close)
             laps.end("lanes")
-            threads = threads_on(setup.library_context, backend, self.lanes, note)
+            threads = threads_on(setup.handle_context, backend, self.lanes, note)
             steps.callback(threads.close)
             self._backend = backend = backend._replace(threads=threads)
             laps.end("trial of libraries")

@@ -33,7 +33,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
     ``completion`` is one of ``completion.kinds``, or empty for the usual; a poller of flags rests
     ``rest_us`` between looks, or takes a core of its own if that is 0. ``gpu`` is a UUID, of a
-    GPU or of a MIG instance, or empty for the only one that the process sees. ``library_context``
+    GPU or of a MIG instance, or empty for the only one that the process sees. ``handle_context``
     and ``carve_out`` as in ``CudaSettings``.
     """
 
@@ -47,7 +47,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
     patience_s: float  #: how long a batch waits for output memory
     lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
-    library_context: LibraryChoice = "auto"
+    handle_context: LibraryChoice = "auto"
     carve_out: bool = False
     keep_bytes: int = 0  #: as in ``CudaSettings``
     choices: str = ""  #: as in ``CudaSettings``

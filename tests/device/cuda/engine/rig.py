@@ -34,10 +34,10 @@ class Bench:
     """Everything that a process with a GPU has, without the process."""
 
     def __init__(
-        self, pace: str = "at once", library_context: LibraryContext = "primary", **changes: Any
+        self, pace: str = "at once", handle_context: LibraryContext = "primary", **changes: Any
     ) -> None:
         self.driver = FakeDriver(H100, pace=pace)
-        self.threads = threads_for(library_context, self.driver)
+        self.threads = threads_for(handle_context, self.driver)
         self.backend = on(self.driver)._replace(threads=self.threads)
         self.memory = MappedMemory(self.driver)
         self.lanes = GreenLanes(self.driver)

@@ -19,7 +19,7 @@ from interlace.device.cuda.partitions.stream_lanes import StreamLanes
 from tests.device.cuda.engine.rig import Bench, bench
 from tests.device.cuda.engine.test_loaded import WIDTH, batch, model, opened_as, plain
 from tests.device.cuda.fake.driver import FakeDriver
-from tests.device.cuda.fake.library import convolution
+from tests.device.cuda.fake.handles import convolution
 from tests.device.cuda.models import REAL
 from tests.device.cuda.rig import cuda_rig
 from tests.device.models import model as described
@@ -47,7 +47,7 @@ def two_ways(gpu: Bench, lane: Lane) -> list[Any]:
 def test_handles_of_the_lanes_context_serve_graphs_and_eager_runs(pace: str) -> None:
     wanted = None
     for share_pct, context in ((100, "primary"), (24, "green"), (48, "green")):
-        with bench(pace, library_context=context, open_model=opened_as(convolves)) as gpu:
+        with bench(pace, handle_context=context, open_model=opened_as(convolves)) as gpu:
             found = two_ways(gpu, gpu.carve("a", share_pct))
             wanted = wanted or found
             assert all(np.array_equal(one, other) for one, other in zip(found, wanted, strict=True))
@@ -64,7 +64,7 @@ def test_handles_of_the_primary_context_are_refused_on_green_streams() -> None:
 
 
 def test_streams_of_all_sms_take_what_green_ones_refuse() -> None:
-    with bench(library_context="green", open_model=opened_as(convolves)) as gpu:
+    with bench(handle_context="green", open_model=opened_as(convolves)) as gpu:
         gpu.driver.libraries.refuse_green = True
         green = gpu.carve("a")
         loaded = gpu.load(model(), green)
@@ -78,7 +78,7 @@ def test_streams_of_all_sms_take_what_green_ones_refuse() -> None:
 
 
 def test_a_context_made_later_gets_threads_and_handles_of_its_own() -> None:
-    with bench(library_context="green", open_model=opened_as(convolves)) as gpu:
+    with bench(handle_context="green", open_model=opened_as(convolves)) as gpu:
         for share_pct in (24, 48, 24):
             lane = gpu.carve("a", share_pct)
             two_ways(gpu, lane)
@@ -97,7 +97,7 @@ def test_loading_on_a_lane_does_not_hold_up_what_runs_there_eagerly() -> None:
             assert served.wait(30.0)
         return plain(x, weight)
 
-    with bench("threads", library_context="green", open_model=opened_as(forward)) as gpu:
+    with bench("threads", handle_context="green", open_model=opened_as(forward)) as gpu:
         lane = gpu.carve("a")
         one = gpu.load(model(dims=(-1, WIDTH)), lane, batches=(1,))
         other = LoadedModel(gpu.shop, replace(model(dims=(7, WIDTH)), name="other"))
@@ -164,7 +164,7 @@ def test_each_caller_has_a_thread_for_each_context(driver: FakeDriver) -> None:
 def test_a_device_finds_out_how_such_a_model_is_served(context: str, works: bool) -> None:
     said: list[str] = []
     backend = "tests.device.cuda.backends:own_handles"
-    rig = cuda_rig("green", library_context=context, backend=backend, say=said.append)
+    rig = cuda_rig("green", handle_context=context, backend=backend, say=said.append)
     try:
         handles = "partitions have library handles and threads of their own"
         known = described("convolution")

@@ -7,7 +7,7 @@ from interlace.device.cuda.engine.backend import Backend
 from tests.device.cuda.fake.capture import FakeCapturer
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
-from tests.device.cuda.fake.library import convolution
+from tests.device.cuda.fake.handles import convolution
 
 
 def on(driver: FakeDriver) -> Backend:

@@ -13,8 +13,8 @@ from interlace.device.cuda.driver.api import Board
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.fake.faults import Faults
 from tests.device.cuda.fake.graphs import Graph, Recording, Recordings, node
+from tests.device.cuda.fake.handles import Libraries
 from tests.device.cuda.fake.kernels import OURS, Emulated
-from tests.device.cuda.fake.library import Libraries
 from tests.device.cuda.fake.memory import Memory
 from tests.device.cuda.fake.misuse import Misuse
 from tests.device.cuda.fake.streams import Event, Operation, Streams
