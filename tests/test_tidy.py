@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: 300 is advice: meaning decides where a file ends, and beyond this it surely has two subjects.
-FILE_LINES_MAX = 400
+#: 300 is wanted; three files stand a few lines above it, and no other may grow past them.
+FILE_LINES_MAX = 310
 FUNCTION_LINES_MAX = 50
 PARAMETERS_WANTED = 6
 GENERATED = "interlace/server/proto/"
