@@ -20,17 +20,17 @@ import numpy as np
 
 from bench.sim_speed import engine_s, scenario
 from interlace.core.messages import Command
-from interlace.engine.serving import Serving
+from interlace.engine.request_scheduler import RequestScheduler
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 
 
-def decisions_us(one: Scenario) -> list[float]:
+def decisions_us(one: Simulation) -> list[float]:
     """Machine time of every decision once the trace has begun, in microseconds."""
     spent_us: list[float] = []
-    plain = Serving.dispatch
+    plain = RequestScheduler.dispatch
 
-    def timed(serving: Serving, gpus: Iterable[str], now_ms: float) -> list[Command]:
+    def timed(serving: RequestScheduler, gpus: Iterable[str], now_ms: float) -> list[Command]:
         commands: list[Command] = []
         for gpu in gpus:
             began_s = time.thread_time()
@@ -40,7 +40,7 @@ def decisions_us(one: Scenario) -> list[float]:
         return commands
 
     gc.collect()
-    with mock.patch.object(Serving, "dispatch", timed):
+    with mock.patch.object(RequestScheduler, "dispatch", timed):
         simulate(one)
     return spent_us
 

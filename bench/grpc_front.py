@@ -20,16 +20,16 @@ from typing import Any
 
 import psutil
 
-from bench.load.closed import closed
-from bench.load.request import Wire, pack
-from bench.load.result import figures
 from interlace.core.request import Outcome, Reply, Request
-from interlace.server.call import Call, OnError, OnReply
+from interlace.load.call import Call, pack
+from interlace.load.closed_loop import closed
+from interlace.load.result import figures
+from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
 from interlace.server.door.door import Door
 from interlace.server.door.life import DoorSettings
+from interlace.server.model_table import ModelTable
 from interlace.server.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.shared_memory import Regions
-from interlace.server.table import ModelTable
 from interlace.shm.arena import ArenaMap
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -41,7 +41,11 @@ class EchoPlane:
     """Gives every call its inputs back, at once."""
 
     def infer(
-        self, call: Call, on_reply: OnReply, on_error: OnError, on_give_up: OnError | None = None
+        self,
+        call: InferenceCall,
+        on_reply: OnReply,
+        on_error: OnError,
+        on_give_up: OnError | None = None,
     ) -> Request | None:
         request = Request(1, "echo/1#1", 0.0, 1e9, inputs=call.inputs)
         outputs = tuple(tensor._replace(name="OUTPUT") for tensor in call.inputs)
@@ -131,7 +135,7 @@ def load(
     asked.raw_input_contents.append(bytes(size))
     before: list[float] = []
     run = closed(
-        pack(Wire("grpc", port, INFER, asked.SerializeToString())),
+        pack(Call("grpc", port, INFER, asked.SerializeToString())),
         connections,
         seconds,
         on_measure=lambda: before.extend(cpu()),

@@ -23,19 +23,19 @@ from typing import Any
 
 import psutil
 
-from bench.load.closed import closed
-from bench.load.request import Wire, pack
-from bench.load.result import figures
-from interlace.core.model import Format, Model, Terms
+from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Signature, TensorSpec
+from interlace.load.call import Call, pack
+from interlace.load.closed_loop import closed
+from interlace.load.result import figures
 from interlace.runtime.clock import WallClock
-from interlace.server.dataplane import DataPlane
-from interlace.server.http.door import InferDoor
+from interlace.server.dataplane.plane import DataPlane
+from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.server import HttpServer, inference_routes
+from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.shared_memory import Regions
-from interlace.server.table import ModelTable, Served
 from interlace.shm.arena import Arena, ArenaMap
 
 SHAPES = {"small": (16,), "image": (3, 224, 224)}
@@ -81,7 +81,7 @@ class EchoRuntime:
 def echo(name: str, shape: tuple[int, ...]) -> Model:
     inputs, outputs = (TensorSpec(tensor, "FP32", shape) for tensor in ("INPUT", "OUTPUT"))
     signature = Signature((inputs,), (outputs,), True, 16)
-    return Model(name, 1, Format.ONNX, "", "", signature, Terms(1000.0))
+    return Model(name, 1, Format.ONNX, "", "", signature, ServiceTerms(1000.0))
 
 
 async def serve() -> None:
@@ -93,9 +93,9 @@ async def serve() -> None:
     )
     arenas.add(arena)
     for name, shape in SHAPES.items():
-        table.publish(Served(echo(name, shape)))
+        table.publish(ServedModel(echo(name, shape)))
     plane = DataPlane(EchoRuntime(), table, arenas)
-    door = InferDoor(plane, table, arena, arenas, Regions(), limits)
+    door = InferenceHandler(plane, table, arena, arenas, Regions(), limits)
     server = HttpServer(inference_routes(), door, arena, limits)
     print(await server.listen("127.0.0.1", 0), flush=True)
     await asyncio.Event().wait()
@@ -116,7 +116,7 @@ def body(shape: tuple[int, ...]) -> tuple[bytes, int]:
 def by_ours(port: int, name: str, connections: int, seconds: float) -> dict[str, Any]:
     data, length = body(SHAPES[name])
     headers = {"Inference-Header-Content-Length": str(length)}
-    wire = Wire("http", port, f"/v2/models/{name}/infer", data, headers)
+    wire = Call("http", port, f"/v2/models/{name}/infer", data, headers)
     return figures(closed(pack(wire), connections, seconds))
 
 

@@ -25,14 +25,14 @@ import matplotlib.pyplot as plt
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.profile import Point, Profile
-from interlace.policy.catalog import system
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.policy.catalog import resolve
 from interlace.runtime.observe import Observer
-from interlace.sim.arrivals import mixed
+from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.fast.build import stand
 from interlace.sim.fast.run import played
 from interlace.sim.run import simulate, warmed
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
 
 #: What a batch takes at half an accelerator: 2 ms, and half a millisecond a row.
@@ -46,7 +46,7 @@ VARIED = {
 USUAL = {"models": 16, "gpus": 8, "load": 0.8}
 
 
-def scenario(models: int, gpus: int, load: float, requests: int, seed: int = 0) -> Scenario:
+def scenario(models: int, gpus: int, load: float, requests: int, seed: int = 0) -> Simulation:
     """Two partitions a GPU; models in turn over all of them, each in one at least.
 
     ``load`` is against what full batches serve.
@@ -68,25 +68,25 @@ def scenario(models: int, gpus: int, load: float, requests: int, seed: int = 0) 
     profiles = {name: _profile(name) for name in names}
     fleet = Fleet(tuple(Gpu(f"g{i:03}", "test", 2, 10**12, (50, 100)) for i in range(gpus)))
     seconds = requests / (rate_rps * models)
-    arrivals = mixed({name: poisson(rate_rps) for name in names}, seconds, seed)
-    row = system("interlace")
-    return Scenario(row, fleet, demand, profiles, profiles, arrivals, plan, epoch_ms=float("inf"))
+    arrivals = merge_arrivals({name: poisson(rate_rps) for name in names}, seconds, seed)
+    row = resolve("interlace")
+    return Simulation(row, fleet, demand, profiles, profiles, arrivals, plan, epoch_ms=float("inf"))
 
 
 def _profile(name: str) -> Profile:
     points = {}
     for batch in (1, 2, 4, 8, 16):
         ms = FIXED_MS + batch * ROW_MS
-        points[(batch, 50)] = Point(ms, ms, ms, 10)
-        points[(batch, 100)] = Point(0.6 * ms, 0.6 * ms, 0.6 * ms, 10)
+        points[(batch, 50)] = LatencyPoint(ms, ms, ms, 10)
+        points[(batch, 100)] = LatencyPoint(0.6 * ms, 0.6 * ms, 0.6 * ms, 10)
     return Profile(name, "digest", "test", 1_000, 10, points, load_ms=5.0)
 
 
-def engine_s(one: Scenario) -> float:
+def engine_s(one: Simulation) -> float:
     """Machine seconds of the engine's run, from when everything is loaded."""
     began_s: list[float] = []
 
-    def timed(scenario: Scenario, observers: Sequence[Observer]) -> object:
+    def timed(scenario: Simulation, observers: Sequence[Observer]) -> object:
         ready = warmed(scenario, observers)
         gc.collect()
         began_s.append(time.process_time())
@@ -97,7 +97,7 @@ def engine_s(one: Scenario) -> float:
     return time.process_time() - began_s[0]
 
 
-def compiled_s(one: Scenario) -> float:
+def compiled_s(one: Simulation) -> float:
     """Machine seconds of the compiled run, without its set-up."""
     standing = stand(one)
     return _timed(lambda: played(one, standing))
@@ -111,7 +111,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def measured(
-    cost_s: Callable[[Scenario], float], where: dict[str, float], requests: int, reps: int
+    cost_s: Callable[[Simulation], float], where: dict[str, float], requests: int, reps: int
 ) -> dict[str, float]:
     """Requests per machine second: least, median, most of the repetitions."""
     rates = []

@@ -1,4 +1,4 @@
-"""The documentation as a site: `scripts/docs` builds it with Sphinx and treats warnings as errors."""
+"""The documentation as a site: `scripts/docs` builds it and treats warnings as errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def _offer_files_outside(app: Sphinx, page: str, source: list[str]) -> None:
         path = (folder / target).resolve()
         if path.is_relative_to(Path(app.srcdir)):
             return link[0]
-        return f"`{path.relative_to(ROOT)}`" if path.is_dir() else f"{{download}}`{text} <{target}>`"
+        return (
+            f"`{path.relative_to(ROOT)}`" if path.is_dir() else f"{{download}}`{text} <{target}>`"
+        )
 
     source[0] = _OUTSIDE.sub(offer, source[0])
 

@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 
 from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.messages import (
-    Answer,
     Command,
-    Deployed,
     Deployment,
     Event,
-    Solve,
-    Tell,
+    ModelsDeployed,
+    ReportStatus,
+    SendReply,
+    SolvePlan,
 )
 from interlace.core.plan import Demand
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Reply, Request
-from interlace.device.simulated import Physics, SimulatedDevice
+from interlace.device.simulated.device import Physics, SimulatedDevice
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
-from interlace.policy.catalog import system as row
+from interlace.policy.catalog import resolve as row
 from interlace.runtime.clock import SimClock
-from interlace.runtime.planning import solve
+from interlace.runtime.plan_process import solve
 from interlace.runtime.runtime import Runtime
 from interlace.sim.provider import Reserve, SimulatedProvider
 
@@ -44,7 +44,7 @@ def line_profile(
         batch = 1
         while batch <= max_batch:
             ms = (fixed_ms + batch * row_ms) * factor
-            points[(batch, share_pct)] = Point(ms, ms, ms, 10)
+            points[(batch, share_pct)] = LatencyPoint(ms, ms, ms, 10)
             batch *= 2
     return Profile(model, "digest", "test", weights_bytes, 10, points, load_ms=5.0)
 
@@ -76,7 +76,7 @@ class World:
         self.reserve = reserve.gpus if reserve else ()
         self.engine = Engine(self.fleet, self.system, self.reserve)
         self.replies: list[tuple[float, Reply]] = []
-        self.tells: list[Tell] = []
+        self.tells: list[ReportStatus] = []
         self.log: list[tuple[float, Event, list[Command]]] = []
         self.runtime = Runtime(
             self.engine,
@@ -86,7 +86,7 @@ class World:
             [lambda now, event, commands: self.log.append((now, event, list(commands)))],
             scaling=reserve and SimulatedProvider(reserve, self.clock, self._device),
         )
-        self.runtime.on_tell = self.tells.append
+        self.runtime.on_status = self.tells.append
         self.runtime.start()
 
     def deploy(self, slo_ms: Mapping[str, float], rate_rps: float = 0.0) -> None:
@@ -94,7 +94,7 @@ class World:
             Deployment(Demand(name, rate_rps, slo), self.profiles[name])
             for name, slo in slo_ms.items()
         )
-        self.runtime.deliver(Deployed(deployments))
+        self.runtime.deliver(ModelsDeployed(deployments))
 
     def send(self, model: str, slo_ms: float, rows: int = 1, shape: object = ()) -> Request:
         """Submit one request now."""
@@ -125,9 +125,9 @@ class World:
         self.replies.append((self.clock.now_ms(), reply))
         self.runtime.delivered(reply)
 
-    def _solve(self, question: Solve, done: object) -> None:
+    def _solve(self, question: SolvePlan, done: object) -> None:
         answer = solve(self.system, question)
         self.clock.call_soon(lambda: done(answer))  # type: ignore[operator]
 
 
-__all__ = ["Answer", "World", "line_profile", "machine"]
+__all__ = ["SendReply", "World", "line_profile", "machine"]

@@ -9,10 +9,10 @@ from bench.attack.attack import SLOW, Ground, Result
 from bench.attack.calls import body
 from bench.attack.stand import Stand
 from bench.attack.traffic import Traffic
-from bench.load.closed import closed
-from bench.load.open import OpenLoop, poisson
-from bench.load.request import Wire, pack
-from bench.load.result import Run, figures, goodput_rps, ms, percentile
+from interlace.load.call import Call, pack
+from interlace.load.closed_loop import closed
+from interlace.load.open_loop import OpenLoop, poisson
+from interlace.load.result import LoadRun, figures, goodput_rps, ms, percentile
 
 _SLO_MS = 100.0
 _CONNECTIONS = 300
@@ -21,7 +21,7 @@ _CONNECTIONS = 300
 def overload(ground: Ground, stand: Stand) -> Result:
     """Goodput keeps most of the peak; refusals are quick; the first good answer comes at once."""
     data = body([1.0, 2.0, 3.0, 4.0])
-    wire = Wire("http", stand.http_port, f"/v2/models/{SLOW.model}/infer", data)
+    wire = Call("http", stand.http_port, f"/v2/models/{SLOW.model}/infer", data)
     call = pack(wire)
     peak_rps = float(figures(closed(call, 8, ground.scale * 5.0, 1.0))["rps"])
     result = Result(0, figures={"peak_rps": peak_rps})
@@ -41,7 +41,7 @@ def overload(ground: Ground, stand: Stand) -> Result:
     return result
 
 
-def _figures(run: Run, peak_rps: float, seconds: float) -> dict[str, Any]:
+def _figures(run: LoadRun, peak_rps: float, seconds: float) -> dict[str, Any]:
     good = [s.latency_s for s in run.samples if s.status == 200]
     refused = [s.latency_s for s in run.samples if s.status in (429, 503, 504)]
     return {

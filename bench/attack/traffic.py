@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bench.attack.calls import BAD, GrpcCaller, HttpCaller, row
-from bench.load.result import ms, percentile
+from interlace.load.result import ms, percentile
 
 
 class Target(NamedTuple):

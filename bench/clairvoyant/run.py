@@ -23,7 +23,7 @@ from bench.clairvoyant.online import Values, served, values
 from bench.clairvoyant.optimum import fewest_drops
 from bench.clairvoyant.worlds import SLO_MS, World
 from interlace.core.request import Outcome
-from interlace.policy.catalog import system as row
+from interlace.policy.catalog import resolve as row
 
 #: Part of the requests that must end in time.
 ATTAINMENT: Final = 0.99

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Outcome
 from interlace.policy.base import System
-from interlace.policy.dispatchers.deadline import deadline
+from interlace.policy.dispatchers.deadline import earliest_deadline
 from interlace.policy.dispatchers.duty import duty
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.fast.run import simulate_fast
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 
 SLO_MS = 50.0
 _MODEL = "model"
@@ -49,7 +49,7 @@ class World:
         points = {}
         for batch in batches:
             ms = (self.fixed + batch * self.row) * SLO_MS
-            points[batch, 100] = Point(ms, ms, ms, 1)
+            points[batch, 100] = LatencyPoint(ms, ms, ms, 1)
         return Profile(_MODEL, "", "line", 1, 1, points, load_ms=1.0)
 
     def served(self, system: System, gaps: NDArray[np.float64], load: float) -> dict[Outcome, int]:
@@ -67,11 +67,11 @@ class World:
         slot = Slot(_MODEL, max(1, int((0.5 - self.fixed) / self.row)), rate_rps / self.replicas)
         plan = Plan(tuple(Partition(f"{gpu.id}.p", gpu.id, 100, (slot,)) for gpu in gpus))
         profiles = {_MODEL: self.profile}
-        scenario = Scenario(
+        scenario = Simulation(
             system, Fleet(gpus), (demand,), profiles, profiles, arrivals, plan,
             warm_ms=1_000.0, epoch_ms=float("inf"),
         )  # fmt: skip
-        compiled = system.dispatcher in (deadline, duty)
+        compiled = system.dispatcher in (earliest_deadline, duty)
         record = simulate_fast(scenario) if compiled else simulate(scenario)
         ends = dict.fromkeys(Outcome, 0)
         for one in record.served:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
-from interlace.device.formats.base import Array
+from interlace.formats.runner import Array
 
 
 class Identity:

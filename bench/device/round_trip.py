@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 import uvloop
 
-from interlace.core.messages import Carve, Finished, Load, Run, Work
-from interlace.core.model import Format, Model, Terms
+from interlace.core.messages import CreatePartition, Load, Run, Work, WorkFinished
+from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Batch, Request
 from interlace.core.tensor import Signature, Span, Tensor, TensorSpec
-from interlace.device.cpu import CpuDevice
-from interlace.device.memory import process_memory
-from interlace.device.settings import CpuSettings
+from interlace.device.cpu.device import CpuDevice
+from interlace.device.cpu.settings import CpuSettings
+from interlace.device.process.memory import process_memory
 from interlace.shm.arena import Arena, ArenaMap
 
 
@@ -29,11 +29,11 @@ def identity(nbytes: int) -> Model:
     signature = Signature(
         (TensorSpec("INPUT0", "UINT8", dims),), (TensorSpec("OUTPUT0", "UINT8", dims),), True, 1024
     )
-    return Model("identity", 1, Format.FACTORY, "", "0", signature, Terms(10.0))
+    return Model("identity", 1, Format.FACTORY, "", "0", signature, ServiceTerms(10.0))
 
 
-async def carry_out(device: CpuDevice, work: Work) -> Finished:
-    future: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
+async def carry_out(device: CpuDevice, work: Work) -> WorkFinished:
+    future: asyncio.Future[WorkFinished] = asyncio.get_running_loop().create_future()
     device.do(work, future.set_result)
     finished = await future
     assert finished.failure is None, finished.failure
@@ -57,7 +57,7 @@ class Trips:
         self._began = time.perf_counter()
         self._device.do(Run("cpu0", "p0", batch), self._ended)
 
-    def _ended(self, finished: Finished) -> None:
+    def _ended(self, finished: WorkFinished) -> None:
         self.us.append((time.perf_counter() - self._began) * 1e6)
         timing = finished.timing
         self.phases_us.append((timing.input_ms + timing.infer_ms + timing.output_ms) * 1e3)
@@ -81,10 +81,10 @@ async def measure(options: argparse.Namespace) -> None:
     device = CpuDevice(asyncio.get_running_loop(), arenas, settings)
     try:
         began = time.perf_counter()
-        await carry_out(device, Carve("cpu0", "first", 100))
+        await carry_out(device, CreatePartition("cpu0", "first", 100))
         print(f"first carve {1e3 * (time.perf_counter() - began):.1f} ms")
         began = time.perf_counter()
-        await carry_out(device, Carve("cpu0", "p0", 100))
+        await carry_out(device, CreatePartition("cpu0", "p0", 100))
         print(f"second carve {1e3 * (time.perf_counter() - began):.1f} ms")
         model = identity(options.bytes)
         device.register(model)

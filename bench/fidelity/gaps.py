@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from interlace.core.request import Outcome
-from interlace.sim.record import Record
+from interlace.sim.record import RunRecord
 
 _ANSWERED = (Outcome.OK, Outcome.LATE)
 
@@ -30,7 +30,7 @@ class Gap:
     p99: float
 
 
-def figures(record: Record) -> Figures:
+def figures(record: RunRecord) -> Figures:
     """A run's figures. Latencies are of answered requests; too few answers give NaN."""
     seconds = (record.until_ms - record.from_ms) / 1000.0
     in_time = sum(one.outcome is Outcome.OK for one in record.served)

@@ -10,18 +10,25 @@ from dataclasses import replace
 
 from bench.fidelity.stand import Stand
 from interlace.core.hardware import Fleet
-from interlace.core.messages import Deployed, Deployment, Planned, Release, Solve, Tell
+from interlace.core.messages import (
+    Deployment,
+    ModelsDeployed,
+    PlanSolved,
+    ReleasePartition,
+    ReportStatus,
+    SolvePlan,
+)
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.core.request import Reply
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
 from interlace.runtime.observe import Observer
+from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
-from interlace.runtime.solver import OnPlanned
 from interlace.sim.arrivals import Arrivals
-from interlace.sim.record import Record, Recorder
-from interlace.sim.run import Pinned
+from interlace.sim.record import Recorder, RunRecord
+from interlace.sim.run import FixedPlan
 
 _NEVER_MS = float("inf")
 
@@ -34,14 +41,14 @@ async def play(
     profiles: Mapping[str, Profile],
     arrivals: Arrivals,
     observers: Sequence[Observer] = (),
-) -> Record:
+) -> RunRecord:
     """The trace's requests sent when their time comes; what became of them, on the device's clock.
 
     The plan is kept. HTTP has no part in it: what is compared is engine, device and dispatch.
     ``observers`` see the run as its record does, from the first deployment on.
     """
     recorder = Recorder()
-    run = _Live(stand, replace(system, planner=Pinned(plan)), [recorder, *observers])
+    run = _Live(stand, replace(system, planner=FixedPlan(plan)), [recorder, *observers])
     try:
         await run.deploy(demand, profiles)
         with uncollected():
@@ -81,17 +88,17 @@ class _Live:
         self._runtime = Runtime(
             self._engine, stand.clock, devices, self._solve, observers, epoch_ms=_NEVER_MS
         )
-        self._runtime.on_tell = self._told
-        self._waiting: dict[str, asyncio.Future[Tell]] = {}
+        self._runtime.on_status = self._told
+        self._waiting: dict[str, asyncio.Future[ReportStatus]] = {}
         self._idle = asyncio.Event()
 
-    def _solve(self, question: Solve, done: OnPlanned) -> None:
+    def _solve(self, question: SolvePlan, done: OnPlanned) -> None:
         plan = self._system.planner(
             question.demand, Fleet((self._stand.device.gpu,)), question.profiles, question.current
         )
-        self._stand.clock.call_soon(lambda: done(Planned(question.ticket, plan)))
+        self._stand.clock.call_soon(lambda: done(PlanSolved(question.ticket, plan)))
 
-    def _told(self, tell: Tell) -> None:
+    def _told(self, tell: ReportStatus) -> None:
         waiting = self._waiting.pop(tell.model, None)
         if waiting is not None:
             waiting.set_result(tell)
@@ -101,7 +108,7 @@ class _Live:
         self._waiting = {one.model: loop.create_future() for one in demand}
         waiting = list(self._waiting.values())
         deployments = (Deployment(one, profiles[one.model], 65_536) for one in demand)
-        self._runtime.deliver(Deployed(tuple(deployments)))
+        self._runtime.deliver(ModelsDeployed(tuple(deployments)))
         for tell in await asyncio.gather(*waiting):
             if tell.status != "ready":
                 raise RuntimeError(f"{tell.model}: {tell.detail}")
@@ -125,7 +132,7 @@ class _Live:
     async def retire(self) -> None:
         """Every partition given back, so that the next run finds the device as this one did."""
         for live in list(self._engine.state.lives.values()):
-            await self._stand.rig.do(Release(live.gpu, live.id), timeout_s=30.0)
+            await self._stand.rig.do(ReleasePartition(live.gpu, live.id), timeout_s=30.0)
 
     def _answered(self, reply: Reply) -> None:
         self._runtime.delivered(reply)

@@ -11,12 +11,12 @@ from typing import Final
 
 from bench.fidelity.stand import Opened, Stand
 from interlace.core.hardware import Gpu
-from interlace.core.messages import Carve, Load, Release
+from interlace.core.messages import CreatePartition, Load, ReleasePartition
 from interlace.core.profile import Profile
 from interlace.core.request import Batch
-from interlace.measure.corun import company
-from interlace.measure.sweep import Settings
-from interlace.perf.interference import Runner
+from interlace.perf.interference import CoRunner
+from interlace.profiling.corun import corun_share_pct
+from interlace.profiling.sweep import SweepSettings
 
 _TIMEOUT_S: Final = 60.0
 #: Pairs are measured in so many rounds: in any one of them the machine may have other guests.
@@ -34,7 +34,7 @@ class Pairs:
 
     factors: Mapping[tuple[str, str], float]
 
-    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
+    def __call__(self, runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
         found = [self.factors.get((runner.model, other.model), 1.0) for other in neighbours]
         return max([1.0, *found])
 
@@ -47,7 +47,7 @@ class Measured:
     pairs: Pairs
 
 
-async def measure(stand: Stand, settings: Settings, seconds: float = 0.6) -> Measured:
+async def measure(stand: Stand, settings: SweepSettings, seconds: float = 0.6) -> Measured:
     """Every model alone, then every pair side by side for ``seconds`` in each round."""
     profiles = await stand.profiles(settings)
     await stand.rig.close()
@@ -70,7 +70,7 @@ async def slowdowns(stand: Stand, seconds: float) -> Pairs:
 
 def half_pct(gpu: Gpu) -> int:
     """The largest share of which two stand side by side."""
-    share_pct = company(gpu, 2)
+    share_pct = corun_share_pct(gpu, 2)
     assert share_pct is not None, f"{gpu.id} cannot be parted"
     return share_pct
 
@@ -81,7 +81,7 @@ async def halves(stand: Stand) -> AsyncIterator[tuple[str, str]]:
     names = ("left", "right")
     gpu, share_pct = stand.device.gpu.id, half_pct(stand.device.gpu)
     for name in names:
-        await stand.rig.do(Carve(gpu, name, share_pct), _TIMEOUT_S)
+        await stand.rig.do(CreatePartition(gpu, name, share_pct), _TIMEOUT_S)
         for key, one in stand.opened.items():
             most = max(1, one.model.signature.max_batch)
             sizes = tuple(sorted({min(rows, most) for rows in _ROWS}))
@@ -90,7 +90,7 @@ async def halves(stand: Stand) -> AsyncIterator[tuple[str, str]]:
         yield names
     finally:
         for name in names:
-            await stand.rig.do(Release(gpu, name), _TIMEOUT_S)
+            await stand.rig.do(ReleasePartition(gpu, name), _TIMEOUT_S)
 
 
 async def sampled(

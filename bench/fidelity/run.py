@@ -27,9 +27,9 @@ from bench.fidelity.twin import sent, twin
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
-from interlace.measure.sweep import Settings
-from interlace.policy.catalog import system as row
-from interlace.sim.arrivals import mixed
+from interlace.policy.catalog import resolve as row
+from interlace.profiling.sweep import SweepSettings
+from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.workload.renewal import poisson
 
 MODELS: Final = ("cnn_small", "cnn_large", "embedder")
@@ -96,7 +96,7 @@ async def _take(stand: Stand, measured: Measured, case: Case, seconds: float) ->
     asked = demand(measured.profiles, case)
     fleet, system = Fleet((stand.device.gpu,)), row(case.system)
     plan = system.planner(asked, fleet, measured.profiles, Plan())
-    arrivals = mixed({one.model: poisson(one.rate_rps) for one in asked}, seconds, seed=1)
+    arrivals = merge_arrivals({one.model: poisson(one.rate_rps) for one in asked}, seconds, seed=1)
     looks, lives = [await busy(stand)], []
     for _ in range(2):
         lives.append(await play(stand, system, plan, asked, measured.profiles, arrivals))
@@ -124,7 +124,7 @@ async def _take(stand: Stand, measured: Measured, case: Case, seconds: float) ->
 async def _all(out: Path, chosen: Sequence[Case], seconds: float) -> None:
     rows: list[dict[str, Any]] = []
     async with Stand(Path("models"), MODELS) as stand:
-        measured = await measure(stand, Settings(samples=150, budget_s=1.0, retakes=4))
+        measured = await measure(stand, SweepSettings(samples=150, budget_s=1.0, retakes=4))
         print({f"{a}|{b}": round(f, 3) for (a, b), f in measured.pairs.factors.items()})
         for number, case in enumerate(chosen, 1):
             rows.append(await compare(stand, measured, case, seconds))

@@ -14,21 +14,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.cli.machine import memory_bytes
-from interlace.control.preparation import Preparation
+from interlace.assembly.machine import memory_bytes
+from interlace.control.model_preparer import ModelPreparer
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.request import Request
 from interlace.core.tensor import Tensor
 from interlace.device.base import Device
-from interlace.device.cpu import CpuDevice
-from interlace.device.formats.arrays import NUMPY_TYPES
-from interlace.device.settings import CpuSettings
-from interlace.measure.profiler import profile_all
-from interlace.measure.requests import SampleInputs
-from interlace.measure.rig import Rig
-from interlace.measure.store import ProfileStore
-from interlace.measure.sweep import Settings
+from interlace.device.cpu.device import CpuDevice
+from interlace.device.cpu.settings import CpuSettings
+from interlace.formats.arrays import NUMPY_TYPES
+from interlace.profiling.profiler import profile_all
+from interlace.profiling.rig import Rig
+from interlace.profiling.sample_requests import SampleInputs
+from interlace.profiling.store import ProfileStore
+from interlace.profiling.sweep import SweepSettings
 from interlace.runtime.clock import WallClock
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -107,7 +107,7 @@ class Stand:
 
     async def _models(self) -> list[Model]:
         store = ProfileStore(Path(self._folder.name), print)
-        preparation = Preparation(self._root, self._opener, self.rig, store)
+        preparation = ModelPreparer(self._root, self._opener, self.rig, store)
 
         async def model(name: str) -> Model:
             draft = await preparation.draft(name, 1)
@@ -139,7 +139,7 @@ class Stand:
         self.arena.close()
         self._folder.cleanup()
 
-    async def profiles(self, settings: Settings) -> Mapping[str, Profile]:
+    async def profiles(self, settings: SweepSettings) -> Mapping[str, Profile]:
         """Every model measured now, one batch at a time on an otherwise idle device."""
         models = [one.model for one in self.opened.values()]
         found: dict[str, Profile] = {}

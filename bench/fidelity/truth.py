@@ -11,8 +11,8 @@ import numpy as np
 
 from bench.fidelity.measured import Measured, Samples, halves, sampled
 from bench.fidelity.stand import Stand
-from interlace.core.profile import Point, Profile
-from interlace.device.simulated import MECHANISMS, Physics, made_of
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.device.simulated.device import MECHANISMS, Physics, device_factory
 from interlace.perf.latency import surface
 from interlace.sim.scenario import MakeDevice
 
@@ -20,7 +20,7 @@ from interlace.sim.scenario import MakeDevice
 def simulated_device(measured: Measured) -> MakeDevice:
     """A device that takes what was measured: medians, their spread, and busy neighbours."""
     physics = Physics(costs=MECHANISMS["cores"], interference=measured.pairs, jitter=True, seed=1)
-    return made_of(physics)
+    return device_factory(physics)
 
 
 async def busy(stand: Stand, seconds: float = 2.0) -> Mapping[str, Samples]:
@@ -65,5 +65,5 @@ def _moved(profile: Profile, looks: Sequence[Samples], beside: float, share_pct:
     return replace(profile, points=points)
 
 
-def _point(point: Point, median_ms: float, p95: float, p99: float) -> Point:
+def _point(point: LatencyPoint, median_ms: float, p95: float, p99: float) -> LatencyPoint:
     return replace(point, median_ms=median_ms, p95_ms=median_ms * p95, p99_ms=median_ms * p99)

@@ -11,12 +11,12 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.policy.base import System
 from interlace.sim.arrivals import Arrivals
-from interlace.sim.record import Record
+from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
-from interlace.sim.scenario import MakeDevice, Scenario
+from interlace.sim.scenario import MakeDevice, Simulation
 
 
-def sent(record: Record, models: Sequence[str], seconds: float) -> Arrivals:
+def sent(record: RunRecord, models: Sequence[str], seconds: float) -> Arrivals:
     """The arrivals of a live run as they happened: a loop's timers are late by up to 1 ms."""
     served = sorted(record.served, key=lambda one: one.arrived_ms)
     times_ms = np.array([one.arrived_ms - record.from_ms for one in served])
@@ -34,9 +34,9 @@ def twin(
     truth: Mapping[str, Profile],
     arrivals: Arrivals,
     device: MakeDevice,
-) -> Record:
+) -> RunRecord:
     """The run as the simulator sees it, with the beliefs that the live run began with."""
-    scenario = Scenario(
+    scenario = Simulation(
         system,
         fleet,
         tuple(demand),

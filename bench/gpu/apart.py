@@ -14,13 +14,13 @@ from bench.gpu.kept import Kept, as_time_goes, keep
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, seen, skipped
 from interlace.core.hardware import Gpu
-from interlace.core.profile import Layer
-from interlace.device.cuda import green
-from interlace.device.cuda.engine.backend import Backend
-from interlace.device.cuda.partitions.lanes import Lanes
-from interlace.measure.cuda.bench import examine
-from interlace.measure.cuda.parent import places, with_findings
-from interlace.measure.cuda.task import GpuFindings, GpuTask, Places
+from interlace.core.profile import LayerProfile
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.green_contexts import gpu as green
+from interlace.device.cuda.lanes import Lanes
+from interlace.profiling.cuda.examine import examine
+from interlace.profiling.cuda.process import reader_placements, with_findings
+from interlace.profiling.cuda.task import GpuFindings, GpuTask, ReaderPlacement
 
 #: More than an L2 holds: 50 MiB on an H100.
 _FLUSH_BYTES: Final = 128 << 20
@@ -36,12 +36,14 @@ def pressure(bench: Bench) -> Iterator[Row]:
     yield from flow(_rows(bench, "pressure", _in_order(green_gpu(bench))))
 
 
-def _in_order(gpu: Gpu) -> tuple[Places, ...]:
+def _in_order(gpu: Gpu) -> tuple[ReaderPlacement, ...]:
     """Half of the GPU first, for all models: where most plans have them."""
-    return tuple(sorted(places(gpu), key=lambda one: abs(one.share_pct - 50)))
+    return tuple(sorted(reader_placements(gpu), key=lambda one: abs(one.share_pct - 50)))
 
 
-async def _rows(bench: Bench, what: str, wanted: tuple[Places | None, ...]) -> AsyncIterator[Row]:
+async def _rows(
+    bench: Bench, what: str, wanted: tuple[ReaderPlacement | None, ...]
+) -> AsyncIterator[Row]:
     why = lacking(bench, "green")
     if why:
         yield skipped(what, why)
@@ -54,11 +56,13 @@ async def _rows(bench: Bench, what: str, wanted: tuple[Places | None, ...]) -> A
                     yield one if isinstance(one, Row) else _of(bench, backend, lanes, one, place)
 
 
-def _words(what: str, place: Places | None) -> str:
+def _words(what: str, place: ReaderPlacement | None) -> str:
     return what if place is None else f"{what} at {place.share_pct} %"
 
 
-def _of(bench: Bench, backend: Backend, lanes: Lanes, one: Kept, place: Places | None) -> Row:
+def _of(
+    bench: Bench, backend: CudaBackend, lanes: Lanes, one: Kept, place: ReaderPlacement | None
+) -> Row:
     """The row of one model; what was found goes into the profile."""
     what = f"{_words('layers' if place is None else 'pressure', place)} of {one.model.name}"
     stands = () if place is None else (place,)
@@ -82,7 +86,7 @@ def counted(bench: Bench, name: str) -> dict[tuple[int, int], float]:
     }
 
 
-def _layers_row(what: str, found: tuple[Layer, ...]) -> Row:
+def _layers_row(what: str, found: tuple[LayerProfile, ...]) -> Row:
     run_ms = sum(one.run_ms for one in found)
     copy_ms = sum(one.copy_ms for one in found)
     slower = sum(one.run_host_ms for one in found)

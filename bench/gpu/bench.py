@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from bench.gpu.rows import Row
 from bench.gpu.switches import Switches, chosen
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.backend.library_threads import LibraryContext, threads_for
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.engine.backend import Backend
-from interlace.device.cuda.engine.threads import LibraryContext, threads_for
 
 Size = TypeVar("Size")
 
@@ -30,7 +30,7 @@ class Bench:
     dry: bool
     out: Path
     end_s: float
-    open_backend: Callable[[], Backend]
+    open_backend: Callable[[], CudaBackend]
 
     @property
     def left_s(self) -> float:
@@ -48,7 +48,7 @@ class Bench:
             yield backend.driver
 
     @contextmanager
-    def backend(self, context: LibraryContext | None = None) -> Iterator[Backend]:
+    def backend(self, context: LibraryContext | None = None) -> Iterator[CudaBackend]:
         """Driver, kernels and capture, closed afterwards. Libraries make their handles for green
         contexts in ``context``, as `preflight` chose if none is named."""
         backend = self.open_backend()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from interlace.core.hardware import Gpu
-from interlace.core.messages import Carve, Command, Event, Finished, Run
+from interlace.core.messages import Command, CreatePartition, Event, Run, WorkFinished
 
 
 class Busy:
@@ -17,10 +17,10 @@ class Busy:
         self._busy_ms = 0.0
 
     def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
-        if not isinstance(event, Finished) or event.failure is not None:
+        if not isinstance(event, WorkFinished) or event.failure is not None:
             return
         work = event.work
-        if isinstance(work, Carve):
+        if isinstance(work, CreatePartition):
             self._shares_pct[work.partition] = work.share_pct
         elif isinstance(work, Run):
             part = self._gpu.fraction(self._shares_pct[work.partition])

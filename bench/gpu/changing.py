@@ -26,26 +26,26 @@ from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, judged, law, seen, skipped
 from interlace.core.hardware import Fleet
 from interlace.core.messages import (
-    Carve,
     Command,
-    Deployed,
+    CreatePartition,
     Deployment,
     Event,
-    Finished,
     Load,
-    Planned,
-    Release,
+    ModelsDeployed,
+    PlanSolved,
+    ReleasePartition,
     Run,
-    Solve,
+    SolvePlan,
+    WorkFinished,
 )
 from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Batch, Outcome, Reply
 from interlace.engine.engine import Engine
-from interlace.engine.reorganise import reached
-from interlace.policy.catalog import system
+from interlace.engine.plan_diff import reached
+from interlace.policy.catalog import resolve
+from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
-from interlace.runtime.solver import OnPlanned
 from interlace.sim.record import Recorder
 
 _MODEL: Final = ("resnet50",)
@@ -161,7 +161,7 @@ class _Run:
     def __post_init__(self) -> None:
         (self._one,) = self.opened.opened.values()
         gpu = self.opened.device.gpu
-        self._engine = Engine(Fleet((gpu,)), system("triton"))
+        self._engine = Engine(Fleet((gpu,)), resolve("triton"))
         devices = {gpu.id: self.opened.device}
         self._runtime = Runtime(
             self._engine,
@@ -173,7 +173,11 @@ class _Run:
         )
 
     def _see(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
-        if isinstance(event, Finished) and isinstance(event.work, Run) and event.failure is None:
+        if (
+            isinstance(event, WorkFinished)
+            and isinstance(event.work, Run)
+            and event.failure is None
+        ):
             timing = event.timing
             self._ends.append((event.work.partition, timing.began_ns, timing.ended_ns))
 
@@ -181,16 +185,16 @@ class _Run:
     def _rows(self) -> int:
         return self._one.model.signature.max_batch
 
-    def _solve(self, question: Solve, done: OnPlanned) -> None:
+    def _solve(self, question: SolvePlan, done: OnPlanned) -> None:
         slot = Slot(self._one.model.key, self._rows, 100.0)
         gpu = self.opened.device.gpu.id
         plan = Plan((Partition("p", gpu, self._share_pct, (slot,)),))
-        self.opened.clock.call_soon(lambda: done(Planned(question.ticket, plan)))
+        self.opened.clock.call_soon(lambda: done(PlanSolved(question.ticket, plan)))
 
     async def go_to(self, share_pct: int) -> None:
         """Plan that share and wait until it stands and nothing else does."""
         first, self._share_pct = self._share_pct == 0, share_pct
-        self._runtime.deliver(Deployed((self._deployment(),) if first else ()))
+        self._runtime.deliver(ModelsDeployed((self._deployment(),) if first else ()))
         state, end_s = self._engine.state, time.monotonic() + _LIMIT_S
         while not (state.target.partitions and reached(state.lives, state.target)) or (
             {live.share_pct for live in state.lives.values()} != {share_pct}
@@ -201,7 +205,7 @@ class _Run:
 
     def _deployment(self) -> Deployment:
         key, shares = self._one.model.key, self.opened.device.gpu.shares_pct
-        points = {(b, s): Point(1.0, 1.0, 1.0, 1) for b in (1, self._rows) for s in shares}
+        points = {(b, s): LatencyPoint(1.0, 1.0, 1.0, 1) for b in (1, self._rows) for s in shares}
         profile = Profile(key, "", self.opened.device.gpu.kind, 1 << 20, 1 << 20, points)
         return Deployment(Demand(key, 100.0, _PATIENT_MS, self._rows), profile)
 
@@ -224,7 +228,7 @@ class _Run:
 
     async def retire(self) -> None:
         for live in list(self._engine.state.lives.values()):
-            await self.opened.rig.do(Release(live.gpu, live.id), _LIMIT_S)
+            await self.opened.rig.do(ReleasePartition(live.gpu, live.id), _LIMIT_S)
 
     def found(self) -> Changes:
         """What was seen, by the device's clock if it has one."""
@@ -272,7 +276,7 @@ async def alone(opened: Stand, count: int) -> Row:
     (one,) = opened.opened.values()
     names = ("here", "there")
     for name in names:
-        await opened.rig.do(Carve(gpu.id, name, half_pct(gpu)), _LIMIT_S)
+        await opened.rig.do(CreatePartition(gpu.id, name, half_pct(gpu)), _LIMIT_S)
         await opened.rig.do(Load(gpu.id, name, one.model.key), _LIMIT_S)
     took: dict[str, list[float]] = {}
     for way, places in (("same", ("here",)), ("turns", names)):
@@ -283,7 +287,7 @@ async def alone(opened: Stand, count: int) -> Row:
             done = await opened.rig.run(places[number % len(places)], batch, _LIMIT_S)
             took[way].append(done.took_ms)
     for name in names:
-        await opened.rig.do(Release(gpu.id, name), _LIMIT_S)
+        await opened.rig.do(ReleasePartition(gpu.id, name), _LIMIT_S)
     more_us = (middle(took["turns"]) - middle(took["same"])) * 1000.0
     return judged(
         "a batch on another partition than the last one", "at most 50 us more",

@@ -21,7 +21,7 @@ from typing import Final
 
 from bench.gpu.bench import Bench, Entry
 from bench.gpu.rows import Row, failed
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.launcher import BEFORE_CUDA
 
 #: What the devices' own processes start CUDA with.
@@ -177,8 +177,8 @@ def _run(errand: Errand, pipe: Connection) -> None:
     os._exit(0)  # libraries' own endings may hang once a GPU has failed
 
 
-def _backend(name: str) -> Backend:
-    made: Backend = _named(name)()
+def _backend(name: str) -> CudaBackend:
+    made: CudaBackend = _named(name)()
     return made
 
 

@@ -10,8 +10,8 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.policy.base import System
-from interlace.policy.catalog import system
-from interlace.policy.dispatchers.waiting import Waiting
+from interlace.policy.catalog import resolve
+from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class Contestant:
 
     @property
     def system(self) -> System:
-        found = system(self.row)
+        found = resolve(self.row)
         if not self.instances:
             return found
-        return replace(found, dispatcher=Waiting(wait_ms=self.wait_ms))
+        return replace(found, dispatcher=DynamicBatching(wait_ms=self.wait_ms))
 
     def plan(self, asked: Sequence[Demand], gpu: Gpu, profiles: Mapping[str, Profile]) -> Plan:
         """What its planner makes of this GPU."""

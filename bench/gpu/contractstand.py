@@ -12,14 +12,14 @@ import torch
 from bench.gpu.checks.mps import client_sms
 from bench.gpu.switches import USUAL, Switches
 from interlace.core.model import Model
-from interlace.device.cuda.discovery import Found
-from interlace.device.cuda.green import green_settings
+from interlace.device.cuda.discovery import DiscoveredGpu
+from interlace.device.cuda.green_contexts.atoms import Atoms
+from interlace.device.cuda.green_contexts.gpu import green_settings
 from interlace.device.cuda.mps import MpsControl, mps_settings
-from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.streams import streams_settings
-from interlace.device.formats.opened import Opened
-from interlace.device.formats.trial import Spoken
+from interlace.formats.opened import OpenedModel
+from interlace.formats.trial import DeclaredSignature
 from tests.device.cuda.backends import clients_sms
 from tests.device.cuda.rig import CudaStand
 from tests.device.models import SLOW_S
@@ -53,7 +53,7 @@ class GpuStand(CudaStand):
     def __init__(
         self,
         kind: str,
-        found: Found,
+        found: DiscoveredGpu,
         environment: Mapping[str, str],
         switches: Switches = USUAL,
         fake: bool = False,
@@ -100,7 +100,7 @@ def few(shares_pct: Sequence[int]) -> tuple[int, ...]:
 
 
 def _settings(
-    kind: str, found: Found, environment: Mapping[str, str], atoms: Atoms | None
+    kind: str, found: DiscoveredGpu, environment: Mapping[str, str], atoms: Atoms | None
 ) -> CudaSettings:
     match kind:
         case "green":
@@ -111,7 +111,7 @@ def _settings(
             return mps_settings(found, "gpu0", _Running(found.uuid, environment))
 
 
-def open_on_gpu(model: Model) -> Opened:
+def open_on_gpu(model: Model) -> OpenedModel:
     """Twice the input; the model named ``slow`` sleeps on the GPU before, in its graph too."""
     slow = model.name == "slow"
     tensors = {"weight": torch.full((1,), 2.0)}
@@ -121,4 +121,4 @@ def open_on_gpu(model: Model) -> Opened:
             torch.cuda._sleep(int(SLOW_S * _CYCLES_HZ))
         return {"y": values["x"] * tensors["weight"][0]}
 
-    return Opened(call, tensors, Spoken("contract"))
+    return OpenedModel(call, tensors, DeclaredSignature("contract"))

@@ -12,9 +12,9 @@ from bench.gpu.kept import NO_PROFILE, NO_TIME, Kept, known
 from bench.gpu.opened import stand
 from bench.gpu.profiles import store_of
 from bench.gpu.rows import Row, failed, seen, skipped
-from interlace.measure.corun import CoRun, Side, batch_for, company
-from interlace.measure.corunfile import corun_path, save_coruns
-from interlace.measure.stalls import coruns
+from interlace.profiling.corun import CoRun, CoRunModel, batch_for, corun_share_pct
+from interlace.profiling.corun_file import corun_path, save_coruns
+from interlace.profiling.corun_partitions import measure_coruns
 
 _NAMES = {2: "pairs", 3: "triples"}
 #: Six models make 21 pairs, ten make 55: all where there is time for them.
@@ -53,14 +53,15 @@ async def _groups(
     seen_all: list[CoRun],
 ) -> AsyncIterator[Row]:
     """Groups of that many, until only ``spare_s`` are left."""
-    share_pct = company(opened.device.gpu, count)
+    share_pct = corun_share_pct(opened.device.gpu, count)
     if share_pct is None:
         yield skipped(_NAMES[count], f"no {count} partitions may stand side by side")
         return
     sides = [
-        Side(one.model, batch_for(one.profile, share_pct, one.model.terms.slo_ms)) for one in kept
+        CoRunModel(one.model, batch_for(one.profile, share_pct, one.model.terms.slo_ms))
+        for one in kept
     ]
-    found = coruns(opened.rig, sides, share_pct, count, bench.size(0.2, 0.02))
+    found = measure_coruns(opened.rig, sides, share_pct, count, bench.size(0.2, 0.02))
     async for group in found:
         seen_all += group
         if group:

@@ -13,23 +13,24 @@ from bench.fidelity.stand import Ground, MakeDevice
 from bench.gpu.bench import Bench
 from bench.gpu.forking import ForkLauncher
 from interlace.core.hardware import Gpu
-from interlace.device.cuda import green, mps, streams
+from interlace.device.cuda import mps, streams
+from interlace.device.cuda.backend.library_threads import LibraryContext
 from interlace.device.cuda.device import CudaDevice
-from interlace.device.cuda.discovery import Found, NoGpus, discover
-from interlace.device.cuda.engine.threads import LibraryContext
+from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover
+from interlace.device.cuda.green_contexts import gpu as green
+from interlace.device.cuda.green_contexts.atoms import Atoms
+from interlace.device.cuda.green_contexts.query import ask_atoms
 from interlace.device.cuda.mps import MpsControl
-from interlace.device.cuda.partitions.asking import ask_atoms
-from interlace.device.cuda.partitions.atoms import Atoms
 from interlace.device.cuda.settings import CudaSettings
-from interlace.device.cuda.visible import visible
+from interlace.device.cuda.visible_devices import visible
 
 KINDS: Final = ("green", "mps", "streams")
 #: The backend of a dry run: streams run beside each other, as they do on a GPU.
 FAKE_BACKEND: Final = "tests.device.cuda.fake.backend:on_threads"
-_FAKE: Final = Found(0, "GPU-fake-0", "fake-h100", 132, 80 << 30, (9, 0), 13000)
+_FAKE: Final = DiscoveredGpu(0, "GPU-fake-0", "fake-h100", 132, 80 << 30, (9, 0), 13000)
 
 
-def board(bench: Bench) -> Found:
+def board(bench: Bench) -> DiscoveredGpu:
     """The GPU that is measured: the first that is visible.
 
     Raises:
@@ -39,7 +40,7 @@ def board(bench: Bench) -> Found:
         return _FAKE
     shown = visible(discover(), os.environ.get("CUDA_VISIBLE_DEVICES"))
     if not shown:
-        raise NoGpus("CUDA_VISIBLE_DEVICES hides every GPU of this machine")
+        raise NoGpuError("CUDA_VISIBLE_DEVICES hides every GPU of this machine")
     return shown[0]
 
 
@@ -81,7 +82,7 @@ def parted(bench: Bench) -> str:
         return "green"
     why = lacking(bench, "streams")
     if why:
-        raise NoGpus(why)
+        raise NoGpuError(why)
     return "streams"
 
 
@@ -121,7 +122,7 @@ def maker(
     return make
 
 
-def _settings(bench: Bench, kind: str, found: Found) -> CudaSettings:
+def _settings(bench: Bench, kind: str, found: DiscoveredGpu) -> CudaSettings:
     made: dict[str, Callable[[], CudaSettings]] = {
         "green": lambda: green.green_settings(found, "gpu0", atoms=atoms_of(bench)),
         "streams": lambda: streams.streams_settings(found, "gpu0"),
@@ -141,7 +142,7 @@ class _NoDaemon(MpsControl):
         return
 
 
-def _control(bench: Bench, found: Found) -> MpsControl:
+def _control(bench: Bench, found: DiscoveredGpu) -> MpsControl:
     control = _NoDaemon(found.uuid) if bench.dry else MpsControl(found.uuid)
     if not bench.dry:
         control.start()

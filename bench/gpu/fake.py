@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
 from tests.device.cuda.fake.backend import at_once
 
 
-def open_backend() -> Backend:
+def open_backend() -> CudaBackend:
     """A backend without a GPU."""
     return at_once()

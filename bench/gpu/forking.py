@@ -17,18 +17,18 @@ from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any, Final
 
-from interlace.device.cuda.launcher import Launcher, Order, Process
+from interlace.device.cuda.launcher import LaunchSpec, ProcessLauncher, RunningProcess
 
 #: Not onnxruntime, which starts a thread when it is imported.
 PRELOAD: Final = (
     "torch",
     "interlace.device.cuda.worker.main",
-    "interlace.device.cuda.engine.loaded",
+    "interlace.device.cuda.models.loaded",
 )
 
 
-class ForkLauncher(Launcher):
-    """Forks where ``Launcher`` starts an interpreter: a tenth of a second instead of many.
+class ForkLauncher(ProcessLauncher):
+    """Forks where ``ProcessLauncher`` starts an interpreter: a tenth of a second instead of many.
 
     The fork server is that of ``multiprocessing``: in a process that was forked from one itself, it
     is that one, with what it has imported; else one that imports ``preload`` when it is first used.
@@ -41,7 +41,7 @@ class ForkLauncher(Launcher):
         self._context = get_context("forkserver")
         self._context.set_forkserver_preload(list(preload))
 
-    def begin(self, order: Order) -> Process:
+    def begin(self, order: LaunchSpec) -> RunningProcess:
         what = (_Descriptor(order.descriptor), order.name, dict(order.environment), os.getpid())
         process = self._context.Process(target=_become, args=what)
         process.start()

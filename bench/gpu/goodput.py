@@ -26,8 +26,8 @@ from bench.gpu.ratios import Ratio, at_one_load, reached
 from bench.gpu.rows import Row, failed, judged, seen, skipped
 from bench.gpu.search import Race, Search, played
 from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
-from interlace.policy.catalog import system
-from interlace.sim.record import Record
+from interlace.policy.catalog import resolve
+from interlace.sim.record import RunRecord
 
 MODELS: Final = ("resnet50", "vgg19", "bert_base", "mobilenet_v2", "resnext50", "densenet121")
 #: Of the area bound, in this order: if time is short, the middle one is known of everyone.
@@ -205,7 +205,7 @@ async def protected(opened: Stand, race: Race) -> Row:
     gpu = opened.device.gpu
     whole = demand(race.profiles, gpu, 1.0, race.least_slo_ms)
     asked = (scaled(whole[:1], 0.3 * len(whole))[0], *scaled(whole[1:], 0.9))
-    plan, row = protecting(asked, gpu, half_pct(gpu)), system("triton")
+    plan, row = protecting(asked, gpu, half_pct(gpu)), resolve("triton")
     quiet = (asked[0], *scaled(asked[1:], 1e-6))
     p99s_ms = [
         _p99_ms(await played(opened, race, row, plan, each, race.seconds), asked[0].model)
@@ -219,7 +219,7 @@ async def protected(opened: Stand, race: Race) -> Row:
     )  # fmt: skip
 
 
-def _p99_ms(record: Record, model: str) -> float:
+def _p99_ms(record: RunRecord, model: str) -> float:
     served = [one for one in record.served if one.model == model]
-    part = Record(record.from_ms, record.until_ms, record.gpus, served, (), ())
+    part = RunRecord(record.from_ms, record.until_ms, record.gpus, served, (), ())
     return figures(part).p99_ms

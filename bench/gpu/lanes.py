@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from interlace.device.cuda.driver.api import Atom, Driver, Green, Mapped, Split
-from interlace.device.cuda.engine.backend import Backend, on_stream
-from interlace.device.cuda.engine.capture import Captured
+from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.driver.api import Atom, Driver, GreenContext, MappedBlock, SmSplit
+from interlace.device.cuda.graphs.capture import CapturedGraph
 
 _ATOM_SMS = 8
 
@@ -23,7 +23,7 @@ class Place(Protocol):
     @property
     def sms(self) -> int: ...
     @property
-    def green(self) -> Green | None: ...
+    def green(self) -> GreenContext | None: ...
 
 
 class Lane(NamedTuple):
@@ -31,7 +31,7 @@ class Lane(NamedTuple):
 
     stream: int
     sms: int
-    green: Green | None
+    green: GreenContext | None
 
 
 class Lanes:
@@ -40,7 +40,7 @@ class Lanes:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._made: list[Lane] = []
-        self.split: Split = driver.split(_ATOM_SMS)
+        self.split: SmSplit = driver.split(_ATOM_SMS)
 
     def plain(self, priority: int = 0) -> Lane:
         """A stream on all SMs."""
@@ -86,7 +86,7 @@ def lanes(driver: Driver) -> Iterator[Lanes]:
         made.close()
 
 
-def warm(backend: Backend, lane: Place, body: Callable[[], object], times: int = 2) -> None:
+def warm(backend: CudaBackend, lane: Place, body: Callable[[], object], times: int = 2) -> None:
     """Run a body a few times outside of any capture: libraries choose and load what they need."""
     finish_setup(backend)
 
@@ -99,7 +99,7 @@ def warm(backend: Backend, lane: Place, body: Callable[[], object], times: int =
     backend.driver.synchronize(lane.stream)
 
 
-def finish_setup(backend: Backend) -> None:
+def finish_setup(backend: CudaBackend) -> None:
     """Wait for what torch has done on its own stream: a lane does not wait for it by itself."""
     import torch
 
@@ -108,8 +108,8 @@ def finish_setup(backend: Backend) -> None:
 
 
 def capture(
-    backend: Backend, lane: Place, body: Callable[[], object], pool: object | None = None
-) -> Captured:
+    backend: CudaBackend, lane: Place, body: Callable[[], object], pool: object | None = None
+) -> CapturedGraph:
     """A body captured on a lane, to be closed by the caller."""
 
     def only() -> None:
@@ -121,7 +121,7 @@ def capture(
 
 
 @contextmanager
-def captured(backend: Backend, lane: Place, body: Callable[[], object]) -> Iterator[int]:
+def captured(backend: CudaBackend, lane: Place, body: Callable[[], object]) -> Iterator[int]:
     """A body warmed up and captured on a lane; the graph's handle, closed afterwards."""
     warm(backend, lane, body)
     graph = capture(backend, lane, body)
@@ -184,7 +184,7 @@ def rate_gbs(nbytes: float, ms: float) -> float:
 
 
 @contextmanager
-def mapped(driver: Driver, nbytes: int) -> Iterator[Mapped]:
+def mapped(driver: Driver, nbytes: int) -> Iterator[MappedBlock]:
     """Page-locked memory for a while."""
     made = driver.allocate_mapped(nbytes)
     try:
@@ -203,12 +203,12 @@ def allocated(driver: Driver, nbytes: int) -> Iterator[int]:
         driver.free(address)
 
 
-def words(memory: Mapped, count: int) -> ctypes.Array[ctypes.c_uint64]:
+def words(memory: MappedBlock, count: int) -> ctypes.Array[ctypes.c_uint64]:
     """Mapped memory as 64-bit words."""
     return (ctypes.c_uint64 * count).from_address(memory.host)
 
 
-def sms_of(backend: Backend, launch: Callable[[int, int], object], stream: int) -> set[int]:
+def sms_of(backend: CudaBackend, launch: Callable[[int, int], object], stream: int) -> set[int]:
     """Which SMs ``launch(address, blocks)`` wrote, once the stream has ended."""
     driver = backend.driver
     blocks = 4 * driver.board.sms
@@ -226,7 +226,7 @@ _STAY_NS = 100_000
 _THREADS = 1024
 
 
-def ask_sms(backend: Backend, stream: int, address: int, blocks: int) -> None:
+def ask_sms(backend: CudaBackend, stream: int, address: int, blocks: int) -> None:
     """Launch the kernel that writes where its blocks ran."""
     backend.driver.launch(
         backend.kernels.smid, (blocks, 1, 1), (_THREADS, 1, 1), stream, (address, _STAY_NS)

@@ -18,9 +18,9 @@ from bench.gpu.flowing import flow
 from bench.gpu.lanes import quantile
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, judged, skipped
-from interlace.core.messages import Carve, Load, Release, Unload
-from interlace.measure.busy import keep_busy
-from interlace.measure.requests import SampleInputs
+from interlace.core.messages import CreatePartition, Load, ReleasePartition, Unload
+from interlace.profiling.busy import keep_busy
+from interlace.profiling.sample_requests import SampleInputs
 
 #: The first is served, the second comes and goes.
 _MODELS: Final = ("resnet50", "mobilenet_v2")
@@ -55,7 +55,7 @@ async def beside_loads(opened: Stand, kind: str, seconds: float, times: int) -> 
     served, loaded = opened.models()[:2]
     rows_ = min(_ROWS, served.signature.max_batch)
     for name in (_SERVED, _LOADED):
-        await rig.do(Carve(gpu.id, name, half_pct(gpu)), _LIMIT_S)
+        await rig.do(CreatePartition(gpu.id, name, half_pct(gpu)), _LIMIT_S)
     await rig.do(Load(gpu.id, _SERVED, served.key, (rows_,)), _LIMIT_S)
     inputs = SampleInputs(served, opened.arena)
     try:
@@ -70,7 +70,7 @@ async def beside_loads(opened: Stand, kind: str, seconds: float, times: int) -> 
     finally:
         inputs.release()
     for name in (_SERVED, _LOADED):
-        await rig.do(Release(gpu.id, name), _LIMIT_S)
+        await rig.do(ReleasePartition(gpu.id, name), _LIMIT_S)
     p99, most = quantile(alone, 0.99), quantile(beside, 0.99)
     return judged(
         f"p99 of {served.name} while {loaded.name} comes and goes ({kind})",

@@ -10,7 +10,7 @@ from typing import Any, Final
 from bench.gpu.bench import Bench
 from bench.gpu.devices import board
 from bench.gpu.rows import Row, seen, skipped
-from interlace.measure.cuda.nvml import BoundNvml, Counters, Nvml
+from interlace.profiling.cuda.nvml import BoundNvml, GpmCounters, Nvml
 
 _PERSISTENCE: Final = "persistence mode"
 
@@ -29,8 +29,8 @@ class Steady:
     def sample(self) -> Any:
         return time.monotonic()
 
-    def between(self, first: Any, second: Any) -> Counters:
-        return Counters(0.5, 0.5)
+    def between(self, first: Any, second: Any) -> GpmCounters:
+        return GpmCounters(0.5, 0.5)
 
     def close(self) -> None:
         return

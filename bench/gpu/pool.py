@@ -11,7 +11,13 @@ from bench.fidelity.stand import Opened, Stand
 from bench.gpu.mechanisms.sides import Side, side, versus
 from bench.gpu.rows import Row
 from bench.gpu.sharing import cpu_s
-from interlace.core.messages import Carve, Finished, Load, Release, Stage
+from interlace.core.messages import (
+    CopyInputs,
+    CreatePartition,
+    Load,
+    ReleasePartition,
+    WorkFinished,
+)
 from interlace.core.request import Batch, Request
 
 _LIMIT_S: Final = 60.0
@@ -29,11 +35,11 @@ async def pool(opened: Stand, count: int) -> Row:
     """
     gpu = opened.device.gpu
     one = next(iter(opened.opened.values()))
-    await opened.rig.do(Carve(gpu.id, _NAME, half_pct(gpu)), _LIMIT_S)
+    await opened.rig.do(CreatePartition(gpu.id, _NAME, half_pct(gpu)), _LIMIT_S)
     largest = (one.model.signature.max_batch,)
     await opened.rig.do(Load(gpu.id, _NAME, one.model.key, largest), _LIMIT_S)
     sides = {staged: await _side(opened, one, count, staged) for staged in (True, False)}
-    await opened.rig.do(Release(gpu.id, _NAME), _LIMIT_S)
+    await opened.rig.do(ReleasePartition(gpu.id, _NAME), _LIMIT_S)
     what = f"input pool: {one.model.name}, a full batch staged on arrival, over gathered"
     return versus(what, sides[True], sides[False], "p50_ms")
 
@@ -73,19 +79,21 @@ async def _staged(opened: Stand, members: tuple[Request, ...], window: int) -> N
     slots = _WINDOWS * len(members)
     await asyncio.gather(
         *(
-            _stage(opened, Stage(opened.device.gpu.id, request, window * len(members) + at, slots))
+            _stage(
+                opened, CopyInputs(opened.device.gpu.id, request, window * len(members) + at, slots)
+            )
             for at, request in enumerate(members)
         )
     )
 
 
-async def _stage(opened: Stand, work: Stage) -> None:
+async def _stage(opened: Stand, work: CopyInputs) -> None:
     """One copy.
 
     Raises:
         RuntimeError: the device refused it.
     """
-    ended: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
+    ended: asyncio.Future[WorkFinished] = asyncio.get_running_loop().create_future()
     opened.device.do(work, ended.set_result)
     failure = (await asyncio.wait_for(ended, _LIMIT_S)).failure
     if failure is not None:

@@ -15,8 +15,8 @@ from bench.gpu.kept import Kept, as_time_goes, keep
 from bench.gpu.nvml import open_nvml
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, seen, skipped
-from interlace.measure.cuda.draws import Drawn, Meter, drawn, idle_w
-from interlace.measure.cuda.nvml import Nvml, NvmlError
+from interlace.profiling.cuda.nvml import Nvml, NvmlError
+from interlace.profiling.cuda.power import PowerMeter, PowerSample, idle_w, measure_power
 
 PART = "power"
 
@@ -34,7 +34,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 async def _rows(bench: Bench, nvml: Nvml) -> AsyncIterator[Row]:
     async with stand(bench, maker(bench, parted(bench), keep=True)) as opened:
-        meter = Meter(opened.rig, nvml)
+        meter = PowerMeter(opened.rig, nvml)
         try:
             idle = await idle_w(opened.rig, meter, bench.size(1.0, 0.05))
         except NvmlError as error:  # this GPU does not count its energy
@@ -44,13 +44,15 @@ async def _rows(bench: Bench, nvml: Nvml) -> AsyncIterator[Row]:
             yield one if isinstance(one, Row) else await _of(bench, opened, meter, one, idle)
 
 
-async def _of(bench: Bench, opened: Stand, meter: Meter, one: Kept, idle: float) -> Row:
+async def _of(bench: Bench, opened: Stand, meter: PowerMeter, one: Kept, idle: float) -> Row:
     """The row of one model; its power goes into the profile."""
     what, gpu = f"{PART} of {one.model.name}", opened.device.gpu
     most = max(batch for batch, _ in one.profile.points)
     points = {share: (most,) for share in (gpu.shares_pct[-1], half_pct(gpu))}
     try:
-        found = await drawn(opened.rig, meter, one.model, points, idle, bench.size(0.6, 0.05))
+        found = await measure_power(
+            opened.rig, meter, one.model, points, idle, bench.size(0.6, 0.05)
+        )
     except Exception as error:
         return failed(what, error)
     draws = {key: each.draw for key, each in found.items()}
@@ -58,7 +60,7 @@ async def _of(bench: Bench, opened: Stand, meter: Meter, one: Kept, idle: float)
     return _row(what, found, (most, gpu.shares_pct[-1]))
 
 
-def _row(what: str, found: Mapping[tuple[int, int], Drawn], most: tuple[int, int]) -> Row:
+def _row(what: str, found: Mapping[tuple[int, int], PowerSample], most: tuple[int, int]) -> Row:
     one = found[most].draw
     return seen(
         what,

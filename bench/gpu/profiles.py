@@ -12,19 +12,19 @@ from bench.gpu.flowing import flow
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, seen
 from interlace.core.profile import Profile
-from interlace.measure.profiler import profile_all
-from interlace.measure.store import ProfileStore
-from interlace.measure.sweep import Settings
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import surface
+from interlace.profiling.profiler import profile_all
+from interlace.profiling.store import ProfileStore
+from interlace.profiling.sweep import SweepSettings
 
 #: Shares to measure, next to which the device has legal ones; what lies between is interpolated.
 _SHARES_PCT: Final = (12, 24, 36, 48, 72, 100)
-_REAL_SETTINGS: Final = Settings(samples=60, warm_ups=2, budget_s=0.05, factor=4, retakes=1)
-_DRY_SETTINGS: Final = Settings(samples=3, samples_min=2, warm_ups=1, budget_s=0.01, retakes=0)
+_REAL_SETTINGS: Final = SweepSettings(samples=60, warm_ups=2, budget_s=0.05, factor=4, retakes=1)
+_DRY_SETTINGS: Final = SweepSettings(samples=3, samples_min=2, warm_ups=1, budget_s=0.01, retakes=0)
 
 
-def settings_of(bench: Bench) -> Settings:
+def settings_of(bench: Bench) -> SweepSettings:
     """How thoroughly latencies are measured."""
     return bench.size(_REAL_SETTINGS, _DRY_SETTINGS)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from interlace.device.cuda.engine.backend import Backend, make_backend
+from interlace.device.cuda.backend.base import CudaBackend, make_backend
 
 
-def open_backend() -> Backend:
+def open_backend() -> CudaBackend:
     """A driver, torch and our kernels in this process.
 
     Raises:

@@ -17,8 +17,8 @@ from interlace.core.profile import Profile
 from interlace.core.request import Outcome
 from interlace.policy.base import System
 from interlace.runtime.observe import Observer
-from interlace.sim.arrivals import mixed
-from interlace.sim.record import Record
+from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.record import RunRecord
 from interlace.sim.workload.renewal import poisson
 
 #: Of every model's requests: a load is kept if so many are in time.
@@ -149,14 +149,14 @@ async def played(
     asked: Sequence[Demand],
     seconds: float,
     observers: Sequence[Observer] = (),
-) -> Record:
+) -> RunRecord:
     """The requests of one seed through engine and device."""
     workloads = {each.model: poisson(each.rate_rps) for each in asked}
-    arrivals = mixed(workloads, seconds, seed=1)
+    arrivals = merge_arrivals(workloads, seconds, seed=1)
     return await play(opened, row, plan, asked, race.profiles, arrivals, observers)
 
 
-def _trial(load: float, record: Record, seconds: float, busy: float) -> Trial:
+def _trial(load: float, record: RunRecord, seconds: float, busy: float) -> Trial:
     sent: dict[str, int] = {}
     kept: dict[str, int] = {}
     for one in record.served:

@@ -26,11 +26,11 @@ from bench.gpu.mechanisms.sides import Published, Side, versus
 from bench.gpu.nvml import used_bytes
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, skipped
-from interlace.core.messages import Carve, Load, Release
+from interlace.core.messages import CreatePartition, Load, ReleasePartition
 from interlace.core.model import Model
-from interlace.measure.busy import at_once, keep_busy
-from interlace.measure.overlap import Interval
-from interlace.measure.requests import SampleInputs
+from interlace.profiling.busy import at_once, keep_busy
+from interlace.profiling.overlap import Interval
+from interlace.profiling.sample_requests import SampleInputs
 
 _MODELS: Final = ("resnet50", "vgg19", "resnext50")
 _NAMES: Final = ("first", "second")
@@ -86,7 +86,7 @@ async def looked(bench: Bench, opened: Stand, used: Callable[[], int]) -> Found:
     await _begun(opened, share_pct)
     before = await settled(used, pause_s)
     for name in _NAMES:
-        await rig.do(Carve(gpu.id, name, share_pct), _LIMIT_S)
+        await rig.do(CreatePartition(gpu.id, name, share_pct), _LIMIT_S)
         after = await settled(used, pause_s)
         found.carve_bytes.append(after - before)
         before = after
@@ -99,7 +99,7 @@ async def looked(bench: Bench, opened: Stand, used: Callable[[], int]) -> Found:
             before = after
     found.beside = await side_by_side(opened, opened.models()[:2], bench.size(1.0, 0.1), before)
     for name in _NAMES:
-        await rig.do(Release(gpu.id, name), _LIMIT_S)
+        await rig.do(ReleasePartition(gpu.id, name), _LIMIT_S)
     return found
 
 
@@ -107,9 +107,9 @@ async def _begun(opened: Stand, share_pct: int) -> None:
     """Start what a device starts once: a load is lent its weights by the process that keeps them,
     so that one is there as well, and its own memory counts to nobody."""
     gpu, model = opened.device.gpu.id, opened.models()[0]
-    await opened.rig.do(Carve(gpu, _FIRST, share_pct), _LIMIT_S)
+    await opened.rig.do(CreatePartition(gpu, _FIRST, share_pct), _LIMIT_S)
     await opened.rig.do(Load(gpu, _FIRST, model.key, (1,)), _LIMIT_S)
-    await opened.rig.do(Release(gpu, _FIRST), _LIMIT_S)
+    await opened.rig.do(ReleasePartition(gpu, _FIRST), _LIMIT_S)
 
 
 async def settled(used: Callable[[], int], pause_s: float) -> int:

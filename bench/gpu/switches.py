@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.gpu.rows import as_json
-from interlace.device.cuda.engine.threads import LibraryContext
-from interlace.device.cuda.partitions.atoms import Atoms
+from interlace.device.cuda.backend.library_threads import LibraryContext
+from interlace.device.cuda.green_contexts.atoms import Atoms
 
 _FILE: Final = "switches.json"
 

@@ -25,8 +25,8 @@ from bench.gpu.rows import Row, judged, skipped
 from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
 from interlace.core.hardware import Fleet
 from interlace.core.profile import Profile
-from interlace.device.simulated import MECHANISMS, Physics, made_of
-from interlace.sim.arrivals import mixed
+from interlace.device.simulated.device import MECHANISMS, Physics, device_factory
+from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.workload.renewal import poisson
 
 _MODELS = ("resnet50", "bert_base", "mobilenet_v2")
@@ -85,14 +85,16 @@ async def both(
     gpu = opened.device.gpu
     asked = demand(profiles, gpu, load, least_slo_ms)
     plan = one.plan(asked, gpu, profiles)
-    arrivals = mixed({each.model: poisson(each.rate_rps) for each in asked}, seconds, seed=1)
+    arrivals = merge_arrivals(
+        {each.model: poisson(each.rate_rps) for each in asked}, seconds, seed=1
+    )
     looks = [await busy(opened, seconds / 10)]
     live = await play(opened, one.system, plan, asked, profiles, arrivals)
     looks.append(await busy(opened, seconds / 10))
     truth = at_the_moment(Measured(profiles, pairs), looks, half_pct(gpu))
     physics = Physics(costs=MECHANISMS["green"], interference=pairs, jitter=True, seed=1)
     again = sent(live, arrivals.models, seconds)
-    fleet, device = Fleet((gpu,)), made_of(physics)
+    fleet, device = Fleet((gpu,)), device_factory(physics)
     simulated = twin(one.system, fleet, plan, asked, profiles, truth, again, device)
     return figures(live), figures(simulated)
 

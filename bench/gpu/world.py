@@ -13,9 +13,9 @@ from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
-from interlace.measure.profiler import profile_all
-from interlace.measure.record import profile_of, read_record
-from interlace.measure.sweep import Settings
+from interlace.profiling.profile_file import profile_of, read_record
+from interlace.profiling.profiler import profile_all
+from interlace.profiling.sweep import SweepSettings
 
 #: Below this a Python process's own delays decide, whatever the GPU does.
 LEAST_SLO_MS = 15.0
@@ -23,7 +23,7 @@ LEAST_SLO_MS = 15.0
 DRY_SLO_MS = 2_000.0
 _SLO_FACTOR = 3.0
 #: For a part that runs without the profiles of the part before it.
-HASTY = Settings(samples=15, samples_min=3, warm_ups=2, budget_s=0.03, factor=8, retakes=0)
+HASTY = SweepSettings(samples=15, samples_min=3, warm_ups=2, budget_s=0.03, factor=8, retakes=0)
 
 
 def kept_profiles(bench: Bench, models: Sequence[Model]) -> dict[str, Profile]:
@@ -41,7 +41,9 @@ def kept_profiles(bench: Bench, models: Sequence[Model]) -> dict[str, Profile]:
     return found
 
 
-async def profiles_of(bench: Bench, stand: Stand, settings: Settings = HASTY) -> dict[str, Profile]:
+async def profiles_of(
+    bench: Bench, stand: Stand, settings: SweepSettings = HASTY
+) -> dict[str, Profile]:
     """Profiles of the stand's models: kept ones where they are, measured in haste where not.
 
     Raises:

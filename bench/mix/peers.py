@@ -9,10 +9,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.load.request import Wire
 from bench.mix import models
 from bench.peers.table import OURS, SERVERS, Peer
 from bench.peers.wire import GRPC_PORT, HTTP_PORT, METRICS_PORT, OCTETS
+from interlace.load.call import Call
 
 HERE = Path(__file__).resolve().parent
 
@@ -87,12 +87,12 @@ def _write_triton(home: Path, name: str, how: Tuning) -> None:
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(HERE)})
 
 
-def request(name: str, sort: models.Sort) -> Wire:
+def request(name: str, sort: models.Sort) -> Call:
     """One request of a model: v2 binary for ours and Triton, the bytes alone for mosec."""
     arrays = models.sample(sort)
     raw = b"".join(array.tobytes() for array in arrays)
     if name.startswith("mosec"):
-        return Wire("http", HTTP_PORT, f"/{sort.name}", raw, OCTETS)
+        return Call("http", HTTP_PORT, f"/{sort.name}", raw, OCTETS)
     inputs = [
         {"name": t.name, "datatype": t.datatype, "shape": list(a.shape),
          "parameters": {"binary_data_size": a.nbytes}}
@@ -100,4 +100,4 @@ def request(name: str, sort: models.Sort) -> Wire:
     ]  # fmt: skip
     head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     headers = {**OCTETS, "Inference-Header-Content-Length": str(len(head))}
-    return Wire("http", HTTP_PORT, f"/v2/models/{sort.name}/infer", head + raw, headers)
+    return Call("http", HTTP_PORT, f"/v2/models/{sort.name}/infer", head + raw, headers)

@@ -15,13 +15,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from bench.load.open import OpenLoop, poisson
-from bench.load.request import pack
-from bench.load.result import UNANSWERED, Run, ms, percentile
 from bench.mix import models, peers, plot
 from bench.peers import processes, setup
 from bench.peers.server import Bench, NotReadyError, Server, Watch
 from bench.peers.table import DEFAULT_HOME
+from interlace.load.call import pack
+from interlace.load.open_loop import OpenLoop, poisson
+from interlace.load.result import UNANSWERED, LoadRun, ms, percentile
 
 Row = dict[str, Any]
 LOADS = (0.4, 0.7, 1.0, 1.4)
@@ -71,7 +71,7 @@ def one_load(server: Server, load: float, costs: dict[str, float], args: argpars
     }
 
 
-def _model_row(run: Run, name: str) -> Row:
+def _model_row(run: LoadRun, name: str) -> Row:
     slo = models.slo_ms(name)
     good = [s.latency_s for s in run.samples if s.status == 200]
     within = sum(latency * 1e3 <= slo for latency in good)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from bench.load.closed import closed
-from bench.load.open import OpenLoop, poisson
-from bench.load.request import Packed
-from bench.load.result import UNANSWERED, Run, figures, goodput_rps, ms, percentile
 from bench.peers.server import Server, Watch
+from interlace.load.call import EncodedCall
+from interlace.load.closed_loop import closed
+from interlace.load.open_loop import OpenLoop, poisson
+from interlace.load.result import UNANSWERED, LoadRun, figures, goodput_rps, ms, percentile
 
 Row = dict[str, Any]
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5)
@@ -19,14 +19,14 @@ CONNECTIONS = 2000
 DRAIN_S = 12.0
 
 
-def capacity_rps(call: Packed, seconds: float) -> float:
+def capacity_rps(call: EncodedCall, seconds: float) -> float:
     """What a closed loop of 32 connections gets through."""
     closed(call, 8, 1.0, 0.0)
     return float(figures(closed(call, 32, seconds))["rps"])
 
 
 def measure(
-    server: Server, call: Packed, capacity: float, seconds: float, slo_ms: float, seed: int
+    server: Server, call: EncodedCall, capacity: float, seconds: float, slo_ms: float, seed: int
 ) -> list[Row]:
     """One row per factor, least load first."""
     rows = []
@@ -40,7 +40,7 @@ def measure(
     return rows
 
 
-def _row(run: Run, factor: float, offered_rps: float, seconds: float, slo_ms: float) -> Row:
+def _row(run: LoadRun, factor: float, offered_rps: float, seconds: float, slo_ms: float) -> Row:
     accepted = [s.latency_s for s in run.samples if s.status == 200]
     refused = [s.latency_s for s in run.samples if s.status not in (200, UNANSWERED)]
     return {
@@ -66,7 +66,7 @@ def _row(run: Run, factor: float, offered_rps: float, seconds: float, slo_ms: fl
     }
 
 
-def _by_status(run: Run) -> dict[int, list[float]]:
+def _by_status(run: LoadRun) -> dict[int, list[float]]:
     """Latencies by status: a refusal on arrival (429) is not one that expired in a queue (504)."""
     found: dict[int, list[float]] = {}
     for sample in run.samples:

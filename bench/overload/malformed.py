@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.load.request import Wire
 from bench.peers import once, wire
+from interlace.load.call import Call
 
 Row = dict[str, Any]
 #: Peers that take named, typed tensors, so that a wrong name or type means something.
@@ -23,7 +23,7 @@ def ask_all(peer: str, proto: str) -> dict[str, Row]:
     return rows
 
 
-def _calls(peer: str, proto: str) -> dict[str, Wire]:
+def _calls(peer: str, proto: str) -> dict[str, Call]:
     good = wire.request(peer, "echo", proto)
     headless = {k: v for k, v in good.headers.items() if "Length" not in k}
     calls = {
@@ -45,7 +45,7 @@ def _calls(peer: str, proto: str) -> dict[str, Wire]:
     return calls
 
 
-def _ask(call: Wire) -> Row:
+def _ask(call: Call) -> Row:
     began = time.perf_counter()
     try:
         status, body = once.ask(call, timeout_s=8)

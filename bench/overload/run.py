@@ -13,11 +13,11 @@ import resource
 from pathlib import Path
 from typing import Any
 
-from bench.load.request import pack
 from bench.overload import curve, malformed, plot, sigterm
 from bench.peers import processes, setup, wire
 from bench.peers.server import Bench, NotReadyError, Server
 from bench.peers.table import DEFAULT_HOME, Peer, peers
+from interlace.load.call import pack
 
 Row = dict[str, Any]
 CHOSEN = ("ours", "triton", "triton_queue", "mosec", "torchserve")

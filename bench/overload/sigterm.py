@@ -9,10 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from bench.load.pool import Pool
-from bench.load.request import Packed
 from bench.peers import once
 from bench.peers.server import Server
+from interlace.load.call import EncodedCall
+from interlace.load.pool import ConnectionPool
 
 IN_FLIGHT = 32
 #: Time for all calls to reach the server before the signal.
@@ -21,9 +21,9 @@ ANSWERS_WITHIN_S = 12.0
 LOOK_AGAIN_S = 4.0
 
 
-def stop_under_load(server: Server, call: Packed) -> dict[str, Any]:
+def stop_under_load(server: Server, call: EncodedCall) -> dict[str, Any]:
     """Answers by status, how many never came, exit code and time, processes left after 4 s."""
-    pool = Pool(IN_FLIGHT)
+    pool = ConnectionPool(IN_FLIGHT)
     pool.prepare(call, IN_FLIGHT)
     for _ in range(IN_FLIGHT):
         connection = pool.take(call)

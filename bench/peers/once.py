@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import http.client
 
-from bench.load.request import Wire
+from interlace.load.call import Call
 
 
-def ask(wire: Wire, timeout_s: float = 30.0) -> tuple[int, bytes]:
+def ask(wire: Call, timeout_s: float = 30.0) -> tuple[int, bytes]:
     """Status and body; a gRPC call that failed is 500 with its code and details.
 
     Raises:
@@ -31,7 +31,7 @@ def get(port: int, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
-def _http(wire: Wire, timeout_s: float) -> tuple[int, bytes]:
+def _http(wire: Call, timeout_s: float) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", wire.port, timeout=timeout_s)
     try:
         connection.request("POST", wire.path, body=wire.body, headers=dict(wire.headers))
@@ -43,7 +43,7 @@ def _http(wire: Wire, timeout_s: float) -> tuple[int, bytes]:
         connection.close()
 
 
-def _grpc(wire: Wire, timeout_s: float) -> tuple[int, bytes]:
+def _grpc(wire: Call, timeout_s: float) -> tuple[int, bytes]:
     import grpc
 
     unlimited = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]

@@ -13,19 +13,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.load.closed import closed
-from bench.load.open import open_loop
-from bench.load.request import Wire, pack
-from bench.load.result import figures
 from bench.peers import bare_torch, models, once, processes, setup, wire
 from bench.peers.server import Bench, NotReadyError, Server, Watch
 from bench.peers.table import DEFAULT_HOME, Peer, peers
+from interlace.load.call import Call, pack
+from interlace.load.closed_loop import closed
+from interlace.load.open_loop import open_loop
+from interlace.load.result import figures
 
 CONNECTIONS = {"echo": 32, "cnn": 32, "img": 8}
 Row = dict[str, Any]
 
 
-def verify(model: str, proto: str, call: Wire) -> str:
+def verify(model: str, proto: str, call: Call) -> str:
     """ "ok" if the answer carries what the model computes, else what is wrong with it."""
     status, body = once.ask(call)
     if status != 200:
@@ -35,7 +35,7 @@ def verify(model: str, proto: str, call: Wire) -> str:
     return "ok" if models.sample(model).tobytes() in body else "different bytes"
 
 
-def measure(server: Server, call: Wire, model: str, args: argparse.Namespace) -> Row:
+def measure(server: Server, call: Call, model: str, args: argparse.Namespace) -> Row:
     """One model over one protocol."""
     packed = pack(call)
     closed(packed, 4, 0.5, 0.0)

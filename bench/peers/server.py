@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.load.request import Wire
 from bench.peers import once, processes, wire
 from bench.peers.table import Peer, environment
+from interlace.load.call import Call
 
 PORTS = (wire.HTTP_PORT, wire.GRPC_PORT, wire.METRICS_PORT)
 
@@ -54,7 +54,7 @@ class Server:
             )  # fmt: skip
         processes.raise_priority(self.process.pid, bench.nice)
 
-    def wait_ready(self, checks: list[Wire], limit_s: float = 150.0) -> None:
+    def wait_ready(self, checks: list[Call], limit_s: float = 150.0) -> None:
         """Return when every check was answered 200; sets ``startup_s``.
 
         Raises:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.load.request import Wire
 from bench.peers import models
+from interlace.load.call import Call
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT = 18900, 18901, 18902
 #: Servers of the KServe v2 protocol, by the first part of their name.
@@ -21,7 +21,7 @@ Input = np.ndarray[Any, Any]
 
 def v2_http(
     model: str, x: Input, name: str = "INPUT", outputs: tuple[str, ...] = ("OUTPUT",)
-) -> Wire:
+) -> Call:
     """KServe v2 with the binary extension both ways; one row."""
     raw = x.tobytes()
     tensor = {
@@ -31,26 +31,26 @@ def v2_http(
     wanted = [{"name": output, "parameters": {"binary_data": True}} for output in outputs]
     head = json.dumps({"inputs": [tensor], "outputs": wanted}, separators=(",", ":")).encode()
     headers = {**OCTETS, "Inference-Header-Content-Length": str(len(head))}
-    return Wire("http", HTTP_PORT, f"/v2/models/{model}/infer", head + raw, headers)
+    return Call("http", HTTP_PORT, f"/v2/models/{model}/infer", head + raw, headers)
 
 
-def v2_grpc(model: str, x: Input) -> Wire:
+def v2_grpc(model: str, x: Input) -> Call:
     """A ModelInferRequest with raw contents, in protobuf's own encoding."""
     shape = b"".join(_varint(size) for size in (1, *x.shape))
     tensor = _field(1, b"INPUT") + _field(2, b"FP32") + _field(3, shape)
     body = _field(1, model.encode()) + _field(5, tensor) + _field(6, _field(1, b"OUTPUT"))
-    return Wire("grpc", GRPC_PORT, INFER, body + _field(7, x.tobytes()))
+    return Call("grpc", GRPC_PORT, INFER, body + _field(7, x.tobytes()))
 
 
-def v2_json(model: str, x: Input) -> Wire:
+def v2_json(model: str, x: Input) -> Call:
     """KServe v2 with the numbers in JSON."""
     data = [float(value) for value in x.ravel()]
     tensor = {"name": "INPUT", "shape": [1, *x.shape], "datatype": "FP32", "data": data}
     body = json.dumps({"inputs": [tensor]}).encode()
-    return Wire("http", HTTP_PORT, f"/v2/models/{model}/infer", body, JSON)
+    return Call("http", HTTP_PORT, f"/v2/models/{model}/infer", body, JSON)
 
 
-def request(peer: str, model: str, proto: str, x: Input | None = None) -> Wire:
+def request(peer: str, model: str, proto: str, x: Input | None = None) -> Call:
     """A call of a peer's model over "http" (binary), "grpc" or "json".
 
     Raises:
@@ -62,10 +62,10 @@ def request(peer: str, model: str, proto: str, x: Input | None = None) -> Wire:
         return {"http": v2_http, "grpc": v2_grpc, "json": v2_json}[proto](model, x)
     if kind == "bentoml" and proto == "json":
         body = json.dumps({"x": [x.tolist()]}).encode()
-        return Wire("http", HTTP_PORT, f"/{model}", body, JSON)
+        return Call("http", HTTP_PORT, f"/{model}", body, JSON)
     if kind in {"torchserve", "rayserve", "litserve", "mosec"} and proto == "http":
         path = f"/predictions/{model}" if kind == "torchserve" else f"/{model}"
-        return Wire("http", HTTP_PORT, path, x.tobytes(), OCTETS)
+        return Call("http", HTTP_PORT, path, x.tobytes(), OCTETS)
     raise ValueError(f"{peer} does not speak {proto}")
 
 

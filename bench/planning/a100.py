@@ -19,15 +19,15 @@ import numpy as np
 from bench.planning.a100_draw import draw
 from bench.planning.a100_profiles import Published, scenarios
 from bench.planning.attainment import simulate
+from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Fleet
-from interlace.core.kinds import KINDS, fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
-from interlace.perf.bounds import LowerBound, lower_bound
+from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.policy.catalog import CATALOG
-from interlace.policy.fewest import fewest, short
+from interlace.policy.fewest import fewest, underserved
 
-GPU = KINDS["a100-mig"]
+GPU = GPU_KINDS["a100-mig"]
 LIMIT = 24
 #: The published plan is no system of the catalog; its dispatch is taken to be ours.
 PUBLISHED = "published"
@@ -79,7 +79,7 @@ def _drawn(
 def planned(one: Published, system: str, bound: LowerBound) -> tuple[Plan, Fleet]:
     """The published plan, or a catalog row's on as few GPUs as it needs."""
     if system == PUBLISHED and one.plan is not None:
-        return one.plan, fleet(GPU, one.gpus)
+        return one.plan, uniform_fleet(GPU, one.gpus)
     packer = CATALOG[system].packer
     return fewest(packer, one.demand, GPU, LIMIT, one.profiles, start=max(1, bound.gpus))
 
@@ -118,7 +118,7 @@ def lines(one: Published, systems: Sequence[str], seeds: int, seconds: float) ->
             bound.best.accelerators,
             bound.gpus,
             took_s,
-            tuple(sorted(short(plan))),
+            tuple(sorted(underserved(plan))),
             own,
             ours,
         )

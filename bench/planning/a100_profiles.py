@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 
 #: Shares of MIG instances by compute slices.
 SHARE_PCT: Final = {1: 14, 2: 28, 3: 42, 4: 57, 7: 100}
@@ -60,7 +60,7 @@ def read_profile(folder: Path, model: str) -> Profile:
             key = (batch * int(row["Workload Number"]), SHARE_PCT[int(row["Mig instance"])])
             ms = batch * 1000.0 / each
             best[key] = min(ms, best.get(key, ms))
-    points = {key: Point(ms, ms, ms, 1) for key, ms in _padded(best).items()}
+    points = {key: LatencyPoint(ms, ms, ms, 1) for key, ms in _padded(best).items()}
     return Profile(model, "published", "a100-mig", _WEIGHTS_BYTES, _ACTIVATION_BYTES, points)
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from interlace.core.hardware import Fleet
-from interlace.core.messages import Deployed, Deployment, Planned, Solve
+from interlace.core.messages import Deployment, ModelsDeployed, PlanSolved, SolvePlan
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile, Profiles
 from interlace.core.request import Outcome, Reply, Request
-from interlace.device.simulated import SimulatedDevice
+from interlace.device.simulated.device import SimulatedDevice
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
-from interlace.policy.catalog import system as row
+from interlace.policy.catalog import resolve as row
 from interlace.runtime.clock import SimClock
 from interlace.runtime.runtime import Runtime
 
@@ -66,7 +66,9 @@ def simulate(
     clock = SimClock()
     runtime = _runtime(pinned, fleet, profiles, clock)
     counts = _Counts()
-    runtime.deliver(Deployed(tuple(Deployment(one, profiles[one.model], 65_536) for one in demand)))
+    runtime.deliver(
+        ModelsDeployed(tuple(Deployment(one, profiles[one.model], 65_536) for one in demand))
+    )
     random = np.random.default_rng(seed)
     for one in demand:
         if one.rate_rps > 0:
@@ -119,9 +121,9 @@ def _runtime(
 ) -> Runtime:
     devices = {gpu.id: SimulatedDevice(gpu, clock, profiles) for gpu in fleet.gpus}
 
-    def solve(question: Solve, done: object) -> None:
+    def solve(question: SolvePlan, done: object) -> None:
         plan = system.planner(question.demand, fleet, question.profiles, question.current)
-        clock.call_soon(lambda: done(Planned(question.ticket, plan)))  # type: ignore[operator]
+        clock.call_soon(lambda: done(PlanSolved(question.ticket, plan)))  # type: ignore[operator]
 
     runtime = Runtime(Engine(fleet, system), clock, devices, solve)
     runtime.start()

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
-from interlace.core.kinds import KINDS, fleet
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Point, Profile
-from interlace.perf.bounds import lower_bound
-from interlace.policy.catalog import CATALOG, system
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.packing.bounds import lower_bound
+from interlace.policy.catalog import CATALOG, resolve
 
 _BATCHES = (1, 2, 4, 8, 16, 32)
 
@@ -47,7 +47,7 @@ def profile(name: str, random: np.random.Generator, gpu: Gpu) -> Profile:
         for batch in _BATCHES:
             slow = max(1.0, width * (1.0 + 0.04 * batch) / share)
             ms = fixed_ms + row_ms * batch * slow
-            points[batch, share] = Point(ms, ms, ms, 100)
+            points[batch, share] = LatencyPoint(ms, ms, ms, 100)
     return Profile(name, "bench", gpu.kind, 200_000_000, 50_000_000, points)
 
 
@@ -70,12 +70,12 @@ def question(
 
 def measure(packer: str, models: int, gpus: int, repeat: int, seed: int = 0) -> Cost:
     """Time of one row's packer."""
-    gpu = KINDS["a100"]
+    gpu = GPU_KINDS["a100"]
     demand, profiles = question(models, gpus, gpu, seed)
-    there, plan, took = fleet(gpu, gpus), Plan(), []
+    there, plan, took = uniform_fleet(gpu, gpus), Plan(), []
     for _ in range(repeat):
         start = time.perf_counter()
-        plan = system(packer).packer(demand, there, profiles, Plan())
+        plan = resolve(packer).packer(demand, there, profiles, Plan())
         took.append((time.perf_counter() - start) * 1000.0)
     used = len({partition.gpu for partition in plan.partitions})
     median = float(np.median(took))

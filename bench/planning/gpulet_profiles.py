@@ -7,7 +7,7 @@ import csv
 import sys
 from typing import Final
 
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 
 #: SLO in ms (Table 4), which the paper sets to twice the latency of 32 rows on a whole GPU; and
 #: weights in MB (public sizes of these models in float32).
@@ -52,7 +52,7 @@ def profiles(
         for share in shares_pct:
             for batch in BATCHES:
                 ms = latency_ms(slo_ms, batch, share, speedup)
-                points[batch, share] = Point(ms, ms, ms, 1)
+                points[batch, share] = LatencyPoint(ms, ms, ms, 1)
         found[name] = Profile(name, "shaped", "2080ti", weights_mb * 10**6, 400 * 10**6, points)
     return found
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from bench.planning.gpulet_profiles import profiles
 from bench.planning.schedulers import GPU, MIXES, OURS, SCHEDULERS, mix
-from interlace.core.kinds import fleet
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Plan
 from interlace.core.profile import Profile
 from interlace.policy.base import Planner
@@ -37,7 +37,7 @@ def known(nine: Mapping[str, Profile] | None = None) -> dict[str, Profile]:
 
 def highest_rps(planner: Planner, name: str, gpus: int) -> float:
     """The largest rate of a mix's models that the planner serves in full."""
-    fitting, there = fleet(GPU, gpus), known()
+    fitting, there = uniform_fleet(GPU, gpus), known()
 
     def serves(rate_rps: float) -> bool:
         return not planner(mix(name, rate_rps), fitting, there, Plan()).unserved_rps

@@ -18,15 +18,15 @@ import numpy.typing as npt
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles
-from interlace.perf.duty import Turn, shortest
-from interlace.perf.layouts import layouts
+from interlace.packing.layouts import layouts
+from interlace.perf.duty import CycleTurn, shortest
 from interlace.perf.tables import Tables
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 
 #: For every model its turn at every count of pieces.
-Loads = Sequence[Sequence[Turn]]
+Loads = Sequence[Sequence[CycleTurn]]
 
 
 class Lattice:
@@ -56,12 +56,12 @@ class Lattice:
         each = [reduce(total, (alone[share] for share in layout)) for layout in cut]
         return np.logical_or.reduce(each)
 
-    def _turn(self, one: Demand, count: int, share_pct: int) -> Turn:
+    def _turn(self, one: Demand, count: int, share_pct: int) -> CycleTurn:
         return self._tables.turn(one, one.rate_rps * count / self._pieces, share_pct)
 
 
 def _served(
-    loads: Sequence[Sequence[Turn]], index: int, turns: list[Turn]
+    loads: Sequence[Sequence[CycleTurn]], index: int, turns: list[CycleTurn]
 ) -> Iterator[tuple[int, ...]]:
     """Vectors of the models from ``index`` on that fit a cycle beside ``turns``."""
     if index == len(loads):

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from interlace.core.profile import Point, Profile
-from interlace.perf.interference import Runner
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.perf.interference import CoRunner
 from interlace.perf.slowdown.observation import FromProfiles, Observation, from_profiles
 
 _IGNITER = "i-Gniter/Profile/tools/gpulet.config"
@@ -48,7 +48,7 @@ def _igniter(data: Path) -> Measured:
     solos = from_profiles({model: _profile(model, kinds) for model, kinds in merged.items()})
     seen = []
     for first, second, batch, batch_2, share, ms, ms_2 in pairs:
-        one, two = Runner(first, batch, share), Runner(second, batch_2, 100 - share)
+        one, two = CoRunner(first, batch, share), CoRunner(second, batch_2, 100 - share)
         for runner, other, beside_ms in ((one, two, ms), (two, one, ms_2)):
             alone_ms = merged[runner.model]["latency"][str(runner.batch)][str(runner.share_pct)]
             seen.append(Observation(runner, (other,), beside_ms / alone_ms))
@@ -61,7 +61,7 @@ def _profile(model: str, kinds: Mapping[str, Mapping[str, Mapping[str, float]]])
     for batch, by_share in latency.items():
         for share, ms in by_share.items():
             key = int(batch), int(share)
-            points[key] = Point(ms, ms, ms, 1)
+            points[key] = LatencyPoint(ms, ms, ms, 1)
             if share in l2.get(batch, {}):
                 pressure[key] = (l2[batch][share] / 100, dram[batch][share] / 100)
     return Profile(model, "igniter", "v100", 0, 0, points, pressure=pressure)
@@ -69,10 +69,10 @@ def _profile(model: str, kinds: Mapping[str, Mapping[str, Mapping[str, float]]])
 
 def _gpulet(data: Path) -> Measured:
     """3,675 observations of three models beside five."""
-    points: dict[str, dict[tuple[int, int], Point]] = {}
+    points: dict[str, dict[tuple[int, int], LatencyPoint]] = {}
     for model, batch, share, _, _, _, seconds, *_ in _rows(data, "data/inference.csv"):
         ms = 1000 * float(seconds)
-        points.setdefault(model, {})[int(batch), int(share)] = Point(ms, ms, ms, 1)
+        points.setdefault(model, {})[int(batch), int(share)] = LatencyPoint(ms, ms, ms, 1)
     pressure: dict[str, dict[tuple[int, int], tuple[float, float]]] = {}
     for model, batch, share, _, dram, _, l2, *_ in _rows(data, "data/mem_util.csv"):
         both = (float(l2) / 100, float(dram) / 100)
@@ -83,8 +83,8 @@ def _gpulet(data: Path) -> Measured:
     }
     seen = []
     for row in _rows(data, _GPULET):
-        runner = Runner(row[0], int(row[1]), int(row[2]))
-        other = Runner(row[3], int(row[4]), 100 - runner.share_pct)
+        runner = CoRunner(row[0], int(row[1]), int(row[2]))
+        other = CoRunner(row[3], int(row[4]), 100 - runner.share_pct)
         alone_ms = points[runner.model][runner.batch, runner.share_pct].median_ms
         seen.append(Observation(runner, (other,), 1000 * float(row[8]) / alone_ms))
     return Measured("gpulet", seen, from_profiles(profiles))

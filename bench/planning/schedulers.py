@@ -9,11 +9,11 @@ from typing import Final
 from bench.planning.gpulet_profiles import MODELS
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
+from interlace.packing.cycle_order import CycleOrder
 from interlace.perf.interference import ConstantFactor
 from interlace.policy.base import Planner
-from interlace.policy.packing.cycle import Cycles
+from interlace.policy.planners.best_of import BestOf
 from interlace.policy.planners.bestfit import bestfit
-from interlace.policy.planners.either import Either
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.policy.planners.ideal import Ideal
 from interlace.policy.planners.nexus import Nexus
@@ -44,7 +44,7 @@ SCHEDULERS: Final[Mapping[str, Planner]] = MappingProxyType(
 #: Ours: under the same rule as the others, and as it is by default (random arrivals).
 OURS: Final[Mapping[str, Planner]] = MappingProxyType(
     {
-        "interlace, same rule": Either((Patterns(discipline=Cycles(), pooling=0.0), Ideal())),
+        "interlace, same rule": BestOf((Patterns(discipline=CycleOrder(), pooling=0.0), Ideal())),
         "interlace": Patterns(),
     }
 )

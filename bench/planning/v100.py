@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.instances import multi_model
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface, surface
@@ -24,12 +24,12 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73")
 
 def read(path: Path) -> dict[str, Profile]:
     """One profile for each model in the file."""
-    points: dict[str, dict[tuple[int, int], Point]] = {}
+    points: dict[str, dict[tuple[int, int], LatencyPoint]] = {}
     with path.open() as file:
         for row in csv.DictReader(file):
             key = int(row["batch"]), int(float(row["gpu_pct"]))
             times = (float(row[k]) for k in ("latency_ms_median", "p95_ms", "p99_ms"))
-            points.setdefault(row["model"], {})[key] = Point(*times, int(row["n"]))
+            points.setdefault(row["model"], {})[key] = LatencyPoint(*times, int(row["n"]))
     return {m: Profile(m, "gslice", "v100", 0, 0, p) for m, p in sorted(points.items())}
 
 

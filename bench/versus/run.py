@@ -19,11 +19,11 @@ from typing import Any, Final
 
 from bench.versus.worlds import World, worlds
 from interlace.core.plan import Plan
-from interlace.policy.catalog import CATALOG, system
-from interlace.sim.arrivals import mixed
+from interlace.policy.catalog import CATALOG, resolve
+from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.report import report
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
 
 #: A run is at least as long, whatever the rate: several of the longest SLOs.
@@ -55,15 +55,15 @@ def _worlds() -> dict[str, World]:
 
 def measure(case: Case) -> dict[str, Any]:
     """Plan once, run every seed."""
-    world, row = _worlds()[case.world], system(case.system)
+    world, row = _worlds()[case.world], resolve(case.system)
     demand = world.at(case.load * world.ceiling, case.cv)
     plan = row.planner(demand, world.fleet, world.profiles, Plan())
     seconds = max(_LEAST_S, case.requests / sum(d.rate_rps for d in demand))
     runs = []
     for seed in range(case.seeds):
         workloads = {d.model: Gamma(d.rate_rps, case.cv) for d in demand}
-        arrivals = mixed(workloads, seconds, seed)
-        scenario = Scenario(
+        arrivals = merge_arrivals(workloads, seconds, seed)
+        scenario = Simulation(
             row, world.fleet, demand, world.profiles, world.profiles, arrivals, plan
         )
         found = report(simulate(scenario))

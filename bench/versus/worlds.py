@@ -15,12 +15,12 @@ from bench.papers.e2bird import titan
 from bench.planning.gpulet_profiles import profiles as gpulet_profiles
 from bench.planning.schedulers import GPU as TURING
 from bench.planning.schedulers import MIXES, mix
-from interlace.cli.planning.scenario import read_scenario
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.kinds import fleet
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
-from interlace.perf.bounds import lower_bound
+from interlace.packing.bounds import lower_bound
+from interlace.planning.scenario import read_scenario
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -38,7 +38,7 @@ class World:
 
     @property
     def fleet(self) -> Fleet:
-        return fleet(self.gpu, self.gpus)
+        return uniform_fleet(self.gpu, self.gpus)
 
     def at(self, factor: float, cv: float = 1.0) -> tuple[Demand, ...]:
         """The demand with every rate times a factor."""

@@ -9,14 +9,14 @@ from typing import Annotated
 import msgspec
 import typer
 
-from interlace.cli.arrivals import Arrivals, arrivals
 from interlace.cli.benchtable import show
-from interlace.cli.failure import CommandError
-from interlace.cli.loadbody import make_ask
 from interlace.cli.loadgen import Flow, Load
-from interlace.cli.loadreport import Result, summarise
+from interlace.cli.loadreport import ModelLoadReport, summarise
 from interlace.cli.options import Json, KeyFile, numbers, pairs, positive, read_key
-from interlace.cli.v2client import Server
+from interlace.core.user_errors import UserError
+from interlace.load.inference_body import make_call
+from interlace.load.send_times import ArrivalProcess, arrivals
+from interlace.load.v2_client import V2Client
 
 _DRAIN_S = 10.0
 
@@ -32,8 +32,8 @@ def bench(
         float | None, typer.Option(help="SLO sent with each request; else the server's own.")
     ] = None,
     kind: Annotated[
-        Arrivals, typer.Option("--arrivals", help="Independent callers, or a metronome.")
-    ] = Arrivals.POISSON,
+        ArrivalProcess, typer.Option("--arrivals", help="Independent callers, or a metronome.")
+    ] = ArrivalProcess.POISSON,
     connections: Annotated[int, typer.Option(help="Connections to spread requests over.")] = 64,
     seed: Annotated[int, typer.Option(help="Same seed, same send times.")] = 1,
     shape: Annotated[
@@ -58,11 +58,11 @@ def bench(
     """
     positive({"--rate": rate, "--seconds": seconds, "--connections": connections})
     positive({"--slo-ms": slo_ms})
-    server = Server(url, read_key(api_key_file))
+    server = V2Client(url, read_key(api_key_file))
     shapes = {key: _sizes(key, text) for key, text in pairs("--shape", shape or []).items()}
     flows = []
     for index, (model, rate_rps) in enumerate(_rates(models, rate).items()):
-        ask = make_ask(server, model, shapes, slo_ms)
+        ask = make_call(server, model, shapes, slo_ms)
         flows.append(Flow(ask, arrivals(kind, rate_rps, seconds, seed + index)))
     results = run(server, flows, connections, seconds)
     if as_json:
@@ -71,7 +71,9 @@ def bench(
         show(results, [note for flow in flows for note in flow.ask.notes])
 
 
-def run(server: Server, flows: Sequence[Flow], connections: int, seconds: float) -> list[Result]:
+def run(
+    server: V2Client, flows: Sequence[Flow], connections: int, seconds: float
+) -> list[ModelLoadReport]:
     """Send the flows and summarise each; what is unanswered 10 s after the last send stays so."""
     load = Load(server, flows, connections)
     gc.disable()  # a collection over all those records would be measured as lateness
@@ -93,4 +95,4 @@ def _sizes(key: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(size) for size in text.split(","))
     except ValueError:
-        raise CommandError(f"--shape {key}={text}: expected sizes such as 1,3,224,224") from None
+        raise UserError(f"--shape {key}={text}: expected sizes such as 1,3,224,224") from None

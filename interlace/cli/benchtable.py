@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from interlace.cli.loadreport import LAG_OF_SLO_MAX, Result
+from interlace.cli.loadreport import LAG_OF_SLO_MAX, ModelLoadReport
 from interlace.cli.screen import console, table
 
 _FIGURES: Final = (
@@ -22,7 +22,7 @@ _FIGURES: Final = (
 )
 
 
-def show(results: Sequence[Result], notes: Sequence[str]) -> None:
+def show(results: Sequence[ModelLoadReport], notes: Sequence[str]) -> None:
     """Print one line per model, then what a reader should know before trusting it."""
     out = console()
     for note in notes:
@@ -35,7 +35,7 @@ def show(results: Sequence[Result], notes: Sequence[str]) -> None:
         out.print(line, soft_wrap=True)
 
 
-def remarks(result: Result) -> list[str]:
+def remarks(result: ModelLoadReport) -> list[str]:
     """Refusals by reason, and requests that the generator held back."""
     lines = []
     if result.refused:
@@ -51,7 +51,7 @@ def remarks(result: Result) -> list[str]:
     return lines
 
 
-def lateness(results: Sequence[Result]) -> list[str]:
+def lateness(results: Sequence[ModelLoadReport]) -> list[str]:
     """How far the generator itself was late, and a warning where that spoils the figures."""
     lags = [one.lag_p99_ms for one in results if one.lag_p99_ms is not None]
     if not lags:
@@ -66,7 +66,7 @@ def lateness(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def _cells(result: Result) -> list[str]:
+def _cells(result: ModelLoadReport) -> list[str]:
     return [
         result.model,
         "-" if result.slo_ms is None else f"{result.slo_ms:g}",

@@ -5,44 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from interlace.cli.accelerators import Accelerators
-from interlace.cli.failure import CommandError
-from interlace.cli.folders import Say
+from interlace.assembly.accelerators import Accelerators
+from interlace.assembly.model_folders import Say
 from interlace.core.model import Model
 from interlace.core.profile import Profile
-from interlace.device.cuda import green
+from interlace.core.user_errors import UserError
+from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
-from interlace.measure.corun import CoRun
-from interlace.measure.corunfile import corun_path, save_coruns
-from interlace.measure.cuda.nvml import BoundNvml, Nvml, NvmlError
-from interlace.measure.cuda.parent import places
-from interlace.measure.cuda.task import GpuTask
-from interlace.measure.further import Wanted, side_by_side, with_parts, with_power
-from interlace.measure.rig import MeasureError, Rig
-from interlace.measure.store import ProfileStore
-from interlace.measure.sweep import THOROUGH
+from interlace.profiling.corun import CoRun
+from interlace.profiling.corun_file import corun_path, save_coruns
+from interlace.profiling.cuda.nvml import BoundNvml, Nvml, NvmlError
+from interlace.profiling.cuda.process import reader_placements
+from interlace.profiling.cuda.task import GpuTask
+from interlace.profiling.extra_metrics import ExtraMetrics, side_by_side, with_parts, with_power
+from interlace.profiling.rig import MeasureError, Rig
+from interlace.profiling.store import ProfileStore
+from interlace.profiling.sweep import THOROUGH
 
 OpenNvml = Callable[[str], Nvml]
 
 
-def check(wanted: Wanted, where: Accelerators) -> None:
+def check(wanted: ExtraMetrics, where: Accelerators) -> None:
     """What is wanted can be had there.
 
     Raises:
         CommandError: it takes a GPU, or one that is parted by green contexts.
     """
     if wanted.of_a_gpu and not where.settings:
-        raise CommandError("--layers, --pressure and --power are of GPUs; these are cores")
-    if wanted.pressure and where.settings[0].lanes != green.LANES:
-        raise CommandError("--pressure sets readers beside models: it takes --device green")
+        raise UserError("--layers, --pressure and --power are of GPUs; these are cores")
+    if wanted.pressure and where.settings[0].lanes != gpu.LANES:
+        raise UserError("--pressure sets readers beside models: it takes --device green")
 
 
-class Further:
+class FurtherProfiling:
     """The further measurements of one `interlace profile`; each finding is stored at once."""
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: ExtraMetrics,
         where: Accelerators,
         rig: Rig,
         store: ProfileStore,
@@ -98,7 +98,7 @@ class Further:
     ) -> None:
         await self._rig.close()
         settings, wanted = self._settings, self._wanted
-        stands = places(settings.gpu) if wanted.pressure else ()
+        stands = reader_placements(settings.gpu) if wanted.pressure else ()
         task = GpuTask(
             settings.uuid,
             settings.backend,

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from interlace.cli.screen import table
 from interlace.core.profile import Profile
-from interlace.measure.corun import CoRun
+from interlace.profiling.corun import CoRun
 
 
 def further_tables(profiles: Mapping[str, Profile], seen: Sequence[CoRun]) -> Iterator[Table]:

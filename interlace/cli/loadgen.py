@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 
-from interlace.cli.failure import CommandError
-from interlace.cli.loadbody import Ask
 from interlace.cli.loadlane import Lane
-from interlace.cli.v2client import Server
+from interlace.core.user_errors import UserError
+from interlace.load.inference_body import LoadCall
+from interlace.load.v2_client import V2Client
 
 _START_S = 0.05  #: between building everything and the first send
 
@@ -38,7 +38,7 @@ class Sent:
 class Flow:
     """One model's requests: what is sent, when."""
 
-    ask: Ask
+    ask: LoadCall
     due_s: Sequence[float]
     sent: list[Sent] = field(default_factory=list)
 
@@ -51,7 +51,7 @@ class Load:
     (no coordinated omission).
     """
 
-    def __init__(self, server: Server, flows: Sequence[Flow], connections: int) -> None:
+    def __init__(self, server: V2Client, flows: Sequence[Flow], connections: int) -> None:
         """Open the connections.
 
         Raises:
@@ -71,7 +71,7 @@ class Load:
                 self._open()
         except OSError as error:
             self.close()
-            raise CommandError(f"{server.url}: cannot connect ({error})") from None
+            raise UserError(f"{server.url}: cannot connect ({error})") from None
 
     def run(self, drain_s: float) -> None:
         """Send everything; wait up to ``drain_s`` after the last one for answers."""
@@ -171,4 +171,4 @@ class Load:
             self._open()
         except OSError:
             if not self._lanes:
-                raise CommandError(f"{self._server.url}: the server is gone ({detail})") from None
+                raise UserError(f"{self._server.url}: the server is gone ({detail})") from None

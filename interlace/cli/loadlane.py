@@ -8,7 +8,7 @@ from typing import Protocol
 
 import httptools
 
-from interlace.cli.v2client import Server
+from interlace.load.v2_client import V2Client
 
 _ERROR_BYTES_MAX = 4096
 _READ_BYTES = 1 << 18
@@ -34,7 +34,7 @@ class Answer:
 class Lane:
     """A keep-alive HTTP/1.1 connection, driven by readiness."""
 
-    def __init__(self, server: Server, poller: Poller) -> None:
+    def __init__(self, server: V2Client, poller: Poller) -> None:
         """Connect.
 
         Raises:

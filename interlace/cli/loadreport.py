@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from interlace.cli.loadgen import Flow, Sent
-from interlace.measure.sweep import quantile
+from interlace.profiling.sweep import quantile
 
 #: Lateness of the generator itself above this part of the SLO makes its figures doubtful.
 LAG_OF_SLO_MAX = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class ModelLoadReport:
     """One model's figures. Latencies in ms, from the time a request was due, of answers with 200.
 
     ``attainment`` is the part of all requests answered well within the SLO; ``lag_p99_ms`` how
@@ -47,7 +47,7 @@ class Result:
         return self.lag_p99_ms > LAG_OF_SLO_MAX * self.slo_ms
 
 
-def summarise(flow: Flow, seconds: float) -> Result:
+def summarise(flow: Flow, seconds: float) -> ModelLoadReport:
     """The figures of one flow that was sent over ``seconds``."""
     requests = len(flow.due_s)
     slo_ms = flow.ask.slo_ms
@@ -55,7 +55,7 @@ def summarise(flow: Flow, seconds: float) -> Result:
     taken_ms = sorted(_latency_ms(sent) for sent in well)
     good = len(taken_ms) if slo_ms is None else sum(ms <= slo_ms for ms in taken_ms)
     turned_away = [sent for sent in flow.sent if sent.status not in (0, 200)]
-    return Result(
+    return ModelLoadReport(
         model=flow.ask.model,
         slo_ms=slo_ms,
         requests=requests,

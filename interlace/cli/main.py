@@ -10,8 +10,8 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from interlace import __version__
-from interlace.cli.failure import CommandError, InputError
 from interlace.core.errors import RepositoryError, ServeError
+from interlace.core.user_errors import InputError, UserError
 
 
 class Command(NamedTuple):
@@ -91,7 +91,7 @@ def main() -> None:
     """Run the command line; what the user can mend is one sentence, not a traceback."""
     try:
         build(sys.argv[1:])()
-    except (CommandError, RepositoryError, ServeError, OSError) as error:
+    except (UserError, RepositoryError, ServeError, OSError) as error:
         typer.echo(f"error: {_words(error)}", err=True)
         sys.exit(2 if isinstance(error, InputError) else 1)
     except KeyboardInterrupt:

@@ -10,18 +10,18 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from interlace.cli.accelerators import Accelerators
-from interlace.cli.folders import Say, drafts, find
-from interlace.cli.further import Further
-from interlace.cli.progressbar import SweepBar
-from interlace.control.preparation import Preparation
+from interlace.assembly.accelerators import Accelerators
+from interlace.assembly.model_folders import Say, drafts, find
+from interlace.cli.further import FurtherProfiling
+from interlace.cli.progressbar import ProfilingProgress
+from interlace.control.model_preparer import ModelPreparer
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
-from interlace.measure.corun import CoRun
-from interlace.measure.fill import Filled, fill
-from interlace.measure.further import Wanted
-from interlace.measure.rig import Rig
-from interlace.measure.store import ProfileStore
+from interlace.profiling.corun import CoRun
+from interlace.profiling.extra_metrics import ExtraMetrics
+from interlace.profiling.fill import FillResult, fill
+from interlace.profiling.rig import Rig
+from interlace.profiling.store import ProfileStore
 from interlace.runtime.clock import WallClock
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -29,7 +29,7 @@ _ARENA_BYTES = 1 << 30  # address space; memory is taken as inputs are written
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ProfilingTask:
     """What is measured: all models of ``root`` or the named ones, on these accelerators."""
 
     root: Path
@@ -37,18 +37,18 @@ class Task:
     where: Accelerators
     folder: Path
     force: bool
-    wanted: Wanted
+    wanted: ExtraMetrics
 
 
 class Findings(NamedTuple):
     """The models that open, their profiles, and what was seen of them side by side."""
 
     models: list[Model]
-    filled: Filled
+    filled: FillResult
     seen: list[CoRun]
 
 
-async def measure(task: Task, errors: Console, say: Say) -> Findings:
+async def measure(task: ProfilingTask, errors: Console, say: Say) -> Findings:
     """The models that open, and what was measured; those that do not are told through ``say``.
 
     Raises:
@@ -62,7 +62,7 @@ async def measure(task: Task, errors: Console, say: Say) -> Findings:
     devices = task.where.make(loop, arenas, (arena.number,), errors.print)
     rig = Rig(devices.all[0], WallClock(loop), arena)
     store = ProfileStore(task.folder, errors.print)
-    preparation = Preparation(task.root, devices, rig, store)
+    preparation = ModelPreparer(task.root, devices, rig, store)
     models: list[Model] = []
     try:
         for draft in drafts(task.root, found, say):
@@ -72,9 +72,9 @@ async def measure(task: Task, errors: Console, say: Say) -> Findings:
                 say(f"{draft.name}: {error}")
                 continue
             devices.register(models[-1])
-        with SweepBar(errors) as bar:
+        with ProfilingProgress(errors) as bar:
             filled = await fill(rig, models, store, progress=bar, force=task.force)
-        further = Further(task.wanted, task.where, rig, store, say)
+        further = FurtherProfiling(task.wanted, task.where, rig, store, say)
         return Findings(models, filled, await further.measure(models, filled.profiles))
     finally:
         await rig.close()

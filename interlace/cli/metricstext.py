@@ -13,7 +13,7 @@ _ESCAPES: Final = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One line: its labels and value."""
 
     labels: Mapping[str, str]
@@ -24,13 +24,13 @@ class Sample:
 class Scrape:
     """One reading of a metrics page; names that are not there have no samples."""
 
-    samples: Mapping[str, tuple[Sample, ...]] = field(default_factory=dict)
+    samples: Mapping[str, tuple[MetricSample, ...]] = field(default_factory=dict)
 
     def value(self, name: str, **labels: str) -> float:
         """The sum of a name's samples that carry these labels; 0 if there are none."""
         return sum(sample.value for sample in self.having(name, labels))
 
-    def having(self, name: str, labels: Mapping[str, str]) -> list[Sample]:
+    def having(self, name: str, labels: Mapping[str, str]) -> list[MetricSample]:
         """A name's samples that carry these labels."""
         wanted = labels.items()
         return [s for s in self.samples.get(name, ()) if wanted <= s.labels.items()]
@@ -46,7 +46,7 @@ class Scrape:
 
 def read_metrics(text: str) -> Scrape:
     """Parse a page; lines that are no samples are skipped."""
-    found: dict[str, list[Sample]] = {}
+    found: dict[str, list[MetricSample]] = {}
     for line in text.splitlines():
         match = _SAMPLE.match(line)
         if match is None:
@@ -57,7 +57,7 @@ def read_metrics(text: str) -> Scrape:
         except ValueError:
             continue
         pairs = _LABEL.findall(labels or "")
-        sample = Sample({key: _plain(raw) for key, raw in pairs}, number)
+        sample = MetricSample({key: _plain(raw) for key, raw in pairs}, number)
         found.setdefault(name, []).append(sample)
     return Scrape({name: tuple(samples) for name, samples in found.items()})
 

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.failure import CommandError, InputError
+from interlace.core.user_errors import InputError, UserError
 from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG
-from interlace.policy.catalog import system as row
+from interlace.policy.catalog import resolve as row
 
 Root = Annotated[Path, typer.Argument(metavar="MODELS_DIR", help="The model repository.")]
 Cores = Annotated[str | None, typer.Option(help="Cores to use, such as 0-3,6; else all.")]
@@ -95,7 +95,7 @@ def read_key(file: Path | None, option: str = "--api-key-file") -> str | None:
         return None
     key = file.read_text(encoding="utf-8").strip()
     if not key:
-        raise CommandError(f"{option} {file}: it is empty")
+        raise UserError(f"{option} {file}: it is empty")
     return key
 
 

@@ -10,10 +10,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from interlace.cli.accelerators import choose
-from interlace.cli.failure import CommandError, InputError
-from interlace.cli.folders import drafts, find
-from interlace.cli.machine import cores_of, default_profiles
+from interlace.assembly.accelerators import choose_accelerators
+from interlace.assembly.machine import cpu_settings, default_profiles
+from interlace.assembly.model_folders import drafts, find
 from interlace.cli.options import (
     Cores,
     Device,
@@ -24,16 +23,17 @@ from interlace.cli.options import (
     catalog_row,
     numbers,
 )
-from interlace.cli.planning.command import Overrides, Wishes, plan_scenario
-from interlace.cli.planning.planfile import save as save_plan
-from interlace.cli.plantable import Line, lines, show
+from interlace.cli.planning.command import Overrides, PlanOutputs, plan_scenario
+from interlace.cli.plantable import PlannedSlot, lines, show
 from interlace.cli.screen import console
+from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.kinds import KINDS
 from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profile
-from interlace.measure.store import ProfileStore
+from interlace.core.user_errors import InputError, UserError
+from interlace.planning.plan_file import save as save_plan
 from interlace.policy.base import System
+from interlace.profiling.store import ProfileStore
 
 Target = Annotated[
     Path, typer.Argument(metavar="SCENARIO.toml|MODELS_DIR", help="What is to be planned for.")
@@ -45,7 +45,7 @@ _Rate = Annotated[
 _Slo = Annotated[
     list[str] | None, typer.Option(metavar="NAME=MS", help="Another SLO than the file's.")
 ]
-_Kind = Annotated[str | None, typer.Option(help=f"Scenario: plan for {', '.join(KINDS)}.")]
+_Kind = Annotated[str | None, typer.Option(help=f"Scenario: plan for {', '.join(GPU_KINDS)}.")]
 _Price = Annotated[
     list[str] | None,
     typer.Option(metavar="KIND=USD", help="Scenario: cost of one such GPU an hour."),
@@ -68,7 +68,7 @@ _Save = Annotated[Path | None, typer.Option(help="Keep the plan in a file, for s
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ProfiledModel:
     """A model that was profiled, and what is asked of it."""
 
     name: str
@@ -115,7 +115,7 @@ def plan(
     row = catalog_row(system)
     rates, slos = numbers("--rate", rate or []), numbers("--slo", slo or [])
     prices = numbers("--price", price or [])
-    wishes = Wishes(
+    wishes = PlanOutputs(
         explain or (), draw or (), what_if or (), compare=compare, as_json=as_json, save=save
     )
     if target.suffix == ".toml":
@@ -124,11 +124,11 @@ def plan(
     if target.is_file():
         raise InputError(f"{target}: expected a scenario (.toml) or a folder of models")
     _only_for_scenarios(gpu, prices, wishes)
-    here = choose(device, cores_of(cores), gpus).gpus[0]
+    here = choose_accelerators(device, cpu_settings(cores), gpus).gpus[0]
     _plan_machine(target, row, here, profiles, rates, slos, wishes)
 
 
-def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: Wishes) -> None:
+def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: PlanOutputs) -> None:
     asked = {
         "--gpu": gpu,
         "--price": prices,
@@ -149,13 +149,13 @@ def _plan_machine(
     profiles: Path | None,
     rates: Mapping[str, float],
     slos: Mapping[str, float],
-    wishes: Wishes,
+    wishes: PlanOutputs,
 ) -> None:
     store = ProfileStore(profiles or default_profiles(), console(stderr=True).print)
     known = _known(root, store, gpu)
     for name in (*rates, *slos):
         if name not in {one.name for one in known}:
-            raise CommandError(f"{root} has no model '{name}'")
+            raise UserError(f"{root} has no model '{name}'")
     demand = [_asked(one, rates, slos) for one in known]
     found = {one.demand.model: one.profile for one in known}
     names = {one.demand.model: one.name for one in known}
@@ -180,7 +180,7 @@ def _public(made: Plan, names: Mapping[str, str]) -> Plan:
     return replace(made, partitions=tuple(map(renamed, made.partitions)))
 
 
-def _known(root: Path, store: ProfileStore, gpu: Gpu) -> list[Known]:
+def _known(root: Path, store: ProfileStore, gpu: Gpu) -> list[ProfiledModel]:
     known, missing = [], []
     for draft in drafts(root, find(root, ()), console(stderr=True).print):
         model = draft.provisional()
@@ -190,17 +190,17 @@ def _known(root: Path, store: ProfileStore, gpu: Gpu) -> list[Known]:
             continue
         batch = draft.asked_batch or stored.max_batch
         demand = Demand(model.key, model.terms.rate_rps or 0.0, model.terms.slo_ms, batch)
-        known.append(Known(draft.name, demand, stored.profile))
+        known.append(ProfiledModel(draft.name, demand, stored.profile))
     if missing:
-        raise CommandError(
+        raise UserError(
             f"no profile of {', '.join(missing)} on this device; first: interlace profile {root}"
         )
     if not known:
-        raise CommandError(f"no model of {root} can be planned for")
+        raise UserError(f"no model of {root} can be planned for")
     return known
 
 
-def _asked(one: Known, rates: Mapping[str, float], slos: Mapping[str, float]) -> Demand:
+def _asked(one: ProfiledModel, rates: Mapping[str, float], slos: Mapping[str, float]) -> Demand:
     return replace(
         one.demand,
         rate_rps=rates.get(one.name, one.demand.rate_rps),
@@ -208,7 +208,7 @@ def _asked(one: Known, rates: Mapping[str, float], slos: Mapping[str, float]) ->
     )
 
 
-def _as_json(made: Plan, table: Sequence[Line], names: Mapping[str, str]) -> str:
+def _as_json(made: Plan, table: Sequence[PlannedSlot], names: Mapping[str, str]) -> str:
     report = {
         "slots": table,
         "headroom": made.headroom,

@@ -14,7 +14,7 @@ from interlace.perf.latency import surface
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlannedSlot:
     """One model's turn in one partition, with what is predicted of it.
 
     ``capacity_rps`` is the rate that fits beside the others, ``alone_rps`` what full batches would
@@ -38,7 +38,7 @@ def lines(
     demand: Sequence[Demand],
     profiles: Mapping[str, Profile],
     names: Mapping[str, str],
-) -> list[Line]:
+) -> list[PlannedSlot]:
     """Every slot of a plan; ``names`` maps deployment keys to what people call them."""
     slo_ms = {one.model: one.slo_ms for one in demand}
     return [
@@ -48,9 +48,11 @@ def lines(
     ]
 
 
-def _line(partition: Partition, slot: Slot, slo_ms: float, profile: Profile, name: str) -> Line:
+def _line(
+    partition: Partition, slot: Slot, slo_ms: float, profile: Profile, name: str
+) -> PlannedSlot:
     batch_ms = surface(profile).latency_ms(slot.batch, partition.share_pct)
-    return Line(
+    return PlannedSlot(
         partition=partition.id,
         share_pct=partition.share_pct,
         duty_ms=partition.duty_ms,
@@ -63,7 +65,7 @@ def _line(partition: Partition, slot: Slot, slo_ms: float, profile: Profile, nam
     )
 
 
-def show(out: Console, plan: Plan, found: Sequence[Line], names: Mapping[str, str]) -> None:
+def show(out: Console, plan: Plan, found: Sequence[PlannedSlot], names: Mapping[str, str]) -> None:
     """Print the table, the room that is left, and what is not served and why."""
     figures = ("share %", "batch", "SLO ms", "batch ms", "duty ms", "capacity/s", "alone/s")
     made = table(("partition", "model"), figures)

@@ -11,20 +11,20 @@ import msgspec
 import typer
 import uvloop
 
-from interlace.cli.accelerators import choose
-from interlace.cli.failure import CommandError
+from interlace.assembly.accelerators import choose_accelerators
+from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.cli.further import check
 from interlace.cli.furthertable import further_tables
-from interlace.cli.machine import cores_of, default_profiles
-from interlace.cli.measuring import Task, measure
+from interlace.cli.measuring import ProfilingTask, measure
 from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, Root
 from interlace.cli.profiletable import cost_table, latency_table
 from interlace.cli.screen import console
 from interlace.core.model import Model
 from interlace.core.profile import Profile
-from interlace.measure.corun import CoRun
-from interlace.measure.further import Wanted
-from interlace.measure.record import more, rows
+from interlace.core.user_errors import UserError
+from interlace.profiling.corun import CoRun
+from interlace.profiling.extra_metrics import ExtraMetrics
+from interlace.profiling.profile_file import extras_rows, point_rows
 
 Layers = Annotated[bool, typer.Option("--layers", help="Copy and run times by layer (GPU).")]
 Pressure = Annotated[bool, typer.Option("--pressure", help="Use of L2, DRAM (--device green).")]
@@ -67,10 +67,10 @@ def profile(
     folder = profiles or default_profiles()
     complaints: list[str] = []
     with TemporaryDirectory(prefix="interlace-weights-") as weights:
-        where = choose(device, cores_of(cores, Path(weights)), gpus)
-        wanted = Wanted(layers, pressure, power, corun)
+        where = choose_accelerators(device, cpu_settings(cores, Path(weights)), gpus)
+        wanted = ExtraMetrics(layers, pressure, power, corun)
         check(wanted, where)
-        task = Task(models_dir, tuple(model or ()), where, folder, force, wanted)
+        task = ProfilingTask(models_dir, tuple(model or ()), where, folder, force, wanted)
         models, filled, seen = uvloop.run(measure(task, console(stderr=True), complaints.append))
     complaints += filled.failures.values()
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}
@@ -79,7 +79,7 @@ def profile(
     elif found:
         _show(found, seen, len(models) - len(filled.measured), folder)
     if complaints:
-        raise CommandError("\n".join(["not every model could be measured:", *complaints]))
+        raise UserError("\n".join(["not every model could be measured:", *complaints]))
 
 
 def _label(model: Model) -> str:
@@ -102,8 +102,8 @@ def _as_json(found: dict[str, Profile], seen: Sequence[CoRun]) -> str:
             "activation_bytes": one.activation_bytes,
             "load_ms": one.load_ms,
             "overhead_ms": one.overhead.total_ms,
-            "points": rows(one),
-            "more": more(one),
+            "points": point_rows(one),
+            "more": extras_rows(one),
             "layers": one.layers,
             "beside": [run._asdict() for run in seen if run.runner.model == name],
         }

@@ -7,11 +7,11 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from interlace.measure.progress import Step
+from interlace.profiling.progress import SweepStep
 
 
-class SweepBar:
-    """A context manager whose value takes each ``Step``. The bar appears with the first one."""
+class ProfilingProgress:
+    """A context manager; its value takes each ``SweepStep``. The bar appears with the first."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -26,7 +26,7 @@ class SweepBar:
         )
         self._task = self._bar.add_task("measuring", total=None, left="", visible=False)
 
-    def __enter__(self) -> SweepBar:
+    def __enter__(self) -> ProfilingProgress:
         if self._console.is_terminal:
             self._bar.start()
         return self
@@ -40,7 +40,7 @@ class SweepBar:
         if self._console.is_terminal:
             self._bar.stop()
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: SweepStep) -> None:
         if not self._console.is_terminal:
             self._line(step)
             return
@@ -53,7 +53,7 @@ class SweepBar:
             visible=True,
         )
 
-    def _line(self, step: Step) -> None:
+    def _line(self, step: SweepStep) -> None:
         if step.model != self._model:
             self._model = step.model
             done = f"{step.done} of {step.total} points done, about {step.left_s:.0f} s left"

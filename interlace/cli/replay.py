@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.failure import CommandError, InputError
 from interlace.cli.options import Json
 from interlace.cli.planning.report import as_json as to_json
 from interlace.cli.replaying.play import opened
 from interlace.cli.replaying.story import story
 from interlace.cli.replaying.summary import Summary, record, summary
 from interlace.core.request import Reply
+from interlace.core.user_errors import InputError, UserError
 from interlace.runtime.log import Replay
 from interlace.sim.report import report
 
@@ -61,7 +61,7 @@ def replay(
     else:
         _show(found, again)
     if found.differs_ms is not None:
-        raise CommandError(
+        raise UserError(
             f"{log}: from {found.differs_ms:.1f} ms on this version decides otherwise than the "
             "one that wrote the log"
         )

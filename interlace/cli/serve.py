@@ -17,9 +17,10 @@ import typer
 import uvloop
 from rich.console import Console
 
-from interlace.cli.accelerators import choose
-from interlace.cli.folders import find
-from interlace.cli.machine import cores_of, default_profiles
+from interlace.assembly.accelerators import choose_accelerators
+from interlace.assembly.live_server import LiveServer, Say, ServeSettings
+from interlace.assembly.machine import cpu_settings, default_profiles
+from interlace.assembly.model_folders import find
 from interlace.cli.options import (
     Cores,
     Device,
@@ -31,16 +32,15 @@ from interlace.cli.options import (
     positive,
     read_key,
 )
-from interlace.cli.planning.planfile import followed, unknown_models
-from interlace.cli.progressbar import SweepBar
+from interlace.cli.progressbar import ProfilingProgress
 from interlace.cli.screen import console
 from interlace.cli.servetable import show_serving
-from interlace.cli.wiring import Assembly, Choices, Say
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.hardware import Gpu
+from interlace.planning.plan_file import following, unknown_models
 from interlace.policy.base import System
-from interlace.server.keys import Keys
+from interlace.server.api_keys import ApiKeys
 
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 _Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
@@ -103,8 +103,8 @@ def serve(
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
     folder = profiles or default_profiles()
-    where = choose(device, cores_of(cores, folder.parent / "weights"), gpus)
-    choices = Choices(
+    where = choose_accelerators(device, cpu_settings(cores, folder.parent / "weights"), gpus)
+    choices = ServeSettings(
         root=models_dir,
         accelerators=where,
         system=_system(system, plan_file, where.gpus[0], models_dir),
@@ -118,16 +118,16 @@ def serve(
         log=log,
         log_bytes=int(log_limit_mb * 1e6),
     )
-    uvloop.run(run(choices, http_port, metrics_port, Ending(drain_delay_s, exit_timeout_s)))
+    uvloop.run(run(choices, http_port, metrics_port, ShutdownTimes(drain_delay_s, exit_timeout_s)))
 
 
-def _keys(api: Path | None, admin: Path | None) -> Keys:
-    return Keys(read_key(api) or "", read_key(admin, "--admin-key-file") or "")
+def _keys(api: Path | None, admin: Path | None) -> ApiKeys:
+    return ApiKeys(read_key(api) or "", read_key(admin, "--admin-key-file") or "")
 
 
 def _system(name: str, plan_file: Path | None, gpu: Gpu, root: Path) -> System:
     """Who plans; a plan's models that the repository lacks are named."""
-    found = followed(catalog_row(name), plan_file, gpu)
+    found = following(catalog_row(name), plan_file, gpu)
     if plan_file is not None:
         for model in unknown_models(found, {one.name for one in find(root, ())}):
             typer.echo(f"--plan {plan_file}: {root} has no model '{model}'", err=True)
@@ -135,14 +135,16 @@ def _system(name: str, plan_file: Path | None, gpu: Gpu, root: Path) -> System:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ShutdownTimes:
     """How a server ends: serving on for ``delay_s`` while not ready, then ``grace_s`` to answer."""
 
     delay_s: float
     grace_s: float
 
 
-async def run(choices: Choices, http_port: int, metrics_port: int, ending: Ending) -> None:
+async def run(
+    choices: ServeSettings, http_port: int, metrics_port: int, ending: ShutdownTimes
+) -> None:
     """Serve until SIGTERM or SIGINT."""
     logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     out = console(stderr=True)
@@ -155,7 +157,7 @@ async def run(choices: Choices, http_port: int, metrics_port: int, ending: Endin
     _wait_for_turns()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    assembly = Assembly(choices, say)
+    assembly = LiveServer(choices, say)
     try:
         ports = await _listen(assembly, choices, http_port, metrics_port)
         starting = asyncio.ensure_future(_start(assembly, out, say, ports))
@@ -173,7 +175,7 @@ async def run(choices: Choices, http_port: int, metrics_port: int, ending: Endin
 
 
 async def _listen(
-    assembly: Assembly, choices: Choices, http_port: int, metrics_port: int
+    assembly: LiveServer, choices: ServeSettings, http_port: int, metrics_port: int
 ) -> tuple[int, int, int]:
     """Take all three ports before anything slow is begun: a busy one is told at once."""
     http = await assembly.http.listen(choices.host, http_port)
@@ -182,8 +184,8 @@ async def _listen(
     return http, grpc, metrics
 
 
-async def _start(assembly: Assembly, out: Console, say: Say, ports: tuple[int, int, int]) -> None:
-    with SweepBar(out) as bar:
+async def _start(assembly: LiveServer, out: Console, say: Say, ports: tuple[int, int, int]) -> None:
+    with ProfilingProgress(out) as bar:
         serving = await assembly.startup.run(bar)
     assembly.runtime.start()
     assembly.watch(say)
@@ -216,7 +218,7 @@ def _settle_memory() -> None:
     gc.set_threshold(50_000, 50, 50)
 
 
-async def _delay(assembly: Assembly, stop: asyncio.Event, delay_s: float, say: Say) -> None:
+async def _delay(assembly: LiveServer, stop: asyncio.Event, delay_s: float, say: Say) -> None:
     """Serve on while whoever watches readiness sends new requests elsewhere.
 
     Every connection is told to close with its next response. A second signal ends the wait.
@@ -230,7 +232,7 @@ async def _delay(assembly: Assembly, stop: asyncio.Event, delay_s: float, say: S
             await asyncio.wait_for(stop.wait(), delay_s)
 
 
-async def _end(assembly: Assembly, say: Say, grace_s: float) -> None:
+async def _end(assembly: LiveServer, say: Say, grace_s: float) -> None:
     say(f"stopping: {assembly.plane.in_flight} requests in flight are answered first")
     doors = [
         assembly.http.close(grace_s),

@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from interlace.cli.screen import table
-from interlace.control.figures import Place, places
+from interlace.control.snapshots import Placement, placements
 from interlace.core.model import Model
-from interlace.engine.state import State
+from interlace.engine.state import EngineState
 
 
-def show_serving(out: Console, serving: Sequence[Model], state: State) -> None:
+def show_serving(out: Console, serving: Sequence[Model], state: EngineState) -> None:
     """Print one line per model and partition, then what is not served and why."""
     made = table(["model", "where"], ["SLO ms", "share", "batch", "capacity rows/s", "MB"])
-    here = places(state)
+    here = placements(state)
     for model in serving:
         for place in (one for one in here if one.model == model.key):
             made.add_row(*_line(model, place, state))
     out.print(made)
 
 
-def _line(model: Model, place: Place, state: State) -> tuple[str, ...]:
+def _line(model: Model, place: Placement, state: EngineState) -> tuple[str, ...]:
     unit = "core" if state.fleet.gpu(place.gpu).kind.startswith("cpu") else "SM"
     resident = state.lives[place.partition].resident_bytes.get(model.key, 0)
     name = model.name if model.version == 1 else f"{model.name}/{model.version}"

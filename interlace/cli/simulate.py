@@ -9,18 +9,24 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.failure import InputError
 from interlace.cli.options import Json, catalog_row, positive
 from interlace.cli.planning.report import as_json as to_json
-from interlace.cli.planning.scenario import Scenario, read_scenario
 from interlace.cli.screen import console
-from interlace.cli.simulating.bar import RunBar
+from interlace.cli.simulating.bar import SimulationProgress
 from interlace.cli.simulating.draw import draw, drawings
 from interlace.cli.simulating.table import show, show_compared
-from interlace.cli.simulating.trial import Settings, Trial, planned, trace, tried
+from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Fleet
-from interlace.core.kinds import KINDS
 from interlace.core.plan import Plan
+from interlace.core.user_errors import InputError
+from interlace.planning.scenario import Scenario, read_scenario
+from interlace.planning.simulation import (
+    SimulationResult,
+    SimulationSettings,
+    planned,
+    simulate_system,
+    trace,
+)
 from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG
 
@@ -42,7 +48,7 @@ _Gpus = Annotated[
 _Plan = Annotated[
     Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
 ]
-_Kind = Annotated[str | None, typer.Option(help=f"Another kind of GPU: {', '.join(KINDS)}.")]
+_Kind = Annotated[str | None, typer.Option(help=f"Another kind of GPU: {', '.join(GPU_KINDS)}.")]
 _Plot = Annotated[
     list[str] | None,
     typer.Option(metavar="KIND=FILE", help="Draw cdf, tiles, load or gpus as .svg or .png."),
@@ -87,7 +93,7 @@ def simulate(
     rows = _rows(system, systems, dispatcher)
     question = read_scenario(target, gpu)
     runs = [
-        Settings(seconds, one_load, one_seed, gpus, plan_file, jitter)
+        SimulationSettings(seconds, one_load, one_seed, gpus, plan_file, jitter)
         for one_load in _loads(load)
         for one_seed in range(seed, seed + seeds)
     ]
@@ -127,12 +133,12 @@ def _played(
     question: Scenario,
     folder: Path,
     rows: Sequence[System],
-    runs: Sequence[Settings],
+    runs: Sequence[SimulationSettings],
     log: Path | None,
-) -> list[Trial]:
-    found: list[Trial] = []
+) -> list[SimulationResult]:
+    found: list[SimulationResult] = []
     plans: dict[tuple[str, float], tuple[Fleet, Plan]] = {}  # the same for every seed
-    with RunBar(console(stderr=True), len(rows) * len(runs)) as bar:
+    with SimulationProgress(console(stderr=True), len(rows) * len(runs)) as bar:
         for settings in runs:
             arrivals = trace(question, folder, settings)
             for row in rows:
@@ -140,13 +146,15 @@ def _played(
                 key = (row.name, settings.load)
                 if key not in plans:
                     plans[key] = planned(question, row, settings)
-                found.append(tried(question, row, arrivals, settings, plans[key], log, bar))
+                found.append(
+                    simulate_system(question, row, arrivals, settings, plans[key], log, bar)
+                )
     return found
 
 
-def _show(found: Sequence[Trial]) -> None:
+def _show(found: Sequence[SimulationResult]) -> None:
     out = console()
-    by_load: dict[float, dict[str, list[Trial]]] = {}
+    by_load: dict[float, dict[str, list[SimulationResult]]] = {}
     for trial in found:
         by_load.setdefault(trial.settings.load, {}).setdefault(trial.system, []).append(trial)
     if len(found) == 1:
@@ -158,7 +166,7 @@ def _show(found: Sequence[Trial]) -> None:
         show_compared(out, trials)
 
 
-def _plain(trial: Trial) -> Mapping[str, object]:
+def _plain(trial: SimulationResult) -> Mapping[str, object]:
     settings = trial.settings
     return {
         "system": trial.system,

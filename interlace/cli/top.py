@@ -10,12 +10,12 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from interlace.cli.failure import CommandError
 from interlace.cli.metricstext import Scrape, read_metrics
 from interlace.cli.options import KeyFile, positive, read_key
 from interlace.cli.screen import console
-from interlace.cli.topframe import Between, render
-from interlace.cli.v2client import Server
+from interlace.cli.topframe import ScrapeDelta, render
+from interlace.core.user_errors import UserError
+from interlace.load.v2_client import V2Client
 
 
 def top(
@@ -39,7 +39,7 @@ def top(
       interlace top --once
     """
     positive({"--interval": interval, "--window": window})
-    watch = _Watch(Server(url, read_key(api_key_file)), window)
+    watch = _Watch(V2Client(url, read_key(api_key_file)), window)
     watch.look()
     out = console()
     if once:
@@ -55,7 +55,7 @@ def top(
 class _Watch:
     """Readings of the last ``window`` seconds."""
 
-    def __init__(self, server: Server, window_s: float) -> None:
+    def __init__(self, server: V2Client, window_s: float) -> None:
         self._server = server
         self._window_s = window_s
         self._readings: deque[tuple[float, Scrape]] = deque()
@@ -64,9 +64,9 @@ class _Watch:
         """Read the metrics again; a frame of what happened since the oldest reading kept."""
         scrape, now_s = read_metrics(self._server.text("/metrics")), time.monotonic()
         if not scrape.samples:
-            raise CommandError(f"{self._server.url}/metrics is not a page of metrics")
+            raise UserError(f"{self._server.url}/metrics is not a page of metrics")
         self._readings.append((now_s, scrape))
         while len(self._readings) > 2 and now_s - self._readings[1][0] >= self._window_s:
             self._readings.popleft()
         then_s, before = self._readings[0]
-        return render(Between(before, scrape, max(now_s - then_s, 1e-3)), self._server.url)
+        return render(ScrapeDelta(before, scrape, max(now_s - then_s, 1e-3)), self._server.url)

@@ -37,7 +37,7 @@ class ModelRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
+class ScrapeDelta:
     """Two readings ``seconds`` apart."""
 
     before: Scrape
@@ -84,7 +84,7 @@ class Between:
         return {bound: max(0.0, count - then.get(bound, 0.0)) for bound, count in now.items()}
 
 
-def render(between: Between, url: str) -> Group:
+def render(between: ScrapeDelta, url: str) -> Group:
     """One frame."""
     figures = ("SLO ms", "req/s", "good/s", "in SLO", "p50 ms", "p99 ms", "queue", "refused/s")
     made = table(("model",), (*figures, "share %", "held MB", "capacity/s"))
@@ -93,7 +93,7 @@ def render(between: Between, url: str) -> Group:
     return Group(Text(_headline(between, url)), made)
 
 
-def _headline(between: Between, url: str) -> str:
+def _headline(between: ScrapeDelta, url: str) -> str:
     after = between.after
     said = [url, f"last {between.seconds:.0f} s"]
     if "interlace_headroom_ratio" in after.samples:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from interlace.control.news import News
-from interlace.control.preparation import Prepared
+from interlace.control.model_preparer import PreparedModel
+from interlace.control.status_futures import StatusFutures
 from interlace.core.errors import Reason, ServeError
-from interlace.core.messages import Deployed, Deployment, Withdrawn
+from interlace.core.messages import Deployment, ModelsDeployed, ModelWithdrawn
 from interlace.core.model import Model
 from interlace.core.plan import Demand
 from interlace.device.base import Registers
-from interlace.engine.reorganise import settled
-from interlace.engine.state import State
+from interlace.engine.plan_diff import settled
+from interlace.engine.state import EngineState
 from interlace.runtime.runtime import Runtime
-from interlace.server.table import ModelTable, Served
+from interlace.server.model_table import ModelTable, ServedModel
 
 _LOOK_S = 0.02
 
@@ -24,7 +24,12 @@ class Deployments:
     """What the engine serves under which public name."""
 
     def __init__(
-        self, runtime: Runtime, device: Registers, table: ModelTable, news: News, state: State
+        self,
+        runtime: Runtime,
+        device: Registers,
+        table: ModelTable,
+        news: StatusFutures,
+        state: EngineState,
     ) -> None:
         self._runtime = runtime
         self._state = state
@@ -32,7 +37,7 @@ class Deployments:
         self._table = table
         self._news = news
 
-    async def bring_up(self, ready: Sequence[Prepared]) -> None:
+    async def bring_up(self, ready: Sequence[PreparedModel]) -> None:
         """Deploy one model, or several that are planned together, and route to them.
 
         Raises:
@@ -42,15 +47,15 @@ class Deployments:
         for detail in failures.values():
             raise ServeError(Reason.BACKEND, detail)
 
-    async def try_bring_up(self, ready: Sequence[Prepared]) -> dict[str, str]:
+    async def try_bring_up(self, ready: Sequence[PreparedModel]) -> dict[str, str]:
         """As ``bring_up``; failures by deployment key, the rest serves."""
         news = {one.model.key: self._news.expect(one.model.key) for one in ready}
-        self._runtime.deliver(Deployed(tuple(_deployment(one) for one in ready)))
+        self._runtime.deliver(ModelsDeployed(tuple(_deployment(one) for one in ready)))
         failures: dict[str, str] = {}
         for one in ready:
             failure = await news[one.model.key]
             if failure is None:
-                self._table.publish(Served(one.model, config=one.config))
+                self._table.publish(ServedModel(one.model, config=one.config))
             else:
                 failures[one.model.key] = failure
                 await self._withdraw(one.model.key)
@@ -76,12 +81,12 @@ class Deployments:
 
     async def _withdraw(self, key: str) -> None:
         gone = self._news.expect_gone(key)
-        self._runtime.deliver(Withdrawn(key))
+        self._runtime.deliver(ModelWithdrawn(key))
         await gone
         self._device.forget(key)
 
 
-def _deployment(one: Prepared) -> Deployment:
+def _deployment(one: PreparedModel) -> Deployment:
     model = one.model
     demand = Demand(
         model.key,

@@ -8,25 +8,30 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 from interlace.control.deployments import Deployments
-from interlace.control.preparation import Preparation, Prepared, cause, prepared
-from interlace.control.registry import UNLOADED, Entry, Registry, State
+from interlace.control.model_preparer import (
+    ModelPreparer,
+    PreparedModel,
+    failure_text,
+    prepared_model,
+)
+from interlace.control.registry import UNLOADED, VersionEntry, VersionRegistry, VersionState
 from interlace.core.errors import Reason, RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.device.base import Registers
 from interlace.repository import Draft
-from interlace.server.base import IndexEntry
-from interlace.server.table import NAME_CHARS
+from interlace.server.model_control import IndexEntry
+from interlace.server.model_table import NAME_CHARS
 
 
-class Lifecycle:
+class ModelLifecycle:
     """The ``Control`` that transports talk to. Changes of one name come one after the other."""
 
     def __init__(
         self,
-        preparation: Preparation,
+        preparation: ModelPreparer,
         deployments: Deployments,
         device: Registers,
-        registry: Registry,
+        registry: VersionRegistry,
     ) -> None:
         self.started = False
         self.draining = False
@@ -108,36 +113,36 @@ class Lifecycle:
         try:
             model = await self._preparation.open(draft, next(self._generations))
             if before is not None and _same(before, model) and self._serves(before):
-                self._registry.put(Entry(name, version, State.READY, model=before))
+                self._registry.put(VersionEntry(name, version, VersionState.READY, model=before))
                 return
             if before is None:
-                self._registry.put(Entry(name, version, State.LOADING))
+                self._registry.put(VersionEntry(name, version, VersionState.LOADING))
             await self._deployments.bring_up([await self._prepare(draft, model)])
         except Exception as error:
             if model is not None:
                 self._device.forget(model.key)
-            raise self._failed(name, version, cause(error), before) from error
-        self._registry.put(Entry(name, version, State.READY, model=model))
+            raise self._failed(name, version, failure_text(error), before) from error
+        self._registry.put(VersionEntry(name, version, VersionState.READY, model=model))
         if before is not None:
             await self._deployments.take_down(before)
 
     def _serves(self, model: Model) -> bool:
         """True unless the deployment was set aside: then loading it again starts it afresh."""
         entry = self._registry.by_key(model.key)
-        return entry is not None and entry.state is State.READY
+        return entry is not None and entry.state is VersionState.READY
 
-    async def _prepare(self, draft: Draft, model: Model) -> Prepared:
+    async def _prepare(self, draft: Draft, model: Model) -> PreparedModel:
         self._device.register(model)
         filled = await self._preparation.profile_quickly(model)
         if model.key not in filled.profiles:
             raise ServeError(Reason.BACKEND, filled.failures.get(model.key, "it has no profile"))
-        return prepared(draft, model, filled.profiles[model.key])
+        return prepared_model(draft, model, filled.profiles[model.key])
 
     async def _remove(self, model: Model) -> None:
         name, version = model.name, str(model.version)
-        self._registry.put(Entry(name, version, State.UNLOADING, model=model))
+        self._registry.put(VersionEntry(name, version, VersionState.UNLOADING, model=model))
         await self._deployments.take_down(model)
-        self._registry.put(Entry(name, version, State.UNAVAILABLE, UNLOADED))
+        self._registry.put(VersionEntry(name, version, VersionState.UNAVAILABLE, UNLOADED))
 
     def _failed(
         self, name: str, version: str, detail: str, before: Model | None = None
@@ -145,10 +150,10 @@ class Lifecycle:
         """Note a failed load; a version that serves goes on serving."""
         if before is not None:
             kept = f"the last reload failed: {detail}"
-            state = State.READY if self._serves(before) else State.UNAVAILABLE
-            self._registry.put(Entry(name, version, state, kept, before))
+            state = VersionState.READY if self._serves(before) else VersionState.UNAVAILABLE
+            self._registry.put(VersionEntry(name, version, state, kept, before))
         elif version or not self._registry.serving(name):
-            self._registry.put(Entry(name, version, State.UNAVAILABLE, detail))
+            self._registry.put(VersionEntry(name, version, VersionState.UNAVAILABLE, detail))
         return ServeError(Reason.BACKEND, f"failed to load '{name}', {detail}")
 
 

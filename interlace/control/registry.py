@@ -8,13 +8,13 @@ from enum import Enum
 from typing import Final
 
 from interlace.core.model import Model
-from interlace.server.base import IndexEntry
+from interlace.server.model_control import IndexEntry
 
 #: The reason of a version that was taken out of service on request.
 UNLOADED: Final = "unloaded"
 
 
-class State(Enum):
+class VersionState(Enum):
     """Triton's states of a version."""
 
     LOADING = "LOADING"
@@ -24,31 +24,31 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class VersionEntry:
     """One version, or a whole folder (version "") that could not be read."""
 
     name: str
     version: str
-    state: State
+    state: VersionState
     reason: str = ""
     model: Model | None = None  #: the deployment that serves it, if one does
 
 
-class Registry:
+class VersionRegistry:
     """Entries by name and version."""
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[str, str], Entry] = {}
+        self._entries: dict[tuple[str, str], VersionEntry] = {}
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: VersionEntry) -> None:
         """Enter or replace a version's state; a readable version replaces a broken folder."""
         if entry.version:
             self._entries.pop((entry.name, ""), None)
         self._entries[entry.name, entry.version] = entry
 
-    def mark(self, name: str, version: str, state: State, reason: str = "") -> None:
+    def mark(self, name: str, version: str, state: VersionState, reason: str = "") -> None:
         """Change a known version's state; unknown ones are entered."""
-        before = self._entries.get((name, version)) or Entry(name, version, state)
+        before = self._entries.get((name, version)) or VersionEntry(name, version, state)
         self.put(replace(before, state=state, reason=reason))
 
     def forget(self, name: str) -> None:
@@ -60,7 +60,7 @@ class Registry:
         """The deployments of a name."""
         return [e.model for e in self.all() if e.name == name and e.model is not None]
 
-    def by_key(self, key: str) -> Entry | None:
+    def by_key(self, key: str) -> VersionEntry | None:
         """The entry that a deployment key serves."""
         for entry in self._entries.values():
             if entry.model is not None and entry.model.key == key:
@@ -70,12 +70,12 @@ class Registry:
     def ready(self) -> dict[tuple[str, str], bool]:
         """By name and version, whether what should be served is; not what was unloaded."""
         return {
-            (entry.name, entry.version): entry.state is State.READY
+            (entry.name, entry.version): entry.state is VersionState.READY
             for entry in self.all()
             if entry.reason != UNLOADED
         }
 
-    def all(self) -> list[Entry]:
+    def all(self) -> list[VersionEntry]:
         """Every entry, by name and version."""
         return [self._entries[key] for key in sorted(self._entries)]
 
@@ -84,5 +84,5 @@ class Registry:
         return [
             IndexEntry(entry.name, entry.version, entry.state.value, entry.reason)
             for entry in self.all()
-            if not ready_only or entry.state is State.READY
+            if not ready_only or entry.state is VersionState.READY
         ]

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
-from interlace.control.lifecycle import Lifecycle
+from interlace.control.lifecycle import ModelLifecycle
 
 
-class Taker(Protocol):
+class DrainablePlane(Protocol):
     """The data plane, as far as ending goes."""
 
     @property
@@ -20,7 +20,10 @@ class Taker(Protocol):
 
 
 async def drain(
-    lifecycle: Lifecycle, plane: Taker, doors: Sequence[Awaitable[None]], grace_s: float
+    lifecycle: ModelLifecycle,
+    plane: DrainablePlane,
+    doors: Sequence[Awaitable[None]],
+    grace_s: float,
 ) -> int:
     """Refuse new requests, answer the accepted ones and see their bytes off.
 

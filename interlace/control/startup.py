@@ -9,13 +9,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from interlace.control.deployments import Deployments
-from interlace.control.preparation import Preparation, Prepared, cause, prepared
-from interlace.control.registry import Entry, Registry, State
+from interlace.control.model_preparer import (
+    ModelPreparer,
+    PreparedModel,
+    failure_text,
+    prepared_model,
+)
+from interlace.control.registry import VersionEntry, VersionRegistry, VersionState
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.device.base import Registers
-from interlace.measure.fill import Filled
-from interlace.measure.progress import Progress
+from interlace.profiling.fill import FillResult
+from interlace.profiling.progress import OnSweepStep
 from interlace.repository import Draft
 
 #: How long a first plan may take to stand in full before serving begins with what there is.
@@ -25,7 +30,7 @@ _PATIENCE_S: Final = 20.0
 #: A line for the operator.
 Say = Callable[[str], None]
 #: Waits for other changes of a name, and lets them wait: ``Lifecycle.alone``.
-Alone = Callable[[str], AbstractAsyncContextManager[None]]
+NameLock = Callable[[str], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,11 @@ class Startup:
 
     def __init__(
         self,
-        preparation: Preparation,
+        preparation: ModelPreparer,
         deployments: Deployments,
         device: Registers,
-        registry: Registry,
-        alone: Alone,
+        registry: VersionRegistry,
+        alone: NameLock,
         say: Say,
         patience_s: float = _PATIENCE_S,
     ) -> None:
@@ -63,7 +68,7 @@ class Startup:
         self._patience_s = patience_s
         self._late: set[asyncio.Task[None]] = set()
 
-    async def run(self, progress: Progress) -> list[Model]:
+    async def run(self, progress: OnSweepStep) -> list[Model]:
         """Bring everything up; the models that serve.
 
         Raises:
@@ -99,7 +104,7 @@ class Startup:
             try:
                 drafts.append(await self._preparation.draft(name, number))
             except Exception as error:
-                self._broken(name, version, cause(error))
+                self._broken(name, version, failure_text(error))
         return drafts
 
     async def _open_all(self, drafts: Iterable[Draft]) -> list[_Opened]:
@@ -119,14 +124,14 @@ class Startup:
         return [opened for task in tasks if task.done() and (opened := task.result()) is not None]
 
     async def _open(self, draft: Draft) -> _Opened | None:
-        self._registry.put(Entry(draft.name, str(draft.version), State.LOADING))
+        self._registry.put(VersionEntry(draft.name, str(draft.version), VersionState.LOADING))
         for note in draft.notes:
             self._say(f"{draft.name}: {note}")
         try:
             model = await self._preparation.open(draft, generation=0)
             self._device.register(model)
         except Exception as error:
-            self._broken(draft.name, str(draft.version), cause(error))
+            self._broken(draft.name, str(draft.version), failure_text(error))
             return None
         return _Opened(draft, model)
 
@@ -144,7 +149,7 @@ class Startup:
             for served in await self._bring_up([opened], filled):
                 self._say(f"{served.name} is served, too")
 
-    async def _bring_up(self, opened: list[_Opened], filled: Filled) -> list[Model]:
+    async def _bring_up(self, opened: list[_Opened], filled: FillResult) -> list[Model]:
         ready = [one for o in opened if (one := self._prepared(o, filled)) is not None]
         failures = await self._deployments.try_bring_up(ready) if ready else {}
         serving: list[Model] = []
@@ -153,23 +158,23 @@ class Startup:
             if model.key in failures:
                 self._broken(model.name, str(model.version), failures[model.key])
                 continue
-            entry = Entry(model.name, str(model.version), State.READY, model=model)
+            entry = VersionEntry(model.name, str(model.version), VersionState.READY, model=model)
             self._registry.put(entry)
             serving.append(model)
         return serving
 
-    def _prepared(self, one: _Opened, filled: Filled) -> Prepared | None:
+    def _prepared(self, one: _Opened, filled: FillResult) -> PreparedModel | None:
         model = one.model
         detail = filled.failures.get(model.key, "it has no profile")
         try:
             if model.key in filled.profiles:
-                return prepared(one.draft, model, filled.profiles[model.key])
+                return prepared_model(one.draft, model, filled.profiles[model.key])
         except Exception as error:
-            detail = cause(error)
+            detail = failure_text(error)
         self._broken(model.name, str(model.version), detail)
         self._device.forget(model.key)
         return None
 
     def _broken(self, name: str, version: str, detail: str) -> None:
-        self._registry.put(Entry(name, version, State.UNAVAILABLE, detail))
+        self._registry.put(VersionEntry(name, version, VersionState.UNAVAILABLE, detail))
         self._say(f"{name} is not served: {detail}")

@@ -17,7 +17,7 @@ _AT_ONCE: Final = 8
 _LIMIT_S: Final = 30.0
 
 
-class Storage:
+class StorageReader:
     """Runs what reads files in threads of its own, which nobody waits for at the end.
 
     A read from storage that hangs cannot be ended, only left behind; such reads keep their place,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Via(Enum):
+class WeightPath(Enum):
     """The path of one layer's weights: copied, read in place from the host, or from a peer."""
 
     COPY = "copy"
@@ -17,7 +17,7 @@ class Via(Enum):
 @dataclass(frozen=True, slots=True)
 class LoadStep:
     layer: str
-    via: Via
+    via: WeightPath
     gpu: str
 
 

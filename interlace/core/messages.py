@@ -19,7 +19,7 @@ from interlace.core.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Carve:
+class CreatePartition:
     """Make a partition of ``share_pct``; the device picks and reports the units.
 
     ``leaving`` are partitions that go once this one serves: better to share units with them
@@ -33,7 +33,7 @@ class Carve:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleasePartition:
     """Give a drained partition's units back."""
 
     gpu: str
@@ -67,7 +67,7 @@ class Run(NamedTuple):
     limit_ms: float = inf
 
 
-class Stage(NamedTuple):
+class CopyInputs(NamedTuple):
     """Copy a request's inputs into its model's pool on an accelerator (E2bird section 5.1).
 
     A pool is a ring of ``slots``; a slot holds one row of every input. The request's rows go to
@@ -82,21 +82,21 @@ class Stage(NamedTuple):
 
 
 #: Work of one partition, and all work.
-PartitionWork = Carve | Release | Load | Unload | Run
-Work = PartitionWork | Stage
+PartitionWork = CreatePartition | ReleasePartition | Load | Unload | Run
+Work = PartitionWork | CopyInputs
 
 # ------------------------------------------------------------------------------------ commands
 
 
-class Answer(NamedTuple):
+class SendReply(NamedTuple):
     """Give this reply to its caller."""
 
     reply: Reply
 
 
 @dataclass(frozen=True, slots=True)
-class Solve:
-    """Ask for a plan for this demand; the answer comes back as ``Planned`` with ``ticket``.
+class SolvePlan:
+    """Ask for a plan for this demand; the answer comes back as ``PlanSolved`` with ``ticket``.
 
     ``fleet`` is there now. ``largest``, where accelerators can be had and given back, is all that
     could be: the answer then also says how few of them would do.
@@ -111,10 +111,10 @@ class Solve:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ScaleFleet:
     """This many accelerators of each kind are wanted in all.
 
-    More than there are: each comes as ``Joined``. Fewer: those that go are named by ``Dismiss``
+    More than there are: each comes as ``GpuJoined``. Fewer: ``DismissGpu`` names those that go
     once nothing is left on them.
     """
 
@@ -122,8 +122,8 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Dismiss:
-    """An accelerator is empty and not wanted: it may be taken away. Answered by ``Left``."""
+class DismissGpu:
+    """An accelerator is empty and not wanted: it may be taken away. Answered by ``GpuLeft``."""
 
     gpu: str
 
@@ -140,15 +140,15 @@ class TimeoutAt(NamedTuple):
     at_ms: float
 
 
-class GiveUp(NamedTuple):
-    """Tell a caller that its request, which runs, is too late; its ``Answer`` still comes."""
+class ReportTimeout(NamedTuple):
+    """Tell a caller that its request, which runs, is too late; its ``SendReply`` still comes."""
 
     request: Request
     error: ServeError
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class ReportStatus:
     """A change of a deployment that its owner waits for: became ready, failed, or is gone."""
 
     model: str
@@ -156,17 +156,27 @@ class Tell:
     detail: str = ""
 
 
-Command = Work | Answer | Solve | Scale | Dismiss | WakeAt | TimeoutAt | GiveUp | Tell
+Command = (
+    Work
+    | SendReply
+    | SolvePlan
+    | ScaleFleet
+    | DismissGpu
+    | WakeAt
+    | TimeoutAt
+    | ReportTimeout
+    | ReportStatus
+)
 
 # -------------------------------------------------------------------------------------- events
 
 
-class Arrived(NamedTuple):
+class RequestArrived(NamedTuple):
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedAway:
+class RefusedUpstream:
     """Requests that got a refusal which was given to their like a moment before, and still held."""
 
     model: str
@@ -175,7 +185,7 @@ class TurnedAway:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
+class RequestCancelled:
     """The caller of this request went away."""
 
     model: str
@@ -192,14 +202,14 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
-class Deployed:
-    """Models join together, and are planned together. Each is answered by one ``Tell``."""
+class ModelsDeployed:
+    """Models join together, and are planned together. Each is answered by one ``ReportStatus``."""
 
     deployments: tuple[Deployment, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawn:
+class ModelWithdrawn:
     """A model leaves: what is queued is served, then it is unloaded everywhere."""
 
     model: str
@@ -217,11 +227,11 @@ class Failure:
     innocent: bool = False
 
 
-class Finished(NamedTuple):
+class WorkFinished(NamedTuple):
     """A piece of work ended, well (``failure is None``) or not.
 
     For ``Run``, ``outputs`` holds one tuple of tensors per request of the batch and ``timing`` the
-    worker's phases. For ``Carve``, ``units`` are the cores or SMs granted; for ``Load``,
+    worker's phases. For ``CreatePartition``, ``units`` are the cores or SMs granted; for ``Load``,
     ``resident_bytes`` what the model holds there.
     """
 
@@ -234,7 +244,7 @@ class Finished(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class PartitionLost:
     """A partition died; every piece of work it held has been finished with a fatal failure.
 
     ``blamed`` are models whose doing it is, whatever ran.
@@ -247,8 +257,8 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """The answer to ``Solve``; ``failure`` if the planner broke.
+class PlanSolved:
+    """The answer to ``SolvePlan``; ``failure`` if the planner broke.
 
     ``plan`` is for the fleet that is there. ``ample``, where ``largest`` was given, uses as few of
     the accelerators that could be had as will do; it equals ``plan`` if those are there.
@@ -261,14 +271,14 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class GpuJoined:
     """An accelerator came: it is there, and holds nothing."""
 
     gpu: Gpu
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class GpuLeft:
     """An accelerator is gone, because it was dismissed or of itself.
 
     Work that it still held fails after this, and is nobody's fault.
@@ -278,7 +288,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Ticked:
+class EpochEnded:
     """An epoch passed: look at the rates."""
 
 
@@ -293,17 +303,17 @@ class TimedOut:
 
 
 Event = (
-    Arrived
-    | TurnedAway
-    | Cancelled
-    | Deployed
-    | Withdrawn
-    | Finished
-    | Lost
-    | Planned
-    | Joined
-    | Left
-    | Ticked
+    RequestArrived
+    | RefusedUpstream
+    | RequestCancelled
+    | ModelsDeployed
+    | ModelWithdrawn
+    | WorkFinished
+    | PartitionLost
+    | PlanSolved
+    | GpuJoined
+    | GpuLeft
+    | EpochEnded
     | Woke
     | TimedOut
 )

@@ -29,7 +29,7 @@ class Precision(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ServiceTerms:
     """What the operator promises and allows for one model.
 
     ``precision`` and ``compiled`` (by ``torch.compile``) say how a GPU executes it.
@@ -58,7 +58,7 @@ class Model:
     path: str
     digest: str
     signature: Signature
-    terms: Terms
+    terms: ServiceTerms
     sample: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     generation: int = 0

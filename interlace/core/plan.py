@@ -51,7 +51,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Elastic:
+class ElasticBatching:
     """How a model's workers of several batch sizes on one accelerator are used (E2bird section 7).
 
     ``max_rows`` is MaxInf: rows in flight at most. ``best`` maps a load, in rows, to the sizes of
@@ -73,5 +73,5 @@ class Plan:
     headroom: float | None = None  #: largest factor on every rate that still fits
     #: shares of one accelerator may add up to more than 100; the dispatcher keeps what runs below
     overlapping: bool = False
-    elastic: Mapping[str, Elastic] = field(default_factory=dict)  #: by model
+    elastic: Mapping[str, ElasticBatching] = field(default_factory=dict)  #: by model
     notes: tuple[str, ...] = ()  #: what the planner says of its own answer: gap, limits, moves

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LatencyPoint:
     """Latency of one (batch, share): quantiles in ms over ``samples`` executions.
 
     ``gpu_ms`` is the median of the GPU's own time, from the first kernel's begin to the last one's
@@ -22,7 +22,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Overhead:
+class LaunchOverhead:
     """What an execution costs beyond the model: from command to start, from end to being known."""
 
     launch_ms: float = 0.0
@@ -34,7 +34,7 @@ class Overhead:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class LayerProfile:
     """One layer's weights, copy time, run time, and run time with weights left on the host.
 
     For one row, weights coming from DRAM or from the host and not from caches: as after a cold
@@ -49,7 +49,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class PowerDraw:
     """Electric power of the whole GPU while one (batch, share) ran back to back, all else idle.
 
     ``idle_w`` is what it drew with nothing running, ``rows_per_s`` what was done meanwhile.
@@ -71,7 +71,7 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True)
-class Strain:
+class MemoryContention:
     """One (batch, share) beside a kernel that only reads ``what`` ("l2" or "dram").
 
     The reader has ``share_pct`` of the GPU. ``read`` is its rate beside the model and ``taken``
@@ -100,13 +100,13 @@ class Profile:
     gpu_kind: str
     weights_bytes: int
     activation_bytes: int
-    points: Mapping[tuple[int, int], Point]
-    overhead: Overhead = Overhead()
+    points: Mapping[tuple[int, int], LatencyPoint]
+    overhead: LaunchOverhead = LaunchOverhead()
     load_ms: float = 0.0
     pressure: Mapping[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
-    layers: tuple[Layer, ...] = ()
-    draws: Mapping[tuple[int, int], Draw] = field(default_factory=dict)
-    strains: Mapping[tuple[int, int], tuple[Strain, ...]] = field(default_factory=dict)
+    layers: tuple[LayerProfile, ...] = ()
+    draws: Mapping[tuple[int, int], PowerDraw] = field(default_factory=dict)
+    strains: Mapping[tuple[int, int], tuple[MemoryContention, ...]] = field(default_factory=dict)
 
 
 #: Profiles of one accelerator kind by deployment key.

@@ -10,7 +10,7 @@ from interlace.core.errors import ServeError
 from interlace.core.tensor import Tensor
 
 #: Priority 0 is "no say in it" (Triton's default level): it comes after every stated priority.
-UNSTATED: Final = 2**64
+UNSTATED_PRIORITY: Final = 2**64
 
 
 class Outcome(Enum):

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from interlace.core.hardware import Gpu
-from interlace.core.messages import Finished, Lost, Work
+from interlace.core.messages import PartitionLost, Work, WorkFinished
 from interlace.core.model import Model
 
-Done = Callable[[Finished], None]
+Done = Callable[[WorkFinished], None]
 
 
 class Registers(Protocol):
@@ -28,7 +28,7 @@ class Device(Registers, Protocol):
     """An accelerator that carries out work.
 
     ``do`` returns at once, calls ``done`` exactly once for that piece of work, later (never inside
-    ``do``) and on the runtime's thread, and never raises: a failure is a ``Finished`` with
+    ``do``) and on the runtime's thread, and never raises: a failure is a ``WorkFinished`` with
     ``failure``. Work of one partition starts in the order given, and its batches end in that order;
     where ``gpu.ahead_ms`` is not 0 a batch begins by itself when the one before it ends. When a
     partition dies, each piece of work it held is finished with a fatal failure, then ``on_lost`` is
@@ -42,7 +42,7 @@ class Device(Registers, Protocol):
         """The replies of that batch are delivered: its output bytes may be reused."""
         ...
 
-    def on_lost(self, lost: Callable[[Lost], None]) -> None: ...
+    def on_lost(self, lost: Callable[[PartitionLost], None]) -> None: ...
     def close(self) -> None:
         """Stop everything; what is unfinished finishes with a failure."""
         ...

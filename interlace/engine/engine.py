@@ -6,32 +6,32 @@ from collections.abc import Sequence
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
-    Arrived,
-    Cancelled,
     Command,
-    Deployed,
+    CopyInputs,
+    EpochEnded,
     Event,
-    Finished,
-    Joined,
-    Left,
-    Lost,
-    Planned,
+    GpuJoined,
+    GpuLeft,
+    ModelsDeployed,
+    ModelWithdrawn,
+    PartitionLost,
+    PlanSolved,
+    RefusedUpstream,
+    RequestArrived,
+    RequestCancelled,
     Run,
-    Stage,
-    Ticked,
     TimedOut,
-    TurnedAway,
-    Withdrawn,
     Woke,
+    WorkFinished,
 )
 from interlace.engine import timeouts
-from interlace.engine.moving import Moving
-from interlace.engine.partitions import Life
-from interlace.engine.placing import Placing
-from interlace.engine.rates import Rates
-from interlace.engine.scaling import Scaling
-from interlace.engine.serving import Serving
-from interlace.engine.state import State
+from interlace.engine.arrival_rates import ArrivalRates
+from interlace.engine.fleet_controller import FleetController
+from interlace.engine.live_partition import PartitionState
+from interlace.engine.plan_controller import PlanController
+from interlace.engine.reconciler import Reconciler
+from interlace.engine.request_scheduler import RequestScheduler
+from interlace.engine.state import EngineState
 from interlace.policy.base import System
 
 
@@ -41,61 +41,61 @@ class Engine:
     def __init__(self, fleet: Fleet, system: System, reserve: Sequence[Gpu] = ()) -> None:
         """``fleet`` is there; what is in ``reserve`` can be had, and given back like the rest."""
         scaler = system.scaler
-        self.state = State(fleet, {gpu.id: gpu for gpu in reserve}, bool(reserve))
-        self.rates = Rates(scaler.period_ms, scaler.weight)
-        self._serving = Serving(self.state, system, self.rates)
-        self._moving = Moving(self.state, self._serving, self.rates)
-        scaling = Scaling(self.state, scaler)
-        self._placing = Placing(self.state, self._moving, self.rates, scaler, scaling)
+        self.state = EngineState(fleet, {gpu.id: gpu for gpu in reserve}, bool(reserve))
+        self.rates = ArrivalRates(scaler.period_ms, scaler.weight)
+        self._serving = RequestScheduler(self.state, system, self.rates)
+        self._moving = Reconciler(self.state, self._serving, self.rates)
+        scaling = FleetController(self.state, scaler)
+        self._placing = PlanController(self.state, self._moving, self.rates, scaler, scaling)
 
     def handle(self, event: Event, now_ms: float) -> list[Command]:
         """Take in one event and return what is to be done, in order."""
         match event:
-            case Arrived(request=request):
+            case RequestArrived(request=request):
                 return self._serving.arrive(request, now_ms)
-            case TurnedAway(model=model, rows=rows):
-                return self._serving.turn_away(model, rows, now_ms)
-            case Finished():
+            case RefusedUpstream(model=model, rows=rows):
+                return self._serving.count_refused(model, rows, now_ms)
+            case WorkFinished():
                 return self._finished(event, now_ms)
-            case Cancelled(model=model, request_id=request_id):
+            case RequestCancelled(model=model, request_id=request_id):
                 return self._serving.cancel(model, request_id)
             case Woke():
                 gpus = [gpu.id for gpu in self.state.fleet.gpus]
                 return self._serving.expire(now_ms) + self._serving.dispatch(gpus, now_ms)
             case TimedOut():
                 return timeouts.timed_out(self.state, now_ms)
-            case Ticked():
+            case EpochEnded():
                 return self._serving.expire(now_ms) + self._placing.tick(now_ms)
-            case Deployed():
+            case ModelsDeployed():
                 return self._placing.deploy(event)
-            case Withdrawn(model=model):
+            case ModelWithdrawn(model=model):
                 return self._placing.withdraw(model, now_ms)
-            case Planned():
+            case PlanSolved():
                 return self._placing.planned(event, now_ms)
-            case Lost():
+            case PartitionLost():
                 commands = [
                     command
                     for model in event.blamed
                     for command in self._placing.crashed(model, event.detail, now_ms)
                 ]
                 return commands + self._moving.lost(event, now_ms)
-            case Joined(gpu=gpu):
+            case GpuJoined(gpu=gpu):
                 self._serving.joined(gpu)
                 return self._placing.joined(event, now_ms)
-            case Left():
+            case GpuLeft():
                 return self._placing.left(event, now_ms)
 
-    def _finished(self, finished: Finished, now_ms: float) -> list[Command]:
+    def _finished(self, finished: WorkFinished, now_ms: float) -> list[Command]:
         match finished.work:
             case Run() as run:
                 return self._ran(finished, run, now_ms)
-            case Stage() as stage:
+            case CopyInputs() as stage:
                 return self._serving.staged(finished, stage, now_ms)
             case work:
                 commands = self._placing.blame(work, finished.failure, now_ms)
                 return commands + self._moving.finished(finished, work, now_ms)
 
-    def _ran(self, finished: Finished, run: Run, now_ms: float) -> list[Command]:
+    def _ran(self, finished: WorkFinished, run: Run, now_ms: float) -> list[Command]:
         commands = self._placing.blame(run, finished.failure, now_ms)
         commands += self._serving.finish(finished, run, now_ms)
         if self._reorganising(run):
@@ -105,9 +105,9 @@ class Engine:
     def _reorganising(self, run: Run) -> bool:
         """True if the end of this batch may let a change of plan go on."""
         live = self.state.lives.get(run.partition)
-        if live is None or live.life is not Life.READY:
+        if live is None or live.life is not PartitionState.READY:
             return True
-        tenant = self.state.tenants.get(run.batch.model)
-        if tenant is None or tenant.leaving:
+        deployed = self.state.models.get(run.batch.model)
+        if deployed is None or deployed.leaving:
             return True
         return all(slot.model != run.batch.model for slot in live.slots)

@@ -6,7 +6,7 @@ from math import inf
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Request
-from interlace.engine.state import Tenant
+from interlace.engine.state import DeployedModel
 from interlace.policy.base import Refusal
 
 
@@ -15,27 +15,27 @@ def unknown(request: Request) -> ServeError:
     return ServeError(Reason.UNKNOWN_MODEL, f"deployment {request.model} is not served")
 
 
-def not_served(request: Request, tenant: Tenant | None) -> ServeError | None:
+def not_served(request: Request, deployed: DeployedModel | None) -> ServeError | None:
     """Why nothing is accepted for this model, if so."""
-    if tenant is None or tenant.leaving:
+    if deployed is None or deployed.leaving:
         return unknown(request)
-    return None if tenant.aside is None else set_aside(tenant, request.arrived_ms)
+    return None if deployed.aside is None else set_aside(deployed, request.arrived_ms)
 
 
-def set_aside(tenant: Tenant, now_ms: float) -> ServeError:
+def set_aside(deployed: DeployedModel, now_ms: float) -> ServeError:
     """The model is not served for a while: it failed too often, or has no place."""
-    left_ms = None if tenant.back_ms == inf else max(tenant.back_ms - now_ms, 1.0)
-    return ServeError(Reason.SET_ASIDE, tenant.aside or "", retry_after_ms=left_ms)
+    left_ms = None if deployed.retry_at_ms == inf else max(deployed.retry_at_ms - now_ms, 1.0)
+    return ServeError(Reason.SET_ASIDE, deployed.aside or "", retry_after_ms=left_ms)
 
 
-def full(request: Request, tenant: Tenant) -> ServeError:
+def full(request: Request, deployed: DeployedModel) -> ServeError:
     """The queue is at its bound."""
-    waiting = tenant.waiting
-    batch_ms = tenant.belief.latency_ms(1, 100)
+    waiting = deployed.waiting
+    batch_ms = deployed.estimator.latency_ms(1, 100)
     return ServeError(
         Reason.OVERLOADED,
         f"Exceeds maximum queue size: {waiting} requests wait for {_name(request)}, the limit is "
-        f"{tenant.queue.limit}",
+        f"{deployed.queue.limit}",
         retry_after_ms=max(1.0, batch_ms),
     )
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.messages import Answer, Command, Failure, WakeAt
+from interlace.core.messages import Command, Failure, SendReply, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request
 from interlace.engine import refusals
-from interlace.engine.state import State, Tenant
+from interlace.engine.state import DeployedModel, EngineState
 
 #: A deadline is looked at just after it: at the very moment it is not missed yet.
 AFTER_MS: Final = 0.1
 
 
-def failed(state: State, batch: Batch, failure: Failure, now_ms: float) -> list[Command]:
+def retry_or_fail(
+    state: EngineState, batch: Batch, failure: Failure, now_ms: float
+) -> list[Command]:
     """Put a failed batch's requests back to run alone, once; answer those that had that."""
     commands: list[Command] = []
-    tenant = state.tenants.get(batch.model)
+    deployed = state.models.get(batch.model)
     alone = len(batch.requests) == 1 and failure.fatal and not failure.innocent
     deaths = batch.attempt if alone else 0
     for request in batch.requests:
@@ -27,32 +29,34 @@ def failed(state: State, batch: Batch, failure: Failure, now_ms: float) -> list[
             commands.append(cancelled(request, deaths))
         elif request.id in state.given_up:
             commands.append(given_up(state, request, now_ms, deaths))
-        elif _may_retry(state, request, tenant, now_ms) and tenant is not None:
+        elif _may_retry(state, request, deployed, now_ms) and deployed is not None:
             state.retried.add(request.id)
-            tenant.queue.push(request)
+            deployed.queue.push(request)
             commands.append(WakeAt(request.deadline_ms + AFTER_MS))
         else:
             state.retried.discard(request.id)
             error = ServeError(Reason.BACKEND, failure.detail)
-            commands.append(Answer(Reply(request, Outcome.FAILED, error=error, deaths=deaths)))
+            commands.append(SendReply(Reply(request, Outcome.FAILED, error=error, deaths=deaths)))
     return commands
 
 
 def cancelled(request: Request, deaths: int = 0) -> Command:
     """The answer of one whose caller went away."""
     error = ServeError(Reason.CANCELLED, "the client went away")
-    return Answer(Reply(request, Outcome.CANCELLED, error=error, deaths=deaths))
+    return SendReply(Reply(request, Outcome.CANCELLED, error=error, deaths=deaths))
 
 
-def given_up(state: State, request: Request, now_ms: float, deaths: int = 0) -> Command:
+def given_up(state: EngineState, request: Request, now_ms: float, deaths: int = 0) -> Command:
     """The answer, now that the device has let go of it, of one whose caller was told before."""
     state.given_up.discard(request.id)
     state.retried.discard(request.id)
     error = refusals.overdue(request, now_ms)
-    return Answer(Reply(request, Outcome.EXPIRED, error=error, deaths=deaths))
+    return SendReply(Reply(request, Outcome.EXPIRED, error=error, deaths=deaths))
 
 
-def _may_retry(state: State, request: Request, tenant: Tenant | None, now_ms: float) -> bool:
-    if tenant is None or tenant.aside is not None or tenant.queue.full:
+def _may_retry(
+    state: EngineState, request: Request, deployed: DeployedModel | None, now_ms: float
+) -> bool:
+    if deployed is None or deployed.aside is not None or deployed.queue.full:
         return False
     return request.id not in state.retried and request.deadline_ms > now_ms

@@ -1,4 +1,4 @@
-"""What the engine knows: tenants, partitions, the plan it is heading for."""
+"""What the engine knows: models, partitions, the plan it is heading for."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.core.request import Request
-from interlace.engine.beliefs import Belief, Caution
-from interlace.engine.partitions import Life, Live
-from interlace.engine.pool import Pool
-from interlace.engine.queues import Queue
-from interlace.engine.reorganise import settled
+from interlace.engine.input_pool import InputPool
+from interlace.engine.latency_estimator import AdmissionMargin, LatencyEstimator
+from interlace.engine.live_partition import LivePartition, PartitionState
+from interlace.engine.plan_diff import settled
+from interlace.engine.request_queue import RequestQueue
 from interlace.policy.base import Tally
 
 #: Starts kept per model and accelerator.
@@ -24,28 +24,30 @@ _STARTS: Final = 256
 
 
 @dataclass(slots=True)
-class Tenant:
+class DeployedModel:
     """One deployed model: what is promised, what waits, where it runs."""
 
     demand: Demand
     profile: Profile
-    queue: Queue
-    belief: Belief
-    caution: Caution
-    hosts: list[Live] = field(default_factory=list)
-    lenders: list[Live] = field(default_factory=list)  #: where it is a guest
+    queue: RequestQueue
+    estimator: LatencyEstimator
+    admission_margin: AdmissionMargin
+    hosts: list[LivePartition] = field(default_factory=list)
+    lenders: list[LivePartition] = field(default_factory=list)  #: where it is a guest
     shares_pct: tuple[int, ...] = ()  #: those of its hosts, each once
-    pools: dict[str, Pool] = field(default_factory=dict)  #: by accelerator, where inputs are staged
+    pools: dict[str, InputPool] = field(
+        default_factory=dict
+    )  #: by accelerator, where inputs are staged
     crashes_ms: list[float] = field(default_factory=list)
-    lost_ms: float = float("-inf")  #: when a request was last refused, dropped or late
+    lost_request_ms: float = float("-inf")  #: when a request was last refused, dropped or late
     aside: str | None = None  #: why it is not served
-    back_ms: float = float("inf")  #: when one that is set aside is tried again
-    pause_ms: float = 0.0  #: how long it was set aside the last time
+    retry_at_ms: float = float("inf")  #: when one that is set aside is tried again
+    quarantine_ms: float = 0.0  #: how long it was set aside the last time
     leaving: bool = False
     told: bool = False  #: its owner knows that it is ready, or failed
 
     @property
-    def places(self) -> Sequence[Queue | Pool]:
+    def places(self) -> Sequence[RequestQueue | InputPool]:
         """Where requests wait."""
         return (self.queue, *self.pools.values())
 
@@ -72,20 +74,20 @@ class Tenant:
 
 
 @dataclass(slots=True)
-class State:
+class EngineState:
     """Everything mutable, in one place; changed by the engine and its parts alone."""
 
     fleet: Fleet  #: the accelerators that are there
     reserve: dict[str, Gpu] = field(default_factory=dict)  #: those that can be had
     elastic: bool = False  #: accelerators can be had and given back
     short_since_ms: float | None = None  #: since when accelerators are waited for
-    tenants: dict[str, Tenant] = field(default_factory=dict)
-    lives: dict[str, Live] = field(default_factory=dict)
+    models: dict[str, DeployedModel] = field(default_factory=dict)
+    lives: dict[str, LivePartition] = field(default_factory=dict)
     #: what ``rehost`` finds, so that a decision need not look for it: partitions and hosted models
     #: of each accelerator, turns of each partition
-    here: dict[str, list[Live]] = field(default_factory=dict)
-    homes: dict[str, list[Tenant]] = field(default_factory=dict)
-    turns: dict[str, list[tuple[Slot, Tenant]]] = field(default_factory=dict)
+    here: dict[str, list[LivePartition]] = field(default_factory=dict)
+    homes: dict[str, list[DeployedModel]] = field(default_factory=dict)
+    turns: dict[str, list[tuple[Slot, DeployedModel]]] = field(default_factory=dict)
     target: Plan = field(default_factory=Plan)
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
     starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
@@ -95,8 +97,8 @@ class State:
     timeout_ms: float = float("inf")  #: when running batches are looked at next
     batches: int = 0
     partitions: int = 0
-    lost_partitions: int = 0
-    lost_ms: float = float("-inf")  #: when any model last lost a request
+    partitions_lost: int = 0
+    lost_request_ms: float = float("-inf")  #: when any model last lost a request
 
     def tally(self, gpu: str) -> Mapping[str, Tally]:
         return self.tallies.setdefault(gpu, {})
@@ -120,7 +122,7 @@ class State:
 
     def forget(self, model: str) -> None:
         """A deployment is gone: keep nothing of what it had."""
-        del self.tenants[model]
+        del self.models[model]
         for tallies in self.tallies.values():
             tallies.pop(model, None)
         for key in [key for key in self.starts_ms if key[1] == model]:
@@ -130,7 +132,7 @@ class State:
 
     def served(self) -> set[str]:
         """Models that a plan is for: neither leaving nor set aside."""
-        return {m for m, t in self.tenants.items() if t.aside is None and not t.leaving}
+        return {m for m, t in self.models.items() if t.aside is None and not t.leaving}
 
     def wants(self, model: str) -> bool:
         """True if the target has a slot for the model."""
@@ -140,17 +142,17 @@ class State:
         """Bring slots and hosts in line with what is loaded and what is wanted."""
         wanted = {p.id: p for p in self.target.partitions}
         switched = settled(self.lives, self.target)
-        for tenant in self.tenants.values():
-            tenant.hosts.clear()
-            tenant.lenders.clear()
+        for deployed in self.models.values():
+            deployed.hosts.clear()
+            deployed.lenders.clear()
         for live in self.lives.values():
             live.slots = _slots(live, wanted.get(live.id), switched)
             live.ledger.plan(live.slots)
             if live.accepting:
                 for slot in live.slots:
-                    if slot.model in self.tenants:
-                        tenant = self.tenants[slot.model]
-                        (tenant.lenders if slot.guest else tenant.hosts).append(live)
+                    if slot.model in self.models:
+                        deployed = self.models[slot.model]
+                        (deployed.lenders if slot.guest else deployed.hosts).append(live)
         self._look_round()
 
     def _look_round(self) -> None:
@@ -161,14 +163,12 @@ class State:
         for live in self.lives.values():
             self.here.setdefault(live.gpu, []).append(live)
             self.turns[live.id] = [
-                (slot, self.tenants[slot.model])
-                for slot in live.slots
-                if slot.model in self.tenants
+                (slot, self.models[slot.model]) for slot in live.slots if slot.model in self.models
             ]
-        for tenant in self.tenants.values():
-            tenant.shares_pct = tuple(dict.fromkeys(host.share_pct for host in tenant.hosts))
-            for gpu in dict.fromkeys(host.gpu for host in tenant.hosts):
-                self.homes.setdefault(gpu, []).append(tenant)
+        for deployed in self.models.values():
+            deployed.shares_pct = tuple(dict.fromkeys(host.share_pct for host in deployed.hosts))
+            for gpu in dict.fromkeys(host.gpu for host in deployed.hosts):
+                self.homes.setdefault(gpu, []).append(deployed)
 
     def drop_from_target(self, model: str, partition: str | None = None) -> None:
         """Want a model no longer, in one partition or anywhere."""
@@ -183,9 +183,9 @@ class State:
         )
 
 
-def _slots(live: Live, wanted: Partition | None, switched: bool) -> Sequence[Slot]:
+def _slots(live: LivePartition, wanted: Partition | None, switched: bool) -> Sequence[Slot]:
     """The wanted slots that are loaded, then until the switch the old ones that still are."""
-    if live.life is not Life.READY:
+    if live.life is not PartitionState.READY:
         return ()
     now = [slot for slot in wanted.slots if live.loaded(slot.model)] if wanted else []
     if switched:

@@ -6,11 +6,11 @@ from math import inf
 from typing import Final
 
 from interlace.core.hardware import Trait
-from interlace.core.messages import Command, GiveUp, TimeoutAt
+from interlace.core.messages import Command, ReportTimeout, TimeoutAt
 from interlace.core.request import Request
 from interlace.engine import refusals
-from interlace.engine.partitions import Live, Running
-from interlace.engine.state import State
+from interlace.engine.live_partition import LaunchedBatch, LivePartition
+from interlace.engine.state import EngineState
 
 #: How long after its deadline a request that runs is given up, at least.
 _MARGIN_MS: Final = 50.0
@@ -21,7 +21,7 @@ _LEAST_MS: Final = 1_000.0
 _LEAST_SLOW_MS: Final = 10_000.0
 
 
-def limit_ms(state: State, live: Live, run_ms: float) -> float:
+def limit_ms(state: EngineState, live: LivePartition, run_ms: float) -> float:
     """After how long a batch of predicted ``run_ms`` costs its partition the process.
 
     A worker on cores is replaced within about a second. A process that holds a GPU is not, and all
@@ -32,12 +32,12 @@ def limit_ms(state: State, live: Live, run_ms: float) -> float:
     if Trait.SLOW_START not in state.fleet.gpu(live.gpu).traits:
         return max(_LEAST_MS, _TIMES * run_ms)
     there = [one for one in state.lives.values() if one.gpu == live.gpu]
-    models = [model for one in there for model in one.stays if model in state.tenants]
-    load_ms = sum(state.tenants[model].profile.load_ms for model in models)
+    models = [model for one in there for model in one.model_states if model in state.models]
+    load_ms = sum(state.models[model].profile.load_ms for model in models)
     return max(_LEAST_SLOW_MS + load_ms, _TIMES * run_ms)
 
 
-def began(state: State, running: Running) -> list[Command]:
+def began(state: EngineState, running: LaunchedBatch) -> list[Command]:
     """A batch began: see that it is looked at when the first of its requests would be given up."""
     at_ms = min(_give_up_ms(running, request) for request in running.run.batch.requests)
     if at_ms >= state.timeout_ms:
@@ -46,7 +46,7 @@ def began(state: State, running: Running) -> list[Command]:
     return [TimeoutAt(at_ms)]
 
 
-def timed_out(state: State, now_ms: float) -> list[Command]:
+def timed_out(state: EngineState, now_ms: float) -> list[Command]:
     """Give up the requests of running batches that are too late, and say when to look again.
 
     The batch goes on, and what it yields for them is dropped.
@@ -62,13 +62,13 @@ def timed_out(state: State, now_ms: float) -> list[Command]:
                 state.timeout_ms = min(state.timeout_ms, at_ms)
                 continue
             state.given_up.add(request.id)
-            commands.append(GiveUp(request, refusals.overdue(request, now_ms)))
+            commands.append(ReportTimeout(request, refusals.overdue(request, now_ms)))
     if state.timeout_ms < inf:
         commands.append(TimeoutAt(state.timeout_ms))
     return commands
 
 
-def _give_up_ms(running: Running, request: Request) -> float:
+def _give_up_ms(running: LaunchedBatch, request: Request) -> float:
     """A margin after its deadline, or after the end that was predicted, if that was later.
 
     As long as the execution was to take, so that what is late as executions are late is answered.

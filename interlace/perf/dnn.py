@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from math import ceil, floor
 from typing import Final, Literal, NamedTuple
 
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 
 #: Operations per byte of a V100 (D-STACK section 4.1): kernels below it wait for memory.
 V100_FLOPS_PER_BYTE: Final = 139.8
 
 
-class Memory(NamedTuple):
+class KernelMemory(NamedTuple):
     """What each kernel fetches, and the bandwidth of one SM.
 
     Equation 3 as printed, ``d S / M``, grows with the SMs, against its own text ("bandwidth
@@ -45,7 +45,7 @@ class Dnn:
     op_ms: float
     serial_ms: float
     repetitions: tuple[int, ...] = ()
-    memory: Memory | None = None
+    memory: KernelMemory | None = None
     floored: bool = False
 
     def operations(self, batch: int = 1) -> tuple[float, ...]:
@@ -93,7 +93,7 @@ def generated_profile(
     for share in shares_pct:
         for batch in batches:
             run_ms = dnn.latency_ms(max(1, ceil(share * units / 100)), batch)
-            points[batch, share] = Point(run_ms, run_ms, run_ms, 1)
+            points[batch, share] = LatencyPoint(run_ms, run_ms, run_ms, 1)
     return Profile(model, "generated", "analytic", 0, 0, points)
 
 

@@ -16,7 +16,7 @@ _ALLOWANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class CycleTurn:
     """One model's load on a partition; ``latency_ms[b]`` is L(b) at its share, 0 <= b."""
 
     model: str
@@ -33,7 +33,7 @@ class Turn:
         return max(1, ceil(self.rate_rps * duty_ms / 1000.0 - _ALLOWANCE))
 
 
-def turn(demand: Demand, latency: Surface, share_pct: int, slowdown: float = 1.0) -> Turn:
+def turn(demand: Demand, latency: Surface, share_pct: int, slowdown: float = 1.0) -> CycleTurn:
     """A model's turn on a partition of ``share_pct`` whose neighbours slow it by ``slowdown``.
 
     Raises:
@@ -48,7 +48,7 @@ def turn(demand: Demand, latency: Surface, share_pct: int, slowdown: float = 1.0
     table = [0.0]
     for batch in range(1, demand.max_batch + 1):
         table.append(latency.latency_ms(batch, share_pct) * slowdown)
-    return Turn(demand.model, demand.rate_rps, demand.slo_ms, tuple(table))
+    return CycleTurn(demand.model, demand.rate_rps, demand.slo_ms, tuple(table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class DutyCycle:
         return self.busy_ms / self.duty_ms
 
 
-def shortest(turns: Sequence[Turn]) -> DutyCycle | None:
+def shortest(turns: Sequence[CycleTurn]) -> DutyCycle | None:
     """The shortest cycle that serves every turn's rate within its SLO, if any.
 
     In each cycle model i runs one batch b_i = ceil(rate_i * duty). A request waits at most one
@@ -93,7 +93,7 @@ def shortest(turns: Sequence[Turn]) -> DutyCycle | None:
     return None
 
 
-def fit(turns: Sequence[Turn]) -> DutyCycle | None:
+def fit(turns: Sequence[CycleTurn]) -> DutyCycle | None:
     """The cycle of lowest occupancy that serves every turn's rate within its SLO, if any.
 
     Exact under the rule of ``shortest``: batches change only at duty = b / rate_i, and between two
@@ -125,7 +125,7 @@ def fit(turns: Sequence[Turn]) -> DutyCycle | None:
     return DutyCycle(max(float(longest_ms[best]), busy), batches, busy)
 
 
-def _breakpoints(turns: Sequence[Turn], shortest_ms: float) -> np.ndarray:
+def _breakpoints(turns: Sequence[CycleTurn], shortest_ms: float) -> np.ndarray:
     longest_ms = min(one.slo_ms - one.latency_ms[1] for one in turns)
     points = [np.array([longest_ms])]
     for one in turns:
@@ -136,7 +136,7 @@ def _breakpoints(turns: Sequence[Turn], shortest_ms: float) -> np.ndarray:
     return kept if len(kept) else np.array([shortest_ms])
 
 
-def room_rps(turns: Sequence[Turn], newcomer: Turn) -> float:
+def room_rps(turns: Sequence[CycleTurn], newcomer: CycleTurn) -> float:
     """The highest rate of ``newcomer`` (its own is ignored) that fits a cycle beside ``turns``.
 
     Exact: for each of its batches the shortest cycle is the least fixed point of duty = L(b) +
@@ -154,7 +154,9 @@ def room_rps(turns: Sequence[Turn], newcomer: Turn) -> float:
     return best_rps * (1 - _ALLOWANCE)
 
 
-def _beside(turns: Sequence[Turn], run_ms: float, last_ms: float, from_ms: float) -> float | None:
+def _beside(
+    turns: Sequence[CycleTurn], run_ms: float, last_ms: float, from_ms: float
+) -> float | None:
     """The shortest cycle up to ``last_ms`` with ``turns`` and ``run_ms`` of another's."""
     duty_ms = max(from_ms, run_ms)
     while duty_ms <= last_ms:
@@ -170,7 +172,7 @@ def _beside(turns: Sequence[Turn], run_ms: float, last_ms: float, from_ms: float
     return None
 
 
-def saturated_rps(alone: Turn) -> float:
+def saturated_rps(alone: CycleTurn) -> float:
     """The highest rate a partition serves when it has the model alone: 2 L(b) <= SLO (Nexus)."""
     rates = [
         1000.0 * batch / run_ms

@@ -8,7 +8,7 @@ from itertools import product
 from math import prod
 from typing import Final, NamedTuple
 
-from interlace.perf.solver import Program, Row, solve
+from interlace.packing.solver import Constraint, LinearProgram, solve
 
 #: Sets of kernels side by side beyond which the program is too large to be worth it.
 _MOST_SETS: Final = 50_000
@@ -22,7 +22,7 @@ class Kernel(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ideal:
+class IdealSchedule:
     """Part of the accelerator in use, 0..1, and inferences per second of each model."""
 
     utilisation: float
@@ -31,7 +31,7 @@ class Ideal:
 
 def ideal_bound(
     kernels: Mapping[str, Sequence[Kernel]], mix: Mapping[str, float] | None = None
-) -> Ideal:
+) -> IdealSchedule:
     """What no schedule of one instance per model can pass, kernels preempted at no cost.
 
     A linear program over the sets of kernels that fit side by side, at most one of each model:
@@ -48,24 +48,24 @@ def ideal_bound(
     sets = [one for one in _sets(kernels, models) if any(k is not None for k in one)]
     used = [_used(kernels, models, one) / 100.0 for one in sets]
     count = len(sets)
-    rows = [Row(tuple(range(count)), (1.0,) * count, 0.0, 1.0)]
+    rows = [Constraint(tuple(range(count)), (1.0,) * count, 0.0, 1.0)]
     for column, model in enumerate(models):
         for index, kernel in enumerate(kernels[model]):
             here = [i for i, one in enumerate(sets) if one[column] == index]
             indices = (*here, count + column)
             values = (*(1.0 for _ in here), -kernel.run_ms / 1000.0)
-            rows.append(Row(indices, values, 0.0, 0.0))
+            rows.append(Constraint(indices, values, 0.0, 0.0))
     cost = [-u for u in used] + [0.0] * len(models)
     if mix is not None:
         cost = [0.0] * count + [-1.0] + [0.0] * (len(models) - 1)
         rows += [
-            Row((count, count + i), (mix[model], -mix[models[0]]), 0.0, 0.0)
+            Constraint((count, count + i), (mix[model], -mix[models[0]]), 0.0, 0.0)
             for i, model in enumerate(models[1:], 1)
         ]
     width = count + len(models)
-    found = solve(Program(cost, [0.0] * width, [1e12] * width, [False] * width, rows))
+    found = solve(LinearProgram(cost, [0.0] * width, [1e12] * width, [False] * width, rows))
     busy = sum(part * u for part, u in zip(found.values, used, strict=False))
-    return Ideal(busy, dict(zip(models, found.values[count:], strict=True)))
+    return IdealSchedule(busy, dict(zip(models, found.values[count:], strict=True)))
 
 
 def _sets(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 
 
-class Runner(NamedTuple):
+class CoRunner(NamedTuple):
     """A batch that runs in a partition of ``share_pct``."""
 
     model: str
@@ -20,7 +20,7 @@ class Runner(NamedTuple):
 class Interference(Protocol):
     """Factor >= 1 on a batch's latency while ``neighbours`` run on the same accelerator."""
 
-    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float: ...
+    def __call__(self, runner: CoRunner, neighbours: Sequence[CoRunner]) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ConstantFactor:
 
     factor: float = 1.0
 
-    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
+    def __call__(self, runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
         return self.factor if neighbours else 1.0
 
 
@@ -47,7 +47,7 @@ def slowed(profile: Profile, factor: float) -> Profile:
     return replace(profile, points=points)
 
 
-def _times(point: Point, factor: float) -> Point:
+def _times(point: LatencyPoint, factor: float) -> LatencyPoint:
     return replace(
         point,
         median_ms=point.median_ms * factor,

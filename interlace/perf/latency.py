@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.curves import Curve, interpolated, last_slope, monotone
 
 #: What a larger batch must gain in throughput to be worth its latency.
@@ -132,7 +132,7 @@ def surface(profile: Profile, quantile: Quantile = "p95_ms") -> Surface:
     return Surface(monotone(by_share))
 
 
-def _quantile(point: Point, quantile: Quantile) -> float:
+def _quantile(point: LatencyPoint, quantile: Quantile) -> float:
     match quantile:
         case "median_ms":
             return point.median_ms

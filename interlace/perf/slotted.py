@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from interlace.perf.ideal import Ideal, Kernel, check_kernels
+from interlace.perf.ideal import IdealSchedule, Kernel, check_kernels
 
 #: Sums of times that are equal on paper differ by less.
 _ROUNDING_MS: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Slotted:
+class SlottedSchedule:
     """What the slots held: ``chosen[i]`` maps models to the index of the kernel in slot i.
 
     ``late`` is the part of each model's inferences that ended after their deadlines.
     """
 
-    ideal: Ideal
+    ideal: IdealSchedule
     chosen: Sequence[Mapping[str, int]]
     late: Mapping[str, float]
 
@@ -59,7 +59,7 @@ def slotted(
     slos_ms: Mapping[str, float],
     slot_ms: float,
     slots: int,
-) -> Slotted:
+) -> SlottedSchedule:
     """In each slot the set of models' next kernels that uses most of the accelerator.
 
     Every model runs again and again, its kernels in order (equation 14), one at a time. Of the sets
@@ -89,7 +89,7 @@ def slotted(
     span_s = slots * slot_ms / 1000.0
     rates = {model: one.done / span_s for model, one in going.items()}
     late = {model: one.late / max(1, one.done) for model, one in going.items()}
-    return Slotted(Ideal(used_pct / slots / 100.0, rates), chosen, late)
+    return SlottedSchedule(IdealSchedule(used_pct / slots / 100.0, rates), chosen, late)
 
 
 def _fullest(going: Mapping[str, _Progress], now_ms: float, slot_ms: float) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles
-from interlace.perf.duty import Turn
+from interlace.perf.duty import CycleTurn
 from interlace.perf.latency import Surface, surface
 
 
@@ -28,7 +28,7 @@ class Tables:
             self._surfaces[model] = surface(self.profiles[model])
         return self._surfaces[model]
 
-    def turn(self, one: Demand, rate_rps: float, share_pct: int) -> Turn:
+    def turn(self, one: Demand, rate_rps: float, share_pct: int) -> CycleTurn:
         """The model at ``rate_rps`` in an undisturbed partition; without a batch if unknown there.
 
         A share below the smallest measured one, like an impossible one, fits no cycle.
@@ -36,7 +36,7 @@ class Tables:
         key = (one.model, share_pct)
         if key not in self._latency_ms:
             self._latency_ms[key] = self._table(one, share_pct)
-        return Turn(one.model, rate_rps, one.slo_ms, self._latency_ms[key])
+        return CycleTurn(one.model, rate_rps, one.slo_ms, self._latency_ms[key])
 
     def saturated_rps(self, one: Demand, share_pct: int) -> float:
         """The highest rate that the share serves of the model alone: 2 L(b) <= SLO; 0 if none.

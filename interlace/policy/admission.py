@@ -11,13 +11,13 @@ from interlace.policy.base import PartitionView, Refusal, View
 from interlace.policy.batching import limit_rows
 
 
-def everyone(request: Request, view: View, now_ms: float) -> Refusal | None:
+def admit_all(request: Request, view: View, now_ms: float) -> Refusal | None:
     """Accept; only the queue's bound limits."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Deadline:
+class DeadlineAdmission:
     """Accept what is predicted to end by its deadline and makes no accepted request late.
 
     The prediction is the work that is to be served before this request in the partition that
@@ -61,7 +61,7 @@ class Deadline:
                 if not own.guest
             )
             batches = -(-ahead_rows // slot.batch)
-            end_ms = start_ms + batches * run_ms + view.caution_ms(request.model)
+            end_ms = start_ms + batches * run_ms + view.admission_margin_ms(request.model)
             if end_ms <= request.deadline_ms:
                 return True
         return False
@@ -91,7 +91,7 @@ class Deadline:
                 if request.deadline_ms < queue.tail_deadline_ms < tail_ms:
                     tail_ms = queue.tail_deadline_ms
         # Who need not wait needs no margin: the execution alone is known well enough.
-        margin_ms = view.caution_ms(request.model) if start_ms > now_ms else 0.0
+        margin_ms = view.admission_margin_ms(request.model) if start_ms > now_ms else 0.0
         late_ms = start_ms + own_ms + margin_ms - request.deadline_ms
         if tail_ms == float("inf"):
             return late_ms, True

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.loading import LoadPlan
-from interlace.core.plan import Demand, Elastic, Plan, Slot
+from interlace.core.plan import Demand, ElasticBatching, Plan, Slot
 from interlace.core.profile import Profile, Profiles
 from interlace.core.request import Request
 
@@ -115,7 +115,7 @@ class View(Protocol):
         """Rows that wait here, whether or not they can be launched at this instant."""
         ...
 
-    def elastic(self, model: str) -> Elastic | None:
+    def elastic(self, model: str) -> ElasticBatching | None:
         """How the model's workers of several sizes are used, where the plan says so."""
         ...
 
@@ -132,7 +132,7 @@ class View(Protocol):
         """
         ...
 
-    def caution_ms(self, model: str) -> float:
+    def admission_margin_ms(self, model: str) -> float:
         """How long before its deadline a request of this model should be predicted to end."""
         ...
 

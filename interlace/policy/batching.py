@@ -16,7 +16,7 @@ _FULL = 1.2
 _ROUNDING_MS = 1e-6
 
 
-class Sizes(NamedTuple):
+class BatchSizes(NamedTuple):
     """Rows: at most ``limit``; ``least`` is waited for; the next batch takes to ``following``."""
 
     limit: int
@@ -57,7 +57,7 @@ def own_turns(partition: PartitionView) -> int:
     return sum(not slot.guest for slot in partition.slots)
 
 
-def sizes(slot: Slot, partition: PartitionView, view: View) -> Sizes:
+def sizes(slot: Slot, partition: PartitionView, view: View) -> BatchSizes:
     """Sizes after the sustaining batch: what arrives in a round that keeps up (``perf.pace``).
 
     One host must not wait, for what it idles is lost, and takes all that is there. Several hosts
@@ -67,10 +67,10 @@ def sizes(slot: Slot, partition: PartitionView, view: View) -> Sizes:
     limit = limit_rows(slot, partition, view)
     hosts = max(1, len(view.hosts(slot.model)))
     if hosts == 1:
-        return Sizes(limit, 1, limit)
+        return BatchSizes(limit, 1, limit)
     sustaining = view.rate_rps(slot.model) / 1000.0 * partition.round_ms / hosts
     full = _rows(_FULL * sustaining, limit)
-    return Sizes(limit, full if own_turns(partition) == 1 else 1, full)
+    return BatchSizes(limit, full if own_turns(partition) == 1 else 1, full)
 
 
 def given_up(

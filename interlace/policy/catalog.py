@@ -6,37 +6,37 @@ from difflib import get_close_matches
 from typing import Final
 
 from interlace.perf.sizing import Sizing
-from interlace.policy.admission import Deadline, everyone
+from interlace.policy.admission import DeadlineAdmission, admit_all
 from interlace.policy.base import System
 from interlace.policy.coldstart import copy
 from interlace.policy.dispatchers.clockwork import clockwork
-from interlace.policy.dispatchers.deadline import deadline
+from interlace.policy.dispatchers.deadline import earliest_deadline
 from interlace.policy.dispatchers.duty import duty
+from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.dispatchers.elastic import elastic, naive_elastic
 from interlace.policy.dispatchers.greedy import max_min, max_throughput
-from interlace.policy.dispatchers.session import Session
+from interlace.policy.dispatchers.spatiotemporal import SpatioTemporal
 from interlace.policy.dispatchers.temporal import temporal
-from interlace.policy.dispatchers.waiting import Waiting
 from interlace.policy.eviction import least_recently_used
+from interlace.policy.planners.auto import Auto
 from interlace.policy.planners.bestfit import bestfit
+from interlace.policy.planners.colocated import colocated
 from interlace.policy.planners.dstack import Dstack
 from interlace.policy.planners.e2bird import E2bird
+from interlace.policy.planners.elastic_workers import ElasticWorkers, naive_engine, searched_engine
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.policy.planners.gslice import Gslice
 from interlace.policy.planners.ideal import Ideal
+from interlace.policy.planners.max_scale import MaxScale
 from interlace.policy.planners.nested import Nested
 from interlace.policy.planners.nexus import Nexus
+from interlace.policy.planners.overlapping import Overlapping
 from interlace.policy.planners.patterns import Patterns
-from interlace.policy.planners.sidebyside import SideBySide
 from interlace.policy.planners.spread import spread
-from interlace.policy.planners.suited import Suited
-from interlace.policy.planners.together import together
-from interlace.policy.planners.whole import whole_packed
-from interlace.policy.planners.widest import Widest
-from interlace.policy.planners.workers import Workers, naive_engine, searched_engine
+from interlace.policy.planners.time_shared import time_shared_packed
 from interlace.policy.scaling import algorithm_2, fixed, grow_and_shrink
 
-_KNEES: Final = SideBySide(Widest(Dstack()), sizing=Sizing(over_provision_pct=5))
+_KNEES: Final = Overlapping(MaxScale(Dstack()), sizing=Sizing(over_provision_pct=5))
 
 CATALOG: Final[dict[str, System]] = {
     system.name: system
@@ -44,10 +44,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="interlace",
             source="ours",
-            planner=Suited(Nested(), Widest(Patterns(), lowest=0.05, highest=12.8, steps=6)),
+            planner=Auto(Nested(), MaxScale(Patterns(), lowest=0.05, highest=12.8, steps=6)),
             packer=Patterns(),
-            dispatcher=deadline,
-            admission=Deadline(),
+            dispatcher=earliest_deadline,
+            admission=DeadlineAdmission(),
             scaler=grow_and_shrink,
             cold_start=copy,
             eviction=least_recently_used,
@@ -55,10 +55,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="gpulet",
             source="Choi et al., USENIX ATC 2022",
-            planner=Widest(Gpulet()),
+            planner=MaxScale(Gpulet()),
             packer=Gpulet(),
             dispatcher=duty,
-            admission=Deadline(),
+            admission=DeadlineAdmission(),
             scaler=algorithm_2,
             cold_start=copy,
             eviction=least_recently_used,
@@ -68,8 +68,8 @@ CATALOG: Final[dict[str, System]] = {
             source="Dhakal et al., D-STACK, 2023",
             planner=_KNEES,
             packer=Dstack(),
-            dispatcher=Session(),
-            admission=everyone,
+            dispatcher=SpatioTemporal(),
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -79,8 +79,8 @@ CATALOG: Final[dict[str, System]] = {
             source="D-STACK section 6.1.1, without the dynamic fill",
             planner=_KNEES,
             packer=Dstack(),
-            dispatcher=Session(fill=False),
-            admission=everyone,
+            dispatcher=SpatioTemporal(fill=False),
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -91,7 +91,7 @@ CATALOG: Final[dict[str, System]] = {
             planner=_KNEES,
             packer=Dstack(),
             dispatcher=max_throughput,
-            admission=everyone,
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -102,7 +102,7 @@ CATALOG: Final[dict[str, System]] = {
             planner=_KNEES,
             packer=Dstack(),
             dispatcher=max_min,
-            admission=everyone,
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -110,10 +110,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="nexus",
             source="Shen et al., Nexus, SOSP 2019",
-            planner=Widest(Nexus()),
+            planner=MaxScale(Nexus()),
             packer=Nexus(),
             dispatcher=duty,
-            admission=Deadline(),
+            admission=DeadlineAdmission(),
             scaler=grow_and_shrink,
             cold_start=copy,
             eviction=least_recently_used,
@@ -121,10 +121,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="bestfit",
             source="gpulet section 2.4, greedy best-fit partitioning",
-            planner=Widest(bestfit),
+            planner=MaxScale(bestfit),
             packer=bestfit,
             dispatcher=duty,
-            admission=Deadline(),
+            admission=DeadlineAdmission(),
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -132,10 +132,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="gslice",
             source="Dhakal et al., GSLICE, SoCC 2020",
-            planner=Widest(Gslice()),
+            planner=MaxScale(Gslice()),
             packer=Gslice(),
             dispatcher=duty,
-            admission=everyone,
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -143,10 +143,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="ideal",
             source="gpulet section 5.2, exhaustive search",
-            planner=Widest(Ideal(steps=300)),
+            planner=MaxScale(Ideal(steps=300)),
             packer=Ideal(),
             dispatcher=duty,
-            admission=Deadline(),
+            admission=DeadlineAdmission(),
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -154,10 +154,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="e2bird",
             source="Cui et al., E2bird, TPDS 2021",
-            planner=Workers(spread, searched_engine),
+            planner=ElasticWorkers(spread, searched_engine),
             packer=E2bird(),
             dispatcher=elastic,
-            admission=everyone,
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -166,10 +166,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="nebird",
             source="E2bird section 7.2, N-Ebird",
-            planner=Workers(spread, naive_engine),
+            planner=ElasticWorkers(spread, naive_engine),
             packer=E2bird(),
             dispatcher=naive_elastic,
-            admission=everyone,
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -180,8 +180,8 @@ CATALOG: Final[dict[str, System]] = {
             source="E2bird section 3.2, TensorFlow Serving, OPT_Wait",
             planner=spread,
             packer=E2bird(),
-            dispatcher=Waiting(),
-            admission=everyone,
+            dispatcher=DynamicBatching(),
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -191,8 +191,8 @@ CATALOG: Final[dict[str, System]] = {
             source="E2bird section 3.2, TensorFlow Serving, NO_Wait",
             planner=spread,
             packer=E2bird(),
-            dispatcher=Waiting(wait_ms=0.0),
-            admission=everyone,
+            dispatcher=DynamicBatching(wait_ms=0.0),
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -202,8 +202,8 @@ CATALOG: Final[dict[str, System]] = {
             source="E2bird section 3.2, TensorFlow Serving, batches of one size",
             planner=spread,
             packer=E2bird(),
-            dispatcher=Waiting(padded=True),
-            admission=everyone,
+            dispatcher=DynamicBatching(padded=True),
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -211,10 +211,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="temporal",
             source="D-STACK section 6, temporal sharing",
-            planner=together,
-            packer=whole_packed,
+            planner=colocated,
+            packer=time_shared_packed,
             dispatcher=temporal,
-            admission=everyone,
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -222,10 +222,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="clockwork",
             source="Gujarati et al., Clockwork, OSDI 2020",
-            planner=together,
+            planner=colocated,
             packer=Nexus(),  # how many accelerators are needed, the paper does not say
             dispatcher=clockwork,
-            admission=Deadline(),
+            admission=DeadlineAdmission(),
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -233,10 +233,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="fixed",
             source="D-STACK section 7, fixed batches under default MPS",
-            planner=SideBySide(Widest(Dstack()), batch=16),
+            planner=Overlapping(MaxScale(Dstack()), batch=16),
             packer=E2bird(),
-            dispatcher=Waiting(wait_part=0.5),
-            admission=everyone,
+            dispatcher=DynamicBatching(wait_part=0.5),
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -244,10 +244,10 @@ CATALOG: Final[dict[str, System]] = {
         System(
             name="triton",
             source="D-STACK section 7, Triton: dynamic batches, one at a time",
-            planner=together,
+            planner=colocated,
             packer=E2bird(),
-            dispatcher=Waiting(wait_ms=0.0),
-            admission=everyone,
+            dispatcher=DynamicBatching(wait_ms=0.0),
+            admission=admit_all,
             scaler=fixed,
             cold_start=copy,
             eviction=least_recently_used,
@@ -256,7 +256,7 @@ CATALOG: Final[dict[str, System]] = {
 }
 
 
-def system(name: str) -> System:
+def resolve(name: str) -> System:
     """The catalog's row of that name.
 
     Raises:

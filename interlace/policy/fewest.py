@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.kinds import fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.policy.base import Planner
@@ -30,7 +30,7 @@ def fewest(
 
     ``first_of`` for ``limit`` accelerators of one kind, from ``start`` accelerators up.
     """
-    return first_of(packer, demand, fleet(gpu, limit), profiles, current or Plan(), start)
+    return first_of(packer, demand, uniform_fleet(gpu, limit), profiles, current or Plan(), start)
 
 
 def first_of(
@@ -49,7 +49,7 @@ def first_of(
     serves not even a thousandth are not waited for. If all do not suffice, the plan on all.
     """
     most = packer(demand, largest, profiles, current)
-    missing = short(most)
+    missing = underserved(most)
     if missing:
         alone = Fleet(largest.gpus[:1])
         hopeless = {
@@ -66,14 +66,14 @@ def first_of(
         count = (low + high) // 2
         few = Fleet(largest.gpus[:count])
         plan = packer(demand, few, profiles, current)
-        if short(plan) <= missing:
+        if underserved(plan) <= missing:
             best, high = (plan, few), count
         else:
             low = count + 1
     return best
 
 
-def short(plan: Plan) -> set[str]:
+def underserved(plan: Plan) -> set[str]:
     """Models that are not served all that they ask for."""
     return {model for model, rps in plan.unserved_rps.items() if not rps <= _NOTHING_RPS}
 

@@ -15,7 +15,7 @@ _NOTHING_RPS: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedFleet:
     """The accelerators there are, whatever is asked."""
 
     period_ms: float = 1000.0
@@ -65,7 +65,7 @@ class Algorithm2:
 
 
 @dataclass(frozen=True, slots=True)
-class Fewest:
+class GrowAndShrink:
     """Ours: grow as soon as rates leave what was planned for, shrink when they stayed lower.
 
     Planned is a ``margin`` above what is seen. More is asked for once half of the margin is surely
@@ -110,6 +110,6 @@ def _used(plan: Plan, fleet: Fleet) -> Mapping[str, int]:
     return wanted
 
 
-fixed: Final = Fixed()
+fixed: Final = FixedFleet()
 algorithm_2: Final = Algorithm2()
-grow_and_shrink: Final = Fewest()
+grow_and_shrink: Final = GrowAndShrink()

@@ -4,24 +4,24 @@ For whoever deploys models: ``scan`` a root, ``read`` each version into a ``Draf
 ``draft.provisional()`` once to learn its signature, ``complete`` the draft with it to a ``Model``.
 """
 
-from interlace.repository.config import Config
 from interlace.repository.config_json import config_json
 from interlace.repository.digest import Digests
 from interlace.repository.draft import Draft, read
-from interlace.repository.layout import Found, look_at, names, scan
+from interlace.repository.folder import ModelFolder, folder_names, scan, scan_folder
 from interlace.repository.model import complete
-from interlace.repository.staging import stage
+from interlace.repository.model_config import ModelConfig
+from interlace.repository.upload import write_upload
 
 __all__ = [
-    "Config",
     "Digests",
     "Draft",
-    "Found",
+    "ModelConfig",
+    "ModelFolder",
     "complete",
     "config_json",
-    "look_at",
-    "names",
+    "folder_names",
     "read",
     "scan",
-    "stage",
+    "scan_folder",
+    "write_upload",
 ]

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from interlace.core.model import Format, Model
 from interlace.core.tensor import TensorSpec
-from interlace.repository.config import Config
+from interlace.repository.model_config import ModelConfig
 from interlace.repository.schema import DATA_TYPES
 
 #: (platform, backend) of each format, Triton's own where it has one.
@@ -31,7 +31,7 @@ _TYPES: Final = {datatype: name for name, datatype in DATA_TYPES.items()}
 _AS_WRITTEN: Final = ("instance_group", "optimization", "metric_tags", "model_warmup")
 
 
-def config_json(model: Model, config: Config) -> dict[str, Any]:
+def config_json(model: Model, config: ModelConfig) -> dict[str, Any]:
     """ModelConfig with snake_case names and integers as numbers, as Triton renders it.
 
     Dims exclude the rows; ``max_batch_size`` is 0 for a model without batching. Labels of an
@@ -82,7 +82,7 @@ def _input(spec: TensorSpec) -> dict[str, Any]:
     }
 
 
-def _output(spec: TensorSpec, config: Config) -> dict[str, Any]:
+def _output(spec: TensorSpec, config: ModelConfig) -> dict[str, Any]:
     written: dict[str, Any] = next(
         (output for output in config.values.get("output", []) if output["name"] == spec.name), {}
     )
@@ -96,7 +96,7 @@ def _output(spec: TensorSpec, config: Config) -> dict[str, Any]:
     }
 
 
-def _dynamic_batching(config: Config) -> dict[str, Any]:
+def _dynamic_batching(config: ModelConfig) -> dict[str, Any]:
     written: dict[str, Any] = config.values.get("dynamic_batching", {})
     silent: dict[str, Any] = {
         "preferred_batch_size": [],
@@ -109,7 +109,7 @@ def _dynamic_batching(config: Config) -> dict[str, Any]:
     return silent | written
 
 
-def _parameters(model: Model, config: Config) -> dict[str, Any]:
+def _parameters(model: Model, config: ModelConfig) -> dict[str, Any]:
     terms = model.terms
     parameters = dict(config.values.get("parameters", {}))
     said = {"slo_ms": f"{terms.slo_ms:g}"}

@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from interlace.core.errors import RepositoryError
-from interlace.core.model import Format, Model, Precision, Terms
+from interlace.core.model import Format, Model, Precision, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.repository.config import Config
 from interlace.repository.digest import Digests
+from interlace.repository.folder import check_config_name, check_name, detect_format, read_config
 from interlace.repository.json_config import parse_json
 from interlace.repository.labels import read_labels
-from interlace.repository.layout import check_config_name, check_name, detect_format, read_config
-from interlace.repository.schema import DATA_TYPES
-from interlace.repository.settings import (
+from interlace.repository.model_config import ModelConfig
+from interlace.repository.model_settings import (
     DEFAULT_QUEUE_LIMIT,
     DEFAULT_SLO_MS,
     MAX_BATCH_LIMIT,
-    Settings,
+    ModelSettings,
     read_settings,
 )
-from interlace.repository.support import check_supported, passed_over
+from interlace.repository.schema import DATA_TYPES
+from interlace.repository.unsupported import check_supported, ignored_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Draft:
     format: Format
     path: str
     digest: str
-    config: Config
-    settings: Settings
-    terms: Terms
+    config: ModelConfig
+    settings: ModelSettings
+    terms: ServiceTerms
     labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -104,11 +104,11 @@ def read(
         settings=settings,
         terms=_terms(settings, config),
         labels=read_labels(folder, config),
-        notes=tuple(passed_over(config)),
+        notes=tuple(ignored_settings(config)),
     )
 
 
-def declared_signature(config: Config, asked_batch: int | None) -> Signature:
+def declared_signature(config: ModelConfig, asked_batch: int | None) -> Signature:
     """The tensors that a config describes in full.
 
     Raises:
@@ -121,7 +121,7 @@ def declared_signature(config: Config, asked_batch: int | None) -> Signature:
     )
 
 
-def _declared(config: Config, kind: str) -> tuple[TensorSpec, ...]:
+def _declared(config: ModelConfig, kind: str) -> tuple[TensorSpec, ...]:
     specs = []
     for place, tensor in enumerate(config.values.get(kind, [])):
         for dim in tensor.get("dims", []):
@@ -138,7 +138,7 @@ def _is_full(tensor: dict[str, Any]) -> bool:
     return tensor.get("data_type", "TYPE_INVALID") in DATA_TYPES and "dims" in tensor
 
 
-def _digest(files: str, settings: Settings) -> str:
+def _digest(files: str, settings: ModelSettings) -> str:
     """A GPU computes something else in another precision, or compiled; by default: the files'."""
     precision = settings.precision or Precision.FP32
     if precision is Precision.FP32 and not settings.compiled:
@@ -147,11 +147,11 @@ def _digest(files: str, settings: Settings) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _terms(settings: Settings, config: Config) -> Terms:
+def _terms(settings: ModelSettings, config: ModelConfig) -> ServiceTerms:
     batching = config.values.get("dynamic_batching", {})
     queue_size = batching.get("default_queue_policy", {}).get("max_queue_size", 0)
     level = batching.get("default_priority_level", 0)
-    return Terms(
+    return ServiceTerms(
         slo_ms=settings.slo_ms or DEFAULT_SLO_MS,
         priority=level if settings.priority is None else settings.priority,
         memory_limit_bytes=settings.memory_limit_bytes,

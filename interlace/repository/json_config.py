@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
-from interlace.repository.config import Config, nearest
+from interlace.repository.model_config import ModelConfig, nearest_name
 from interlace.repository.scalars import expected, shown, whole
 from interlace.repository.schema import MODEL_CONFIG, Choice, Field, Message, Scalar
 
@@ -17,7 +17,7 @@ _DEPTH_LIMIT: Final = 32
 _HUMP: Final = re.compile(r"(?<=[a-z0-9])([A-Z])")
 
 
-def parse_json(text: str, source: str = "config (JSON)") -> Config:
+def parse_json(text: str, source: str = "config (JSON)") -> ModelConfig:
     """Read a configuration from JSON: field names in snake_case or lowerCamelCase.
 
     Raises:
@@ -29,7 +29,7 @@ def parse_json(text: str, source: str = "config (JSON)") -> Config:
         raise RepositoryError(source, f"no JSON ({error})", "a ModelConfig as JSON") from error
     if not isinstance(value, dict):
         raise RepositoryError(source, type(value).__name__, "a JSON object: a ModelConfig")
-    return Config(source, _message(MODEL_CONFIG, value, source, ""))
+    return ModelConfig(source, _message(MODEL_CONFIG, value, source, ""))
 
 
 def _message(fields: Message, value: Any, source: str, path: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def _message(fields: Message, value: Any, source: str, path: str) -> dict[str, A
         name = given if given in fields else _HUMP.sub(lambda m: f"_{m.group().lower()}", given)
         key = f"{path}.{name}" if path else name
         if name not in fields:
-            raise RepositoryError(f"{source}: {key}", "unknown field", nearest(name, fields))
+            raise RepositoryError(f"{source}: {key}", "unknown field", nearest_name(name, fields))
         if inner is not None:
             read[name] = _field(fields[name], inner, source, key)
     return read

@@ -6,13 +6,13 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from interlace.core.errors import RepositoryError
-from interlace.repository.config import Config
 from interlace.repository.files import read_text
+from interlace.repository.model_config import ModelConfig
 
 _LIMIT_BYTES: Final = 4 << 20
 
 
-def read_labels(folder: Path, config: Config) -> dict[str, tuple[str, ...]]:
+def read_labels(folder: Path, config: ModelConfig) -> dict[str, tuple[str, ...]]:
     """Labels by output name; a file lies in the model folder, beside ``config.pbtxt``.
 
     A trailing newline ends the last label; spaces are part of one.
@@ -28,7 +28,7 @@ def read_labels(folder: Path, config: Config) -> dict[str, tuple[str, ...]]:
     return labels
 
 
-def _read(folder: Path, name: str, config: Config, key: str) -> tuple[str, ...]:
+def _read(folder: Path, name: str, config: ModelConfig, key: str) -> tuple[str, ...]:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise config.error(key, f"'{name}'", "a file in the model's own folder")

@@ -8,10 +8,10 @@ from typing import Any, Final
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.repository.config import nearest
 from interlace.repository.draft import Draft, declared_signature
+from interlace.repository.model_config import nearest_name
+from interlace.repository.model_settings import DEFAULT_MAX_BATCH
 from interlace.repository.schema import DATA_TYPES
-from interlace.repository.settings import DEFAULT_MAX_BATCH
 
 #: Size of a free dimension in sample inputs, where the operator states none.
 DEFAULT_FREE_DIM: Final = 64
@@ -109,7 +109,9 @@ def _join(draft: Draft, kind: str, said: Sequence[TensorSpec]) -> tuple[TensorSp
             raise draft.config.error(f"{path}.name", f"'{name}' again", "each name once")
         if name not in by_name:
             raise draft.config.error(
-                f"{path}.name", f"'{name}'", f"an {kind} of the model: {nearest(name, by_name)}"
+                f"{path}.name",
+                f"'{name}'",
+                f"an {kind} of the model: {nearest_name(name, by_name)}",
             )
         joined[name] = _merge(draft, tensor, by_name[name], path)
     # A config may leave outputs out; inputs it leaves out are still needed.
@@ -148,7 +150,7 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
     for name in settings.sample:
         if name not in names:
             where = settings.where(f"sample.{name}")
-            raise RepositoryError(where, f"input '{name}'", nearest(name, names))
+            raise RepositoryError(where, f"input '{name}'", nearest_name(name, names))
     sample = {}
     for spec in inputs:
         free = [place for place, dim in enumerate(spec.dims) if dim < 0]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
-from interlace.repository.config import Config, nearest
+from interlace.repository.model_config import ModelConfig, nearest_name
 from interlace.repository.scalars import convert, expected
 from interlace.repository.schema import MODEL_CONFIG, Choice, Field, Message, Scalar
 from interlace.repository.tokens import Token, tokens
@@ -15,7 +15,7 @@ _CLOSING: Final = {"{": "}", "<": ">"}
 _DEPTH_LIMIT: Final = 32
 
 
-def parse_pbtxt(text: str, source: str) -> Config:
+def parse_pbtxt(text: str, source: str) -> ModelConfig:
     """Read the text of a ``config.pbtxt``.
 
     Raises:
@@ -24,7 +24,7 @@ def parse_pbtxt(text: str, source: str) -> Config:
     """
     parser = _Parser(text, source)
     values = parser.message(MODEL_CONFIG, "", None, 0)
-    return Config(source, values, parser.lines)
+    return ModelConfig(source, values, parser.lines)
 
 
 class _Parser:
@@ -67,7 +67,10 @@ class _Parser:
         if name.text not in fields:
             where = path or "ModelConfig"
             raise self._error(
-                name, where, f"field '{name.text}'", f"a field of it: {nearest(name.text, fields)}"
+                name,
+                where,
+                f"field '{name.text}'",
+                f"a field of it: {nearest_name(name.text, fields)}",
             )
         return fields[name.text]
 

@@ -9,42 +9,42 @@ from typing import Protocol
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
-    Answer,
-    Arrived,
-    Cancelled,
     Command,
-    Dismiss,
+    DismissGpu,
+    EpochEnded,
     Event,
-    Finished,
-    GiveUp,
-    Joined,
-    Left,
-    Scale,
-    Solve,
-    Tell,
-    Ticked,
+    GpuJoined,
+    GpuLeft,
+    RefusedUpstream,
+    ReportStatus,
+    ReportTimeout,
+    RequestArrived,
+    RequestCancelled,
+    ScaleFleet,
+    SendReply,
+    SolvePlan,
     TimedOut,
     TimeoutAt,
-    TurnedAway,
     WakeAt,
     Woke,
     Work,
+    WorkFinished,
 )
 from interlace.core.request import Reply, Request
 from interlace.device.base import Device
 from interlace.runtime.alarm import Alarm
 from interlace.runtime.clock import Clock
+from interlace.runtime.gpu_provider import FixedGpuProvider, GpuProvider
 from interlace.runtime.observe import Observer
-from interlace.runtime.scaling import NoScaling, Scaling
-from interlace.runtime.solver import Solver
+from interlace.runtime.plan_solver import PlanSolver
 
-OnAnswer = Callable[[Reply], None]
+OnReply = Callable[[Reply], None]
 #: A request that runs is too late: why. Its answer comes when the device is done with its inputs.
-OnGiveUp = Callable[[ServeError], None]
-OnTell = Callable[[Tell], None]
+OnTimeout = Callable[[ServeError], None]
+OnStatus = Callable[[ReportStatus], None]
 
 
-class Machine(Protocol):
+class EventHandler(Protocol):
     """What the runtime needs of the engine."""
 
     def handle(self, event: Event, now_ms: float) -> Sequence[Command]: ...
@@ -55,26 +55,26 @@ class Runtime:
 
     def __init__(
         self,
-        engine: Machine,
+        engine: EventHandler,
         clock: Clock,
         devices: Mapping[str, Device],
-        solver: Solver,
+        solver: PlanSolver,
         observers: Sequence[Observer] = (),
         epoch_ms: float = 1000.0,
-        scaling: Scaling | None = None,
+        scaling: GpuProvider | None = None,
     ) -> None:
         self.clock = clock
-        self.on_tell: OnTell = lambda tell: None
+        self.on_status: OnStatus = lambda tell: None
         self._engine = engine
         self._devices = dict(devices)
         self._solver = solver
-        self._scaling = scaling or NoScaling()
+        self._scaling = scaling or FixedGpuProvider()
         self._observers = list(observers)
-        self._answers: dict[int, OnAnswer] = {}
-        self._give_ups: dict[int, OnGiveUp] = {}
+        self._answers: dict[int, OnReply] = {}
+        self._give_ups: dict[int, OnTimeout] = {}
         self._undelivered: dict[int, tuple[str, int]] = {}
         self._ids = count(1)
-        self._turned_away: dict[str, TurnedAway] = {}
+        self._turned_away: dict[str, RefusedUpstream] = {}
         #: grows with every event that may make room for a request which had none
         self.changes = 0
         self._wake = Alarm(clock, lambda: self.deliver(Woke()))
@@ -91,7 +91,7 @@ class Runtime:
         """Begin the epochs at which rates are looked at."""
         self.clock.call_at(self.clock.now_ms() + self._epoch_ms, self._tick)
 
-    def submit(self, request: Request, answer: OnAnswer, give_up: OnGiveUp | None = None) -> None:
+    def submit(self, request: Request, answer: OnReply, give_up: OnTimeout | None = None) -> None:
         """Hand a request to the engine; ``answer`` is called exactly once, perhaps at once.
 
         ``give_up`` is called before, at most once, when the request runs far longer than was
@@ -100,20 +100,20 @@ class Runtime:
         self._answers[request.id] = answer
         if give_up is not None:
             self._give_ups[request.id] = give_up
-        self.deliver(Arrived(request))
+        self.deliver(RequestArrived(request))
 
-    def turn_away(self, model: str, rows: int) -> None:
+    def count_refused(self, model: str, rows: int) -> None:
         """A request of the model got a refusal that the engine had given to its like.
 
         The engine hears of it with its next event that is no arrival.
         """
-        before = self._turned_away.get(model, TurnedAway(model, 0, 0))
-        self._turned_away[model] = TurnedAway(model, before.requests + 1, before.rows + rows)
+        before = self._turned_away.get(model, RefusedUpstream(model, 0, 0))
+        self._turned_away[model] = RefusedUpstream(model, before.requests + 1, before.rows + rows)
 
     def cancel(self, request: Request) -> None:
         """The caller went away; its answer still comes, once the device let go of the inputs."""
         if request.id in self._answers:
-            self.deliver(Cancelled(request.model, request.id))
+            self.deliver(RequestCancelled(request.model, request.id))
 
     def delivered(self, reply: Reply) -> None:
         """The reply's bytes have left; when a whole batch has, its output memory is reused."""
@@ -128,7 +128,7 @@ class Runtime:
 
     def deliver(self, event: Event) -> None:
         """Give the engine one event and carry out what it asks for."""
-        if type(event) is not Arrived:
+        if type(event) is not RequestArrived:
             self.changes += 1
             if self._turned_away:
                 turned_away, self._turned_away = self._turned_away, {}
@@ -138,7 +138,7 @@ class Runtime:
         commands = self._engine.handle(event, now_ms)
         if self._observers:
             self._observe(now_ms, event, commands)
-        if isinstance(event, Finished):
+        if isinstance(event, WorkFinished):
             self._expect_deliveries(event, commands)
         # Devices first: a reply takes a while to write, and an accelerator may be idle meanwhile.
         for command in commands:
@@ -157,21 +157,21 @@ class Runtime:
         """An accelerator came."""
         self._devices[device.gpu.id] = device
         device.on_lost(self.deliver)
-        self.deliver(Joined(device.gpu))
+        self.deliver(GpuJoined(device.gpu))
 
     def leave(self, gpu: str) -> None:
         """An accelerator is gone; what it still held then fails, and is tried elsewhere."""
         device = self._devices.pop(gpu)
-        self.deliver(Left(gpu))
+        self.deliver(GpuLeft(gpu))
         device.close()
 
     def away(self, gpu: str) -> None:
         """An accelerator failed and is being mended: plan without it meanwhile."""
-        self.deliver(Left(gpu))
+        self.deliver(GpuLeft(gpu))
 
     def back(self, gpu: str) -> None:
         """It is there again, and holds nothing."""
-        self.deliver(Joined(self._devices[gpu].gpu))
+        self.deliver(GpuJoined(self._devices[gpu].gpu))
 
     @property
     def unanswered(self) -> int:
@@ -179,34 +179,42 @@ class Runtime:
         return len(self._answers)
 
     def _perform(
-        self, command: Answer | Solve | Scale | Dismiss | WakeAt | TimeoutAt | GiveUp | Tell
+        self,
+        command: SendReply
+        | SolvePlan
+        | ScaleFleet
+        | DismissGpu
+        | WakeAt
+        | TimeoutAt
+        | ReportTimeout
+        | ReportStatus,
     ) -> None:
         match command:
-            case Answer(reply=reply):
+            case SendReply(reply=reply):
                 self._give_ups.pop(reply.request.id, None)
                 self._answers.pop(reply.request.id)(reply)
             case WakeAt(at_ms=at_ms):
                 self._wake.at(at_ms)
             case TimeoutAt(at_ms=at_ms):
                 self._timeout.at(at_ms)
-            case GiveUp(request=request, error=error):
+            case ReportTimeout(request=request, error=error):
                 give_up = self._give_ups.pop(request.id, None)
                 if give_up is not None:
                     give_up(error)
-            case Solve():
+            case SolvePlan():
                 self._solver(command, self.deliver)
-            case Tell():
-                self.on_tell(command)
-            case Scale(gpus=gpus):
+            case ReportStatus():
+                self.on_status(command)
+            case ScaleFleet(gpus=gpus):
                 self._scaling.scale(gpus, self)
-            case Dismiss(gpu=gpu):
+            case DismissGpu(gpu=gpu):
                 self._scaling.dismiss(gpu, self)
 
     def _free(self, gpu: str, batch: int) -> None:
         if gpu in self._devices:  # else it left, and its memory with it
             self._devices[gpu].free(batch)
 
-    def _expect_deliveries(self, event: Finished, commands: Sequence[Command]) -> None:
+    def _expect_deliveries(self, event: WorkFinished, commands: Sequence[Command]) -> None:
         # Before any answer is given: a transport may report delivery from inside its answer.
         if not event.outputs:
             return
@@ -214,14 +222,14 @@ class Runtime:
         batch = getattr(work, "batch", None)
         if batch is None:
             return
-        replies = sum(1 for c in commands if isinstance(c, Answer) and c.reply.batch == batch.id)
+        replies = sum(1 for c in commands if isinstance(c, SendReply) and c.reply.batch == batch.id)
         if replies:
             self._undelivered[batch.id] = (work.gpu, replies)
         else:
             self._free(work.gpu, batch.id)
 
     def _tick(self) -> None:
-        self.deliver(Ticked())
+        self.deliver(EpochEnded())
         self.start()
 
     def _observe(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from interlace.core.tensor import Span
-from interlace.shm.buddy import Buddy
+from interlace.shm.buddy_allocator import BuddyAllocator
 
 _FD_BITS: Final = 16
 _TRIM_BYTES: Final = 1 << 16
@@ -47,7 +47,7 @@ class Arena:
         self._fd = fd
         self._mmap = memory
         self._memory = memoryview(memory)
-        self._blocks = Buddy(self.size_bytes)
+        self._blocks = BuddyAllocator(self.size_bytes)
 
     @classmethod
     def create(cls, size_bytes: int) -> Arena:

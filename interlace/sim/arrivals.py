@@ -39,7 +39,7 @@ class Arrivals:
         return times
 
 
-def mixed(workloads: Mapping[str, Workload], seconds: float, seed: int) -> Arrivals:
+def merge_arrivals(workloads: Mapping[str, Workload], seconds: float, seed: int) -> Arrivals:
     """Every model's arrivals in one sequence; the same for equal workloads, seconds and seed.
 
     Each model draws from a stream of its own, so one model's workload never moves another's.

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from interlace.core.messages import Arrived, Cancelled, Command, Event, Woke
+from interlace.core.messages import Command, Event, RequestArrived, RequestCancelled, Woke
 from interlace.engine.engine import Engine
-from interlace.engine.reorganise import reached
+from interlace.engine.plan_diff import reached
 
 Shares = Mapping[str, int]
 
@@ -54,7 +54,9 @@ class Gaps:
     def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
         self._now_ms = now_ms
         self._replica.handle(event, now_ms)
-        if not isinstance(event, Arrived | Cancelled | Woke):  # those move no partition
+        if not isinstance(
+            event, RequestArrived | RequestCancelled | Woke
+        ):  # those move no partition
             self._look_at_models(now_ms)
             self._look_at_shares(now_ms)
 
@@ -64,12 +66,12 @@ class Gaps:
         return [Gap(model, at_ms, self._now_ms) for model, at_ms in self._hostless_ms.items()]
 
     def _look_at_models(self, now_ms: float) -> None:
-        tenants = self._replica.state.tenants
-        served = {m for m in self._replica.state.served() if tenants[m].hosts or m in self._hosted}
+        models = self._replica.state.models
+        served = {m for m in self._replica.state.served() if models[m].hosts or m in self._hosted}
         for model in self._hostless_ms.keys() - served:  # it left, or was given up
             self.gaps.append(Gap(model, self._hostless_ms.pop(model), now_ms))
         for model in served:
-            if not tenants[model].hosts:
+            if not models[model].hosts:
                 self._hostless_ms.setdefault(model, now_ms)
             elif model in self._hostless_ms:
                 self.gaps.append(Gap(model, self._hostless_ms.pop(model), now_ms))

@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from interlace.core.messages import (
-    Answer,
-    Arrived,
-    Carve,
     Command,
+    CreatePartition,
     Event,
-    Finished,
-    Joined,
-    Left,
-    Lost,
-    Release,
+    GpuJoined,
+    GpuLeft,
+    PartitionLost,
+    ReleasePartition,
+    RequestArrived,
     Run,
+    SendReply,
+    WorkFinished,
 )
 from interlace.core.request import Outcome
 from interlace.sim.pipeline.served import AppServed
 
 
-class Served(NamedTuple):
+class ServedRequest(NamedTuple):
     """One request from arrival to answer. Times in ms on the run's clock.
 
     ``started_ms`` and ``partition`` are those of the batch that answered it; NaN and "" if none.
@@ -54,7 +54,7 @@ class Execution(NamedTuple):
     failed: bool
 
 
-class Span(NamedTuple):
+class PartitionSpan(NamedTuple):
     """The life of a partition, from its carving to its release (infinite while it stands)."""
 
     gpu: str
@@ -64,7 +64,7 @@ class Span(NamedTuple):
     released_ms: float
 
 
-class Presence(NamedTuple):
+class GpuSpan(NamedTuple):
     """An accelerator, from when it joined to when it left (infinite while it is there)."""
 
     gpu: str
@@ -73,16 +73,16 @@ class Presence(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RunRecord:
     """A whole run. ``from_ms`` to ``until_ms`` is when the trace arrived: what is measured."""
 
     from_ms: float
     until_ms: float
     gpus: tuple[str, ...]
-    served: Sequence[Served]
+    served: Sequence[ServedRequest]
     executions: Sequence[Execution]
-    spans: Sequence[Span]
-    presences: Sequence[Presence] = ()
+    spans: Sequence[PartitionSpan]
+    presences: Sequence[GpuSpan] = ()
     apps: Sequence[AppServed] = ()  #: requests of apps, whose stages are in ``served``
 
 
@@ -95,44 +95,48 @@ class Recorder:
     """
 
     limit: int = 50_000_000
-    served: list[Served] = field(default_factory=list)
+    served: list[ServedRequest] = field(default_factory=list)
     executions: list[Execution] = field(default_factory=list)
-    spans: dict[str, Span] = field(default_factory=dict)
-    presences: list[Presence] = field(default_factory=list)
+    spans: dict[str, PartitionSpan] = field(default_factory=dict)
+    presences: list[GpuSpan] = field(default_factory=list)
     left_out: int = 0
     #: by partition, in order, and when each began: the others when the one before ends
     _running: dict[str, deque[tuple[Run, float]]] = field(default_factory=dict)
 
     def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
         ended: tuple[Run, float] | None = None
-        if isinstance(event, Arrived) and not commands:
+        if isinstance(event, RequestArrived) and not commands:
             return  # queued: most events
-        if isinstance(event, Finished):
+        if isinstance(event, WorkFinished):
             ended = self._finished(event, now_ms)
-        elif isinstance(event, Lost):
+        elif isinstance(event, PartitionLost):
             self._end(event.partition, now_ms)
-        elif isinstance(event, Joined):
-            self.presences.append(Presence(event.gpu.id, now_ms, float("inf")))
-        elif isinstance(event, Left):
+        elif isinstance(event, GpuJoined):
+            self.presences.append(GpuSpan(event.gpu.id, now_ms, float("inf")))
+        elif isinstance(event, GpuLeft):
             self._left(event.gpu, now_ms)
         for command in commands:
             match command:
-                case Answer():
+                case SendReply():
                     self._answered(command, ended, now_ms)
                 case Run(partition=partition):
                     self._running.setdefault(partition, deque()).append((command, now_ms))
-                case Carve(gpu=gpu, partition=partition, share_pct=share_pct):
-                    self.spans[partition] = Span(gpu, partition, share_pct, now_ms, float("inf"))
+                case CreatePartition(gpu=gpu, partition=partition, share_pct=share_pct):
+                    self.spans[partition] = PartitionSpan(
+                        gpu, partition, share_pct, now_ms, float("inf")
+                    )
                 case _:
                     pass
 
-    def resume(self, span: Span, run: Run | None = None, started_ms: float = float("nan")) -> None:
+    def resume(
+        self, span: PartitionSpan, run: Run | None = None, started_ms: float = float("nan")
+    ) -> None:
         """Enter a partition that stands already, and what it runs: the record begins later."""
         self.spans[span.partition] = span
         if run is not None:
             self._running[span.partition] = deque([(run, started_ms)])
 
-    def record(self, from_ms: float, until_ms: float, gpus: Sequence[str]) -> Record:
+    def record(self, from_ms: float, until_ms: float, gpus: Sequence[str]) -> RunRecord:
         """What was kept, for requests that arrived between the two times.
 
         ``gpus`` were there from the start.
@@ -140,14 +144,14 @@ class Recorder:
         served = [one for one in self.served if from_ms <= one.arrived_ms < until_ms]
         spans = tuple(self.spans.values())
         known = {one.gpu for one in self.presences}
-        stayed = [Presence(gpu, 0.0, float("inf")) for gpu in gpus if gpu not in known]
+        stayed = [GpuSpan(gpu, 0.0, float("inf")) for gpu in gpus if gpu not in known]
         presences = sorted([*stayed, *self.presences], key=lambda one: one.joined_ms)
         names = tuple(dict.fromkeys(one.gpu for one in presences))
-        return Record(from_ms, until_ms, names, served, self.executions, spans, presences)
+        return RunRecord(from_ms, until_ms, names, served, self.executions, spans, presences)
 
-    def _finished(self, event: Finished, now_ms: float) -> tuple[Run, float] | None:
+    def _finished(self, event: WorkFinished, now_ms: float) -> tuple[Run, float] | None:
         work = event.work
-        if isinstance(work, Release):
+        if isinstance(work, ReleasePartition):
             self._end(work.partition, now_ms)
         if not isinstance(work, Run):
             return None
@@ -178,7 +182,7 @@ class Recorder:
         )
         return began
 
-    def _answered(self, answer: Answer, ended: tuple[Run, float] | None, now_ms: float) -> None:
+    def _answered(self, answer: SendReply, ended: tuple[Run, float] | None, now_ms: float) -> None:
         if len(self.served) >= self.limit:
             self.left_out += 1
             return
@@ -189,7 +193,7 @@ class Recorder:
             run, started_ms = ended
             rows, partition = run.batch.rows, run.partition
         self.served.append(
-            Served(
+            ServedRequest(
                 request.model,
                 request.arrived_ms,
                 request.deadline_ms,
@@ -210,7 +214,7 @@ class Recorder:
             if one.gpu == gpu and one.left_ms == float("inf"):
                 self.presences[index] = one._replace(left_ms=now_ms)
                 return
-        self.presences.append(Presence(gpu, 0.0, now_ms))
+        self.presences.append(GpuSpan(gpu, 0.0, now_ms))
 
     def _end(self, partition: str, now_ms: float) -> None:
         span = self.spans.get(partition)

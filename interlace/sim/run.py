@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.messages import Deployed, Deployment
+from interlace.core.messages import Deployment, ModelsDeployed
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile, Profiles
 from interlace.core.request import Reply, Request
@@ -17,12 +17,12 @@ from interlace.engine.engine import Engine
 from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
 from interlace.runtime.observe import Observer
+from interlace.runtime.plan_solver import InlinePlanSolver
 from interlace.runtime.runtime import Runtime
-from interlace.runtime.solver import InlineSolver
-from interlace.sim.pipeline.source import Apps
+from interlace.sim.pipeline.runner import PipelineRunner
 from interlace.sim.provider import SimulatedProvider
-from interlace.sim.record import Record, Recorder
-from interlace.sim.scenario import Scenario
+from interlace.sim.record import Recorder, RunRecord
+from interlace.sim.scenario import Simulation
 
 #: Told now and then how far a run has come: the part of it, from 0 to 1.
 OnProgress = Callable[[float], None]
@@ -31,7 +31,7 @@ _PARTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class FixedPlan:
     """A planner that has made up its mind."""
 
     plan: Plan
@@ -43,11 +43,11 @@ class Pinned:
 
 
 def simulate(
-    scenario: Scenario,
+    scenario: Simulation,
     observers: Sequence[Observer] = (),
     on_progress: OnProgress = lambda part: None,
     recorder: Recorder | None = None,
-) -> Record:
+) -> RunRecord:
     """Play a scenario to its end, every request answered; equal scenarios give equal records.
 
     A ``recorder`` of one's own may keep less, for runs of hours.
@@ -56,7 +56,7 @@ def simulate(
     runtime, clock, _ = warmed(scenario, [recorder, *observers])
     source = _Source(runtime, scenario)
     length_ms = scenario.arrivals.seconds * 1000.0
-    with _uncollected():
+    with _gc_paused():
         source.start()
         for part in range(1, _PARTS + 1):
             clock.run(scenario.warm_ms + length_ms * part / _PARTS)
@@ -70,7 +70,7 @@ def simulate(
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     """Without searches for cycles, of which a run makes few: each would go through all records."""
     collecting = gc.isenabled()
     gc.disable()
@@ -81,14 +81,14 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def warmed(scenario: Scenario, observers: Sequence[Observer]) -> tuple[Runtime, SimClock, Engine]:
+def warmed(scenario: Simulation, observers: Sequence[Observer]) -> tuple[Runtime, SimClock, Engine]:
     """Everything deployed, planned and loaded; the clock stands where the trace begins."""
     clock = SimClock()
     runtime, engine = _runtime(scenario, clock, observers)
     deployments = [
         Deployment(one, scenario.belief[one.model], scenario.queue_limit) for one in scenario.demand
     ]
-    runtime.deliver(Deployed(tuple(deployments)))
+    runtime.deliver(ModelsDeployed(tuple(deployments)))
     clock.run(scenario.warm_ms)
     return runtime, clock, engine
 
@@ -96,7 +96,7 @@ def warmed(scenario: Scenario, observers: Sequence[Observer]) -> tuple[Runtime, 
 class _Source:
     """Sends a trace's requests, each when its time comes."""
 
-    def __init__(self, runtime: Runtime, scenario: Scenario) -> None:
+    def __init__(self, runtime: Runtime, scenario: Simulation) -> None:
         arrivals = scenario.arrivals
         self._runtime = runtime
         self._start_ms = runtime.clock.now_ms()
@@ -109,7 +109,7 @@ class _Source:
             0.0 if is_app else slos[name]
             for name, is_app in zip(arrivals.models, self._is_app, strict=True)
         ]
-        self.apps = Apps(runtime, scenario.pipelines)
+        self.apps = PipelineRunner(runtime, scenario.pipelines)
         self._next = 0
 
     def start(self) -> None:
@@ -136,7 +136,7 @@ class _Source:
 
 
 def _runtime(
-    scenario: Scenario, clock: SimClock, observers: Sequence[Observer]
+    scenario: Simulation, clock: SimClock, observers: Sequence[Observer]
 ) -> tuple[Runtime, Engine]:
     system = _pinned(scenario.system, scenario.plan)
     truth: Mapping[str, Profile] = scenario.truth
@@ -151,7 +151,7 @@ def _runtime(
         engine,
         clock,
         {gpu.id: device(gpu) for gpu in scenario.fleet.gpus},
-        InlineSolver(system, clock, scenario.plan_ms),
+        InlinePlanSolver(system, clock, scenario.plan_ms),
         observers,
         scenario.epoch_ms,
         provider,
@@ -162,4 +162,6 @@ def _runtime(
 
 
 def _pinned(system: System, plan: Plan | None) -> System:
-    return system if plan is None else replace(system, planner=Pinned(plan), packer=Pinned(plan))
+    return (
+        system if plan is None else replace(system, planner=FixedPlan(plan), packer=FixedPlan(plan))
+    )

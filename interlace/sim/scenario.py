@@ -9,7 +9,7 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile, Profiles
 from interlace.device.base import Device
-from interlace.device.simulated import SimulatedDevice, Timer
+from interlace.device.simulated.device import SimulatedDevice, Timer
 from interlace.policy.base import System
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.pipeline.graph import Pipeline
@@ -20,7 +20,7 @@ MakeDevice = Callable[[Gpu, Timer, Profiles], Device]
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class Simulation:
     """One run. ``belief`` is what planners and dispatchers are told, ``truth`` how devices behave.
 
     With ``plan`` the system's planner is not asked. ``warm_ms`` pass before the trace begins, in

@@ -8,10 +8,10 @@ import pytest
 
 from bench.planning.a100_profiles import Published, read_profile, scenarios
 from bench.planning.attainment import simulate
-from interlace.core.kinds import KINDS, fleet
-from interlace.perf.bounds import lower_bound
+from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
+from interlace.packing.bounds import lower_bound
 
-GPU = KINDS["a100-mig"]
+GPU = GPU_KINDS["a100-mig"]
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "a100-mig"
 
 
@@ -76,6 +76,6 @@ def test_published_deployments_serve_their_rates_in_half_the_slo() -> None:
 def test_the_smallest_published_plan_holds_under_poisson_arrivals() -> None:
     one = _published()[0]
     assert one.plan is not None
-    found = simulate(one.plan, one.demand, fleet(GPU, one.gpus), one.profiles, seconds=2.0)
+    found = simulate(one.plan, one.demand, uniform_fleet(GPU, one.gpus), one.profiles, seconds=2.0)
     assert set(found) == {demand.model for demand in one.demand}
     assert min(found.values()) >= 0.99

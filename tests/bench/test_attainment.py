@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import pytest
 
 from bench.planning.attainment import simulate
-from interlace.core.kinds import KINDS, fleet
+from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 
-FLEET = fleet(KINDS["v100"], 1)
+FLEET = uniform_fleet(GPU_KINDS["v100"], 1)
 SECONDS = 5.0
 
 
@@ -20,7 +20,7 @@ def _profile(model: str, fixed_ms: float = 2.0, row_ms: float = 1.0) -> Profile:
     for share in (50, 100):
         for batch in (1, 2, 4, 8):
             ms = (fixed_ms + row_ms * batch) * 100 / share
-            points[batch, share] = Point(ms, ms, ms, 1)
+            points[batch, share] = LatencyPoint(ms, ms, ms, 1)
     return Profile(model, "d", "v100", 10**6, 10**6, points)
 
 

@@ -16,7 +16,7 @@ from bench.clairvoyant.optimum import fewest_drops
 from bench.clairvoyant.run import gaps, highest
 from bench.clairvoyant.worlds import SLO_MS, World
 from interlace.core.request import Outcome
-from interlace.policy.catalog import system
+from interlace.policy.catalog import resolve
 
 WORLD = World(0.05, 0.3)
 ROW_MS, FIXED_MS = WORLD.row * SLO_MS, WORLD.fixed * SLO_MS
@@ -65,7 +65,7 @@ def test_nobody_serves_more_than_who_knows_the_future(name: str, load: float) ->
     drawn = gaps(800, 1)
     times_ms = np.cumsum(drawn) * 1000.0 / (load * WORLD.ceiling_rps)
     fewest = fewest_drops(times_ms, ROW_MS, FIXED_MS, SLO_MS, 800)
-    assert WORLD.served(system(name), drawn, load)[Outcome.OK] <= 800 - fewest
+    assert WORLD.served(resolve(name), drawn, load)[Outcome.OK] <= 800 - fewest
 
 
 def test_ours_loses_hardly_more_than_value_iteration_and_that_more_than_foresight() -> None:
@@ -76,7 +76,7 @@ def test_ours_loses_hardly_more_than_value_iteration_and_that_more_than_foresigh
         times_ms = ticks * 1000.0 / (load * WORLD.ceiling_rps)
         fewest = int(fewest_drops(times_ms, ROW_MS, FIXED_MS, SLO_MS, count))
         informed = count - served(known, ticks, load, ceiling)
-        ours = count - WORLD.served(system("interlace"), gaps(count, seed), load)[Outcome.OK]
+        ours = count - WORLD.served(resolve("interlace"), gaps(count, seed), load)[Outcome.OK]
         assert fewest <= informed
         assert fewest <= ours <= informed + 0.005 * count
 

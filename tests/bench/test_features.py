@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from bench.planning.features import Table
 from bench.planning.pairs import Measured
-from interlace.core.profile import Point, Profile
-from interlace.perf.interference import Runner
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.perf.interference import CoRunner
 from interlace.perf.slowdown.observation import Observation, from_profiles
 from interlace.perf.slowdown.report import unseen_pairs
 
@@ -16,11 +16,11 @@ MODELS = {"a": 1.0, "b": 2.0, "c": 5.0, "d": 12.0}
 KEYS = tuple(itertools.product((1, 4), (40, 60)))
 
 
-def _measured(truth: Callable[[Runner, Runner], float]) -> Measured:
+def _measured(truth: Callable[[CoRunner, CoRunner], float]) -> Measured:
     profiles = {
         name: Profile(
             name, "d", "k", 1, 1,
-            {(b, s): Point(ms * b * 60 / s, ms * b, ms * b, 9) for b, s in KEYS},
+            {(b, s): LatencyPoint(ms * b * 60 / s, ms * b, ms * b, 9) for b, s in KEYS},
             pressure={(b, s): (0.01 * ms * b, 0.5 / ms) for b, s in KEYS},
         )
         for name, ms in MODELS.items()
@@ -28,7 +28,7 @@ def _measured(truth: Callable[[Runner, Runner], float]) -> Measured:
     seen = []
     for one, two in itertools.permutations(MODELS, 2):
         for (batch, share), other in itertools.product(KEYS, (1, 4)):
-            runner, beside = Runner(one, batch, share), Runner(two, other, 100 - share)
+            runner, beside = CoRunner(one, batch, share), CoRunner(two, other, 100 - share)
             seen.append(Observation(runner, (beside,), truth(runner, beside)))
     return Measured("made", seen, from_profiles(profiles))
 

@@ -13,16 +13,18 @@ from bench.fidelity.truth import at_the_moment
 from bench.fidelity.twin import sent
 from interlace.core.request import Outcome
 from interlace.perf.latency import surface
-from interlace.sim.record import Record, Served
+from interlace.sim.record import RunRecord, ServedRequest
 from tests.builders import line_profile
 
 
-def _served(model: str, arrived_ms: float, took_ms: float, outcome: Outcome) -> Served:
+def _served(model: str, arrived_ms: float, took_ms: float, outcome: Outcome) -> ServedRequest:
     ended_ms = arrived_ms + took_ms
-    return Served(model, arrived_ms, arrived_ms + 50.0, ended_ms, arrived_ms, outcome, 1, 1, "p")
+    return ServedRequest(
+        model, arrived_ms, arrived_ms + 50.0, ended_ms, arrived_ms, outcome, 1, 1, "p"
+    )
 
 
-RECORD = Record(
+RECORD = RunRecord(
     1000.0,
     3000.0,
     ("g",),
@@ -45,7 +47,7 @@ def test_only_replies_in_time_are_goodput_and_refusals_have_no_latency() -> None
 
 
 def test_nothing_answered_has_no_latency() -> None:
-    empty = Record(0.0, 1000.0, ("g",), [], [], ())
+    empty = RunRecord(0.0, 1000.0, ("g",), [], [], ())
     assert figures(empty).goodput_rps == 0.0
     assert math.isnan(figures(empty).p50_ms)
 

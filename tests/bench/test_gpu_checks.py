@@ -29,9 +29,9 @@ from bench.gpu.checks import (
 )
 from bench.gpu.lanes import ask_sms, captured, lanes, quantile, rate_gbs, ratio, sms_of, times_ms
 from bench.gpu.rows import Row, Verdict
-from interlace.device.cuda.driver.api import Green
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.driver.api import GreenContext
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.engine.backend import Backend
 from tests.device.cuda.fake import FakeDriver
 from tests.device.cuda.fake.backend import on
 
@@ -42,7 +42,7 @@ CHECKS = (
 
 
 def bench(out: Path, driver: FakeDriver | None = None) -> Bench:
-    def backend() -> Backend:
+    def backend() -> CudaBackend:
         return on(driver or FakeDriver())
 
     return Bench(True, out, time.monotonic() + 60.0, backend)
@@ -152,7 +152,7 @@ def test_a_graph_is_moved_where_its_kernels_know_no_context() -> None:
         cuGraphKernelNodeSetParams=lambda node, params: (changed.append(node), (good,))[1],
         cuGraphInstantiate=lambda graph, flags: (good, 55),
     )  # fmt: skip
-    it = rebuilt._rebuilt(fake, "graph", Green(5, 16))
+    it = rebuilt._rebuilt(fake, "graph", GreenContext(5, 16))
     assert it == (55, 2, 1)
     assert changed == [1]
     assert (given[1].func, given[1].ctx) == (0, 105)

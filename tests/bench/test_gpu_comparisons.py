@@ -50,32 +50,32 @@ from bench.gpu.search import Race, Search, Trial
 from bench.gpu.world import DRY_SLO_MS, cost_s, demand, kept_profiles, profiles_of
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
-    Arrived,
-    Carve,
     Command,
+    CreatePartition,
     Event,
     Failure,
-    Finished,
+    RequestArrived,
     Run,
+    WorkFinished,
 )
 from interlace.core.plan import Demand
-from interlace.core.profile import Draw
+from interlace.core.profile import PowerDraw
 from interlace.core.request import Batch, Timing
-from interlace.device.cuda.engine.backend import Backend
-from interlace.device.cuda.green import green_gpu
-from interlace.measure.corun import CoRun
-from interlace.measure.corunfile import corun_path, read_coruns
-from interlace.measure.packaged import packaged, packaged_kinds
-from interlace.measure.store import ProfileStore
-from interlace.measure.sweep import Settings
-from interlace.perf.bounds import area
-from interlace.policy.dispatchers.waiting import Waiting
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.green_contexts.gpu import green_gpu
+from interlace.packing.bounds import area
+from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
+from interlace.profiling.corun import CoRun
+from interlace.profiling.corun_file import corun_path, read_coruns
+from interlace.profiling.packaged import packaged, packaged_kinds
+from interlace.profiling.store import ProfileStore
+from interlace.profiling.sweep import SweepSettings
 from tests.builders import line_profile
 from tests.device.cuda.fake.backend import at_once
 
 GPU = Gpu("g0", "test", 2, 10**9, (50, 100))
 PROFILES = {m: line_profile(m, 2.0, 1.0, max_batch=8) for m in ("a", "b")}
-QUICK = Settings(samples=5, samples_min=2, warm_ups=1, budget_s=0.02, retakes=0)
+QUICK = SweepSettings(samples=5, samples_min=2, warm_ups=1, budget_s=0.02, retakes=0)
 
 
 def bench(out: Path) -> Bench:
@@ -238,7 +238,7 @@ def test_no_garbage_is_collected_while_requests_are_sent(tmp_path: Path) -> None
     collects: list[bool] = []
 
     def look(now_ms: float, event: Event, commands: Sequence[Command]) -> None:
-        if isinstance(event, Arrived):
+        if isinstance(event, RequestArrived):
             collects.append(gc.isenabled())
 
     async def run(opened: Stand) -> list[Row]:
@@ -261,17 +261,17 @@ def test_streams_may_have_two_instances_and_a_wait() -> None:
     plan = two.plan(asked, GPU, PROFILES)
     assert len({p.id for p in plan.partitions}) == 4
     assert sum(s.rate_rps for p in plan.partitions for s in p.slots) == pytest.approx(20.0)
-    assert two.system.dispatcher == Waiting(wait_ms=2.0)
+    assert two.system.dispatcher == DynamicBatching(wait_ms=2.0)
 
 
 def test_busy_is_the_graphs_time_by_its_share() -> None:
     busy = Busy(GPU)
     batch = Batch(1, "a", (), 1)
     for partition, share in (("half", 50), ("whole", 100)):
-        busy(0.0, Finished(Carve("g0", partition, share)), ())
+        busy(0.0, WorkFinished(CreatePartition("g0", partition, share)), ())
         ran = Timing(infer_ms=20.0, began_ns=5, ended_ns=10_000_005)
-        busy(0.0, Finished(Run("g0", partition, batch), timing=ran), ())
-    busy(0.0, Finished(Run("g0", "whole", batch), failure=Failure("x")), ())
+        busy(0.0, WorkFinished(Run("g0", partition, batch), timing=ran), ())
+    busy(0.0, WorkFinished(Run("g0", "whole", batch), failure=Failure("x")), ())
     assert busy.part(0.1) == pytest.approx(0.15)
 
 
@@ -392,7 +392,7 @@ def test_mps_begins_at_the_load_that_was_kept_on_green_contexts(tmp_path: Path) 
 # ------------------------------------------------------------------------------- mechanisms
 
 
-def mechanism(out: Path, ask: Callable[[Bench, Backend], Iterable[Row]]) -> list[Row]:
+def mechanism(out: Path, ask: Callable[[Bench, CudaBackend], Iterable[Row]]) -> list[Row]:
     made = bench(out)
     with made.backend() as backend:
         return list(ask(made, backend))
@@ -400,7 +400,7 @@ def mechanism(out: Path, ask: Callable[[Bench, Backend], Iterable[Row]]) -> list
 
 @pytest.mark.parametrize("ask", [sync_lite.rows, gpu_dma.rows, instances.rows, engines.rows])
 def test_a_mechanism_has_both_sides_and_leaves_nothing(
-    tmp_path: Path, ask: Callable[[Bench, Backend], Iterable[Row]]
+    tmp_path: Path, ask: Callable[[Bench, CudaBackend], Iterable[Row]]
 ) -> None:
     for row in mechanism(tmp_path, ask):
         assert row.figures["on"].keys() == row.figures["off"].keys()
@@ -467,7 +467,7 @@ def test_profiles_grow_and_come_in_the_form_of_the_package(tmp_path: Path) -> No
         for key, profile in (await profiles_of(made, opened, QUICK)).items():
             store_of(made).save(profile, opened.opened[key].model, gpu, settings_of(made))
         (one,) = known(made, opened.models())
-        draw = Draw(300.0, 100.0, 50.0)
+        draw = PowerDraw(300.0, 100.0, 50.0)
         keep(made, gpu, one.model, lambda now: replace(now, draws={(4, 100): draw}))
         return []
 

@@ -19,15 +19,15 @@ from bench.gpu.search import Race, trial
 from bench.gpu.switches import Switches, choose
 from bench.gpu.world import DRY_SLO_MS, profiles_of
 from interlace.device.cuda.device import CudaDevice
-from interlace.device.cuda.green import green_settings
-from interlace.measure.packaged import packaged_kinds
-from interlace.measure.sweep import Settings, batch_sizes
+from interlace.device.cuda.green_contexts.gpu import green_settings
+from interlace.profiling.packaged import packaged_kinds
+from interlace.profiling.sweep import SweepSettings, batch_sizes
 from tests.device.cuda.backends import NOTES
 from tests.device.cuda.fake.backend import at_once
 from tests.device.cuda.rig import FOUND
 from tests.device.cuda.warm import WarmLauncher
 
-QUICK = Settings(samples=3, samples_min=2, warm_ups=1, budget_s=0.02, retakes=0)
+QUICK = SweepSettings(samples=3, samples_min=2, warm_ups=1, budget_s=0.02, retakes=0)
 SHARES_PCT = (24, 48, 100)
 NAMES = ("little", "middle")
 
@@ -39,7 +39,7 @@ def test_a_model_is_opened_once_for_profiles_and_all_trials(tmp_path: Path) -> N
             settings,
             gpu=replace(settings.gpu, shares_pct=SHARES_PCT),
             backend="tests.device.cuda.backends:proportional",
-            opener="tests.device.cuda.models:open_noted",
+            opener="tests.device.cuda.torch_models:open_noted",
             completion="blocking",
             inputs=(ground.requests.number,),
             environment=lambda share_pct: {

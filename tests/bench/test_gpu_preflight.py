@@ -26,10 +26,10 @@ from bench.gpu.preflight.tries import Opened, Try, tried
 from bench.gpu.rows import Row, Verdict, failed, judged, seen
 from bench.gpu.switches import Switches, choose
 from bench.gpu.switches import chosen as switches_of
-from interlace.device.cuda.discovery import NoGpus
-from interlace.device.cuda.engine.backend import Backend
-from interlace.device.cuda.engine.threads import LibraryContext
-from interlace.device.cuda.partitions.atoms import Atoms
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.backend.library_threads import LibraryContext
+from interlace.device.cuda.discovery import NoGpuError
+from interlace.device.cuda.green_contexts.atoms import Atoms
 from tests.device.cuda.fake import FakeDriver
 from tests.device.cuda.fake.backend import on
 from tests.device.cuda.fake.handles import HERE, convolution
@@ -39,7 +39,7 @@ BOTH = {"primary": True, "green": True}
 
 
 def bench(out: Path, make: Callable[[], FakeDriver] = FakeDriver) -> Bench:
-    def backend() -> Backend:
+    def backend() -> CudaBackend:
         return on(make())
 
     return Bench(True, out, time.monotonic() + 60.0, backend)
@@ -271,7 +271,7 @@ def test_what_nvml_does_not_know_costs_its_own_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(made: Bench, kind: str) -> str:
-        raise NoGpus("NVML does not answer")
+        raise NoGpuError("NVML does not answer")
 
     async def none(made: Bench, kind: str, context: str | None = None):  # type: ignore[no-untyped-def]
         yield failed(f"model on {kind}", "NVML does not answer")

@@ -24,8 +24,8 @@ from bench.gpu.rows import Row, Verdict, failed, judged, law, seen
 from bench.gpu.run import Course, main, run
 from bench.gpu.show import Screen, again
 from bench.gpu.switches import Switches, choose, chosen
-from interlace.device.cuda.partitions.atoms import Atoms
-from tests.device.cuda.control import control_program
+from interlace.device.cuda.green_contexts.atoms import Atoms
+from tests.device.cuda.mps_control import control_program
 
 ROOT = Path(__file__).resolve().parents[2]
 

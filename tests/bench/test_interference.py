@@ -9,7 +9,7 @@ import pytest
 
 from bench.planning.interference import draw, explained, missed, wins
 from bench.planning.pairs import read
-from interlace.perf.interference import Runner
+from interlace.perf.interference import CoRunner
 
 MODELS = {"short": 1.0, "long": 4.0, "wide": 9.0}
 
@@ -35,10 +35,10 @@ def test_pairs_are_read_as_two_observations_each(tmp_path: Path) -> None:
     _written(tmp_path)
     _, seen, solos = read(tmp_path)
     assert len(seen) == 24
-    assert seen[0].runner == Runner("short", 2, 40)
-    assert seen[0].neighbours == (Runner("long", 2, 60),)
+    assert seen[0].runner == CoRunner("short", 2, 40)
+    assert seen[0].neighbours == (CoRunner("long", 2, 60),)
     assert [one.slowdown for one in seen[:2]] == pytest.approx([1.1, 1.2])
-    assert solos(Runner("long", 2, 40)) == pytest.approx((20.0, 0.4, 0.4))
+    assert solos(CoRunner("long", 2, 40)) == pytest.approx((20.0, 0.4, 0.4))
 
 
 def test_every_predictor_is_tried_on_every_split_and_drawn(tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_the_other_set_is_read_too(tmp_path: Path) -> None:
         (tmp_path / "data" / f"{name}.csv").write_text("\n".join(lines))
     name, seen, solos = read(tmp_path)
     assert name == "gpulet" and len(seen) == 1
-    assert seen[0].runner == Runner("a", 1, 20) and seen[0].neighbours == (Runner("a", 1, 80),)
+    assert seen[0].runner == CoRunner("a", 1, 20) and seen[0].neighbours == (CoRunner("a", 1, 80),)
     assert seen[0].slowdown == pytest.approx(1.25)
-    assert solos(Runner("a", 1, 80)) == pytest.approx((2.0, 0.18, 0.14))
+    assert solos(CoRunner("a", 1, 80)) == pytest.approx((2.0, 0.18, 0.14))
 
 
 def test_another_folder_is_refused(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.planning.lattice import Lattice, closed, doubled, maximal, total
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
-from interlace.core.kinds import fleet
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.policy.planners.ideal import Ideal
 
 GPU = Gpu("", "k", 10, 10**9, (20, 50, 80, 100), layouts=((20, 80), (50, 50), (100,)))
@@ -22,7 +22,7 @@ def _profile(name: str, fixed_ms: float, row_ms: float, width_pct: float) -> Pro
     points = {}
     for share, batch in product(GPU.shares_pct, (1, 2, 4, 8, 16, 32)):
         ms = (fixed_ms + row_ms * batch) * max(1.0, width_pct / share)
-        points[batch, share] = Point(ms, ms, ms, 1)
+        points[batch, share] = LatencyPoint(ms, ms, ms, 1)
     return Profile(name, "d", "k", 1, 1, points)
 
 
@@ -81,5 +81,5 @@ def test_what_the_lattice_finds_on_two_accelerators_exhaustive_search_finds_too(
             for one, count in zip(top, corner, strict=True)
             if count
         ]
-        plan = Ideal()(wanted, fleet(GPU, 2), profiles, Plan())
+        plan = Ideal()(wanted, uniform_fleet(GPU, 2), profiles, Plan())
         assert not plan.unserved_rps or any("every way" not in note for note in plan.notes)

@@ -11,14 +11,14 @@ from itertools import pairwise
 
 import pytest
 
-from bench.load.closed import closed
-from bench.load.open import Arrival, OpenLoop, poisson
-from bench.load.request import Packed, Wire, pack
-from bench.load.result import UNANSWERED, Run, Sample, figures, goodput_rps, percentile
+from interlace.load.call import Call, EncodedCall, pack
+from interlace.load.closed_loop import closed
+from interlace.load.open_loop import Arrival, OpenLoop, poisson
+from interlace.load.result import UNANSWERED, CallSample, LoadRun, figures, goodput_rps, percentile
 
 
 @contextmanager
-def server(status: int = 200, delay_s: float = 0.0, chunked: bool = False) -> Iterator[Packed]:
+def server(status: int = 200, delay_s: float = 0.0, chunked: bool = False) -> Iterator[EncodedCall]:
     """A server that answers every POST alike; yields a call to it."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
@@ -50,7 +50,7 @@ def server(status: int = 200, delay_s: float = 0.0, chunked: bool = False) -> It
         thread = threading.Thread(target=service.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield pack(Wire("http", service.server_address[1], "/infer", b"body"))
+            yield pack(Call("http", service.server_address[1], "/infer", b"body"))
         finally:
             service.shutdown()
             thread.join()
@@ -91,7 +91,7 @@ def test_refusals_and_silence_are_told_apart() -> None:
 
 
 def test_nobody_listens() -> None:
-    call = pack(Wire("http", 1, "/", b""))
+    call = pack(Call("http", 1, "/", b""))
     with pytest.raises(OSError):
         OpenLoop([call], [Arrival(0.0, 0)], 1)
 
@@ -105,8 +105,10 @@ def test_closed_loop_keeps_its_connections_busy() -> None:
 
 
 def test_figures() -> None:
-    samples = [Sample(0, 0.0, i / 1000, 200) for i in range(1, 101)] + [Sample(0, 0.0, 0.001, 503)]
-    run = Run(samples, 2.0, 0.5)
+    samples = [CallSample(0, 0.0, i / 1000, 200) for i in range(1, 101)] + [
+        CallSample(0, 0.0, 0.001, 503)
+    ]
+    run = LoadRun(samples, 2.0, 0.5)
     result = figures(run)
     assert (result["ok"], result["rps"], result["statuses"]) == (100, 50.0, {"200": 100, "503": 1})
     assert result["p50_ms"] == pytest.approx(51, abs=1) and result["max_ms"] == 100

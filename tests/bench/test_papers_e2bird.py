@@ -20,7 +20,7 @@ from bench.papers.e2bird import (
 from bench.papers.e2bird.networks import NETWORKS, graph
 from bench.papers.e2bird.published import TABLE_4
 from bench.papers.e2bird.show import Row
-from interlace.measure.sweep import Settings
+from interlace.profiling.sweep import SweepSettings
 
 _LARGEST_BYTES = 100_000
 
@@ -102,7 +102,7 @@ def test_figure_17_memory_is_saved(out: list[str]) -> None:
 
 
 def test_live_all_three_answer_everybody(out: list[str]) -> None:
-    rows = live.main(out, requests=40, settings=Settings(samples=3, budget_s=0.02))
+    rows = live.main(out, requests=40, settings=SweepSettings(samples=3, budget_s=0.02))
     assert all(_value(rows, f"{name}, mean at low load") > 0 for name in live.systems())
     _drawn(out, "live")
 

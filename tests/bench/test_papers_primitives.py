@@ -12,7 +12,7 @@ from bench.papers.primitives.published import MORE_INSTANCES
 from bench.papers.primitives.sharing import FirstCome, time_sliced
 from bench.papers.primitives.show import Row
 from bench.papers.primitives.v100 import MODELS, at, logs, profile, t4
-from interlace.device.virtual.contention import Busy
+from interlace.device.simulated.contention import RunningBatch
 from interlace.perf.latency import surface
 
 _LARGEST_BYTES = 100_000
@@ -133,11 +133,11 @@ def test_the_logs_are_read_as_they_are() -> None:
 
 def test_ways_to_share_lose_no_time_and_make_none() -> None:
     """Speeds are of at most 1; together nobody gets more of the GPU than there is."""
-    running = [Busy(m, 4, 100, surface(profile(m), "median_ms")) for m in MODELS]
+    running = [RunningBatch(m, 4, 100, surface(profile(m), "median_ms")) for m in MODELS]
     assert time_sliced(running) == [0.25] * 4
     speeds = FirstCome()(running)
     assert all(0 < speed <= 1 for speed in speeds)
     fastest = max(zip(speeds, MODELS, strict=True))[1]
     assert fastest == "vgg19", "whoever has the longest kernels gets on best"
-    small = [Busy("mobilenet", 1, 100, surface(profile("mobilenet"), "median_ms"))] * 2
+    small = [RunningBatch("mobilenet", 1, 100, surface(profile("mobilenet"), "median_ms"))] * 2
     assert FirstCome()(small) == [1.0, 1.0]

@@ -7,7 +7,7 @@ import pytest
 from bench.versus.run import Case, cases, measure
 from bench.versus.table import lines, spread
 from bench.versus.worlds import worlds
-from interlace.perf.bounds import lower_bound
+from interlace.packing.bounds import lower_bound
 
 
 def test_a_world_just_fits_at_its_ceiling() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from interlace.cli.failure import InputError
 from interlace.cli.main import build
+from interlace.core.user_errors import InputError
 
 SCENARIO = """
 gpu = "2080ti"

@@ -8,12 +8,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.cli.arrivals import Arrivals, arrivals
+from interlace.load.send_times import ArrivalProcess, arrivals
 
 
-@given(st.sampled_from(Arrivals), st.floats(0.5, 500.0), st.floats(0.1, 5.0), st.integers(0, 99))
+@given(
+    st.sampled_from(ArrivalProcess), st.floats(0.5, 500.0), st.floats(0.1, 5.0), st.integers(0, 99)
+)
 def test_times_ascend_within_the_run(
-    kind: Arrivals, rate_rps: float, seconds: float, seed: int
+    kind: ArrivalProcess, rate_rps: float, seconds: float, seed: int
 ) -> None:
     times = arrivals(kind, rate_rps, seconds, seed)
     assert times == sorted(times)
@@ -22,10 +24,10 @@ def test_times_ascend_within_the_run(
 
 
 def test_poisson_has_the_rate_and_the_spread_of_poisson() -> None:
-    gaps = [b - a for a, b in pairwise(arrivals(Arrivals.POISSON, 100.0, 200.0, 1))]
+    gaps = [b - a for a, b in pairwise(arrivals(ArrivalProcess.POISSON, 100.0, 200.0, 1))]
     assert abs(statistics.mean(gaps) - 0.01) < 0.0005
     assert abs(statistics.stdev(gaps) - 0.01) < 0.001  # an exponential's deviation is its mean
 
 
 def test_uniform_is_a_metronome() -> None:
-    assert arrivals(Arrivals.UNIFORM, 4.0, 1.0, 1) == [0.0, 0.25, 0.5, 0.75]
+    assert arrivals(ArrivalProcess.UNIFORM, 4.0, 1.0, 1) == [0.0, 0.25, 0.5, 0.75]

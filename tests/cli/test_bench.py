@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from interlace.cli.arrivals import Arrivals, arrivals
 from interlace.cli.bench import run
 from interlace.cli.benchtable import lateness, remarks
-from interlace.cli.failure import CommandError
-from interlace.cli.loadbody import Ask, make_ask
 from interlace.cli.loadgen import Flow, Sent
-from interlace.cli.loadreport import Result, summarise
+from interlace.cli.loadreport import ModelLoadReport, summarise
 from interlace.cli.main import build
-from interlace.cli.v2client import Server
+from interlace.core.user_errors import UserError
+from interlace.load.inference_body import LoadCall, make_call
+from interlace.load.send_times import ArrivalProcess, arrivals
+from interlace.load.v2_client import V2Client
 
 from .fakeserver import Behaviour, FakeServer
 
@@ -29,11 +29,11 @@ def load(
     rate_rps: float = 100.0,
     seconds: float = 0.5,
     connections: int = 8,
-) -> Result:
+) -> ModelLoadReport:
     with FakeServer(behave) as fake:
-        server = Server(fake.url)
-        times = arrivals(Arrivals.UNIFORM, rate_rps, seconds, 1)
-        flow = Flow(make_ask(server, "echo", {}, None), times)
+        server = V2Client(fake.url)
+        times = arrivals(ArrivalProcess.UNIFORM, rate_rps, seconds, 1)
+        flow = Flow(make_call(server, "echo", {}, None), times)
         return run(server, [flow], connections, seconds)[0]
 
 
@@ -51,9 +51,9 @@ def test_every_request_is_answered_and_counted() -> None:
 
 def test_each_model_gets_its_own_requests() -> None:
     with FakeServer() as fake:
-        server = Server(fake.url)
+        server = V2Client(fake.url)
         flows = [
-            Flow(make_ask(server, name, {}, None), arrivals(Arrivals.UNIFORM, rate, 0.5, 1))
+            Flow(make_call(server, name, {}, None), arrivals(ArrivalProcess.UNIFORM, rate, 0.5, 1))
             for name, rate in (("echo", 60.0), ("other", 20.0))
         ]
         echo, other = run(server, flows, 8, 0.5)
@@ -103,7 +103,7 @@ def test_late_answers_are_answers_but_not_good() -> None:
 
 
 def test_latency_runs_from_when_it_was_due() -> None:
-    ask = Ask("m", b"", slo_ms=100.0)
+    ask = LoadCall("m", b"", slo_ms=100.0)
     late = Sent(0, due_s=1.0, sent_s=1.2, end_s=1.25, status=200)
     never = Sent(0, due_s=1.5)
     result = summarise(Flow(ask, [1.0, 1.5], [late, never]), seconds=2.0)
@@ -118,7 +118,7 @@ def test_latency_runs_from_when_it_was_due() -> None:
 
 def test_the_call_is_v2_binary_with_sizes_from_the_config() -> None:
     with FakeServer() as fake:
-        ask = make_ask(Server(fake.url), "echo", {}, slo_ms=40.0)
+        ask = make_call(V2Client(fake.url), "echo", {}, slo_ms=40.0)
     head, _, rest = ask.wire.partition(b"\r\n\r\n")
     length = int(head.split(b"Inference-Header-Content-Length: ")[1].split(b"\r\n")[0])
     header = json.loads(rest[:length])
@@ -132,11 +132,11 @@ def test_the_call_is_v2_binary_with_sizes_from_the_config() -> None:
 
 def test_a_shape_can_be_stated_and_is_checked() -> None:
     with FakeServer() as fake:
-        server = Server(fake.url)
-        ask = make_ask(server, "echo", {"echo/ids": (1, 5)}, None)
+        server = V2Client(fake.url)
+        ask = make_call(server, "echo", {"echo/ids": (1, 5)}, None)
         assert b'"shape":[1,5]' in ask.wire
-        with pytest.raises(CommandError, match=r"--shape echo/ids: 3 sizes given"):
-            make_ask(server, "echo", {"echo/ids": (1, 5, 2)}, None)
+        with pytest.raises(UserError, match=r"--shape echo/ids: 3 sizes given"):
+            make_call(server, "echo", {"echo/ids": (1, 5, 2)}, None)
 
 
 def command(*arguments: str) -> tuple[int, str]:

@@ -8,33 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from interlace.cli.accelerators import Accelerators
-from interlace.cli.failure import CommandError
-from interlace.cli.further import Further, check
+from interlace.assembly.accelerators import Accelerators
+from interlace.cli.further import FurtherProfiling, check
 from interlace.cli.furthertable import further_tables
 from interlace.cli.screen import console
 from interlace.core.hardware import Gpu
 from interlace.core.model import Format, Model
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.device.cuda import green, streams
+from interlace.core.user_errors import UserError
+from interlace.device.cpu.settings import CpuSettings
+from interlace.device.cuda import streams
+from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
-from interlace.device.settings import CpuSettings
-from interlace.measure.corun import CoRun
-from interlace.measure.corunfile import corun_path, read_coruns
-from interlace.measure.cuda.nvml import NvmlError
-from interlace.measure.further import Wanted
-from interlace.measure.rig import Rig
-from interlace.measure.store import ProfileStore
-from interlace.measure.sweep import THOROUGH
+from interlace.profiling.corun import CoRun
+from interlace.profiling.corun_file import corun_path, read_coruns
+from interlace.profiling.cuda.nvml import NvmlError
+from interlace.profiling.extra_metrics import ExtraMetrics
+from interlace.profiling.rig import Rig
+from interlace.profiling.store import ProfileStore
+from interlace.profiling.sweep import THOROUGH
 from interlace.runtime.clock import SimClock
-from tests.measure.cuda.test_bench import CODE
-from tests.measure.cuda.test_draws import FakeNvml
-from tests.measure.fakes import FakeArena, FakeDevice, in_virtual_time, make_model
+from tests.profiling.cuda.test_bench import CODE
+from tests.profiling.cuda.test_draws import FakeNvml
+from tests.profiling.fakes import FakeArena, FakeDevice, in_virtual_time, make_model
 
 CPU = CpuSettings((0,), 1 << 30)
 GPU = Gpu("gpu0", "h100-sxm5-80gb", 132, 80 << 30, (24, 48, 72, 100))
-SETTINGS = CudaSettings(GPU, "", green.LANES, "tests.device.cuda.fake.backend:at_once")
+SETTINGS = CudaSettings(GPU, "", gpu.LANES, "tests.device.cuda.fake.backend:at_once")
 
 
 @dataclass
@@ -65,7 +66,9 @@ class World:
         self.profiles = {model.key: self.profile(model) for model in self.models}
 
     def profile(self, model: Model) -> Profile:
-        points = {(b, s): Point(1.0, 1.0, 1.0, 500) for b in (1, 2, 4) for s in GPU.shares_pct}
+        points = {
+            (b, s): LatencyPoint(1.0, 1.0, 1.0, 500) for b in (1, 2, 4) for s in GPU.shares_pct
+        }
         return Profile(model.key, model.digest, GPU.kind, 1, 1, points)
 
     def nvml(self, uuid: str) -> FakeNvml:
@@ -73,10 +76,10 @@ class World:
             raise NvmlError("NVML does not answer")
         return FakeNvml(self.device)
 
-    def measure(self, wanted: Wanted) -> list[CoRun]:
+    def measure(self, wanted: ExtraMetrics) -> list[CoRun]:
         rig = Rig(self.device, self.device.clock, FakeArena())  # type: ignore[arg-type]
         where = Accelerators(CPU, (SETTINGS,))
-        further = Further(wanted, where, rig, self.store, self.said.append, self.nvml)
+        further = FurtherProfiling(wanted, where, rig, self.store, self.said.append, self.nvml)
 
         async def whole() -> list[CoRun]:
             seen = await further.measure(self.models, self.profiles)
@@ -96,8 +99,8 @@ def world(tmp_path: Path) -> World:
 def test_everything_is_measured_kept_and_shown(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen = world.measure(Wanted(power=True, corun=True))
-    assert world.measure(Wanted(layers=True)) == []
+    seen = world.measure(ExtraMetrics(power=True, corun=True))
+    assert world.measure(ExtraMetrics(layers=True)) == []
     assert world.said == []
     assert not world.device.partitions
     digests = {model.name: model.digest for model in world.models}
@@ -120,7 +123,7 @@ def test_everything_is_measured_kept_and_shown(
 
 def test_what_is_not_wanted_is_not_measured(world: World) -> None:
     before = dict(world.profiles)
-    assert world.measure(Wanted()) == []
+    assert world.measure(ExtraMetrics()) == []
     assert world.profiles == before
     assert world.device.log == []
     assert list(further_tables(before, [])) == []
@@ -128,27 +131,29 @@ def test_what_is_not_wanted_is_not_measured(world: World) -> None:
 
 def test_without_nvml_the_rest_is_measured_all_the_same(world: World) -> None:
     world.nvml_refuses = True
-    assert len(world.measure(Wanted(power=True, corun=True))) == 6
+    assert len(world.measure(ExtraMetrics(power=True, corun=True))) == 6
     assert world.said == ["NVML does not answer"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "where", "words"),
     [
-        (Wanted(layers=True), Accelerators(CPU), "these are cores"),
-        (Wanted(power=True), Accelerators(CPU), "these are cores"),
+        (ExtraMetrics(layers=True), Accelerators(CPU), "these are cores"),
+        (ExtraMetrics(power=True), Accelerators(CPU), "these are cores"),
         (
-            Wanted(pressure=True),
+            ExtraMetrics(pressure=True),
             Accelerators(CPU, (replace(SETTINGS, lanes=streams.LANES),)),
             "it takes --device green",
         ),
     ],
 )
-def test_what_cannot_be_had_is_an_error(wanted: Wanted, where: Accelerators, words: str) -> None:
-    with pytest.raises(CommandError, match=words):
+def test_what_cannot_be_had_is_an_error(
+    wanted: ExtraMetrics, where: Accelerators, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
         check(wanted, where)
 
 
 def test_what_can_be_had_is_none() -> None:
-    check(Wanted(corun=True), Accelerators(CPU))
-    check(Wanted(True, True, True, True), Accelerators(CPU, (SETTINGS,)))
+    check(ExtraMetrics(corun=True), Accelerators(CPU))
+    check(ExtraMetrics(True, True, True, True), Accelerators(CPU, (SETTINGS,)))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from interlace.cli.failure import InputError
-from interlace.cli.planning.pinned import public_name
-from interlace.cli.planning.planfile import followed, load, save
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.profile import Point, Profile
-from interlace.policy.catalog import system
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.core.user_errors import InputError
+from interlace.planning.follower import public_name
+from interlace.planning.plan_file import following, load, save
+from interlace.policy.catalog import resolve
 from tests.cli.planning import Question
 
 GPU = Gpu("cpu0", "cpu", 4, 10**10, (25, 50, 75, 100))
@@ -31,7 +31,7 @@ def kept(folder: Path, gpu: Gpu = GPU, parts: tuple[Partition, ...] = PARTS) -> 
 
 
 def profile(key: str) -> Profile:
-    point = Point(5.0, 6.0, 7.0, 9)
+    point = LatencyPoint(5.0, 6.0, 7.0, 9)
     return Profile(key, "x", "cpu", 0, 0, {(b, s): point for b in (1, 2, 4) for s in (50, 100)})
 
 
@@ -101,7 +101,7 @@ def test_other_schema_is_refused(tmp_path: Path) -> None:
 
 
 def test_planner_follows_the_file_by_public_names(tmp_path: Path) -> None:
-    row = followed(system("interlace"), kept(tmp_path), GPU)
+    row = following(resolve("interlace"), kept(tmp_path), GPU)
     keys = ["cat/1#0", "dog/3#7"]
     demand = [Demand(key, 1.0, 100.0, 4) for key in keys]
     made = row.planner(demand, Fleet((GPU,)), {key: profile(key) for key in keys}, Plan())
@@ -111,7 +111,7 @@ def test_planner_follows_the_file_by_public_names(tmp_path: Path) -> None:
 
 
 def test_models_that_the_file_does_not_know_are_served_too(tmp_path: Path) -> None:
-    row = followed(system("interlace"), kept(tmp_path), GPU)
+    row = following(resolve("interlace"), kept(tmp_path), GPU)
     keys = ["cat/1#0", "dog/3#7", "owl/1#0"]
     demand = [Demand(key, 1.0, 100.0, 4) for key in keys]
     made = row.planner(demand, Fleet((GPU,)), {key: profile(key) for key in keys}, Plan())
@@ -119,8 +119,8 @@ def test_models_that_the_file_does_not_know_are_served_too(tmp_path: Path) -> No
 
 
 def test_without_a_file_the_row_stays() -> None:
-    row = system("gpulet")
-    assert followed(row, None, GPU) is row
+    row = resolve("gpulet")
+    assert following(row, None, GPU) is row
 
 
 def test_public_names() -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from interlace.cli.failure import InputError
-from interlace.cli.planning.pinned import Pinned
-from interlace.cli.planning.planfile import load, save
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.policy.catalog import system
+from interlace.core.user_errors import InputError
+from interlace.planning.follower import PlanFollower
+from interlace.planning.plan_file import load, save
+from interlace.policy.catalog import resolve
 from tests.builders import line_profile
 
 GPU = Gpu("cpu0", "test", 4, 10**10, (25, 50, 75, 100))
@@ -33,7 +33,7 @@ def by_half(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current:
 
 def plan(*demand: Demand, parts: tuple[Partition, ...] = PARTS) -> Plan:
     profiles = {one.model: line_profile(one.model) for one in demand}
-    return Pinned(parts, by_half)(demand, Fleet((GPU,)), profiles, Plan())
+    return PlanFollower(parts, by_half)(demand, Fleet((GPU,)), profiles, Plan())
 
 
 def places(made: Plan) -> dict[str, list[tuple[str, int]]]:
@@ -74,7 +74,7 @@ def test_without_a_model_of_the_plan_the_row_plans() -> None:
 
 
 def test_it_travels_to_the_process_that_plans() -> None:
-    pinned = Pinned(PARTS, system("interlace").planner)
+    pinned = PlanFollower(PARTS, resolve("interlace").planner)
     assert pickle.loads(pickle.dumps(pinned)) == pinned
 
 

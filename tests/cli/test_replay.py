@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from interlace.cli.failure import CommandError, InputError
 from interlace.cli.main import build
 from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.plan import Demand
+from interlace.core.user_errors import InputError, UserError
 from interlace.policy.catalog import CATALOG
-from interlace.runtime.log import Header, LogWriter
-from interlace.sim.arrivals import mixed
+from interlace.runtime.log import LogHeader, LogWriter
+from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
 from tests.builders import line_profile
 from tests.cli.test_simulate import _folder, _run
@@ -27,9 +27,9 @@ FLEET = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100), frozenset(Trait)),))
 def _log(path: Path, name: str, limit_bytes: int = 1 << 30, rate_rps: float = 250.0) -> None:
     profiles = {m: line_profile(m, 1.0 + i, 0.5) for i, m in enumerate("abc")}
     demand = tuple(Demand(m, rate_rps, 30.0) for m in profiles)
-    arrivals = mixed({m: poisson(rate_rps) for m in profiles}, 1.0, 0)
-    writer = LogWriter(path, Header("test", name, FLEET), limit_bytes=limit_bytes)
-    simulate(Scenario(CATALOG[name], FLEET, demand, profiles, profiles, arrivals), [writer])
+    arrivals = merge_arrivals({m: poisson(rate_rps) for m in profiles}, 1.0, 0)
+    writer = LogWriter(path, LogHeader("test", name, FLEET), limit_bytes=limit_bytes)
+    simulate(Simulation(CATALOG[name], FLEET, demand, profiles, profiles, arrivals), [writer])
     writer.close()
 
 
@@ -91,7 +91,7 @@ def test_another_decision_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path = tmp_path / "events.log"
     _log(path, "gpulet")
     monkeypatch.setitem(CATALOG, "gpulet", CATALOG["interlace"])
-    with pytest.raises(CommandError, match="decides otherwise"):
+    with pytest.raises(UserError, match="decides otherwise"):
         _replay(str(path))
 
 

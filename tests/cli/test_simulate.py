@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from interlace.cli.failure import InputError
 from interlace.cli.main import build
+from interlace.core.user_errors import InputError
 
 SCENARIO = """
 gpu = "v100"

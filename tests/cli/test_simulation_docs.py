@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from interlace.cli.main import build
-from interlace.sim.report.figures import ModelFigures, Report
+from interlace.sim.report.figures import ModelReport, Report
 from interlace.sim.report.latency import Latency
 from interlace.sim.workload.parse import KINDS
 
@@ -69,7 +69,7 @@ def test_every_key_is_named(here: Path) -> None:
     (run,) = json.loads(ran(quick(SIMULATIONS[0].partition(" --plot")[0]), "--json"))
     keys = {
         *run,
-        *(field.name for kind in (Report, ModelFigures, Latency) for field in fields(kind)),
+        *(field.name for kind in (Report, ModelReport, Latency) for field in fields(kind)),
     }
     missing = {key for key in keys if f"`{key}`" not in PAGE}
     assert not missing

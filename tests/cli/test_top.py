@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from interlace.cli.main import build
 from interlace.cli.metricstext import read_metrics
-from interlace.cli.topframe import Between, ModelRow
+from interlace.cli.topframe import ModelRow, ScrapeDelta
 
 from .fakeserver import FakeServer
 
@@ -39,7 +39,7 @@ def page(within: int, missed: int, refused: int, fast: int, slow: int) -> str:
 
 
 def row(before: str, after: str, seconds: float = 2.0) -> ModelRow:
-    [found] = Between(read_metrics(before), read_metrics(after), seconds).rows()
+    [found] = ScrapeDelta(read_metrics(before), read_metrics(after), seconds).rows()
     return found
 
 

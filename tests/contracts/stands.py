@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Protocol
 
 from interlace.core.hardware import Gpu
-from interlace.core.messages import Finished, Lost, Work
+from interlace.core.messages import PartitionLost, Work, WorkFinished
 from interlace.core.model import Model
 from interlace.core.request import Request
 from interlace.device.base import Device
-from interlace.device.simulated import MECHANISMS, Physics, SimulatedDevice
-from interlace.device.virtual.contention import EqualRows
-from interlace.device.virtual.physics import HostCost
-from interlace.device.virtual.station import HostLink, Transfer
+from interlace.device.simulated.contention import EqualRows
+from interlace.device.simulated.device import MECHANISMS, Physics, SimulatedDevice
+from interlace.device.simulated.host_link import HostLink, Transfer
+from interlace.device.simulated.physics import HostCost
 from interlace.perf.interference import ConstantFactor
 from interlace.runtime.clock import SimClock
 from tests.builders import line_profile
+from tests.device.cpu.rig import Rig, settings
 from tests.device.models import model
-from tests.device.rig import Rig, settings
 
 QUICK = model("double")
 SLOW = model("slow")
@@ -30,8 +30,8 @@ SLOW = model("slow")
 class Stand(Protocol):
     """A device under test. ``QUICK`` and ``SLOW`` are registered; both run with these requests."""
 
-    finished: list[Finished]
-    lost: list[Lost]
+    finished: list[WorkFinished]
+    lost: list[PartitionLost]
 
     @property
     def device(self) -> Device: ...
@@ -100,8 +100,8 @@ class SimulatedStand:
         gpu = Gpu("cpu0", "test", 2, 10**9, (50, 100), ahead_ms=ahead_ms)
         self._device = SimulatedDevice(gpu, self._clock, profiles, physics=physics)
         self.device: Device = self._device
-        self.finished: list[Finished] = []
-        self.lost: list[Lost] = []
+        self.finished: list[WorkFinished] = []
+        self.lost: list[PartitionLost] = []
         self._device.on_lost(self.lost.append)
         self._requests = 0
 

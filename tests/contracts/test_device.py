@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from interlace.core.hardware import Trait
-from interlace.core.messages import Carve, Finished, Load, Lost, Release, Run, Stage, Unload, Work
+from interlace.core.messages import (
+    CopyInputs,
+    CreatePartition,
+    Load,
+    PartitionLost,
+    ReleasePartition,
+    Run,
+    Unload,
+    Work,
+    WorkFinished,
+)
 from interlace.core.model import Model
 from interlace.core.request import Batch
 from tests.contracts.stands import (
@@ -51,11 +61,11 @@ def batch(stand: Stand, known: Model, partition: str = "p", requests: int = 1) -
     return Run(stand.device.gpu.id, partition, Batch(next(BATCHES), known.key, members, rows))
 
 
-def ends_of(stand: Stand, work: Work) -> list[Finished]:
+def ends_of(stand: Stand, work: Work) -> list[WorkFinished]:
     return [finished for finished in stand.finished if finished.work is work]
 
 
-def end_of(stand: Stand, work: Work) -> Finished:
+def end_of(stand: Stand, work: Work) -> WorkFinished:
     """Do a piece of work and wait for its one end."""
     stand.do(work)
     stand.wait(lambda: bool(ends_of(stand, work)))
@@ -73,7 +83,7 @@ def failure_of(stand: Stand, work: Work) -> str:
 def ready(stand: Stand, partition: str = "p", *models: Model) -> str:
     """A partition with these models, ``QUICK`` if none is named."""
     gpu = stand.device.gpu
-    assert end_of(stand, Carve(gpu.id, partition, gpu.shares_pct[0])).failure is None
+    assert end_of(stand, CreatePartition(gpu.id, partition, gpu.shares_pct[0])).failure is None
     for known in models or (QUICK,):
         assert end_of(stand, Load(gpu.id, partition, known.key)).failure is None
     return partition
@@ -88,7 +98,7 @@ def test_the_accelerator_offers_shares_in_order_up_to_all(stand: Stand) -> None:
 def test_a_carve_reports_its_units(stand: Stand) -> None:
     gpu = stand.device.gpu
     for place, share in enumerate(gpu.shares_pct):
-        finished = end_of(stand, Carve(gpu.id, f"p{place}", share))
+        finished = end_of(stand, CreatePartition(gpu.id, f"p{place}", share))
         assert finished.failure is None
         assert len(set(finished.units)) == len(finished.units) == stand.units(share)
 
@@ -117,8 +127,8 @@ def test_work_ends_later_and_once(stand: Stand) -> None:
         batch(stand, QUICK, "nowhere"),
         Unload(gpu, "p", QUICK.key),
         batch(stand, QUICK),
-        Release(gpu, "p"),
-        Carve(gpu, "q", 100),
+        ReleasePartition(gpu, "p"),
+        CreatePartition(gpu, "q", 100),
     ]
     for work in works:
         before = len(stand.finished)
@@ -134,13 +144,13 @@ def test_impossible_work_is_a_failure_not_an_exception(stand: Stand) -> None:
     for work in (
         Load(gpu, "nowhere", QUICK.key),
         Unload(gpu, "nowhere", QUICK.key),
-        Release(gpu, "nowhere"),
+        ReleasePartition(gpu, "nowhere"),
         batch(stand, QUICK, "nowhere"),
     ):
         assert "nowhere" in failure_of(stand, work)
-    assert "7" in failure_of(stand, Carve(gpu, "p", 7))
+    assert "7" in failure_of(stand, CreatePartition(gpu, "p", 7))
     ready(stand)
-    assert "p" in failure_of(stand, Carve(gpu, "p", 100))
+    assert "p" in failure_of(stand, CreatePartition(gpu, "p", 100))
     assert "nobody/1#0" in failure_of(stand, Load(gpu, "p", "nobody/1#0"))
     assert SLOW.key in failure_of(stand, batch(stand, SLOW))
     assert end_of(stand, batch(stand, QUICK)).failure is None
@@ -182,7 +192,7 @@ def test_a_slow_partition_does_not_hold_up_another(stand: Stand) -> None:
 def test_carving_and_loading_overlap_with_serving(stand: Stand) -> None:
     ready(stand, "p")
     gpu = stand.device.gpu.id
-    carve, load = Carve(gpu, "q", 100), Load(gpu, "q", QUICK.key)
+    carve, load = CreatePartition(gpu, "q", 100), Load(gpu, "q", QUICK.key)
     served = 0
     for work in (carve, load):
         stand.do(work)
@@ -192,7 +202,7 @@ def test_carving_and_loading_overlap_with_serving(stand: Stand) -> None:
         assert ends_of(stand, work)[0].failure is None
     assert served > 1
     assert end_of(stand, batch(stand, QUICK, "q")).failure is None
-    assert end_of(stand, Release(gpu, "p")).failure is None
+    assert end_of(stand, ReleasePartition(gpu, "p")).failure is None
     assert end_of(stand, batch(stand, QUICK, "q")).failure is None
     assert stand.lost == []
 
@@ -209,7 +219,7 @@ def test_several_models_share_a_partition_and_leave_it(stand: Stand) -> None:
 
 def test_a_released_name_can_be_carved_again(stand: Stand) -> None:
     ready(stand)
-    assert end_of(stand, Release(stand.device.gpu.id, "p")).failure is None
+    assert end_of(stand, ReleasePartition(stand.device.gpu.id, "p")).failure is None
     assert "p" in failure_of(stand, batch(stand, QUICK))
     ready(stand)
     assert end_of(stand, batch(stand, QUICK)).failure is None
@@ -225,7 +235,7 @@ def test_a_death_ends_all_work_and_is_told_once(stand: Stand) -> None:
     def ended() -> int:
         return sum(len(ends_of(stand, work)) for work in works)
 
-    def on_lost(lost: Lost) -> None:
+    def on_lost(lost: PartitionLost) -> None:
         stand.lost.append(lost)
         if lost.partition == "p":
             seen_when_lost.append(ended())
@@ -259,7 +269,7 @@ def test_a_dead_partition_is_replaced(stand: Stand) -> None:
 def test_a_replacement_can_be_asked_for_where_the_loss_is_told(stand: Stand) -> None:
     ready(stand)
     gpu = stand.device.gpu
-    carve = Carve(gpu.id, "p", gpu.shares_pct[0])
+    carve = CreatePartition(gpu.id, "p", gpu.shares_pct[0])
     stand.device.on_lost(lambda lost: stand.do(carve))
     stand.kill("p")
     stand.wait(lambda: bool(ends_of(stand, carve)))
@@ -305,14 +315,14 @@ def test_staged_inputs_are_there_later_and_once_and_a_window_of_them_runs(stand:
     gpu = stand.device.gpu.id
     members = tuple(stand.request(QUICK, 1) for _ in range(3))
     if isinstance(stand, CudaStand) and Trait.INPUT_POOL not in stand.device.gpu.traits:
-        assert "no ring" in failure_of(stand, Stage(gpu, members[0], 0, 8))
+        assert "no ring" in failure_of(stand, CopyInputs(gpu, members[0], 0, 8))
         return
-    stages = [Stage(gpu, request, slot + 1, 8) for slot, request in enumerate(members)]
+    stages = [CopyInputs(gpu, request, slot + 1, 8) for slot, request in enumerate(members)]
     for stage in stages:
         stand.do(stage)
-    assert not [ended for ended in stand.finished if isinstance(ended.work, Stage)]
+    assert not [ended for ended in stand.finished if isinstance(ended.work, CopyInputs)]
     stand.wait(lambda: all(ends_of(stand, stage) for stage in stages))
-    ended = [finished.work for finished in stand.finished if isinstance(finished.work, Stage)]
+    ended = [finished.work for finished in stand.finished if isinstance(finished.work, CopyInputs)]
     assert ended == stages, "in the order asked for, each once"
     run = Run(gpu, "p", Batch(next(BATCHES), QUICK.key, members, 3, slot=1))
     finished = end_of(stand, run)
@@ -320,7 +330,7 @@ def test_staged_inputs_are_there_later_and_once_and_a_window_of_them_runs(stand:
     assert len(finished.outputs) == 3
     stand.device.free(run.batch.id)
     stand.device.close()
-    late = Stage(gpu, members[0], 0, 8)
+    late = CopyInputs(gpu, members[0], 0, 8)
     assert "closed" in failure_of(stand, late)
 
 

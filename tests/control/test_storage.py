@@ -10,13 +10,13 @@ from itertools import count
 import pytest
 
 from interlace.control import storage
-from interlace.control.storage import Storage
+from interlace.control.storage import StorageReader
 from interlace.core.errors import RepositoryError
 
 
 def test_results_and_errors_come_back_and_the_loop_goes_on() -> None:
     async def play() -> None:
-        reads = Storage()
+        reads = StorageReader()
         turns = 0
 
         async def turn() -> None:
@@ -37,7 +37,7 @@ def test_results_and_errors_come_back_and_the_loop_goes_on() -> None:
 
 def test_what_gets_on_is_waited_for_and_what_hangs_is_not() -> None:
     async def play() -> None:
-        reads = Storage(limit_s=0.2)
+        reads = StorageReader(limit_s=0.2)
         steps = count()
         slow = await reads.read("slow", lambda: time.sleep(1.0) or "all", lambda: next(steps))
         assert slow == "all"
@@ -51,7 +51,7 @@ def test_what_gets_on_is_waited_for_and_what_hangs_is_not() -> None:
 
 def test_storage_that_hangs_holds_a_few_threads_and_no_more() -> None:
     async def play() -> None:
-        reads = Storage(limit_s=0.1)
+        reads = StorageReader(limit_s=0.1)
         hangs = threading.Event()
         before = threading.active_count()
         ends = await asyncio.gather(

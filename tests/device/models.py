@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from interlace.core.model import Format, Model, Terms
+from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.device.formats.base import Array
+from interlace.formats.runner import Array
 
 OPENER = "tests.device.models:open_fake"
 WEIGHTS_BYTES = 64 << 20
@@ -50,11 +50,18 @@ def model(
     inputs: tuple[TensorSpec, ...] = (tensor("x"),),
     outputs: tuple[TensorSpec, ...] = (tensor("y"),),
     batched: bool = True,
-    terms: Terms | None = None,
+    terms: ServiceTerms | None = None,
 ) -> Model:
     signature = Signature(inputs, outputs, batched, 32 if batched else 1)
     return Model(
-        name, 1, Format.FACTORY, "", name, signature, terms or Terms(100.0), sample={"x": (4,)}
+        name,
+        1,
+        Format.FACTORY,
+        "",
+        name,
+        signature,
+        terms or ServiceTerms(100.0),
+        sample={"x": (4,)},
     )
 
 

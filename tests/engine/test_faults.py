@@ -8,7 +8,7 @@ import pytest
 
 from interlace.core.errors import Reason
 from interlace.core.hardware import Trait
-from interlace.core.messages import Failure, Run, Withdrawn
+from interlace.core.messages import Failure, ModelWithdrawn, Run
 from interlace.core.request import Outcome
 from tests.builders import OVERLAP, World, line_profile, machine
 
@@ -37,7 +37,7 @@ def test_a_killed_worker_costs_nothing_when_there_is_time_to_retry() -> None:
     world.devices["g0"].kill(_partition_running(world))
     world.run(1_000)
     assert world.reply_of(request).outcome is Outcome.OK
-    assert world.engine.state.lost_partitions == 1
+    assert world.engine.state.partitions_lost == 1
     assert world.send("a", 60.0) and not world.run(100)
     assert world.replies[-1][1].outcome is Outcome.OK
 
@@ -73,10 +73,10 @@ def test_nothing_is_kept_of_what_was_withdrawn() -> None:
     for _ in range(5):
         world.send("b", 60.0)
         world.run(100)
-    world.runtime.deliver(Withdrawn("b"))
+    world.runtime.deliver(ModelWithdrawn("b"))
     world.run(500)
     state = world.engine.state
-    assert "b" not in state.tenants and all(model != "b" for _, model in state.starts_ms)
+    assert "b" not in state.models and all(model != "b" for _, model in state.starts_ms)
     assert all("b" not in tallies for tallies in state.tallies.values())
     assert all("b" not in live.starts_ms for live in state.lives.values())
     assert state.starts_ms.keys() == {
@@ -100,7 +100,7 @@ def test_a_model_set_aside_is_tried_again_after_growing_pauses() -> None:
         refusal = world.reply_of(world.send("a", 60.0)).error
         assert refusal is not None and refusal.reason is Reason.SET_ASIDE
         assert refusal.retry_after_ms is not None
-        while world.engine.state.tenants["a"].aside is not None:
+        while world.engine.state.models["a"].aside is not None:
             world.run(1_000)
         pauses_s.append(round((world.clock.now_ms() - began_ms) / 10_000.0) * 10)
         world.run(1_000)
@@ -112,21 +112,21 @@ def test_a_model_set_aside_is_tried_again_after_growing_pauses() -> None:
     assert pauses_s == [10, 20, 40]
     world.run(650_000)
     _crash(world, 3)
-    assert "again after 10 s" in (world.engine.state.tenants["a"].aside or "")
+    assert "again after 10 s" in (world.engine.state.models["a"].aside or "")
 
 
 def test_pauses_are_bounded_and_those_that_leave_stay_away() -> None:
     world = _world()
     for _ in range(8):
         _crash(world, 3)
-        while world.engine.state.tenants["a"].aside is not None:
+        while world.engine.state.models["a"].aside is not None:
             world.run(1_000)
         world.run(1_000)
-    assert world.engine.state.tenants["a"].pause_ms == 600_000.0
+    assert world.engine.state.models["a"].quarantine_ms == 600_000.0
     _crash(world, 3)
-    world.runtime.deliver(Withdrawn("a"))
+    world.runtime.deliver(ModelWithdrawn("a"))
     world.run(700_000)
-    assert "a" not in world.engine.state.tenants
+    assert "a" not in world.engine.state.models
 
 
 def test_a_death_that_came_from_outside_is_not_blamed() -> None:
@@ -137,8 +137,8 @@ def test_a_death_that_came_from_outside_is_not_blamed() -> None:
         world.devices["g0"].fail_next(Run, Failure("killed from outside", True, True))
         world.run(500)
         assert world.reply_of(request).outcome is Outcome.OK, partition
-    assert world.engine.state.lost_partitions == 5
-    assert world.engine.state.tenants["a"].aside is None
+    assert world.engine.state.partitions_lost == 5
+    assert world.engine.state.models["a"].aside is None
 
 
 def test_the_answer_says_how_many_workers_died_of_a_request() -> None:
@@ -160,11 +160,11 @@ def test_withdrawing_under_load_answers_what_was_accepted_and_unloads(
 ) -> None:
     world = _world(traits)
     sent = [world.send("b", 60.0) for _ in range(10)]
-    world.runtime.deliver(Withdrawn("b"))
+    world.runtime.deliver(ModelWithdrawn("b"))
     world.run(500)
     assert all(world.reply_of(r).outcome is Outcome.OK for r in sent)
     assert [t.model for t in world.tells if t.status == "gone"] == ["b"]
-    assert all("b" not in live.stays for live in world.engine.state.lives.values())
+    assert all("b" not in live.model_states for live in world.engine.state.lives.values())
     reply = world.reply_of(world.send("b", 60.0))
     assert reply.error is not None and reply.error.reason is Reason.UNKNOWN_MODEL
 
@@ -174,8 +174,8 @@ def test_with_overlap_a_served_model_is_never_without_a_host() -> None:
     hostless: list[float] = []
 
     def watch(now_ms: float, event: object, commands: object) -> None:
-        tenants = world.engine.state.tenants.items()
-        hostless.extend(now_ms for name, t in tenants if name in "abc" and not t.hosts)
+        models = world.engine.state.models.items()
+        hostless.extend(now_ms for name, t in models if name in "abc" and not t.hosts)
 
     world.runtime._observers.append(watch)
     chooser = random.Random(7)

@@ -8,7 +8,7 @@ import pytest
 
 from interlace.core.errors import Reason
 from interlace.core.hardware import Trait
-from interlace.core.messages import Answer, GiveUp, Run
+from interlace.core.messages import ReportTimeout, Run, SendReply
 from interlace.core.request import Outcome, Request
 from interlace.engine.engine import Engine
 from tests.builders import OVERLAP, World, line_profile, machine
@@ -42,7 +42,7 @@ def _told_ms(world: World, request: Request) -> list[float]:
         now_ms
         for now_ms, _, commands in world.log
         for one in commands
-        if isinstance(one, GiveUp) and one.request.id == request.id
+        if isinstance(one, ReportTimeout) and one.request.id == request.id
     ]
 
 
@@ -58,7 +58,7 @@ def test_a_caller_is_told_soon_after_the_deadline_and_the_late_result_is_dropped
     assert reply.outcome is Outcome.EXPIRED and reply.batch is None and not reply.outputs
     assert reply.error is not None and reply.error.reason is Reason.DEADLINE
     assert len(_told_ms(world, request)) == 1
-    assert world.engine.state.lost_partitions == 0, "half a second is no reason to kill a worker"
+    assert world.engine.state.partitions_lost == 0, "half a second is no reason to kill a worker"
     assert not world.engine.state.given_up
     after = world.send("a", SLO_MS)
     world.run(100.0)
@@ -88,9 +88,9 @@ def test_a_worker_that_hangs_is_replaced_after_a_second_not_thirty() -> None:
     request = _hang(world, 600_000.0)
     began_ms = world.clock.now_ms()
     world.run(900.0)
-    assert world.engine.state.lost_partitions == 0
+    assert world.engine.state.partitions_lost == 0
     world.run(200.0)
-    assert world.engine.state.lost_partitions == 1
+    assert world.engine.state.partitions_lost == 1
     assert world.reply_of(request).outcome is Outcome.EXPIRED
     assert world.clock.now_ms() - began_ms < 1_200.0
 
@@ -115,7 +115,7 @@ def test_the_limit_is_a_second_or_twenty_times_what_is_believed() -> None:
         world.send("quick", SLO_MS)
         world.run(1_000.0)
     assert _limit_ms(world, "quick") == 1_000.0
-    run_ms = world.engine.state.tenants["slow"].belief.latency_ms(1, 100, "()")
+    run_ms = world.engine.state.models["slow"].estimator.latency_ms(1, 100, "()")
     assert run_ms > 300.0, "twice as slow was learnt"
     assert _limit_ms(world, "slow") == pytest.approx(20.0 * run_ms, rel=0.1)
 
@@ -123,10 +123,10 @@ def test_the_limit_is_a_second_or_twenty_times_what_is_believed() -> None:
 def test_a_process_that_takes_long_to_start_is_waited_for_as_long_as_that_takes() -> None:
     world = _world(OVERLAP | {Trait.SLOW_START})
     _hang(world, 5_000.0)
-    loads = sum(len(live.stays) for live in world.engine.state.lives.values())
+    loads = sum(len(live.model_states) for live in world.engine.state.lives.values())
     assert _limit_ms(world, "a") == 10_000.0 + 5.0 * loads
     world.run(6_000.0)
-    assert world.engine.state.lost_partitions == 0
+    assert world.engine.state.partitions_lost == 0
 
 
 def test_a_hang_plays_again_as_it_was() -> None:
@@ -138,7 +138,7 @@ def test_a_hang_plays_again_as_it_was() -> None:
     for now_ms, event, commands in world.log:
         assert fresh.handle(event, now_ms) == commands
         seen += [type(one) for one in commands]
-    assert GiveUp in seen and Answer in seen
+    assert ReportTimeout in seen and SendReply in seen
 
 
 def test_a_batch_that_hangs_gives_up_each_request_by_its_own_deadline() -> None:

@@ -15,8 +15,8 @@ from ocr import Box, components, decode, padded, read_text
 from PIL import Image
 
 from interlace.core.model import Model
-from interlace.device.formats import open_model
-from interlace.device.formats.base import Runner
+from interlace.formats import open_model
+from interlace.formats.runner import ModelRunner
 from interlace.repository import complete, config_json, read
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -71,7 +71,7 @@ class Local:
     """The served models without a server, by the demo's way of asking."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, tuple[Model, Runner, dict[str, Any]]] = {}
+        self._opened: dict[str, tuple[Model, ModelRunner, dict[str, Any]]] = {}
 
     def config(self, name: str) -> dict[str, Any]:
         return self._open(name)[2]
@@ -83,7 +83,7 @@ class Local:
         model, runner, _ = self._open(name)
         return runner.run(given)[model.signature.outputs[0].name]
 
-    def _open(self, name: str) -> tuple[Model, Runner, dict[str, Any]]:
+    def _open(self, name: str) -> tuple[Model, ModelRunner, dict[str, Any]]:
         if name not in self._opened:
             draft = read(MODELS, name, 1)
             runner = open_model(draft.provisional(), 1, None)

@@ -12,10 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from interlace.core.model import Format
-from interlace.device.formats import factory
+from interlace.formats import factory
 from interlace.repository.digest import Digests
 from interlace.repository.draft import read
-from interlace.repository.layout import scan
+from interlace.repository.folder import scan
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 #: Parameters, and 10^9 multiplications for one row, of torchvision's tables of models.

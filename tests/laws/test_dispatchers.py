@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.messages import Answer, Arrived, Command, Event, Run
+from interlace.core.messages import Command, Event, RequestArrived, Run, SendReply
 from interlace.core.plan import Demand, Plan
 from interlace.core.request import Outcome
 from interlace.engine.engine import Engine
 from interlace.policy.base import Dispatch, Dispatcher, View
 from interlace.policy.catalog import CATALOG
-from interlace.sim.arrivals import mixed
-from interlace.sim.run import Pinned, simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.run import FixedPlan, simulate
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
 from tests.builders import line_profile, machine
 
@@ -110,10 +110,10 @@ def test_laws(
     (gpu,) = (SLICED if sliced else machine()).gpus
     row, fleet = CATALOG[name], Fleet((replace(gpu, ahead_ms=ahead_ms),))
     demand = tuple(Demand(*one) for one in zip(MODELS, rates, slos, strict=True))
-    arrivals = mixed({d.model: Gamma(d.rate_rps, cv) for d in demand}, 0.5, seed)
+    arrivals = merge_arrivals({d.model: Gamma(d.rate_rps, cv) for d in demand}, 0.5, seed)
     plan = row.planner(demand, fleet, PROFILES, Plan())
     watched = replace(row, dispatcher=Watched(row.dispatcher, name in WITHIN_100))
-    scenario = Scenario(watched, fleet, demand, PROFILES, PROFILES, arrivals, plan)
+    scenario = Simulation(watched, fleet, demand, PROFILES, PROFILES, arrivals, plan)
     log = Log()
     simulate(scenario, [log])
     _each_arrival_has_one_answer(log)
@@ -122,12 +122,12 @@ def test_laws(
 
 
 def _each_arrival_has_one_answer(log: Log) -> None:
-    sent = [event.request.id for _, event, _ in log.entries if isinstance(event, Arrived)]
-    answers = [c.reply for _, _, cs in log.entries for c in cs if isinstance(c, Answer)]
+    sent = [event.request.id for _, event, _ in log.entries if isinstance(event, RequestArrived)]
+    answers = [c.reply for _, _, cs in log.entries for c in cs if isinstance(c, SendReply)]
     assert Counter(sent) == Counter(reply.request.id for reply in answers)
     for now_ms, _, commands in log.entries:
         for one in commands:
-            if isinstance(one, Answer) and one.reply.outcome is Outcome.OK:
+            if isinstance(one, SendReply) and one.reply.outcome is Outcome.OK:
                 assert now_ms <= one.reply.request.deadline_ms
 
 
@@ -142,9 +142,9 @@ def _equal_deadlines_are_first_come_first_served(log: Log) -> None:
                     last[request.model] = request.id
 
 
-def _a_replay_says_the_same(log: Log, scenario: Scenario) -> None:
+def _a_replay_says_the_same(log: Log, scenario: Simulation) -> None:
     assert scenario.plan is not None
-    system = replace(scenario.system, planner=Pinned(scenario.plan))
+    system = replace(scenario.system, planner=FixedPlan(scenario.plan))
     engine = Engine(scenario.fleet, system)
     for now_ms, event, commands in log.entries:
         assert engine.handle(event, now_ms) == commands

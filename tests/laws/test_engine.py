@@ -11,28 +11,28 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from interlace.core.hardware import Fleet, Trait
 from interlace.core.messages import (
-    Carve,
-    Dismiss,
-    Finished,
-    Joined,
-    Left,
+    CopyInputs,
+    CreatePartition,
+    DismissGpu,
+    EpochEnded,
+    GpuJoined,
+    GpuLeft,
     Load,
-    Release,
+    ModelWithdrawn,
+    ReleasePartition,
     Run,
-    Stage,
-    Ticked,
     Unload,
-    Withdrawn,
     Woke,
+    WorkFinished,
 )
 from interlace.core.request import Outcome, Request
-from interlace.device.simulated import Physics
-from interlace.device.virtual.station import HostLink, Transfer
+from interlace.device.simulated.device import Physics
+from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.engine.engine import Engine
-from interlace.engine.partitions import Life
+from interlace.engine.live_partition import PartitionState
 from interlace.perf.memory import needed_bytes
-from interlace.policy.catalog import CATALOG, system
-from interlace.policy.scaling import Fewest
+from interlace.policy.catalog import CATALOG, resolve
+from interlace.policy.scaling import GrowAndShrink
 from interlace.sim.provider import Reserve
 from tests.builders import World, line_profile, machine
 
@@ -71,9 +71,9 @@ class EngineMachine(RuleBasedStateMachine):
         gpus = [replace(gpu, id=f"g{index}", ahead_ms=ahead) for index in range(there + spare)]
         reserve = Reserve(tuple(gpus[there:]), delay) if spare else None
         # At the pace of a test: what takes half a minute in service takes half a second here.
-        row = system(name)
-        if isinstance(row.scaler, Fewest):
-            row = replace(row, scaler=Fewest(cool_down_ms=200.0, patience_ms=500.0))
+        row = resolve(name)
+        if isinstance(row.scaler, GrowAndShrink):
+            row = replace(row, scaler=GrowAndShrink(cool_down_ms=200.0, patience_ms=500.0))
         self.world = World(TRUTH, Fleet(tuple(gpus[:there])), row, reserve=reserve, physics=COPIES)
         self.sent: list[Request] = []
         self.world.deploy({"a": 40.0, "b": 80.0})
@@ -97,12 +97,12 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(model=st.sampled_from(MODELS), slo=st.floats(5.0, 200.0))
     def deploy(self, model: str, slo: float) -> None:
-        if model not in self.world.engine.state.tenants:
+        if model not in self.world.engine.state.models:
             self.world.deploy({model: slo})
 
     @rule(model=st.sampled_from(MODELS))
     def withdraw(self, model: str) -> None:
-        self.world.runtime.deliver(Withdrawn(model))
+        self.world.runtime.deliver(ModelWithdrawn(model))
 
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
@@ -129,7 +129,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule()
     def wake(self) -> None:
         self.world.runtime.deliver(Woke())
-        self.world.runtime.deliver(Ticked())
+        self.world.runtime.deliver(EpochEnded())
 
     @invariant()
     def never_two_replies(self) -> None:
@@ -142,11 +142,11 @@ class EngineMachine(RuleBasedStateMachine):
         loaded: set[tuple[str, str]] = set()
         busy: dict[str, list[str]] = {}  #: models of the batches that a partition has
         for _, event, commands in self.world.log:
-            if isinstance(event, Finished):
+            if isinstance(event, WorkFinished):
                 work, well = event.work, event.failure is None
                 if isinstance(work, Run):
                     busy[work.partition].remove(work.batch.model)
-                elif isinstance(work, Carve) and well:
+                elif isinstance(work, CreatePartition) and well:
                     carved.add(work.partition)
                 elif isinstance(work, Load) and well:
                     loaded.add((work.partition, work.model))
@@ -157,7 +157,7 @@ class EngineMachine(RuleBasedStateMachine):
                     had = busy.setdefault(command.partition, [])
                     had.append(command.batch.model)
                     assert len(had) <= self.most
-                elif isinstance(command, Carve | Release):
+                elif isinstance(command, CreatePartition | ReleasePartition):
                     assert not busy.get(command.partition)
                 elif isinstance(command, Unload):
                     assert command.model not in busy.get(command.partition, ())
@@ -168,7 +168,9 @@ class EngineMachine(RuleBasedStateMachine):
         state = self.world.engine.state
         for gpu in state.fleet.gpus:
             wanted = [s.model for p in state.target.partitions if p.gpu == gpu.id for s in p.slots]
-            there = [m for live in state.lives.values() if live.gpu == gpu.id for m in live.stays]
+            there = [
+                m for live in state.lives.values() if live.gpu == gpu.id for m in live.model_states
+            ]
             if needed_bytes(wanted, TRUTH) <= gpu.memory_bytes:
                 assert needed_bytes(there, TRUTH) <= gpu.memory_bytes
 
@@ -176,14 +178,14 @@ class EngineMachine(RuleBasedStateMachine):
     def nothing_is_asked_of_an_accelerator_that_is_not_there(self) -> None:
         there = {gpu.id for gpu in self.world.fleet.gpus}
         for _, event, commands in self.world.log:
-            if isinstance(event, Joined):
+            if isinstance(event, GpuJoined):
                 there.add(event.gpu.id)
-            elif isinstance(event, Left):
+            elif isinstance(event, GpuLeft):
                 there.discard(event.gpu)
-            held = {c.gpu for c in commands if isinstance(c, Carve | Load | Run)}
+            held = {c.gpu for c in commands if isinstance(c, CreatePartition | Load | Run)}
             assert held <= there
             for command in commands:
-                if isinstance(command, Dismiss):
+                if isinstance(command, DismissGpu):
                     there.discard(command.gpu)
 
     @invariant()
@@ -192,13 +194,13 @@ class EngineMachine(RuleBasedStateMachine):
         copied: set[int] = set()
         held: dict[tuple[str, str, int], int] = {}
         for _, event, commands in self.world.log:
-            if isinstance(event, Finished) and isinstance(event.work, Stage):
+            if isinstance(event, WorkFinished) and isinstance(event.work, CopyInputs):
                 copied.add(event.work.request.id)
-            elif isinstance(event, Finished) and isinstance(event.work, Run):
+            elif isinstance(event, WorkFinished) and isinstance(event.work, Run):
                 ended = {request.id for request in event.work.batch.requests}
                 held = {slot: owner for slot, owner in held.items() if owner not in ended}
             for command in commands:
-                if isinstance(command, Stage):
+                if isinstance(command, CopyInputs):
                     request, at = command.request, command.slot
                     assert at >= 0 and at + request.rows <= command.slots
                     slots[request.id] = at
@@ -216,8 +218,11 @@ class EngineMachine(RuleBasedStateMachine):
     @invariant()
     def states_are_legal(self) -> None:
         for live in self.world.engine.state.lives.values():
-            assert live.life is not Life.GONE
-            assert live.batch is None or live.life in (Life.READY, Life.DRAINING)
+            assert live.life is not PartitionState.GONE
+            assert live.batch is None or live.life in (
+                PartitionState.READY,
+                PartitionState.DRAINING,
+            )
             assert live.following is None or live.batch is not None
 
     def teardown(self) -> None:

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.hardware import Fleet
-from interlace.core.messages import Answer, Command, Event
+from interlace.core.messages import Command, Event, SendReply
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome
-from interlace.engine.ledger import Ledger
-from interlace.policy.admission import Deadline, everyone
+from interlace.engine.service_tags import ServiceTags
+from interlace.policy.admission import DeadlineAdmission, admit_all
 from interlace.policy.base import Admission, Dispatch, PartitionView, View
-from interlace.policy.catalog import system
-from interlace.policy.dispatchers.deadline import deadline
+from interlace.policy.catalog import resolve
+from interlace.policy.dispatchers.deadline import earliest_deadline
 from interlace.policy.fairness import BATCHES, planned_rps
-from interlace.sim.arrivals import mixed
+from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
 from tests.builders import line_profile, machine
 
@@ -61,11 +61,11 @@ class Measured:
 
     def observe(self, now_ms: float, event: Event, commands: list[Command]) -> None:
         for command in commands:
-            if isinstance(command, Answer) and command.reply.outcome is not Outcome.OK:
+            if isinstance(command, SendReply) and command.reply.outcome is not Outcome.OK:
                 self.lost_ms[command.reply.request.model] = now_ms
 
     def __call__(self, view: View, now_ms: float) -> Dispatch:
-        decision = deadline(view, now_ms)
+        decision = earliest_deadline(view, now_ms)
         for partition in view.partitions:
             if partition.takes(now_ms):
                 self._look(partition, view, decision, now_ms)
@@ -110,7 +110,7 @@ def _batches_ms(slot: Slot) -> float:
 
 
 @st.composite
-def overloads(draw: st.DrawFn) -> Scenario:
+def overloads(draw: st.DrawFn) -> Simulation:
     """Two partitions of two to four models each, asked for two to six times what they can serve."""
     profiles = {
         m: line_profile(m, draw(st.floats(0.2, 4.0)), draw(st.floats(0.1, 1.0)), speedup=1.0)
@@ -128,16 +128,16 @@ def overloads(draw: st.DrawFn) -> Scenario:
         demand.append(Demand(model, rate_rps, draw(st.floats(15.0, 300.0))))
     cv, seed = draw(st.sampled_from([0.5, 1.0, 3.0])), draw(st.integers(0, 99))
     workloads = {d.model: Gamma(d.rate_rps, cv) for d in demand}
-    admission: Admission = draw(st.sampled_from([everyone, Deadline()]))
+    admission: Admission = draw(st.sampled_from([admit_all, DeadlineAdmission()]))
     (gpu,) = machine().gpus
     fleet = Fleet((replace(gpu, ahead_ms=draw(st.sampled_from([0.0, 1.5]))),))
-    return Scenario(
-        replace(system("interlace"), admission=admission), fleet, tuple(demand), profiles,
-        profiles, mixed(workloads, 1.0, seed), Plan(tuple(partitions)),
+    return Simulation(
+        replace(resolve("interlace"), admission=admission), fleet, tuple(demand), profiles,
+        profiles, merge_arrivals(workloads, 1.0, seed), Plan(tuple(partitions)),
     )  # fmt: skip
 
 
-def _measured(scenario: Scenario) -> Measured:
+def _measured(scenario: Simulation) -> Measured:
     measured = Measured()
     row = replace(scenario.system, dispatcher=measured)
     simulate(replace(scenario, system=row), [measured.observe])
@@ -146,23 +146,23 @@ def _measured(scenario: Scenario) -> Measured:
 
 @settings(max_examples=25, deadline=None)
 @given(overloads())
-def test_nobody_who_contends_falls_further_behind_than_the_bound(scenario: Scenario) -> None:
+def test_nobody_who_contends_falls_further_behind_than_the_bound(scenario: Simulation) -> None:
     assert _measured(scenario).worst < 1.0
 
 
-def _two(slo_ms: float, other_slo_ms: float) -> Scenario:
+def _two(slo_ms: float, other_slo_ms: float) -> Simulation:
     """Two models of one plan, each asking for twice what both can have."""
     profiles = {m: line_profile(m, 2.0, 0.5, speedup=1.0) for m in ("a", "b")}
     demand = (Demand("a", 2000.0, slo_ms), Demand("b", 2000.0, other_slo_ms))
     turns = tuple(Slot(m, 4, 250.0) for m in profiles)
-    arrivals = mixed({m: Gamma(2000.0, 1.0) for m in profiles}, 3.0, 0)
+    arrivals = merge_arrivals({m: Gamma(2000.0, 1.0) for m in profiles}, 3.0, 0)
     plan = Plan((Partition("p", "g0", 100, turns),))
-    return Scenario(system("interlace"), machine(), demand, profiles, profiles, arrivals, plan)
+    return Simulation(resolve("interlace"), machine(), demand, profiles, profiles, arrivals, plan)
 
 
 def test_by_deadline_alone_the_gap_is_far_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     fair = _measured(_two(20.0, 200.0))
-    monkeypatch.setattr(Ledger, "behind_ms", lambda ledger, ahead: {})
+    monkeypatch.setattr(ServiceTags, "behind_ms", lambda ledger, ahead: {})
     alone = _measured(_two(20.0, 200.0))
     assert fair.pairs > 300
     assert alone.pairs > 300

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Point, Profile
-from interlace.perf.bounds import lower_bound
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.packing.bounds import lower_bound
 from interlace.perf.latency import surface
 from interlace.perf.memory import holds
-from interlace.policy.catalog import CATALOG, system
+from interlace.policy.catalog import CATALOG, resolve
 
 FREE = Gpu("", "k", 100, 2_000, (20, 40, 60, 80, 100))
 #: A seven-slice accelerator: 57 beside 42 is legal, 42 beside 57 and anything else is not.
@@ -45,7 +45,7 @@ def _profile(name: str, fixed: float, row: float, width: int, weights: int) -> P
         slow = max(1.0, width / share)
         for batch in (1, 2, 4, 8, 16, 32):
             ms = (fixed + row * batch) * slow
-            points[batch, share] = Point(ms, ms, ms, 5)
+            points[batch, share] = LatencyPoint(ms, ms, ms, 5)
     return Profile(name, "d", "k", weights, 1, points)
 
 
@@ -82,7 +82,7 @@ def _served(plan: Plan, model: str) -> float:
 @given(worlds())
 def test_demand_is_conserved_and_partitions_stand_side_by_side(name: str, world: World) -> None:
     demand, fleet, profiles = world
-    plan = system(name).packer(demand, fleet, profiles, Plan())
+    plan = resolve(name).packer(demand, fleet, profiles, Plan())
     for gpu in fleet.gpus:
         here = [p for p in plan.partitions if p.gpu == gpu.id]
         assert gpu.legal([p.share_pct for p in here])
@@ -100,7 +100,7 @@ def test_demand_is_conserved_and_partitions_stand_side_by_side(name: str, world:
 @given(worlds())
 def test_a_packer_asked_twice_says_the_same(name: str, world: World) -> None:
     demand, fleet, profiles = world
-    packer = system(name).packer
+    packer = resolve(name).packer
     assert packer(demand, fleet, profiles, Plan()) == packer(demand, fleet, profiles, Plan())
 
 
@@ -110,7 +110,7 @@ def test_a_packer_asked_twice_says_the_same(name: str, world: World) -> None:
 def test_cycles_hold_their_rates_within_every_slo(name: str, world: World) -> None:
     demand, fleet, profiles = world
     slo_ms = {one.model: one.slo_ms for one in demand}
-    for p in system(name).packer(demand, fleet, profiles, Plan()).partitions:
+    for p in resolve(name).packer(demand, fleet, profiles, Plan()).partitions:
         runs = [surface(profiles[s.model]).latency_ms(s.batch, p.share_pct) for s in p.slots]
         assert sum(runs) <= p.duty_ms * (1 + 1e-6)
         for slot, run_ms in zip(p.slots, runs, strict=True):
@@ -123,7 +123,7 @@ def test_cycles_hold_their_rates_within_every_slo(name: str, world: World) -> No
 @given(worlds())
 def test_no_packer_needs_fewer_accelerators_than_the_bound(name: str, world: World) -> None:
     demand, fleet, profiles = world
-    plan = system(name).packer(demand, fleet, profiles, Plan())
+    plan = resolve(name).packer(demand, fleet, profiles, Plan())
     full = [one for one in demand if one.model not in plan.unserved_rps]
     used = {p.gpu for p in plan.partitions}
     assert len(used) >= lower_bound(full, fleet.gpus[0], profiles).gpus
@@ -134,10 +134,10 @@ def test_no_packer_needs_fewer_accelerators_than_the_bound(name: str, world: Wor
 @given(worlds(models=3, gpus=2))
 def test_nobody_schedules_what_exhaustive_search_says_cannot_be(name: str, world: World) -> None:
     demand, fleet, profiles = world
-    best = system("ideal").packer(demand, fleet, profiles, Plan())
+    best = resolve("ideal").packer(demand, fleet, profiles, Plan())
     if not best.unserved_rps or any("limit" in note for note in best.notes):
         return
-    assert system(name).packer(demand, fleet, profiles, Plan()).unserved_rps
+    assert resolve(name).packer(demand, fleet, profiles, Plan()).unserved_rps
 
 
 @cyclic
@@ -147,10 +147,10 @@ def test_a_machine_twice_as_fast_serves_twice_the_rate_in_half_the_time(
     name: str, world: World, factor: float
 ) -> None:
     demand, fleet, profiles = world
-    plan = system(name).packer(demand, fleet, profiles, Plan())
+    plan = resolve(name).packer(demand, fleet, profiles, Plan())
     faster = [replace(d, rate_rps=d.rate_rps * factor, slo_ms=d.slo_ms / factor) for d in demand]
     known = {model: _quicker(profile, factor) for model, profile in profiles.items()}
-    scaled = system(name).packer(faster, fleet, known, Plan())
+    scaled = resolve(name).packer(faster, fleet, known, Plan())
     assert [(p.gpu, p.share_pct, [s.model for s in p.slots]) for p in plan.partitions] == [
         (p.gpu, p.share_pct, [s.model for s in p.slots]) for p in scaled.partitions
     ]
@@ -159,7 +159,7 @@ def test_a_machine_twice_as_fast_serves_twice_the_rate_in_half_the_time(
 
 def _quicker(profile: Profile, factor: float) -> Profile:
     points = {
-        key: Point(p.median_ms / factor, p.p95_ms / factor, p.p99_ms / factor, p.samples)
+        key: LatencyPoint(p.median_ms / factor, p.p95_ms / factor, p.p99_ms / factor, p.samples)
         for key, p in profile.points.items()
     }
     return replace(profile, points=points)
@@ -195,7 +195,7 @@ def test_what_cannot_be_planned_has_a_reason_and_harms_nobody(
         "unmeasured": replace(_profile("unmeasured", 1.0, 1.0, 50, 10), points={}),
         "huge": _profile("huge", 1.0, 0.5, 50, 10**9),
     }
-    planner = getattr(system(name), answer)
+    planner = getattr(resolve(name), answer)
     plan = planner([Demand("fine", 20.0, 60.0), odd], _fleet(FREE, 2), profiles, Plan())
     assert odd.model in plan.unserved_rps and len(plan.reasons[odd.model]) > 10
     if odd.rate_rps != 1e12:
@@ -204,7 +204,7 @@ def test_what_cannot_be_planned_has_a_reason_and_harms_nobody(
 
 @packers
 def test_nothing_and_nowhere_are_plans(name: str) -> None:
-    packer = system(name).packer
+    packer = resolve(name).packer
     profiles = {"m": _profile("m", 1.0, 1.0, 50, 1)}
     assert packer([], _fleet(FREE, 1), {}, Plan()).unserved_rps == {}
     assert packer([], Fleet(()), {}, Plan()).partitions == ()
@@ -219,4 +219,4 @@ def test_a_model_named_twice_is_an_error_that_says_so(name: str) -> None:
     profiles = {"m": _profile("m", 1.0, 1.0, 50, 1)}
     twice = [Demand("m", 5.0, 50.0), Demand("m", 7.0, 80.0)]
     with pytest.raises(ValueError, match="m "):
-        system(name).packer(twice, _fleet(FREE, 1), profiles, Plan())
+        resolve(name).packer(twice, _fleet(FREE, 1), profiles, Plan())

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.latency import surface
 from interlace.perf.memory import holds
-from interlace.policy.catalog import CATALOG, system
+from interlace.policy.catalog import CATALOG, resolve
 from interlace.policy.planners.nested import Nested
 
 SHARES = (20, 40, 60, 80, 100)
@@ -36,7 +36,7 @@ def _profile(
         slow = max(1.0, width / share)
         for batch in (b for b in (1, 2, 4, 8, 16, 32) if b <= most):
             ms = (fixed + row * batch) * slow
-            points[batch, share] = Point(ms, ms, ms, 5)
+            points[batch, share] = LatencyPoint(ms, ms, ms, 5)
     return Profile(name, "d", "k", weights, 1, points)
 
 
@@ -79,7 +79,7 @@ cyclic = pytest.mark.parametrize("name", CYCLIC)
 @given(worlds())
 def test_plans_are_legal(name: str, world: World) -> None:
     demand, fleet, profiles = world
-    plan = system(name).planner(demand, fleet, profiles, Plan())
+    plan = resolve(name).planner(demand, fleet, profiles, Plan())
     for gpu in fleet.gpus:
         here = [p for p in plan.partitions if p.gpu == gpu.id]
         shares = [p.share_pct for p in here]
@@ -100,7 +100,7 @@ def test_plans_are_legal(name: str, world: World) -> None:
 @given(worlds())
 def test_the_same_question_has_the_same_answer(name: str, world: World) -> None:
     demand, fleet, profiles = world
-    planner = system(name).planner
+    planner = resolve(name).planner
     assert planner(demand, fleet, profiles, Plan()) == planner(demand, fleet, profiles, Plan())
 
 
@@ -109,7 +109,7 @@ def test_the_same_question_has_the_same_answer(name: str, world: World) -> None:
 @given(worlds())
 def test_cycles_fit_and_the_worst_case_is_in_time(name: str, world: World) -> None:
     demand, fleet, profiles = world
-    plan = system(name).planner(demand, fleet, profiles, Plan())
+    plan = resolve(name).planner(demand, fleet, profiles, Plan())
     _keeps_slos(plan, demand, profiles)
 
 
@@ -129,7 +129,7 @@ def _keeps_slos(plan: Plan, demand: list[Demand], profiles: dict[str, Profile]) 
 @given(worlds())
 def test_every_model_has_a_home_or_a_reason(name: str, world: World) -> None:
     demand, fleet, profiles = world
-    plan = system(name).planner(demand, fleet, profiles, Plan())
+    plan = resolve(name).planner(demand, fleet, profiles, Plan())
     housed = {slot.model for p in plan.partitions for slot in p.slots}
     assert all(one.model in housed or plan.reasons.get(one.model) for one in demand)
 
@@ -162,7 +162,7 @@ KNOWN = {
 def test_odd_demands_have_reasons_and_harm_nobody(name: str, odd: str) -> None:
     fleet = Fleet((Gpu("g", "k", 100, 2_000, SHARES),))
     fine = Demand("fine", 10.0, 100.0)
-    planner = system(name).planner
+    planner = resolve(name).planner
     try:
         plan = planner([ODD[odd], fine], fleet, KNOWN, Plan())
     except ValueError as error:
@@ -178,7 +178,7 @@ def test_shares_below_what_was_measured_are_not_used(name: str) -> None:
     points = {key: p for key, p in GOOD.points.items() if key[1] >= 40}
     fleet = Fleet((Gpu("g", "k", 100, 2_000, (10, *SHARES)),))
     demand = [Demand("m", 10.0, 100.0)]
-    plan = system(name).planner(demand, fleet, {"m": replace(GOOD, points=points)}, Plan())
+    plan = resolve(name).planner(demand, fleet, {"m": replace(GOOD, points=points)}, Plan())
     assert plan.partitions and all(p.share_pct >= 40 for p in plan.partitions)
     assert not plan.unserved_rps
 
@@ -188,12 +188,12 @@ def test_a_model_asked_for_twice_is_an_error(name: str) -> None:
     fleet = Fleet((Gpu("g", "k", 100, 2_000, SHARES),))
     twice = [Demand("m", 1.0, 50.0), Demand("m", 2.0, 50.0)]
     with pytest.raises(ValueError, match=r"m is asked for 2 times"):
-        system(name).planner(twice, fleet, KNOWN, Plan())
+        resolve(name).planner(twice, fleet, KNOWN, Plan())
 
 
 @systems
 def test_an_empty_fleet_and_an_empty_demand_are_plans(name: str) -> None:
-    planner = system(name).planner
+    planner = resolve(name).planner
     nothing = planner([], Fleet((Gpu("g", "k", 4, 10, SHARES),)), {}, Plan())
     assert not nothing.unserved_rps
     nowhere = planner([Demand("m", 5.0, 50.0)], Fleet(()), {"m": GOOD}, Plan())
@@ -237,4 +237,4 @@ def test_a_long_model_leaves_one_partition_to_a_tight_one() -> None:
 
 def test_an_unknown_system_is_named_with_what_there_is() -> None:
     with pytest.raises(KeyError, match="did you mean gpulet"):
-        system("gpulets")
+        resolve("gpulets")

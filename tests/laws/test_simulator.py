@@ -13,33 +13,33 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.core.request import Outcome
-from interlace.device.simulated import Physics, made_of
-from interlace.device.virtual.contention import EqualRows
-from interlace.device.virtual.physics import HostCost
-from interlace.device.virtual.station import HostLink, Transfer
+from interlace.device.simulated.contention import EqualRows
+from interlace.device.simulated.device import Physics, device_factory
+from interlace.device.simulated.host_link import HostLink, Transfer
+from interlace.device.simulated.physics import HostCost
 from interlace.perf.interference import ConstantFactor
-from interlace.policy.admission import everyone
-from interlace.policy.catalog import CATALOG, system
-from interlace.sim.arrivals import Arrivals, mixed
-from interlace.sim.record import Record
+from interlace.policy.admission import admit_all
+from interlace.policy.catalog import CATALOG, resolve
+from interlace.sim.arrivals import Arrivals, merge_arrivals
+from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma, poisson
 from tests.builders import line_profile, machine
 
 FLEET = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100)),))
 
 
-def _single(load: float, seconds: float = 60.0, seed: int = 0) -> Record:
+def _single(load: float, seconds: float = 60.0, seed: int = 0) -> RunRecord:
     """One model on one partition, a row at a time, 2 ms each, nothing refused."""
     profile = line_profile("a", 0.0, 2.0, speedup=1.0, max_batch=1)
     rate_rps = load * 500.0
     demand = Demand("a", rate_rps, 1e6, max_batch=1)
     plan = Plan((Partition("p", "g0", 100, (Slot("a", 1, rate_rps),)),))
-    one = replace(system("temporal"), admission=everyone)
-    arrivals = mixed({"a": poisson(rate_rps)}, seconds, seed)
+    one = replace(resolve("temporal"), admission=admit_all)
+    arrivals = merge_arrivals({"a": poisson(rate_rps)}, seconds, seed)
     profiles = {"a": profile}
-    return simulate(Scenario(one, FLEET, (demand,), profiles, profiles, arrivals, plan))
+    return simulate(Simulation(one, FLEET, (demand,), profiles, profiles, arrivals, plan))
 
 
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
@@ -50,7 +50,7 @@ def test_waiting_times_are_those_of_m_d_1(load: float) -> None:
     assert np.mean(waits_ms) == pytest.approx(expected_ms, rel=0.08)
 
 
-def _littles(record: Record) -> tuple[float, float]:
+def _littles(record: RunRecord) -> tuple[float, float]:
     """The mean number present, and the arrival rate times the mean time present."""
     arrived = np.array([one.arrived_ms for one in record.served])
     answered = np.array([one.answered_ms for one in record.served])
@@ -68,7 +68,7 @@ def test_littles_law() -> None:
     assert present == pytest.approx(expected, rel=1e-9)
 
 
-def _everything_on(seed: int) -> Record:
+def _everything_on(seed: int) -> RunRecord:
     """Six workers without limits of two models, with copies, host costs, neighbours and jitter."""
     profiles = {name: _spread(name) for name in ("a", "b")}
     demand = tuple(Demand(name, 100.0, 100.0) for name in profiles)
@@ -86,12 +86,19 @@ def _everything_on(seed: int) -> Record:
         jitter=True,
         seed=seed,
     )
-    arrivals = mixed({name: poisson(100.0) for name in profiles}, 5.0, 0)
-    served_by = replace(system("temporal"), admission=everyone)
+    arrivals = merge_arrivals({name: poisson(100.0) for name in profiles}, 5.0, 0)
+    served_by = replace(resolve("temporal"), admission=admit_all)
     plan = Plan(parts, overlapping=True)
     return simulate(
-        Scenario(
-            served_by, FLEET, demand, profiles, profiles, arrivals, plan, device=made_of(physics)
+        Simulation(
+            served_by,
+            FLEET,
+            demand,
+            profiles,
+            profiles,
+            arrivals,
+            plan,
+            device=device_factory(physics),
         )
     )
 
@@ -120,13 +127,15 @@ def test_with_everything_on_runs_still_keep_the_laws_and_repeat_with_their_seed(
 
 
 def _arrivals(seed: int) -> Arrivals:
-    return mixed({f"m{i}": Gamma(150.0, 2.0) for i in range(3)}, 3.0, seed)
+    return merge_arrivals({f"m{i}": Gamma(150.0, 2.0) for i in range(3)}, 3.0, seed)
 
 
-def _mixed(name: str, seed: int) -> Record:
+def _mixed(name: str, seed: int) -> RunRecord:
     profiles = {f"m{i}": line_profile(f"m{i}", 1.0 + i, 0.5) for i in range(3)}
     demand = tuple(Demand(model, 150.0, 40.0) for model in profiles)
-    return simulate(Scenario(system(name), machine(), demand, profiles, profiles, _arrivals(seed)))
+    return simulate(
+        Simulation(resolve(name), machine(), demand, profiles, profiles, _arrivals(seed))
+    )
 
 
 @pytest.mark.parametrize("name", sorted(CATALOG))

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.perf.dnn import Dnn, Memory, arithmetic_intensity, generated_profile, limited_by
+from interlace.perf.dnn import (
+    Dnn,
+    KernelMemory,
+    arithmetic_intensity,
+    generated_profile,
+    limited_by,
+)
 from interlace.perf.knee import knee, knee_pct
 from interlace.perf.latency import surface
 
@@ -58,14 +64,14 @@ def test_table_2_limits(gflops: float, megabytes: float, printed: int, limit: st
 def test_more_sms_are_never_slower_and_more_rows_never_faster(
     kernels: int, wide: int, sms: int, batch: int
 ) -> None:
-    dnn = Dnn(kernels, wide, 4.0, 1.0, memory=Memory((9.0,) * kernels, 3.0))
+    dnn = Dnn(kernels, wide, 4.0, 1.0, memory=KernelMemory((9.0,) * kernels, 3.0))
     assert dnn.latency_ms(sms + 1, batch) <= dnn.latency_ms(sms, batch) * (1 + 1e-12)
     assert dnn.latency_ms(sms, batch + 1) >= dnn.latency_ms(sms, batch)
 
 
 def test_equation_3_as_printed_grows_with_the_sms() -> None:
-    assert Memory((6.0,), 3.0, as_printed=True).wait_ms(0, 10) == 20.0
-    assert Memory((6.0,), 3.0).wait_ms(0, 10) == pytest.approx(0.2)
+    assert KernelMemory((6.0,), 3.0, as_printed=True).wait_ms(0, 10) == 20.0
+    assert KernelMemory((6.0,), 3.0).wait_ms(0, 10) == pytest.approx(0.2)
 
 
 def test_larger_batches_have_larger_knees() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.perf.ideal import Ideal, Kernel, ideal_bound
+from interlace.perf.ideal import IdealSchedule, Kernel, ideal_bound
 from interlace.perf.instances import Instances, batch_latency, multi_model
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface
@@ -160,7 +160,7 @@ def test_an_ideal_by_hand() -> None:
     assert even.rates_rps == pytest.approx({"a": 50.0, "b": 50.0})  # they cannot run side by side
     assert even.utilisation == pytest.approx(0.55)
     assert ideal_bound(both).utilisation == pytest.approx(0.6)
-    assert isinstance(even, Ideal)
+    assert isinstance(even, IdealSchedule)
 
 
 kernels_of = st.lists(

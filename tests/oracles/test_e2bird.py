@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.perf.latency import Surface
-from interlace.perf.workers import (
+from interlace.perf.worker_sizes import (
     Configuration,
     configurations,
     engine,

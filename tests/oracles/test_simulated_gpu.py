@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from interlace.core.kinds import KINDS
-from interlace.core.profile import Point, Profile
-from interlace.device.virtual.boards import BOARDS, physics_of
-from interlace.device.virtual.contention import Busy, EqualRows
-from interlace.device.virtual.costs import MECHANISMS
-from interlace.device.virtual.physics import NOTIFICATION
-from interlace.device.virtual.progress import Progress
-from interlace.device.virtual.station import Transfer
+from interlace.core.gpu_kinds import GPU_KINDS
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.device.simulated.boards import BOARDS, physics_of
+from interlace.device.simulated.contention import EqualRows, RunningBatch
+from interlace.device.simulated.costs import MECHANISMS
+from interlace.device.simulated.host_link import Transfer
+from interlace.device.simulated.physics import NOTIFICATION
+from interlace.device.simulated.running_batches import RunningBatches
 from interlace.perf.latency import Surface, surface
 from interlace.runtime.clock import SimClock
 
@@ -24,14 +24,14 @@ def saturating(knee_pct: int, row_ms: float = 1.0) -> Surface:
     for share_pct in (10, 20, 25, 30, 40, 50, 60, 80, 100):
         for rows in (1, 256):
             ms = rows * row_ms * max(1.0, knee_pct / share_pct)
-            points[(rows, share_pct)] = Point(ms, ms, ms, 10)
+            points[(rows, share_pct)] = LatencyPoint(ms, ms, ms, 10)
     return surface(Profile("m", "digest", "test", 0, 0, points), "median_ms")
 
 
-def ends_ms(rule: EqualRows, batches: Sequence[Busy]) -> list[float]:
+def ends_ms(rule: EqualRows, batches: Sequence[RunningBatch]) -> list[float]:
     """When batches that begin together end."""
     clock = SimClock()
-    progress = Progress(clock, None, rule)
+    progress = RunningBatches(clock, None, rule)
     ends: dict[int, float] = {}
     for index, busy in enumerate(batches):
         alone_ms = busy.latency.latency_ms(busy.rows, busy.share_pct)
@@ -46,7 +46,7 @@ def ends_ms(rule: EqualRows, batches: Sequence[Busy]) -> list[float]:
 def test_workers_of_256_rows_in_all_take_what_one_batch_takes(workers: int) -> None:
     """E2bird Figure 7: flat from one worker of 256 rows to 64 workers of 4."""
     latency = saturating(100)
-    batches = [Busy("m", 256 // workers, 100, latency)] * workers
+    batches = [RunningBatch("m", 256 // workers, 100, latency)] * workers
     assert ends_ms(EqualRows(), batches) == [pytest.approx(256.0)] * workers
 
 
@@ -54,8 +54,8 @@ def test_switching_makes_too_many_workers_slow() -> None:
     """E2bird Figure 12: single rows take up to four times as long as a few workers."""
     latency = saturating(100)
     rule = EqualRows(switch_part=0.1)
-    few = max(ends_ms(rule, [Busy("m", rows, 100, latency) for rows in (8, 8, 16)]))
-    many = max(ends_ms(rule, [Busy("m", 1, 100, latency)] * 32))
+    few = max(ends_ms(rule, [RunningBatch("m", rows, 100, latency) for rows in (8, 8, 16)]))
+    many = max(ends_ms(rule, [RunningBatch("m", 1, 100, latency)] * 32))
     assert few < 1.3 * 32.0
     assert 2.5 < many / few < 4.5
 
@@ -65,10 +65,10 @@ def test_beyond_100_percent_throughput_stays_and_latency_climbs(share_pct: int, 
     """Primitives paper, Figures 12a and 12b: instances of AlexNet at 25 %, ResNet-50 at 40 %."""
     latency = saturating(share_pct)
     full = 100 // share_pct
-    before = full / max(ends_ms(EqualRows(), [Busy("m", 8, share_pct, latency)] * full))
+    before = full / max(ends_ms(EqualRows(), [RunningBatch("m", 8, share_pct, latency)] * full))
     last_ms = 0.0
     for count in range(full + 1, most + 1):
-        took_ms = max(ends_ms(EqualRows(), [Busy("m", 8, share_pct, latency)] * count))
+        took_ms = max(ends_ms(EqualRows(), [RunningBatch("m", 8, share_pct, latency)] * count))
         assert count / took_ms <= before * (100 / share_pct / full) * 1.05
         assert took_ms > last_ms
         last_ms = took_ms
@@ -79,7 +79,7 @@ def test_models_on_default_mps_share_once_their_needs_exceed_the_gpu() -> None:
     knees = (40, 50, 30, 20, 30, 40, 50)
     took_ms = []
     for count in (2, 3, 4, 7):
-        batches = [Busy(f"m{i}", 16, 100, saturating(knees[i])) for i in range(count)]
+        batches = [RunningBatch(f"m{i}", 16, 100, saturating(knees[i])) for i in range(count)]
         took_ms.append(ends_ms(EqualRows(), batches)[0])
     assert took_ms[0] == pytest.approx(16.0)
     assert took_ms == sorted(took_ms)
@@ -100,7 +100,10 @@ def test_what_synchronisation_costs_carries_over_to_another_model() -> None:
 def test_gathering_on_the_host_is_what_gpu_dma_saves() -> None:
     """Primitives paper, section V-B: about a millisecond of a core's time for eight images."""
     images = {"m": Transfer(602_112, 4_000)}
-    with_dma, without = physics_of(KINDS["h100"], images).link, physics_of(KINDS["v100"]).link
+    with_dma, without = (
+        physics_of(GPU_KINDS["h100"], images).link,
+        physics_of(GPU_KINDS["v100"]).link,
+    )
     assert with_dma is not None
     assert without is not None
     gather_ms = without.gathered_ms(8 * 602_112, 8) - without.copied_ms(8 * 602_112)
@@ -110,12 +113,12 @@ def test_gathering_on_the_host_is_what_gpu_dma_saves() -> None:
 
 def test_many_small_copies_are_nearly_one_large_one() -> None:
     """E2bird section 5.3, Figure 7: 256 pictures one by one cost less than a millisecond more."""
-    link = physics_of(KINDS["titan-rtx"]).link
+    link = physics_of(GPU_KINDS["titan-rtx"]).link
     assert link is not None
     apart_ms = 256 * link.copied_ms(602_112)
     assert 0.0 < apart_ms - link.copied_ms(256 * 602_112) < 1.0
 
 
 def test_every_kind_has_a_board_and_a_mechanism() -> None:
-    assert set(BOARDS) == set(KINDS)
+    assert set(BOARDS) == set(GPU_KINDS)
     assert {board.mechanism for board in BOARDS.values()} <= set(MECHANISMS)

@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.plan import Demand
-from interlace.core.profile import Point, Profile
-from interlace.perf.crowding import settled
-from interlace.perf.duty import Turn, fit, room_rps, saturated_rps, shortest, turn
-from interlace.perf.interference import ConstantFactor, Runner
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.perf.duty import CycleTurn, fit, room_rps, saturated_rps, shortest, turn
+from interlace.perf.interference import ConstantFactor, CoRunner
+from interlace.perf.interfering_cycles import settled
 from interlace.perf.latency import surface
 from interlace.perf.tables import Tables
 
 
-def _turn(rate: float, slo: float, fixed: float, row: float, most: int) -> Turn:
-    return Turn("m", rate, slo, (0.0, *(fixed + row * b for b in range(1, most + 1))))
+def _turn(rate: float, slo: float, fixed: float, row: float, most: int) -> CycleTurn:
+    return CycleTurn("m", rate, slo, (0.0, *(fixed + row * b for b in range(1, most + 1))))
 
 
 turns = st.builds(
@@ -34,7 +34,7 @@ turns = st.builds(
 
 @settings(max_examples=60)
 @given(st.lists(turns, min_size=1, max_size=3))
-def test_no_cycle_is_shorter_than_the_shortest(loads: list[Turn]) -> None:
+def test_no_cycle_is_shorter_than_the_shortest(loads: list[CycleTurn]) -> None:
     found = shortest(loads)
     assert (found is None) == (fit(loads) is None)
     last_ms = found.duty_ms if found else min(one.slo_ms for one in loads)
@@ -50,7 +50,9 @@ def test_no_cycle_is_shorter_than_the_shortest(loads: list[Turn]) -> None:
 
 @settings(max_examples=60)
 @given(st.lists(turns, max_size=2), turns)
-def test_the_room_beside_others_fits_and_more_does_not(loads: list[Turn], newcomer: Turn) -> None:
+def test_the_room_beside_others_fits_and_more_does_not(
+    loads: list[CycleTurn], newcomer: CycleTurn
+) -> None:
     if loads and shortest(loads) is None:
         return
     room = room_rps(loads, newcomer)
@@ -61,13 +63,13 @@ def test_the_room_beside_others_fits_and_more_does_not(loads: list[Turn], newcom
 
 
 @given(turns)
-def test_the_room_of_an_empty_partition_is_its_saturated_rate(alone: Turn) -> None:
+def test_the_room_of_an_empty_partition_is_its_saturated_rate(alone: CycleTurn) -> None:
     assert room_rps([], alone) == pytest.approx(saturated_rps(alone))
 
 
 def test_no_turns_and_no_batches_have_no_cycle() -> None:
     assert shortest([]) is None and fit([]) is None
-    assert shortest([Turn("m", 1.0, 10.0, (0.0,))]) is None
+    assert shortest([CycleTurn("m", 1.0, 10.0, (0.0,))]) is None
 
 
 def test_a_rate_of_zero_still_has_its_turn() -> None:
@@ -82,7 +84,7 @@ PROFILE = Profile(
     1,
     1,
     {
-        (b, share): Point(ms, ms, ms, 1)
+        (b, share): LatencyPoint(ms, ms, ms, 1)
         for share, slow in ((40, 2.0), (100, 1.0))
         for b, ms in ((1, 3.0 * slow), (4, 6.0 * slow), (16, 24.0 * slow))
     },
@@ -116,13 +118,15 @@ def test_a_share_that_was_not_measured_serves_nothing() -> None:
 class ByRows:
     """Every row of a neighbour's batch costs two per cent."""
 
-    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
+    def __call__(self, runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
         return 1.0 + 0.02 * sum(n.batch for n in neighbours)
 
 
 @settings(max_examples=50, deadline=None)
 @given(turns, turns)
-def test_settled_cycles_hold_with_the_batches_that_they_have(one: Turn, other: Turn) -> None:
+def test_settled_cycles_hold_with_the_batches_that_they_have(
+    one: CycleTurn, other: CycleTurn
+) -> None:
     found = settled([(40, [one]), (60, [other])], ByRows())
     if found is None:
         return
@@ -137,7 +141,7 @@ def test_settled_cycles_hold_with_the_batches_that_they_have(one: Turn, other: T
 
 @settings(max_examples=40, deadline=None)
 @given(turns, turns)
-def test_nobody_is_slowed_by_a_factor_of_one(one: Turn, other: Turn) -> None:
+def test_nobody_is_slowed_by_a_factor_of_one(one: CycleTurn, other: CycleTurn) -> None:
     found = settled([(40, [one]), (60, [other])], ConstantFactor(1.0))
     alone = [fit([one]), fit([other])]
     assert found == (None if None in alone else alone)

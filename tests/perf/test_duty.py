@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlace.perf.duty import Turn, fit, saturated_rps
+from interlace.perf.duty import CycleTurn, fit, saturated_rps
 
 
-def _turn(model: str, rate: float, slo: float, fixed: float, row: float, most: int) -> Turn:
-    return Turn(model, rate, slo, (0.0, *(fixed + row * b for b in range(1, most + 1))))
+def _turn(model: str, rate: float, slo: float, fixed: float, row: float, most: int) -> CycleTurn:
+    return CycleTurn(model, rate, slo, (0.0, *(fixed + row * b for b in range(1, most + 1))))
 
 
 turns = st.builds(
@@ -24,7 +24,7 @@ turns = st.builds(
 
 
 @given(st.lists(turns, min_size=1, max_size=4))
-def test_a_cycle_serves_every_rate_within_every_slo(loads: list[Turn]) -> None:
+def test_a_cycle_serves_every_rate_within_every_slo(loads: list[CycleTurn]) -> None:
     cycle = fit(loads)
     if cycle is None:
         return
@@ -36,7 +36,7 @@ def test_a_cycle_serves_every_rate_within_every_slo(loads: list[Turn]) -> None:
 
 @settings(max_examples=60)
 @given(st.lists(turns, min_size=1, max_size=3))
-def test_no_scan_of_cycle_lengths_finds_what_the_search_does_not(loads: list[Turn]) -> None:
+def test_no_scan_of_cycle_lengths_finds_what_the_search_does_not(loads: list[CycleTurn]) -> None:
     if fit(loads) is not None:
         return
     longest = min(load.slo_ms for load in loads)
@@ -51,9 +51,9 @@ def test_no_scan_of_cycle_lengths_finds_what_the_search_does_not(loads: list[Tur
 
 
 @given(turns)
-def test_one_model_alone_is_served_up_to_its_saturated_rate(load: Turn) -> None:
+def test_one_model_alone_is_served_up_to_its_saturated_rate(load: CycleTurn) -> None:
     most_rps = saturated_rps(load)
     if most_rps == 0.0:
         return
-    almost = Turn(load.model, most_rps * 0.999, load.slo_ms, load.latency_ms)
+    almost = CycleTurn(load.model, most_rps * 0.999, load.slo_ms, load.latency_ms)
     assert fit([almost]) is not None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.latency import Surface, surface
 
 curves = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=6).map(
@@ -15,7 +15,9 @@ curves = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=6).map(
 
 
 def _profile(points: dict[tuple[int, int], float]) -> Profile:
-    return Profile("m", "d", "k", 1, 1, {k: Point(v, v + 1, v + 2, 9) for k, v in points.items()})
+    return Profile(
+        "m", "d", "k", 1, 1, {k: LatencyPoint(v, v + 1, v + 2, 9) for k, v in points.items()}
+    )
 
 
 def test_measured_points_are_kept_and_between_them_is_a_line() -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlace.core.profile import Point, Profile
-from interlace.perf.interference import ConstantFactor, Interference, Runner
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.perf.interference import ConstantFactor, CoRunner, Interference
 from interlace.perf.slowdown.learned import fit_learned
-from interlace.perf.slowdown.linear import Linear, fit_linear
+from interlace.perf.slowdown.linear import LinearInterference, fit_linear
 from interlace.perf.slowdown.observation import (
     FromProfiles,
     Observation,
@@ -38,21 +38,21 @@ def _solos() -> FromProfiles:
     for model, row_ms in MODELS.items():
         keys = list(itertools.product(BATCHES, SHARES))
         times = {(b, s): row_ms * (1 + b / 4) * 100 / s for b, s in keys}
-        points = {key: Point(ms, ms, ms, 9) for key, ms in times.items()}
+        points = {key: LatencyPoint(ms, ms, ms, 9) for key, ms in times.items()}
         pressure = {(b, s): (0.05 * b * s / 100 / row_ms, 0.02 * row_ms * s / 100) for b, s in keys}
         profiles[model] = Profile(model, "d", "k", 1, 1, points, pressure=pressure)
     return from_profiles(profiles)
 
 
 SOLOS = _solos()
-TRUTH = Linear((0.1, 0.5, -0.1, 0.8, 1.02), SOLOS)
+TRUTH = LinearInterference((0.1, 0.5, -0.1, 0.8, 1.02), SOLOS)
 
 
 def _seen(truth: Interference) -> list[Observation]:
     found = []
     for one, two in itertools.permutations(MODELS, 2):
         for batch, other, share in itertools.product(BATCHES, BATCHES, SHARES):
-            runner, beside = Runner(one, batch, share), (Runner(two, other, 100 - share),)
+            runner, beside = CoRunner(one, batch, share), (CoRunner(two, other, 100 - share),)
             found.append(Observation(runner, beside, truth(runner, beside)))
     return found
 
@@ -63,22 +63,24 @@ def test_the_linear_model_finds_its_own_coefficients() -> None:
 
 
 def test_pressure_comes_from_the_profile() -> None:
-    assert SOLOS(Runner("b", 4, 50)).l2 == pytest.approx(0.05)
+    assert SOLOS(CoRunner("b", 4, 50)).l2 == pytest.approx(0.05)
     # l2 is 0.05 b s / 100 / row_ms: on lines between measured batches, and between shares.
-    assert SOLOS(Runner("b", 5, 50)).l2 == pytest.approx(0.0625)
-    assert SOLOS(Runner("b", 4, 65)).l2 == pytest.approx(0.065)
-    assert SOLOS(Runner("b", 99, 99)).l2 == pytest.approx(0.05 * 16 * 0.8 / 2)  # as at the last
-    bare = from_profiles({"m": Profile("m", "d", "k", 1, 1, {(1, 50): Point(2.0, 2.0, 2.0, 9)})})
-    assert bare(Runner("m", 1, 50)) == (2.0, 0.0, 0.0)
+    assert SOLOS(CoRunner("b", 5, 50)).l2 == pytest.approx(0.0625)
+    assert SOLOS(CoRunner("b", 4, 65)).l2 == pytest.approx(0.065)
+    assert SOLOS(CoRunner("b", 99, 99)).l2 == pytest.approx(0.05 * 16 * 0.8 / 2)  # as at the last
+    bare = from_profiles(
+        {"m": Profile("m", "d", "k", 1, 1, {(1, 50): LatencyPoint(2.0, 2.0, 2.0, 9)})}
+    )
+    assert bare(CoRunner("m", 1, 50)) == (2.0, 0.0, 0.0)
 
 
 def test_alone_nobody_is_slowed() -> None:
     seen = _seen(TRUTH)
     for model in (TRUTH, fit_learned(seen, SOLOS), fit_constant(seen)):
-        assert model(Runner("a", 4, 50), ()) == 1.0
+        assert model(CoRunner("a", 4, 50), ()) == 1.0
 
 
-def _lengths(runner: Runner, neighbours: Sequence[Runner]) -> float:
+def _lengths(runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
     own = SOLOS(runner).alone_ms
     return 1.0 + sum(0.2 * min(1.0, SOLOS(n).alone_ms / own) for n in neighbours)
 
@@ -93,7 +95,7 @@ def test_ours_carries_over_to_unseen_pairs_where_lengths_matter() -> None:
 
 def test_without_anything_to_learn_ours_is_the_constant() -> None:
     # A slowdown that nothing in the profiles tells: each pair has one of its own.
-    def odd(runner: Runner, neighbours: Sequence[Runner]) -> float:
+    def odd(runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
         return 1.0 + 0.05 * (hash_of(runner.model) ^ hash_of(neighbours[0].model))
 
     def hash_of(name: str) -> int:
@@ -107,7 +109,7 @@ def test_without_anything_to_learn_ours_is_the_constant() -> None:
     assert known.p90 < 0.02
 
 
-def _sensitive(runner: Runner, neighbours: Sequence[Runner]) -> float:
+def _sensitive(runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
     """A slowdown of the runner's own, whoever is beside it."""
     own = {"a": 0.9, "b": 0.1, "c": 0.5, "d": 0.2}[runner.model]
     return 1.0 + own / runner.batch * len(neighbours)
@@ -124,7 +126,7 @@ def test_what_a_model_showed_carries_over_to_unseen_pairs() -> None:
 
 def test_a_model_without_a_slowdown_of_its_own_has_no_map() -> None:
     # Only the pair matters, and the excesses of each runner are the same sum over its neighbours.
-    def crossed(runner: Runner, neighbours: Sequence[Runner]) -> float:
+    def crossed(runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
         apart = "abcd".index(runner.model) ^ "abcd".index(neighbours[0].model)
         return 1.0 + 0.1 * apart
 
@@ -136,19 +138,19 @@ def test_a_model_without_a_slowdown_of_its_own_has_no_map() -> None:
 def test_another_neighbour_never_helps(slowdowns: list[float], batch: int) -> None:
     pairs = list(itertools.permutations(MODELS, 2))[:6]
     seen = [
-        Observation(Runner(one, 4, 20), (Runner(two, 4, 80),), slowdown)
+        Observation(CoRunner(one, 4, 20), (CoRunner(two, 4, 80),), slowdown)
         for (one, two), slowdown in zip(pairs, slowdowns, strict=True)
     ]
-    learned, runner = fit_learned(seen, SOLOS), Runner("a", batch, 20)
-    one, two = Runner("b", 4, 20), Runner("d", batch, 50)
+    learned, runner = fit_learned(seen, SOLOS), CoRunner("a", batch, 20)
+    one, two = CoRunner("b", 4, 20), CoRunner("d", batch, 50)
     alone, both = learned(runner, (one,)), learned(runner, (one, two))
     assert 1.0 <= alone <= both < inf
 
 
 def test_neighbours_add_up() -> None:
     learned = fit_learned(_seen(_lengths), SOLOS)
-    runner = Runner("a", 4, 20)
-    one, two = Runner("b", 4, 20), Runner("c", 4, 50)
+    runner = CoRunner("a", 4, 20)
+    one, two = CoRunner("b", 4, 20), CoRunner("c", 4, 50)
     both = learned(runner, (one, two)) - 1.0
     assert both == pytest.approx(learned(runner, (one,)) + learned(runner, (two,)) - 2.0)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.latency import Surface, surface
 
 SHARES = (10, 25, 50, 80, 100)
@@ -23,7 +23,7 @@ measured = st.dictionaries(
 
 
 def _surface(points: dict[tuple[int, int], float]) -> Surface:
-    kept = {key: Point(ms, ms, ms, 5) for key, ms in points.items()}
+    kept = {key: LatencyPoint(ms, ms, ms, 5) for key, ms in points.items()}
     return surface(Profile("m", "d", "k", 1, 1, kept))
 
 

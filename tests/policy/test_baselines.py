@@ -15,7 +15,7 @@ from interlace.policy.planners.bestfit import bestfit
 from interlace.policy.planners.gslice import Gslice
 from interlace.policy.planners.ideal import Ideal
 from interlace.policy.planners.nexus import Nexus
-from interlace.policy.planners.whole import whole, whole_packed
+from interlace.policy.planners.time_shared import time_shared, time_shared_packed
 from tests.policy.test_gpulet import SHARES, gpus, profile
 
 KIND = Gpu("", "k", 100, 10_000, SHARES)
@@ -98,14 +98,14 @@ def test_gslice_follows_the_p99_that_was_seen() -> None:
 def test_whole_accelerators_are_as_few_as_do() -> None:
     a = profile("a", 1.0, 100.0)
     demand = [Demand("a", 2.5 * _saturated(a, 100.0, 100), 100.0)]
-    assert len(whole(demand, gpus(8), {"a": a}, Plan()).partitions) == 8
-    few = whole_packed(demand, gpus(8), {"a": a}, Plan())
+    assert len(time_shared(demand, gpus(8), {"a": a}, Plan()).partitions) == 8
+    few = time_shared_packed(demand, gpus(8), {"a": a}, Plan())
     assert [p.gpu for p in few.partitions] == ["g0", "g1", "g2"] and not few.unserved_rps
-    short = whole(demand, gpus(2), {"a": a}, Plan())
+    short = time_shared(demand, gpus(2), {"a": a}, Plan())
     assert short.unserved_rps["a"] == pytest.approx(demand[0].rate_rps * 0.2, rel=1e-3)
 
 
-@pytest.mark.parametrize("packer", [Nexus(), bestfit, whole_packed, Ideal()])
+@pytest.mark.parametrize("packer", [Nexus(), bestfit, time_shared_packed, Ideal()])
 def test_the_fewest_accelerators_serve_all_and_one_less_does_not(packer: object) -> None:
     a = profile("a", 1.0, 100.0)
     demand = [Demand("a", 3.5 * _saturated(a, 100.0, 100), 100.0), Demand("hopeless", 1.0, 1.0)]

@@ -7,7 +7,7 @@ import pytest
 from interlace.core.messages import Run
 from interlace.core.plan import Partition, Plan, Slot
 from interlace.policy.base import Planner
-from interlace.policy.catalog import system as row
+from interlace.policy.catalog import resolve as row
 from tests.builders import World, line_profile, machine
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.policy.planners.dstack import Dstack
 
 SHARES = (10, 20, 30, 40, 50, 60, 100)
@@ -22,7 +22,7 @@ def profile(model: str, knee: int, run_ms: float) -> Profile:
     for share in SHARES:
         for batch in (1, 2, 4, 8, 16):
             ms = run_ms * (0.5 + batch / 32) * max(1.0, knee / share)
-            points[batch, share] = Point(ms, ms, ms, 9)
+            points[batch, share] = LatencyPoint(ms, ms, ms, 9)
     return Profile(model, "d", "v100", 1 << 20, 1 << 20, points)
 
 

@@ -6,14 +6,14 @@ import pytest
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.policy.planners.e2bird import E2bird
 from interlace.policy.planners.spread import spread
 
 
 def _profile(model: str, row_ms: float) -> Profile:
     times = {b: row_ms * (2 + b) for b in (1, 2, 4, 8, 16, 32)}
-    points = {(b, 100): Point(ms, ms, ms, 9) for b, ms in times.items()}
+    points = {(b, 100): LatencyPoint(ms, ms, ms, 9) for b, ms in times.items()}
     return Profile(model, "d", "titan-rtx", 1 << 20, 1 << 20, points)
 
 

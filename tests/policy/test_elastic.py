@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.hardware import Fleet, Gpu, Trait
-from interlace.core.messages import Run, Stage
-from interlace.core.plan import Demand, Elastic, Partition, Plan, Slot
+from interlace.core.messages import CopyInputs, Run
+from interlace.core.plan import Demand, ElasticBatching, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.perf.workers import naive
+from interlace.perf.worker_sizes import naive
 from interlace.policy.base import Dispatch, System
-from interlace.policy.catalog import system as row
+from interlace.policy.catalog import resolve as row
+from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.dispatchers.elastic import alive_sizes, elastic, naive_elastic
-from interlace.policy.dispatchers.waiting import Waiting
-from interlace.policy.planners.workers import naive_engine, searched_engine
+from interlace.policy.planners.elastic_workers import naive_engine, searched_engine
 from tests.builders import World, line_profile
 
 #: Table 4 as sizes, largest first.
@@ -56,7 +56,7 @@ class Gpu0:
 
     partitions: tuple[Worker, ...]
     pending: dict[str, Pending]
-    known: dict[str, Elastic] = field(default_factory=dict)
+    known: dict[str, ElasticBatching] = field(default_factory=dict)
 
     def queue(self, model: str) -> Pending:
         return self.pending[model]
@@ -64,7 +64,7 @@ class Gpu0:
     def waiting_rows(self, model: str) -> int:
         return self.pending[model].rows + self.pending[model].behind
 
-    def elastic(self, model: str) -> Elastic | None:
+    def elastic(self, model: str) -> ElasticBatching | None:
         return self.known.get(model)
 
 
@@ -103,7 +103,7 @@ def test_the_plain_rule_is_algorithm_1(most: int, busy: list[int], n: int, max_i
     sizes = naive(most)
     there = workers(*sizes, busy=tuple(busy))
     alive = sum(worker.rows_running for worker in there)
-    view = Gpu0(there, {"m": Pending(n)}, {"m": Elastic(max_inf)})
+    view = Gpu0(there, {"m": Pending(n)}, {"m": ElasticBatching(max_inf)})
     dispatch = naive_elastic(view, 0.0)  # type: ignore[arg-type]
     idle = [w.slots[0].batch for w in there if not w.rows_running]
     assert rows_of(dispatch) == algorithm_1(n, alive, max_inf, idle)
@@ -124,9 +124,9 @@ def test_figure_10() -> None:
 
 def test_maxinf_bounds_what_is_in_flight() -> None:
     there = workers(1, 1, 2, 4, 8, 16, busy=(5, 4))
-    view = Gpu0(there, {"m": Pending(32)}, {"m": Elastic(32)})
+    view = Gpu0(there, {"m": Pending(32)}, {"m": ElasticBatching(32)})
     assert rows_of(naive_elastic(view, 0.0)) == [4, 2, 1, 1]  # type: ignore[arg-type]
-    view = replace(view, known={"m": Elastic(24)})
+    view = replace(view, known={"m": ElasticBatching(24)})
     assert rows_of(naive_elastic(view, 0.0)) == []  # type: ignore[arg-type]
 
 
@@ -142,7 +142,7 @@ def test_the_workers_that_a_load_keeps_alive() -> None:
 def test_e_ebird_uses_the_three_large_workers_under_high_load() -> None:
     """Section 8.4: (8, 8, 16), and of the engine of Table 4 no worker of four."""
     there = workers(1, 2, 4, 8, 8, 16)
-    known = {"m": Elastic(32, TABLE_4)}
+    known = {"m": ElasticBatching(32, TABLE_4)}
     high = elastic(Gpu0(there, {"m": Pending(32)}, known), 0.0)  # type: ignore[arg-type]
     assert rows_of(high) == [16, 8, 8]
     low = elastic(Gpu0(there, {"m": Pending(3)}, known), 0.0)  # type: ignore[arg-type]
@@ -154,7 +154,7 @@ def test_e_ebird_uses_the_three_large_workers_under_high_load() -> None:
 def test_nothing_waits_for_workers_that_are_too_large() -> None:
     """Seven rows before the ring's end are no load of eight, whatever waits behind it."""
     there = workers(1, 2, 4, 8, 8, 16, busy=(5,))
-    known = {"m": Elastic(32, TABLE_4)}
+    known = {"m": ElasticBatching(32, TABLE_4)}
     cut = Gpu0(there, {"m": Pending(7, behind=9, complete=True)}, known)
     assert rows_of(elastic(cut, 0.0)) == [4, 2, 1]  # type: ignore[arg-type]
     open_ended = Gpu0(there, {"m": Pending(7, behind=9)}, known)
@@ -165,7 +165,7 @@ def test_nothing_waits_for_workers_that_are_too_large() -> None:
 
 def test_models_on_one_accelerator_share_it_and_the_oldest_chooses_first() -> None:
     there = workers(1, 1, 2, 4, model="a") + workers(1, 1, 2, 4, 8, model="b")
-    known = {"a": Elastic(8), "b": Elastic(16)}
+    known = {"a": ElasticBatching(8), "b": ElasticBatching(16)}
     both = {"a": Pending(4, arrived_ms=5.0), "b": Pending(16, arrived_ms=9.0)}
     dispatch = naive_elastic(Gpu0(there, both, known), 10.0)  # type: ignore[arg-type]
     assert [(one.model, one.rows) for one in dispatch.launches] == [("a", 4), ("b", 8)]
@@ -186,7 +186,7 @@ def pooled(
     parts = tuple(
         Partition(f"g0:{i}", "g0", 100, (Slot("m", size, 1.0),)) for i, size in enumerate(sizes)
     )
-    plan = Plan(parts, overlapping=True, elastic={"m": Elastic(32, best or {})})
+    plan = Plan(parts, overlapping=True, elastic={"m": ElasticBatching(32, best or {})})
     system: System = replace(row(name), planner=Fixed(plan))
     world = World({"m": line_profile("m", speedup=1.0)}, Fleet((gpu,)), system)
     world.deploy({"m": 1_000.0})
@@ -204,7 +204,7 @@ def test_a_world_of_workers_launches_windows_and_answers_all() -> None:
     world.run(300)
     assert all(world.reply_of(one).outcome.value == "ok" for one in sent)
     assert [run.batch.slot for run in batches(world)][:2] == [0, 1]
-    stages = [c for _, _, commands in world.log for c in commands if isinstance(c, Stage)]
+    stages = [c for _, _, commands in world.log for c in commands if isinstance(c, CopyInputs)]
     assert [stage.slot for stage in stages] == list(range(12))
     assert len({run.partition for run in batches(world)}) > 2
 
@@ -228,7 +228,7 @@ def test_what_has_another_shape_runs_from_where_it_lies() -> None:
     assert all(slot is not None for shape, slot in ran if shape == "s")
 
 
-def waiting(dispatcher: Waiting) -> World:
+def waiting(dispatcher: DynamicBatching) -> World:
     gpu = Gpu("g0", "test", 2, 10**9, (50, 100))
     plan = Plan((Partition("g0:0", "g0", 100, (Slot("m", 32, 1.0),)),))
     system = replace(row("tfserving"), planner=Fixed(plan), dispatcher=dispatcher)
@@ -239,7 +239,7 @@ def waiting(dispatcher: Waiting) -> World:
 
 
 def test_opt_wait_waits_for_company_and_no_longer() -> None:
-    world = waiting(Waiting())
+    world = waiting(DynamicBatching())
     first = world.send("m", 200.0)
     world.run(20.0)
     second = world.send("m", 200.0)
@@ -250,7 +250,7 @@ def test_opt_wait_waits_for_company_and_no_longer() -> None:
 
 
 def test_a_full_batch_does_not_wait() -> None:
-    world = waiting(Waiting())
+    world = waiting(DynamicBatching())
     sent = [world.send("m", 200.0) for _ in range(33)]
     world.run(100.0)
     assert [run.batch.rows for run in batches(world)] == [32, 1]
@@ -258,14 +258,14 @@ def test_a_full_batch_does_not_wait() -> None:
 
 
 def test_no_wait_begins_at_once() -> None:
-    world = waiting(Waiting(wait_ms=0.0))
+    world = waiting(DynamicBatching(wait_ms=0.0))
     first = world.send("m", 200.0)
     world.run(100.0)
     assert world.reply_of(first).timing.queue_ms == 0.0
 
 
 def test_static_batches_take_as_long_as_full_ones() -> None:
-    padded, opt = waiting(Waiting(padded=True)), waiting(Waiting())
+    padded, opt = waiting(DynamicBatching(padded=True)), waiting(DynamicBatching())
     replies = [world.send("m", 200.0) for world in (padded, opt)]
     for world in (padded, opt):
         world.run(150.0)

@@ -9,8 +9,8 @@ import pytest
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Point, Profile
-from interlace.perf.interference import ConstantFactor, Runner
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.perf.interference import ConstantFactor, CoRunner
 from interlace.perf.tables import Tables
 from interlace.policy.planners.gpulet import Gpulet
 
@@ -23,7 +23,7 @@ def profile(model: str, row_ms: float, width_pct: float, fixed_ms: float = 1.0) 
     for share in SHARES:
         for batch in (1, 2, 4, 8, 16, 32):
             ms = (fixed_ms + row_ms * batch) * max(1.0, width_pct / share)
-            points[batch, share] = Point(ms, ms, ms, 1)
+            points[batch, share] = LatencyPoint(ms, ms, ms, 1)
     return Profile(model, "", "k", 100, 1, points)
 
 
@@ -100,7 +100,7 @@ class OnlyBeside:
     model: str
     by: float
 
-    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
+    def __call__(self, runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
         rows = sum(n.batch for n in neighbours if n.model == self.model)
         return 1.0 + self.by * rows
 
@@ -118,8 +118,8 @@ def test_interference_is_that_of_the_neighbours_there_are_and_of_their_batches()
     slowed = [p for p in beside.partitions if p.gpu == host.gpu and p.slots[0].model == "b"]
     assert 0 < sum(p.slots[0].rate_rps for p in slowed) < b.rate_rps  # less of it fits there
     for p in slowed:
-        neighbour = Runner("a", host.slots[0].batch, host.share_pct)
-        factor = slows(Runner("b", p.slots[0].batch, p.share_pct), [neighbour])
+        neighbour = CoRunner("a", host.slots[0].batch, host.share_pct)
+        factor = slows(CoRunner("b", p.slots[0].batch, p.share_pct), [neighbour])
         run_ms = tables.surface("b").latency_ms(p.slots[0].batch, p.share_pct) * factor
         assert run_ms <= p.duty_ms * (1 + 1e-6) and run_ms + p.duty_ms <= 24.0 * (1 + 1e-6)
     assert not beside.unserved_rps

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.latency import surface
 from interlace.policy.planners.ideal import Ideal
 
@@ -27,7 +27,7 @@ def worlds(draw: st.DrawFn) -> tuple[list[Demand], dict[str, Profile]]:
         fixed, row = draw(st.floats(0.5, 5.0)), draw(st.floats(0.2, 4.0))
         narrow = draw(st.floats(1.0, 2.0))
         points = {
-            (b, share): Point(ms, ms, ms, 1)
+            (b, share): LatencyPoint(ms, ms, ms, 1)
             for share, slow in ((50, narrow), (100, 1.0))
             for b in _BATCHES[1:]
             if (ms := (fixed + row * b) * slow)
@@ -85,7 +85,9 @@ def test_on_one_accelerator_the_search_finds_whatever_there_is(
 
 
 def test_a_search_cut_short_says_so_and_still_serves_something() -> None:
-    points = {(b, s): Point(5.0 + b, 5.0 + b, 5.0 + b, 1) for s in _SHARES for b in (1, 2, 4, 8)}
+    points = {
+        (b, s): LatencyPoint(5.0 + b, 5.0 + b, 5.0 + b, 1) for s in _SHARES for b in (1, 2, 4, 8)
+    }
     profiles = {f"m{i}": Profile(f"m{i}", "", "k", 1, 1, points) for i in range(9)}
     demand = [Demand(name, 60.0 + 7 * i, 50.0) for i, name in enumerate(profiles)]
     fleet = Fleet(tuple(Gpu(f"g{i}", "k", 100, 1_000, _SHARES) for i in range(1)))
@@ -95,7 +97,7 @@ def test_a_search_cut_short_says_so_and_still_serves_something() -> None:
 
 
 def test_memory_is_kept_even_where_time_would_do() -> None:
-    points = {(b, s): Point(1.0, 1.0, 1.0, 1) for s in _SHARES for b in (1, 2)}
+    points = {(b, s): LatencyPoint(1.0, 1.0, 1.0, 1) for s in _SHARES for b in (1, 2)}
     profiles = {name: Profile(name, "", "k", 600, 1, points) for name in ("a", "b")}
     demand = [Demand("a", 10.0, 50.0), Demand("b", 10.0, 50.0)]
     fleet = Fleet(tuple(Gpu(f"g{i}", "k", 100, 1_000, _SHARES) for i in range(2)))

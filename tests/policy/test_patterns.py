@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.planning.gpulet_profiles import MODELS, profiles
+from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
-from interlace.core.kinds import KINDS, fleet
 from interlace.core.plan import Demand, Plan
-from interlace.perf.bounds import lower_bound
-from interlace.perf.expectation import expect
-from interlace.policy.packing.cycle import Cycles
+from interlace.packing.bounds import lower_bound
+from interlace.packing.cycle_order import CycleOrder
+from interlace.planning.expectation import expect
 from interlace.policy.planners.patterns import Patterns
 
 SHARES = (20, 40, 50, 60, 80, 100)
@@ -34,7 +34,7 @@ def _used(plan: Plan) -> int:
 @given(st.dictionaries(st.sampled_from(sorted(MODELS)), st.floats(5.0, 600.0), min_size=1))
 def test_every_model_is_expected_to_keep_its_promise(rates: dict[str, float]) -> None:
     demand = _demand(**rates)
-    there = fleet(GPU, 24)
+    there = uniform_fleet(GPU, 24)
     plan = Patterns()(demand, there, PROFILES, Plan())
     assert not plan.unserved_rps
     assert _used(plan) >= lower_bound(demand, GPU, PROFILES).gpus
@@ -48,7 +48,7 @@ def test_every_model_is_expected_to_keep_its_promise(rates: dict[str, float]) ->
 def test_burstier_arrivals_cost_more() -> None:
     calm = _demand(res=900.0, be=2000.0, goo=1500.0)
     wild = [replace(one, cv=4.0) for one in calm]
-    there = fleet(GPU, 40)
+    there = uniform_fleet(GPU, 40)
     plans = [Patterns()(demand, there, PROFILES, Plan()) for demand in (calm, wild)]
     assert not any(plan.unserved_rps for plan in plans)
     assert _used(plans[0]) < _used(plans[1])
@@ -56,7 +56,7 @@ def test_burstier_arrivals_cost_more() -> None:
 
 def test_a_plan_changes_little_when_little_changed() -> None:
     before = _demand(res=300.0, vgg=200.0, be=600.0, mob=400.0, den=90.0)
-    there = fleet(GPU, 12)
+    there = uniform_fleet(GPU, 12)
     old = Patterns()(before, there, PROFILES, Plan())
     more = [replace(one, rate_rps=one.rate_rps * 1.01) for one in before]
     kept = Patterns()(more, there, PROFILES, old)
@@ -74,7 +74,7 @@ def test_a_plan_changes_little_when_little_changed() -> None:
 
 def test_a_limit_serves_what_it_can_and_says_what_not() -> None:
     demand = _demand(res=2000.0, vgg=1500.0)
-    plan = Patterns()(demand, fleet(GPU, 2), PROFILES, Plan())
+    plan = Patterns()(demand, uniform_fleet(GPU, 2), PROFILES, Plan())
     assert _used(plan) == 2
     for one in demand:
         served = sum(s.rate_rps for p in plan.partitions for s in p.slots if s.model == one.model)
@@ -86,13 +86,13 @@ def test_a_limit_serves_what_it_can_and_says_what_not() -> None:
 
 def test_walls_keep_models_apart() -> None:
     """Weights of 12 GB fit no 10 GB slice: a MIG plan gives that model a larger one."""
-    mig = KINDS["a100-mig"]
+    mig = GPU_KINDS["a100-mig"]
     shares = mig.shares_pct
     known = {
         name: replace(profiles(shares)[name], weights_bytes=size)
         for name, size in (("res", 12 * 10**9), ("mob", 10**8))
     }
-    plan = Patterns()(_demand(res=50.0, mob=100.0), fleet(mig, 4), known, Plan())
+    plan = Patterns()(_demand(res=50.0, mob=100.0), uniform_fleet(mig, 4), known, Plan())
     assert not plan.unserved_rps
     walls = dict(mig.walls)
     for part in plan.partitions:
@@ -104,7 +104,9 @@ def test_walls_keep_models_apart() -> None:
 
 def test_turns_in_cycles_are_legal_cycles() -> None:
     demand = _demand(goo=200.0, le=400.0, res=200.0, vgg=100.0, nas=200.0)
-    plan = Patterns(discipline=Cycles(), pooling=0.0)(demand, fleet(GPU, 6), PROFILES, Plan())
+    plan = Patterns(discipline=CycleOrder(), pooling=0.0)(
+        demand, uniform_fleet(GPU, 6), PROFILES, Plan()
+    )
     assert not plan.unserved_rps
     slo_ms = {one.model: one.slo_ms for one in demand}
     for part in plan.partitions:
@@ -118,7 +120,7 @@ def test_many_models_are_packed_by_first_fit_like_few() -> None:
     names = {f"{name}{i}": name for i in range(8) for name in MODELS}
     known = {alias: PROFILES[name] for alias, name in names.items()}
     demand = [Demand(alias, 20.0, MODELS[name][0]) for alias, name in names.items()]
-    there = fleet(GPU, 40)
+    there = uniform_fleet(GPU, 40)
     large = Patterns(apart=10)(demand, there, known, Plan())
     assert not large.unserved_rps
     for gpu in there.gpus:

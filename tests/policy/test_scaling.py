@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.core.kinds import KINDS, fleet
+from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Partition, Plan
-from interlace.policy.scaling import Algorithm2, Fewest, Fixed
+from interlace.policy.scaling import Algorithm2, FixedFleet, GrowAndShrink
 
-FLEET = fleet(KINDS["2080ti"], 3)
+FLEET = uniform_fleet(GPU_KINDS["2080ti"], 3)
 
 
 @pytest.mark.parametrize(
@@ -28,18 +28,18 @@ def test_gpulet_acts_on_its_released_thresholds(seen: float, planned: float, mov
 
 @given(seen=st.floats(0.1, 1e5))
 def test_what_was_planned_for_a_rate_asks_for_nothing_at_that_rate(seen: float) -> None:
-    for scaler in (Fixed(), Algorithm2(), Fewest()):
+    for scaler in (FixedFleet(), Algorithm2(), GrowAndShrink()):
         assert scaler.moved(seen, scaler.target_rps(seen)) == 0
 
 
 @given(planned=st.floats(0.1, 1e5), low=st.floats(0.0, 1e5), more=st.floats(0.0, 1e5))
 def test_a_higher_rate_never_asks_for_less(planned: float, low: float, more: float) -> None:
-    for scaler in (Fixed(), Algorithm2(), Fewest()):
+    for scaler in (FixedFleet(), Algorithm2(), GrowAndShrink()):
         assert scaler.moved(low, planned) <= scaler.moved(low + more, planned)
 
 
 def test_a_steady_poisson_rate_rarely_asks_for_another_plan() -> None:
-    random, scaler = np.random.default_rng(1), Fewest()
+    random, scaler = np.random.default_rng(1), GrowAndShrink()
     asked = total = 0
     for rate in (2.0, 20.0, 200.0, 2_000.0):
         smoothed, planned = rate, scaler.target_rps(rate)
@@ -52,7 +52,7 @@ def test_a_steady_poisson_rate_rarely_asks_for_another_plan() -> None:
 
 def test_used_accelerators_are_wanted_and_one_more_for_what_is_unserved() -> None:
     parts = tuple(Partition(gpu, gpu, 50) for gpu in ("gpu0", "gpu2"))
-    for scaler in (Algorithm2(), Fewest()):
+    for scaler in (Algorithm2(), GrowAndShrink()):
         assert scaler(Plan(parts), FLEET) == {"2080ti": 2}
         assert scaler(Plan(parts, {"m": 1.0}), FLEET) == {"2080ti": 3}
-    assert Fixed()(Plan(parts), FLEET) == {"2080ti": 3}
+    assert FixedFleet()(Plan(parts), FLEET) == {"2080ti": 3}

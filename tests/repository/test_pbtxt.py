@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import RepositoryError
-from interlace.repository.config import Config
+from interlace.repository.model_config import ModelConfig
 from interlace.repository.pbtxt import parse_pbtxt
 
 WHOLE = """
@@ -86,7 +86,7 @@ def test_mistakes_are_named_with_their_line(text: str, message: str) -> None:
 
 
 def test_an_empty_file_says_nothing() -> None:
-    assert parse_pbtxt(" # nothing\n", "c") == Config("c", {}, {})
+    assert parse_pbtxt(" # nothing\n", "c") == ModelConfig("c", {}, {})
 
 
 def as_text(value: Any) -> str:

@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.messages import Answer, Command, Run, Ticked, WakeAt
+from interlace.core.messages import Command, EpochEnded, Run, SendReply, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
-from interlace.device.simulated import Physics
-from interlace.device.virtual.station import HostLink, Transfer
-from interlace.policy.catalog import CATALOG, system
+from interlace.device.simulated.device import Physics
+from interlace.device.simulated.host_link import HostLink, Transfer
+from interlace.policy.catalog import CATALOG, resolve
 from interlace.runtime.log.checkpoint import restore
-from interlace.runtime.log.form import digest, encode
-from interlace.runtime.log.header import LENGTH, Header
+from interlace.runtime.log.codec import digest, encode
+from interlace.runtime.log.header import LENGTH, LogHeader
 from interlace.runtime.log.read import LogError, LogFile, open_log
 from interlace.runtime.log.replay import Replay
-from interlace.runtime.log.write import LogWriter, older
+from interlace.runtime.log.write import LogWriter, previous_file
 from tests.builders import World, line_profile
 
 MODELS = ("a", "b")
@@ -33,8 +33,8 @@ COPIES = Physics(link=HostLink(1_000.0), transfers={"a": Transfer(500, 10)})
 
 def logged(path: Path, name: str, limit_bytes: int = 1 << 30) -> tuple[World, LogWriter]:
     """A world with some traffic, faults and a change of plan, and the log of it."""
-    world = World(TRUTH, system=system(name), physics=COPIES)
-    header = Header("test", name, world.fleet)
+    world = World(TRUTH, system=resolve(name), physics=COPIES)
+    header = LogHeader("test", name, world.fleet)
     writer = LogWriter(path, header, world.engine, limit_bytes)
     world.runtime._observers.append(writer)
     world.deploy({"a": 40.0, "b": 60.0}, rate_rps=100.0)
@@ -42,7 +42,7 @@ def logged(path: Path, name: str, limit_bytes: int = 1 << 30) -> tuple[World, Lo
     for index in range(400):
         world.send("ab"[index % 2], 40.0, rows=1 + index % 3, shape=("x", (3, index % 2)))
         if index % 50 == 0:
-            world.runtime.turn_away("a", 2)
+            world.runtime.count_refused("a", 2)
         world.run(2.0 + index % 5)
     world.devices["g0"].fail_next(Run, "bad batch")
     cancelled = world.send("a", 40.0)
@@ -57,7 +57,7 @@ def logged(path: Path, name: str, limit_bytes: int = 1 << 30) -> tuple[World, Lo
 
 
 def commands_of(log: LogFile, name: str) -> Sequence[tuple[float, Sequence[Command]]]:
-    steps = list(Replay(log, system(name)).steps())
+    steps = list(Replay(log, resolve(name)).steps())
     assert steps, "nothing was logged"
     assert all(step.same for step in steps)
     return [(step.now_ms, step.commands) for step in steps]
@@ -78,18 +78,18 @@ def test_every_system_replays_alike(name: str, tmp_path: Path) -> None:
 def test_a_file_that_follows_another_replays_from_its_checkpoint(name: str, tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     world, _ = logged(path, name, limit_bytes=60_000)
-    parts = [open_log(older(path)), open_log(path)]
+    parts = [open_log(previous_file(path)), open_log(path)]
     assert parts[1].header.checkpoint
     played = [step for log in parts for step in commands_of(log, name)]
     ended = [(now_ms, digest(commands)) for now_ms, _, commands in world.log]
     assert [(now_ms, digest(commands)) for now_ms, commands in played] == ended[-len(played) :]
-    assert sum(part.stat().st_size for part in (path, older(path))) < 2 * 60_000
+    assert sum(part.stat().st_size for part in (path, previous_file(path))) < 2 * 60_000
 
 
 def test_another_system_decides_otherwise(tmp_path: Path) -> None:
     logged(tmp_path / "run.log", "interlace")
     log = open_log(tmp_path / "run.log")
-    same = [step.same for step in Replay(log, system("temporal")).steps()]
+    same = [step.same for step in Replay(log, resolve("temporal")).steps()]
     assert same[0]
     assert not all(same)
 
@@ -113,7 +113,7 @@ def test_a_log_cut_anywhere_replays_up_to_there(data: st.DataObject, path_of_a_r
     log = open_log(cut)
     sizes = [LENGTH + len(entry) for entry in log.entries()]
     assert begins + sum(sizes) + log.cut_bytes == length
-    assert all(step.same for step in Replay(log, system("interlace")).steps())
+    assert all(step.same for step in Replay(log, resolve("interlace")).steps())
 
 
 def test_what_is_no_log_is_told(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_damaged_entry_is_told_with_its_place(tmp_path: Path) -> None:
     broken[log.begins + LENGTH : log.begins + LENGTH + len(first)] = b"\xc1" * len(first)
     path.write_bytes(broken)
     with pytest.raises(LogError, match="event 0"):
-        list(Replay(open_log(path), system("interlace")).steps())
+        list(Replay(open_log(path), resolve("interlace")).steps())
 
 
 def test_a_checkpoint_holds_no_code() -> None:
@@ -141,19 +141,19 @@ def test_a_checkpoint_holds_no_code() -> None:
             return os.getcwd, ()
 
     with pytest.raises(pickle.UnpicklingError, match="no part of an engine"):
-        restore(pickle.dumps((Evil(), {})), system("interlace"))
+        restore(pickle.dumps((Evil(), {})), resolve("interlace"))
 
 
 def test_a_full_disk_ends_the_log_alone(tmp_path: Path) -> None:
     told: list[str] = []
     world = World(TRUTH)
     writer = LogWriter(
-        tmp_path / "l", Header("test", "interlace", world.fleet), world.engine, say=told.append
+        tmp_path / "l", LogHeader("test", "interlace", world.fleet), world.engine, say=told.append
     )
     writer._file.close()  # type: ignore[union-attr]
     writer._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
-    writer(0.0, Ticked(), [])
-    writer(1.0, Ticked(), [])
+    writer(0.0, EpochEnded(), [])
+    writer(1.0, EpochEnded(), [])
     assert len(told) == 1
     assert "No space left" in told[0]
 
@@ -161,8 +161,8 @@ def test_a_full_disk_ends_the_log_alone(tmp_path: Path) -> None:
 REQUEST = Request(7, "m", 1.0, 2.0)
 
 
-def _answer(outcome: Outcome, error: ServeError | None = None) -> Answer:
-    return Answer(Reply(REQUEST, outcome, error=error))
+def _answer(outcome: Outcome, error: ServeError | None = None) -> SendReply:
+    return SendReply(Reply(REQUEST, outcome, error=error))
 
 
 DIFFERENT: list[list[Command]] = [
@@ -189,4 +189,6 @@ def test_tensors_count_for_nothing() -> None:
     tensor = Tensor("x", "FP32", (1,), Span(0, 0, 4))
     with_bytes = Batch(1, "m", (REQUEST._replace(inputs=(tensor,)),), 1)
     assert digest([Run("g", "p", with_bytes)]) == digest(DIFFERENT[8])
-    assert encode(0.0, Ticked(), [Run("g", "p", with_bytes)]) == encode(0.0, Ticked(), DIFFERENT[8])
+    assert encode(0.0, EpochEnded(), [Run("g", "p", with_bytes)]) == encode(
+        0.0, EpochEnded(), DIFFERENT[8]
+    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from interlace.core.messages import Answer, Command, Event, Run, Ticked, WakeAt
+from interlace.core.messages import Command, EpochEnded, Event, Run, SendReply, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request
 from interlace.device.base import Done
-from interlace.device.simulated import SimulatedDevice
+from interlace.device.simulated.device import SimulatedDevice
 from interlace.runtime.clock import SimClock
 from interlace.runtime.runtime import Runtime
 from tests.builders import line_profile, machine
@@ -23,14 +23,14 @@ class Ended:
     """A machine that has something to answer and something to run, in that order."""
 
     def handle(self, event: Event, now_ms: float) -> Sequence[Command]:
-        if not isinstance(event, Ticked):
+        if not isinstance(event, EpochEnded):
             return []
         first, second, third = REQUESTS
         return [
-            Answer(Reply(first, Outcome.OK)),
+            SendReply(Reply(first, Outcome.OK)),
             run(second),
             WakeAt(5.0),
-            Answer(Reply(third, Outcome.OK)),
+            SendReply(Reply(third, Outcome.OK)),
             run(third),
         ]
 
@@ -54,5 +54,5 @@ def test_devices_are_told_before_replies_are_given_and_each_in_order() -> None:
     for request in REQUESTS:
         name = f"reply {request.id}"
         runtime.submit(request, lambda reply, name=name: device.done.append(name))  # type: ignore[misc]
-    runtime.deliver(Ticked())
+    runtime.deliver(EpochEnded())
     assert device.done == ["run 2", "run 3", "reply 1", "reply 3"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from interlace.core.messages import Command, Event, Ticked, WakeAt, Woke
+from interlace.core.messages import Command, EpochEnded, Event, WakeAt, Woke
 from interlace.runtime.clock import SimClock
 from interlace.runtime.runtime import Runtime
 
@@ -33,7 +33,7 @@ class Alarm:
 def test_a_clock_that_is_early_loses_no_wake() -> None:
     clock, alarm = EarlyClock(), Alarm(30.0)
     runtime = Runtime(alarm, clock, {}, lambda question, done: None)
-    runtime.deliver(Ticked())
+    runtime.deliver(EpochEnded())
     clock.run(100.0)
     assert alarm.woken_ms == [30.0]
 
@@ -41,9 +41,9 @@ def test_a_clock_that_is_early_loses_no_wake() -> None:
 def test_a_later_wake_survives_an_earlier_one() -> None:
     clock, alarm = SimClock(), Alarm(30.0)
     runtime = Runtime(alarm, clock, {}, lambda question, done: None)
-    runtime.deliver(Ticked())
+    runtime.deliver(EpochEnded())
     alarm.at_ms = 10.0
-    runtime.deliver(Ticked())
+    runtime.deliver(EpochEnded())
     alarm.at_ms = 50.0
     clock.run(100.0)
     assert alarm.woken_ms == [10.0, 30.0, 50.0]

@@ -15,8 +15,8 @@ import pytest
 from interlace.server.proto.messages import ModelInferRequest, ModelInferResponse
 from tests.serve.conftest import Start
 from tests.serve.server import Server, write_model
-from tests.server.grpc_front.test_calls import raw
-from tests.server.grpc_front.test_door import arenas_of
+from tests.server.grpc.test_calls import raw
+from tests.server.grpc.test_server import arenas_of
 
 ROUNDS = 6
 

@@ -10,22 +10,28 @@ from pathlib import Path
 import pytest
 
 from interlace.core.hardware import Fleet
-from interlace.core.messages import Deployed, Deployment, Planned, Release, Solve
+from interlace.core.messages import (
+    Deployment,
+    ModelsDeployed,
+    PlanSolved,
+    ReleasePartition,
+    SolvePlan,
+)
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome, Reply, Request
 from interlace.engine.engine import Engine
-from interlace.engine.reorganise import reached
-from interlace.policy.admission import everyone
-from interlace.policy.catalog import system
+from interlace.engine.plan_diff import reached
+from interlace.policy.admission import admit_all
+from interlace.policy.catalog import resolve
 from interlace.runtime.clock import WallClock
+from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
-from interlace.runtime.solver import OnPlanned
 from interlace.sim.gaps import Gaps
 from tests.builders import line_profile
-from tests.device.cuda.models import REAL
+from tests.device.cpu.rig import Rig, settings
 from tests.device.cuda.rig import cuda_rig
+from tests.device.cuda.torch_models import REAL
 from tests.device.models import model
-from tests.device.rig import Rig, settings
 
 MODELS = ("double", "slow")
 KNOWN = {name: model(name) for name in MODELS}
@@ -83,20 +89,20 @@ def test_changing_plans_under_traffic_answer_every_request_once(rig: Rig) -> Non
         _plan(rig.gpu, (100, KEYS)),
         _plan(rig.gpu, (half, KEYS), (half, KEYS)),
     ]
-    asked: list[Solve] = []
+    asked: list[SolvePlan] = []
 
-    def solve(question: Solve, done: OnPlanned) -> None:
+    def solve(question: SolvePlan, done: OnPlanned) -> None:
         asked.append(question)
-        answer = Planned(question.ticket, plans[len(asked) % len(plans)])
+        answer = PlanSolved(question.ticket, plans[len(asked) % len(plans)])
         runtime.clock.call_soon(lambda: done(answer))
 
     fleet = Fleet((rig.device.gpu,))
-    row = replace(system("interlace"), admission=everyone)
+    row = replace(resolve("interlace"), admission=admit_all)
     engine = Engine(fleet, row)
     gaps, released = Gaps(Engine(fleet, row)), Counter[str]()
 
     def count(now_ms: float, event: object, commands: Sequence[object]) -> None:
-        released.update(one.partition for one in commands if isinstance(one, Release))
+        released.update(one.partition for one in commands if isinstance(one, ReleasePartition))
 
     for known in KNOWN.values():
         rig.device.register(known)
@@ -109,14 +115,14 @@ def test_changing_plans_under_traffic_answer_every_request_once(rig: Rig) -> Non
     )
     profiles = {KEYS[0]: line_profile(KEYS[0], 1.0, 0.1), KEYS[1]: line_profile(KEYS[1], 30.0, 1.0)}
     demand = [Demand(key, 0.0, 20_000.0, max_batch=4) for key in KEYS]
-    runtime.deliver(Deployed(tuple(Deployment(d, profiles[d.model]) for d in demand)))
+    runtime.deliver(ModelsDeployed(tuple(Deployment(d, profiles[d.model]) for d in demand)))
     traffic = _Traffic(rig, runtime)
     traffic.send()
 
     for _ in range(5):
         rig.wait(lambda: reached(engine.state.lives, engine.state.target))
         rig.pause(0.1)
-        runtime.deliver(Deployed(()))
+        runtime.deliver(ModelsDeployed(()))
     rig.wait(lambda: reached(engine.state.lives, engine.state.target))
     traffic.on = False
     rig.wait(lambda: runtime.unanswered == 0)

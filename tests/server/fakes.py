@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 
 from interlace.core.errors import ServeError
-from interlace.core.model import Format, Model, Terms
+from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Outcome, Reply, Request, Timing
 from interlace.core.tensor import Signature, Span, Tensor, TensorSpec
 from interlace.runtime.clock import WallClock
-from interlace.server.base import IndexEntry
+from interlace.server.model_control import IndexEntry
 from interlace.shm.arena import Arena, ArenaMap
 
 Answer = Callable[[Reply], None]
@@ -60,7 +60,7 @@ class FakeRuntime:
                 self.held.remove(entry)
                 entry[1](Reply(request, Outcome.CANCELLED))
 
-    def turn_away(self, model: str, rows: int) -> None:
+    def count_refused(self, model: str, rows: int) -> None:
         self.turned_away.append((model, rows))
 
     def delivered(self, reply: Reply) -> None:
@@ -130,7 +130,7 @@ def model(
         path="",
         digest="0",
         signature=signature,
-        terms=Terms(slo_ms),
+        terms=ServiceTerms(slo_ms),
         labels=labels or {},
         generation=generation,
     )

@@ -11,30 +11,32 @@ from typing import Any
 import uvloop
 
 from interlace.core.model import Model
-from interlace.server.admin import Admin
-from interlace.server.dataplane import DataPlane
-from interlace.server.http.door import InferDoor
+from interlace.server.administration.api import AdminApi
+from interlace.server.api_keys import ApiKeys
+from interlace.server.dataplane.plane import DataPlane
+from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
-from interlace.server.http.origin import Origins
+from interlace.server.http.origins import Origins
 from interlace.server.http.server import HttpServer, all_routes
-from interlace.server.keys import Keys
+from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.shared_memory import Regions
-from interlace.server.table import ModelTable, Served
 from tests.server.fakes import FakeControl, FakeRuntime, Memory
 
 
 class Parts:
     """Everything of one server. Made on its loop."""
 
-    def __init__(self, limits: HttpLimits, keys: Keys, origins: Origins, regions: Regions) -> None:
+    def __init__(
+        self, limits: HttpLimits, keys: ApiKeys, origins: Origins, regions: Regions
+    ) -> None:
         self.memory = Memory()
         self.runtime = FakeRuntime()
         self.table = ModelTable()
         self.control = FakeControl()
         self.regions = regions
         self.plane = DataPlane(self.runtime, self.table, self.memory.map)
-        self.admin = Admin(self.plane, self.table, self.control, self.runtime.clock, regions)
-        self.door = InferDoor(
+        self.admin = AdminApi(self.plane, self.table, self.control, self.runtime.clock, regions)
+        self.door = InferenceHandler(
             self.plane, self.table, self.memory.arena, self.memory.map, regions, limits
         )
         self.metrics = "# nothing\n"
@@ -43,7 +45,7 @@ class Parts:
 
     def publish(self, *models: Model) -> None:
         for model in models:
-            self.table.publish(Served(model))
+            self.table.publish(ServedModel(model))
 
 
 class Stand:
@@ -52,7 +54,7 @@ class Stand:
     def __init__(
         self,
         limits: HttpLimits | None = None,
-        keys: Keys | None = None,
+        keys: ApiKeys | None = None,
         origins: Origins | None = None,
         regions: Regions | None = None,
     ) -> None:
@@ -61,7 +63,10 @@ class Stand:
         self._thread.start()
         self.parts: Parts = self.do(
             lambda: Parts(
-                limits or HttpLimits(), keys or Keys(), origins or Origins(), regions or Regions()
+                limits or HttpLimits(),
+                keys or ApiKeys(),
+                origins or Origins(),
+                regions or Regions(),
             )
         )
         self.port: int = self.wait(self.parts.http.listen("127.0.0.1", 0))

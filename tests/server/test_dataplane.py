@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.messages import Failure, Finished, Run, Woke
+from interlace.core.messages import Failure, Run, Woke, WorkFinished
 from interlace.core.request import Batch, Outcome, Reply, Timing
 from interlace.core.tensor import TensorSpec
-from interlace.server.call import Call, Form, Wanted
-from interlace.server.dataplane import DataPlane, failure
-from interlace.server.executions import Executions
-from interlace.server.table import ModelTable, Served
+from interlace.server.dataplane.call import InferenceCall, RequestedOutput, RequestTemplate
+from interlace.server.dataplane.plane import DataPlane, failure
+from interlace.server.model_table import ModelTable, ServedModel
+from interlace.server.statistics.execution_counter import ExecutionCounter
 from tests.server.fakes import FakeRuntime, Memory, model, one_to_one
 
 
@@ -27,15 +27,15 @@ class Plane:
         self.runtime = FakeRuntime()
         self.table = ModelTable()
         self.plane = DataPlane(self.runtime, self.table, self.memory.map, in_flight_limit)
-        self.table.publish(Served(one_to_one("ident", slo_ms=100.0)))
+        self.table.publish(ServedModel(one_to_one("ident", slo_ms=100.0)))
         self.replies: list[Reply] = []
         self.errors: list[ServeError] = []
 
-    def call(self, rows: int = 1, name: str = "ident", **more: Any) -> Call:
+    def call(self, rows: int = 1, name: str = "ident", **more: Any) -> InferenceCall:
         tensor = self.memory.put("INPUT0", "FP32", (rows, 2), bytes(8 * rows))
-        return Call(name, more.pop("version", ""), "", (tensor,), **more)
+        return InferenceCall(name, more.pop("version", ""), "", (tensor,), **more)
 
-    def infer(self, call: Call) -> Any:
+    def infer(self, call: InferenceCall) -> Any:
         return self.plane.infer(call, self.replies.append, self.errors.append)
 
 
@@ -122,12 +122,12 @@ async def test_priority_comes_from_the_call_or_the_model() -> None:
 @on_loop
 async def test_a_form_is_checked_once_for_each_deployment() -> None:
     plane = Plane()
-    form = Form()
+    form = RequestTemplate()
     first = plane.infer(plane.call(form=form))
     found = form.checked
     plane.infer(plane.call(form=form))
     assert form.checked is found
-    plane.table.publish(Served(one_to_one("ident", generation=1, slo_ms=7.0)))
+    plane.table.publish(ServedModel(one_to_one("ident", generation=1, slo_ms=7.0)))
     again = plane.infer(plane.call(form=form))
     assert (first.model, again.model) == ("ident/1#0", "ident/1#1")
     assert again.deadline_ms - again.arrived_ms == pytest.approx(7.0)
@@ -139,16 +139,16 @@ async def test_a_form_is_checked_once_for_each_deployment() -> None:
 async def test_inputs_are_put_in_the_order_of_the_signature() -> None:
     plane = Plane()
     specs = [TensorSpec(n, "UINT8", (-1,), optional=n == "b") for n in ("a", "b", "c")]
-    plane.table.publish(Served(model("three", specs, [TensorSpec("y", "UINT8", (-1,))])))
+    plane.table.publish(ServedModel(model("three", specs, [TensorSpec("y", "UINT8", (-1,))])))
     given = [plane.memory.put(n, "UINT8", (1, 1), b"x") for n in ("c", "a")]
-    request = plane.infer(Call("three", "", "", tuple(given), (Wanted("y"),)))
+    request = plane.infer(InferenceCall("three", "", "", tuple(given), (RequestedOutput("y"),)))
     assert [t.name for t in request.inputs] == ["a", "c"]
     assert request.outputs == ("y",)
     twice = (given[0], given[0], given[1])
-    assert plane.infer(Call("three", "", "", twice)) is None
+    assert plane.infer(InferenceCall("three", "", "", twice)) is None
     assert "given twice" in plane.errors[-1].detail
     rows = plane.memory.put("c", "UINT8", (2, 1), b"xy")
-    assert plane.infer(Call("three", "", "", (given[1], rows))) is None
+    assert plane.infer(InferenceCall("three", "", "", (given[1], rows))) is None
     assert "batch size does not match other inputs for 'three'" in plane.errors[-1].detail
     await plane.plane.drained()
     plane.memory.close()
@@ -157,11 +157,11 @@ async def test_inputs_are_put_in_the_order_of_the_signature() -> None:
 @on_loop
 async def test_bool_bytes_are_looked_at_in_every_call() -> None:
     plane = Plane()
-    plane.table.publish(Served(one_to_one("flags", "BOOL")))
-    form = Form()
+    plane.table.publish(ServedModel(one_to_one("flags", "BOOL")))
+    form = RequestTemplate()
     for data, fine in ((b"\0\1", True), (b"\0\2", False)):
         tensor = plane.memory.put("INPUT0", "BOOL", (1, 2), data)
-        request = plane.infer(Call("flags", "", "", (tensor,), form=form))
+        request = plane.infer(InferenceCall("flags", "", "", (tensor,), form=form))
         assert (request is not None) is fine
     await plane.plane.drained()
     plane.memory.close()
@@ -201,9 +201,9 @@ async def test_requests_in_flight_are_bounded() -> None:
 @on_loop
 async def test_executions_are_entered_by_an_observer() -> None:
     plane = Plane()
-    observer = Executions(plane.table)
+    observer = ExecutionCounter(plane.table)
     batch = Batch(1, "ident/1#0", (), 4)
-    done = Finished(Run("g", "p", batch), timing=Timing(0, 1.0, 2.0, 3.0))
+    done = WorkFinished(Run("g", "p", batch), timing=Timing(0, 1.0, 2.0, 3.0))
     for event in (done, done, done._replace(failure=Failure("x")), Woke()):
         observer(0.0, event, ())
     observer(0.0, done._replace(work=Run("g", "p", Batch(2, "gone/1#0", (), 1))), ())
@@ -230,10 +230,10 @@ def test_failures_have_reasons() -> None:
 def test_the_newest_version_is_found_and_reload_keeps_the_ledger() -> None:
     table = ModelTable()
     for version in (2, 10, 9):
-        table.publish(Served(one_to_one("m", version=version)))
+        table.publish(ServedModel(one_to_one("m", version=version)))
     assert (table.resolve("m").model.version, table.versions("m")) == (10, ["2", "9", "10"])
     before = table.resolve("m").ledger
-    table.publish(Served(one_to_one("m", version=10, generation=1)))
+    table.publish(ServedModel(one_to_one("m", version=10, generation=1)))
     assert table.resolve("m").key == "m/10#1"
     assert table.resolve("m").ledger is before is table.ledger("m/10#0")
     table.withdraw("m/10#0")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from interlace.server.http.crowding import LOOK_S
+from interlace.server.http.connection_limit import LOOK_S
 from interlace.server.http.limits import HttpLimits
 from tests.server.fakes import FakeRuntime, one_to_one, wait_until
 from tests.server.stand import Stand

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlace.server.http.connection import Connection
+from interlace.server.api_keys import ApiKeys
+from interlace.server.http.connection import HttpConnection
 from interlace.server.http.limits import HttpLimits
-from interlace.server.http.origin import Origins
-from interlace.server.keys import Keys
+from interlace.server.http.origins import Origins
 from interlace.server.shared_memory import Regions
 from tests.server.fakes import one_to_one
 from tests.server.stand import Parts
@@ -26,7 +26,7 @@ from tests.server.wire import infer, request, v2_body
 class CuttingTransport:
     """Takes what is written; while ``deaf`` it keeps it, and tells the protocol to wait."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         self.out = bytearray()
         self.closed = False
         self.reading = True
@@ -93,7 +93,9 @@ def world() -> Iterator[tuple[asyncio.AbstractEventLoop, Parts]]:
     loop = asyncio.new_event_loop()
 
     async def make() -> Parts:
-        parts = Parts(HttpLimits(head_bytes=8192, body_bytes=1 << 20), Keys(), Origins(), Regions())
+        parts = Parts(
+            HttpLimits(head_bytes=8192, body_bytes=1 << 20), ApiKeys(), Origins(), Regions()
+        )
         parts.publish(one_to_one("ident"))
         return parts
 
@@ -137,7 +139,7 @@ REQUESTS = st.one_of(
 
 async def play(parts: Parts, pieces: Sequence[bytes], moods: Sequence[int]) -> CuttingTransport:
     """Feed the pieces; between two of them the moods say what else happens."""
-    connection = Connection(parts.http._service)
+    connection = HttpConnection(parts.http._service)
     transport = CuttingTransport(connection)
     for i, piece in enumerate(pieces):
         mood = moods[i % len(moods)] if moods else 0

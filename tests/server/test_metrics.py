@@ -11,28 +11,28 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply, Request, Timing
-from interlace.server.ledger import BUCKETS_US, Duration
-from interlace.server.metrics import Metrics
-from interlace.server.metrics_text import Page, number
-from interlace.server.snapshot import CpuFigures, GpuFigures, ModelFigures, Snapshot
-from interlace.server.table import ModelTable, Served
+from interlace.server.model_table import ModelTable, ServedModel
+from interlace.server.statistics.metrics import Metrics
+from interlace.server.statistics.model_statistics import BUCKETS_US, Duration
+from interlace.server.statistics.prometheus_text import MetricsPage, number
+from interlace.server.statistics.snapshot import CpuGauges, GpuGauges, ModelGauges, ServerSnapshot
 from tests.server.fakes import one_to_one
 
-GPU = GpuFigures("GPU-1", 0.5, 25_276_502_016, 10_000_000_000, 70.25, 300.0, 123456789.5)
-SNAPSHOT = Snapshot(
-    models={"ident/1#0": ModelFigures(50.0, 1 << 30, 7, 123.5)},
+GPU = GpuGauges("GPU-1", 0.5, 25_276_502_016, 10_000_000_000, 70.25, 300.0, 123456789.5)
+SNAPSHOT = ServerSnapshot(
+    models={"ident/1#0": ModelGauges(50.0, 1 << 30, 7, 123.5)},
     headroom_ratio=1.25,
     workers=2,
     worker_restarts=3,
-    cpu=CpuFigures(0.25, 8 << 30, 1 << 30),
+    cpu=CpuGauges(0.25, 8 << 30, 1 << 30),
     gpus=(GPU,),
 )
 
 
 def table() -> ModelTable:
     table = ModelTable()
-    table.publish(Served(one_to_one("ident", slo_ms=100.0)))
-    table.publish(Served(one_to_one('odd "näme"\\')))
+    table.publish(ServedModel(one_to_one("ident", slo_ms=100.0)))
+    table.publish(ServedModel(one_to_one('odd "näme"\\')))
     ledger = table.resolve("ident").ledger
     request = Request(1, "ident/1#0", 0.0, 100.0, rows=4)
     timing = Timing(1.0, 0.2, 3.0, 0.3, 4)
@@ -124,7 +124,7 @@ def test_perf_analyzer_finds_the_gpus(page: str) -> None:
 
 def test_no_gpu_no_gpu_names_and_the_page_is_ascii(page: str) -> None:
     assert page.isascii()
-    bare = Metrics(ModelTable(), Snapshot).render()
+    bare = Metrics(ModelTable(), ServerSnapshot).render()
     assert "nv_gpu" not in bare
     assert "nv_cpu" not in bare
     assert list(text_string_to_metric_families(bare))
@@ -142,7 +142,7 @@ def test_a_histogram_counts_each_value_once(values: list[float]) -> None:
     duration = Duration()
     for value in values:
         duration.add(value)
-    page = Page()
+    page = MetricsPage()
     page.family("x", "histogram", "x")
     page.add_histogram("x", duration, {})
     found = {

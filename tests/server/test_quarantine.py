@@ -6,7 +6,7 @@ import pytest
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Span, Tensor
-from interlace.server.quarantine import DEATHS, KEPT, KEPT_MS, Quarantine
+from interlace.server.dataplane.quarantine import DEATHS, KEPT, KEPT_MS, Quarantine
 
 MEMORY = bytearray(1 << 22)
 

@@ -12,16 +12,16 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.core.request import Outcome
-from interlace.engine.ledger import Ledger
-from interlace.policy.admission import Deadline, everyone
+from interlace.engine.service_tags import ServiceTags
+from interlace.policy.admission import DeadlineAdmission, admit_all
 from interlace.policy.base import Admission, Dispatcher, System
-from interlace.policy.catalog import system
-from interlace.policy.dispatchers.deadline import deadline
+from interlace.policy.catalog import resolve
+from interlace.policy.dispatchers.deadline import earliest_deadline
 from interlace.policy.dispatchers.duty import duty
-from interlace.sim.arrivals import Arrivals, mixed
-from interlace.sim.record import Record, Served
+from interlace.sim.arrivals import Arrivals, merge_arrivals
+from interlace.sim.record import RunRecord, ServedRequest
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma, poisson
 from tests.builders import line_profile
 
@@ -66,7 +66,7 @@ def _plan(names: list[str], gpus: int, random: np.random.Generator) -> Plan:
     )
 
 
-def _scenario(seed: int, dispatcher: Dispatcher, admission: Admission) -> Scenario:
+def _scenario(seed: int, dispatcher: Dispatcher, admission: Admission) -> Simulation:
     random = np.random.default_rng(seed)
     gpus = int(random.integers(1, 4))
     names = [f"m{i}" for i in random.permutation(int(random.integers(1, 6)))]
@@ -86,28 +86,34 @@ def _scenario(seed: int, dispatcher: Dispatcher, admission: Admission) -> Scenar
     fleet = Fleet(
         tuple(Gpu(f"g{i}", "test", 5, 10**9, (20, 40, 50, 60, 80, 100)) for i in range(gpus))
     )
-    return Scenario(
-        _system(dispatcher, admission), fleet, demand, belief, truth,
-        mixed(workloads, 1.0, seed), _plan(names, gpus, random),
-        queue_limit=int(random.choice([5, 65_536])), epoch_ms=float("inf"),
-    )  # fmt: skip
+    return Simulation(
+        _system(dispatcher, admission),
+        fleet,
+        demand,
+        belief,
+        truth,
+        merge_arrivals(workloads, 1.0, seed),
+        _plan(names, gpus, random),
+        queue_limit=int(random.choice([5, 65_536])),
+        epoch_ms=float("inf"),
+    )
 
 
 def _system(dispatcher: Dispatcher, admission: Admission) -> System:
-    return replace(system("gpulet"), dispatcher=dispatcher, admission=admission)
+    return replace(resolve("gpulet"), dispatcher=dispatcher, admission=admission)
 
 
-def _key(one: Served) -> tuple[object, ...]:
+def _key(one: ServedRequest) -> tuple[object, ...]:
     started = None if math.isnan(one.started_ms) else one.started_ms
     return (one.arrived_ms, one.model, *one[2:4], started, *one[5:])
 
 
-def _answers(record: Record) -> list[tuple[object, ...]]:
+def _answers(record: RunRecord) -> list[tuple[object, ...]]:
     return sorted((_key(one) for one in record.served), key=repr)
 
 
-@pytest.mark.parametrize("admission", [everyone, Deadline()], ids=["everyone", "in-time"])
-@pytest.mark.parametrize("dispatcher", [duty, deadline])
+@pytest.mark.parametrize("admission", [admit_all, DeadlineAdmission()], ids=["everyone", "in-time"])
+@pytest.mark.parametrize("dispatcher", [duty, earliest_deadline])
 def test_every_batch_and_every_answer_are_the_engines(
     dispatcher: Dispatcher, admission: Admission
 ) -> None:
@@ -131,11 +137,17 @@ def test_requests_that_arrive_and_batches_that_end_at_one_time_keep_their_order(
     turns = tuple(Slot(name, 8, 100.0) for name in profiles)
     plan = Plan((Partition("p0", "g0", 50, turns), Partition("p1", "g0", 50, turns[1:])))
     fleet = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100)),))
-    for dispatcher in (duty, deadline):
-        scenario = Scenario(
-            _system(dispatcher, everyone), fleet, demand, profiles, profiles, arrivals, plan,
+    for dispatcher in (duty, earliest_deadline):
+        scenario = Simulation(
+            _system(dispatcher, admit_all),
+            fleet,
+            demand,
+            profiles,
+            profiles,
+            arrivals,
+            plan,
             epoch_ms=float("inf"),
-        )  # fmt: skip
+        )
         slow, fast = simulate(scenario), simulate_fast(scenario)
         assert slow.executions == fast.executions
         assert sorted(map(repr, slow.served)) == sorted(map(repr, fast.served))
@@ -148,10 +160,16 @@ def test_requests_that_run_far_longer_than_believed_are_given_up_as_the_engine_d
     plan = Plan((Partition("p0", "g0", 50, tuple(Slot(name, 8, 10.0) for name in belief)),))
     fleet = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100)),))
     workloads = {name: poisson(10.0) for name in belief}
-    scenario = Scenario(
-        _system(duty, everyone), fleet, demand, belief, truth, mixed(workloads, 5.0, 1), plan,
+    scenario = Simulation(
+        _system(duty, admit_all),
+        fleet,
+        demand,
+        belief,
+        truth,
+        merge_arrivals(workloads, 5.0, 1),
+        plan,
         epoch_ms=float("inf"),
-    )  # fmt: skip
+    )
     slow, fast = simulate(scenario), simulate_fast(scenario)
     assert slow.executions == fast.executions
     assert _answers(slow) == _answers(fast)
@@ -161,7 +179,7 @@ def test_requests_that_run_far_longer_than_believed_are_given_up_as_the_engine_d
     assert len(expired) < len(fast.served)
 
 
-@pytest.mark.parametrize("admission", [everyone, Deadline()], ids=["everyone", "in-time"])
+@pytest.mark.parametrize("admission", [admit_all, DeadlineAdmission()], ids=["everyone", "in-time"])
 def test_who_is_owed_a_batch_in_overload_is_the_engines(
     admission: Admission, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,20 +189,25 @@ def test_who_is_owed_a_batch_in_overload_is_the_engines(
     demand = tuple(Demand(name, 1000.0, slo) for name, slo in slos.items())
     turns = tuple(Slot(m, 4, rate) for m, rate in (("a", 400.0), ("b", 200.0), ("c", 200.0)))
     plan = Plan((Partition("p0", "g0", 50, turns), Partition("p1", "g0", 50, turns[1:])))
-    scenario = Scenario(
-        _system(deadline, admission), Fleet((Gpu("g0", "test", 2, 10**9, (50, 100)),)), demand,
-        profiles, profiles, mixed({m: poisson(1000.0) for m in slos}, 2.0, 0), plan,
+    scenario = Simulation(
+        _system(earliest_deadline, admission),
+        Fleet((Gpu("g0", "test", 2, 10**9, (50, 100)),)),
+        demand,
+        profiles,
+        profiles,
+        merge_arrivals({m: poisson(1000.0) for m in slos}, 2.0, 0),
+        plan,
         epoch_ms=float("inf"),
-    )  # fmt: skip
+    )
     slow, fast = simulate(scenario), simulate_fast(scenario)
     assert slow.executions == fast.executions
     assert _answers(slow) == _answers(fast)
-    monkeypatch.setattr(Ledger, "behind_ms", lambda ledger, ahead: {})
+    monkeypatch.setattr(ServiceTags, "behind_ms", lambda ledger, ahead: {})
     assert simulate(scenario).executions != slow.executions, "nobody was owed a batch"
 
 
 def test_a_sweep_is_its_runs_one_by_one() -> None:
-    scenario = _scenario(7, deadline, everyone)
+    scenario = _scenario(7, earliest_deadline, admit_all)
     loads = {
         load: {one.model: poisson(load * one.rate_rps) for one in scenario.demand}
         for load in (0.2, 1.0, 3.0)
@@ -194,7 +217,9 @@ def test_a_sweep_is_its_runs_one_by_one() -> None:
         served = [
             one
             for seed in (1, 2)
-            for one in simulate(replace(scenario, arrivals=mixed(workloads, 1.0, seed))).served
+            for one in simulate(
+                replace(scenario, arrivals=merge_arrivals(workloads, 1.0, seed))
+            ).served
         ]
         good = sum(one.outcome is Outcome.OK for one in served)
         assert point.offered_rps == len(served) / 2.0
@@ -203,8 +228,8 @@ def test_a_sweep_is_its_runs_one_by_one() -> None:
 
 
 def test_what_only_the_engine_plays_is_refused_by_name() -> None:
-    scenario = _scenario(1, duty, everyone)
+    scenario = _scenario(1, duty, admit_all)
     with pytest.raises(ValueError, match="epoch_ms must be infinite"):
         simulate_fast(replace(scenario, epoch_ms=1000.0))
     with pytest.raises(ValueError, match="knows the dispatchers duty and deadline"):
-        simulate_fast(replace(scenario, system=system("dstack")))
+        simulate_fast(replace(scenario, system=resolve("dstack")))

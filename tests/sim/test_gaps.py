@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from interlace.core.hardware import Fleet
-from interlace.core.messages import Deployed, Planned
+from interlace.core.messages import ModelsDeployed, PlanSolved
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated import Costs, SimulatedDevice
+from interlace.device.simulated.device import MechanismCosts, SimulatedDevice
 from interlace.engine.engine import Engine
-from interlace.policy.catalog import system
+from interlace.policy.catalog import resolve
 from interlace.sim.gaps import Gaps
 from tests.builders import OVERLAP, World, line_profile, machine
 
 #: gpulet section 5.1: a process with its MPS share takes 10 to 15 s, its models included.
-MPS = Costs(carve_ms=12_000.0)
+MPS = MechanismCosts(carve_ms=12_000.0)
 #: Green contexts are made in less than a millisecond.
-GREEN = Costs(carve_ms=0.5)
+GREEN = MechanismCosts(carve_ms=0.5)
 PROFILES = {name: line_profile(name, 2.0, 0.5) for name in "ab"}
 
 
@@ -46,8 +46,8 @@ def _plan(*parts: tuple[str, int, str]) -> Plan:
     )
 
 
-def _world(fleet: Fleet, costs: Costs, *plans: Plan) -> tuple[World, Gaps]:
-    row = replace(system("interlace"), planner=_Turning(*plans))
+def _world(fleet: Fleet, costs: MechanismCosts, *plans: Plan) -> tuple[World, Gaps]:
+    row = replace(resolve("interlace"), planner=_Turning(*plans))
     world = World(PROFILES, fleet, row)
     for gpu in fleet.gpus:
         device = SimulatedDevice(gpu, world.clock, PROFILES, costs)
@@ -63,7 +63,7 @@ def _world(fleet: Fleet, costs: Costs, *plans: Plan) -> tuple[World, Gaps]:
 
 def _change_under_traffic(world: World, for_ms: float) -> None:
     """A new plan, with two requests of each model every 10 ms."""
-    world.runtime.deliver(Deployed(()))
+    world.runtime.deliver(ModelsDeployed(()))
     until_ms = world.clock.now_ms() + for_ms
     while world.clock.now_ms() < until_ms:
         for model in "aabb":
@@ -79,7 +79,9 @@ WHOLE = _plan(("g0", 100, "ab"))
 
 
 @pytest.mark.parametrize("costs", [MPS, GREEN], ids=["MPS", "green"])
-def test_overlapped_change_has_no_gap_idles_nothing_and_delays_nobody(costs: Costs) -> None:
+def test_overlapped_change_has_no_gap_idles_nothing_and_delays_nobody(
+    costs: MechanismCosts,
+) -> None:
     world, gaps = _world(machine(), costs, HALVES, WHOLE)
     _change_under_traffic(world, 15_000.0)
     assert gaps.gaps == [] and gaps.open_gaps == []
@@ -90,7 +92,7 @@ def test_overlapped_change_has_no_gap_idles_nothing_and_delays_nobody(costs: Cos
 
 
 @pytest.mark.parametrize("costs", [MPS, GREEN], ids=["MPS", "green"])
-def test_without_overlap_the_gap_is_the_time_to_stand(costs: Costs) -> None:
+def test_without_overlap_the_gap_is_the_time_to_stand(costs: MechanismCosts) -> None:
     world, gaps = _world(machine(traits=frozenset()), costs, HALVES, WHOLE)
     _change_under_traffic(world, 15_000.0)
     assert {gap.model for gap in gaps.gaps} == {"a", "b"}
@@ -117,7 +119,7 @@ def test_where_memory_holds_one_plan_and_a_half_the_cheapest_goes_first() -> Non
     before = _plan(("g0", 50, "ab"), ("g0", 50, "a"))
     after = _plan(("g0", 100, "ab"))
     memory = 2 * weights + 4 * one  # both plans need five instances
-    row = replace(system("interlace"), planner=_Turning(before, after))
+    row = replace(resolve("interlace"), planner=_Turning(before, after))
     world = World(heavy, machine(memory, OVERLAP), row)
     gaps = Gaps(Engine(world.fleet, row))
     world.runtime._observers.append(gaps)
@@ -125,6 +127,6 @@ def test_where_memory_holds_one_plan_and_a_half_the_cheapest_goes_first() -> Non
     world.run(1_000.0)
     _change_under_traffic(world, 500.0)
     assert gaps.gaps == [], "the second host of a goes; the only one of b stays until the switch"
-    assert any(isinstance(event, Planned) for _, event, _ in world.log)
+    assert any(isinstance(event, PlanSolved) for _, event, _ in world.log)
     assert {reply.outcome for _, reply in world.replies} <= {Outcome.OK, Outcome.REFUSED}
     assert 0 < gaps.changes[-1].idle_ms < 500.0

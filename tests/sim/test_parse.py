@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from interlace.sim.workload.changing import Diurnal, Mmpp, Ramp, Steps
 from interlace.sim.workload.parse import KINDS, WorkloadError, workload
-from interlace.sim.workload.recorded import Counts, Refitted, Replayed
+from interlace.sim.workload.recorded import BinnedCounts, RefittedGamma, ReplayedTrace
 from interlace.sim.workload.renewal import Gamma
 from interlace.sim.workload.spacing import Steady, Uniform
+from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 
-WINDOWS = Refitted(((1.0, 1.0), (0.5, 1.0), (0.5, 1.0)), 2.0)
+WINDOWS = RefittedGamma(((1.0, 1.0), (0.5, 1.0), (0.5, 1.0)), 2.0)
 GOOD: dict[str, tuple[dict[str, object], object]] = {
     "poisson": ({}, Gamma(50.0)),
     "gamma": ({"cv": 4}, Gamma(50.0, 4.0)),
@@ -23,7 +23,7 @@ GOOD: dict[str, tuple[dict[str, object], object]] = {
     "diurnal": ({"low_rps": 1, "high_rps": 9, "period_s": 60}, Diurnal(1.0, 9.0, 60.0)),
     "mmpp": ({"states": [[10, 1], [90, 0.2]]}, Mmpp(((10.0, 1.0), (90.0, 0.2)))),
     "ramp": ({"rates_rps": [10, 20], "every": 30}, Ramp((10.0, 20.0), 30)),
-    "azure": ({"file": "azure.csv", "function": "f"}, Counts((60, 120), scale=50.0 / 1.5)),
+    "azure": ({"file": "azure.csv", "function": "f"}, BinnedCounts((60, 120), scale=50.0 / 1.5)),
     "azure-2021": ({"file": "calls.csv", "part": "1/1", "window_s": 2}, WINDOWS),
     "trace": ({"file": "own.csv", "model": "a"}, None),
 }
@@ -47,7 +47,7 @@ def test_every_kind_is_tried() -> None:
 def test_kinds(kind: str, folder: Path) -> None:
     table, expected = GOOD[kind]
     made = workload({"kind": kind, **table}, "m", 50.0, 2.0, folder)
-    if isinstance(made, Replayed):
+    if isinstance(made, ReplayedTrace):
         assert made(1.0, np.random.default_rng(0)).tolist() == [1.0, 9.0]
     else:
         assert made == expected
@@ -62,9 +62,9 @@ def test_more_that_a_ramp_can_be(folder: Path) -> None:
     assert workload(table, "m", 1.0, 1.0, folder) == Ramp((10.0, 20.0), (150, 250), True)
 
 
-def _azure(part: str, folder: Path, **more: object) -> Counts:
+def _azure(part: str, folder: Path, **more: object) -> BinnedCounts:
     made = workload({"kind": "azure", "file": "many.csv", "part": part, **more}, "m", 5, 1, folder)
-    assert isinstance(made, Counts)
+    assert isinstance(made, BinnedCounts)
     return made
 
 

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from interlace.core.plan import Demand
 from interlace.core.request import Outcome
-from interlace.policy.catalog import system
-from interlace.sim.arrivals import Workload, mixed
+from interlace.policy.catalog import resolve
+from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.pipeline.figures import app_figures
-from interlace.sim.pipeline.graph import ByWork, Pipeline, Stage, demands, even
+from interlace.sim.pipeline.graph import ByWork, Pipeline, PipelineStage, demands, even
 from interlace.sim.pipeline.published import game, recog, traffic
 from interlace.sim.pipeline.served import AppServed
-from interlace.sim.record import Record
+from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
 from interlace.sim.workload.spacing import Steady
 from tests.builders import line_profile, machine
@@ -35,7 +35,7 @@ def _played(
     seed: int = 1,
     name: str = "interlace",
     truth_ms: Mapping[str, float] | None = None,
-) -> Record:
+) -> RunRecord:
     asked = demand or demands(apps, dict.fromkeys(apps, 20.0))
     profiles = {
         one.model: line_profile(one.model, row_ms=(row_ms or {}).get(one.model, 1.0))
@@ -43,13 +43,13 @@ def _played(
     }
     slower = {model: line_profile(model, row_ms=ms) for model, ms in (truth_ms or {}).items()}
     return simulate(
-        Scenario(
-            system(name),
+        Simulation(
+            resolve(name),
             machine(),
             asked,
             profiles,
             profiles | slower,
-            mixed(workloads, seconds, seed),
+            merge_arrivals(workloads, seconds, seed),
             warm_ms=1_000.0,
             epoch_ms=float("inf"),
             pipelines=apps,
@@ -65,7 +65,7 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
         parents = draw(st.sets(st.integers(0, index - 1), max_size=3)) if index else set()
         after = tuple(f"s{parent}" for parent in sorted(parents))
         fan = draw(st.sampled_from([0.0, 0.5, 1.0, 2.0, 2.5]))
-        stages.append(Stage(f"s{index}", f"m{index % 3}", after, fan))
+        stages.append(PipelineStage(f"s{index}", f"m{index % 3}", after, fan))
     work = {stage.name: draw(st.floats(0.1, 10.0)) for stage in stages}
     split = draw(st.sampled_from([even, ByWork(work)]))
     return Pipeline(tuple(stages), draw(st.floats(50.0, 500.0)), split)
@@ -106,7 +106,7 @@ def test_every_stage_has_at_least_its_time_before_its_end(app: Pipeline) -> None
 def test_each_arrival_of_an_app_has_one_result(app: Pipeline, seed: int) -> None:
     workload = poisson(15.0)
     record = _played({"app": app}, {"app": workload}, seed=seed, seconds=2.0)
-    trace = mixed({"app": workload}, 2.0, seed)
+    trace = merge_arrivals({"app": workload}, 2.0, seed)
     assert sorted(one.arrived_ms - record.from_ms for one in record.apps) == pytest.approx(
         trace.times_ms.tolist()
     )
@@ -141,9 +141,9 @@ def test_children_come_after_their_parents_and_what_is_left_is_passed_on() -> No
 
 def test_a_join_waits_for_all_of_all() -> None:
     stages = (
-        Stage("a", "m0", fan=3.0),
-        Stage("b", "m1"),
-        Stage("c", "m2", ("a", "b"), 2.0),
+        PipelineStage("a", "m0", fan=3.0),
+        PipelineStage("b", "m1"),
+        PipelineStage("c", "m2", ("a", "b"), 2.0),
     )
     app = Pipeline(stages, 200.0)
     record = _played({"app": app}, {"app": Steady(5.0)}, row_ms={"m1": 30.0})
@@ -155,7 +155,7 @@ def test_a_join_waits_for_all_of_all() -> None:
 
 
 def test_a_failed_stage_ends_the_app() -> None:
-    app = Pipeline((Stage("a", "a"), Stage("b", "b", ("a",))), 60.0)
+    app = Pipeline((PipelineStage("a", "a"), PipelineStage("b", "b", ("a",))), 60.0)
     demand = (Demand("a", 20.0, 30.0), Demand("b", 20.0, 30.0))
     record = _played({"app": app}, {"app": Steady(10.0)}, demand, {"a": 100.0})
     assert not [one for one in record.served if one.model == "b"]
@@ -165,7 +165,7 @@ def test_a_failed_stage_ends_the_app() -> None:
 @pytest.mark.parametrize(("slow", "outcome"), [("a", Outcome.EXPIRED), ("b", Outcome.LATE)])
 def test_slower_than_believed(slow: str, outcome: Outcome) -> None:
     """After a first stage that took all the time nothing is begun; a last one is just late."""
-    app = Pipeline((Stage("a", "a"), Stage("b", "b", ("a",))), 40.0)
+    app = Pipeline((PipelineStage("a", "a"), PipelineStage("b", "b", ("a",))), 40.0)
     demand = (Demand("a", 5.0, 20.0), Demand("b", 5.0, 20.0))
     truth_ms = {slow: 90.0}
     record = _played({"app": app}, {"app": Steady(5.0)}, demand, {}, 0.3, 0, "triton", truth_ms)
@@ -206,7 +206,7 @@ def test_figures_of_apps_count_whole_answers() -> None:
         AppServed("a", 20.0, 120.0, 25.0, Outcome.REFUSED, 1),
         AppServed("b", 30.0, 130.0, 35.0, Outcome.EXPIRED, 2),
     ]
-    found = app_figures(Record(0.0, 2000.0, (), [], [], [], apps=served))
+    found = app_figures(RunRecord(0.0, 2000.0, (), [], [], [], apps=served))
     assert (found["a"].requests, found["a"].goodput_rps) == (3, 0.5)
     assert found["a"].attainment == pytest.approx(1 / 3)
     assert found["a"].outcomes == {"ok": 1, "late": 1, "refused": 1}
@@ -228,12 +228,12 @@ def test_what_apps_ask_of_their_models() -> None:
 
 def test_what_is_no_pipeline_is_said() -> None:
     with pytest.raises(ValueError, match="two stages are named 'a'"):
-        Pipeline((Stage("a", "m"), Stage("a", "m")), 10.0)
+        Pipeline((PipelineStage("a", "m"), PipelineStage("a", "m")), 10.0)
     with pytest.raises(ValueError, match="stage 'b' is after 'c'"):
-        Pipeline((Stage("a", "m"), Stage("b", "m", ("c",))), 10.0)
+        Pipeline((PipelineStage("a", "m"), PipelineStage("b", "m", ("c",))), 10.0)
     with pytest.raises(ValueError, match="fan of -1"):
-        Pipeline((Stage("a", "m", fan=-1.0),), 10.0)
-    apps = {"a": Pipeline((Stage("a", "a"),), 10.0)}
+        Pipeline((PipelineStage("a", "m", fan=-1.0),), 10.0)
+    apps = {"a": Pipeline((PipelineStage("a", "a"),), 10.0)}
     with pytest.raises(ValueError, match="both an app and a model"):
         _played(apps, {})
     with pytest.raises(ValueError, match="which has no demand"):

@@ -9,17 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.request import Outcome
-from interlace.sim.record import Execution, Record, Served, Span
+from interlace.sim.record import Execution, PartitionSpan, RunRecord, ServedRequest
 from interlace.sim.report import report
 from interlace.sim.report.fairness import jain, service_gap_ms
 from interlace.sim.report.usage import gpus_over_time, mean_gpus
 
 
-def _served(model: str, at_ms: float, start_ms: float, end_ms: float, outcome: Outcome) -> Served:
+def _served(
+    model: str, at_ms: float, start_ms: float, end_ms: float, outcome: Outcome
+) -> ServedRequest:
     ran = outcome in (Outcome.OK, Outcome.LATE)
     started = start_ms if ran else float("nan")
     where, rows = ("p", 2) if ran else ("", 0)
-    return Served(model, at_ms, at_ms + 20.0, end_ms, started, outcome, 1, rows, where)
+    return ServedRequest(model, at_ms, at_ms + 20.0, end_ms, started, outcome, 1, rows, where)
 
 
 SERVED = [
@@ -32,8 +34,8 @@ RUNS = [
     Execution("g0", "p", 50, "a", 2, 5.0, 10.0, False),
     Execution("g0", "q", 100, "b", 1, 10.0, 30.0, False),
 ]
-SPANS = [Span("g0", "p", 50, -100.0, math.inf), Span("g1", "r", 100, 25.0, 75.0)]
-RECORD = Record(0.0, 100.0, ("g0", "g1"), SERVED, RUNS, SPANS)
+SPANS = [PartitionSpan("g0", "p", 50, -100.0, math.inf), PartitionSpan("g1", "r", 100, 25.0, 75.0)]
+RECORD = RunRecord(0.0, 100.0, ("g0", "g1"), SERVED, RUNS, SPANS)
 
 
 def test_totals_and_models() -> None:
@@ -62,7 +64,7 @@ def test_accelerators_are_counted_while_they_hold_a_partition() -> None:
 
 
 def test_an_empty_run_has_figures_too() -> None:
-    found = report(Record(0.0, 1000.0, ("g0",), [], [], []))
+    found = report(RunRecord(0.0, 1000.0, ("g0",), [], [], []))
     assert found.requests == 0
     assert found.goodput_rps == 0.0
     assert math.isnan(found.latency.p99_ms)
@@ -85,4 +87,4 @@ def test_the_gap_counts_only_while_both_wait() -> None:
         Execution("g0", "p", 100, "b", 1, 40.0, 45.0, False),
         Execution("g0", "p", 100, "a", 1, 60.0, 90.0, False),  # nobody of a waits then
     ]
-    assert service_gap_ms(Record(0.0, 100.0, ("g0",), served, runs, [])) == pytest.approx(30.0)
+    assert service_gap_ms(RunRecord(0.0, 100.0, ("g0",), served, runs, [])) == pytest.approx(30.0)

@@ -8,29 +8,38 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.kinds import KINDS, fleet
-from interlace.core.messages import Command, Dismiss, Event, Joined, Left, Load, Run, Scale
+from interlace.core.messages import (
+    Command,
+    DismissGpu,
+    Event,
+    GpuJoined,
+    GpuLeft,
+    Load,
+    Run,
+    ScaleFleet,
+)
 from interlace.core.plan import Demand
 from interlace.core.request import Outcome
-from interlace.device.simulated import Costs, SimulatedDevice
+from interlace.device.simulated.device import MechanismCosts, SimulatedDevice
 from interlace.engine.engine import Engine
-from interlace.policy.catalog import system
+from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
-from interlace.runtime.scaling import NoScaling
-from interlace.sim.arrivals import Arrivals, Times, mixed
+from interlace.runtime.gpu_provider import FixedGpuProvider
+from interlace.sim.arrivals import Arrivals, Times, merge_arrivals
 from interlace.sim.gaps import Gaps
 from interlace.sim.provider import Reserve, SimulatedProvider
-from interlace.sim.record import Record
+from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 from tests.builders import World, line_profile
 
 PROFILES = {
     name: line_profile(name, 40.0 + 10.0 * index, 20.0, speedup=0.5)
     for index, name in enumerate("ab")
 }
-GPUS = fleet(replace(KINDS["2080ti"], shares_pct=(50, 100)), 5).gpus
+GPUS = uniform_fleet(replace(GPU_KINDS["2080ti"], shares_pct=(50, 100)), 5).gpus
 DEMAND = tuple(Demand(name, 8.0, 600.0) for name in PROFILES)
 Log = list[tuple[float, Event, list[Command]]]
 
@@ -51,24 +60,26 @@ class Steps:
 
 
 def _arrivals(*rates_rps: float, seconds: float) -> Arrivals:
-    return mixed({name: Steps(rates_rps) for name in PROFILES}, seconds, seed=3)
+    return merge_arrivals({name: Steps(rates_rps) for name in PROFILES}, seconds, seed=3)
 
 
 def _run(
     name: str, arrivals: Arrivals, delay_ms: float, carve_ms: float = 1_000.0
-) -> tuple[Record, Log, Gaps]:
-    row, there = system(name), Fleet(GPUS[:1])
+) -> tuple[RunRecord, Log, Gaps]:
+    row, there = resolve(name), Fleet(GPUS[:1])
     reserve = Reserve(GPUS[1:], delay_ms)
     log: Log = []
     gaps = Gaps(Engine(there, row, reserve.gpus))
-    scenario = Scenario(
+    scenario = Simulation(
         row,
         there,
         DEMAND,
         PROFILES,
         PROFILES,
         arrivals,
-        device=lambda gpu, timer, truth: SimulatedDevice(gpu, timer, truth, Costs(carve_ms)),
+        device=lambda gpu, timer, truth: SimulatedDevice(
+            gpu, timer, truth, MechanismCosts(carve_ms)
+        ),
         reserve=reserve,
         plan_ms=50.0,
     )
@@ -76,7 +87,7 @@ def _run(
     return simulate(scenario, observe), log, gaps
 
 
-def _there(record: Record, at_ms: float) -> int:
+def _there(record: RunRecord, at_ms: float) -> int:
     return sum(one.joined_ms <= at_ms < one.left_ms for one in record.presences)
 
 
@@ -100,10 +111,10 @@ def test_ours_grows_with_the_load_and_shrinks_after_it(delay_ms: float) -> None:
 def _dismissed_are_empty(log: Log) -> None:
     gone: set[str] = set()
     for _, event, commands in log:
-        if isinstance(event, Joined):
+        if isinstance(event, GpuJoined):
             gone.discard(event.gpu.id)
         for command in commands:
-            if isinstance(command, Dismiss):
+            if isinstance(command, DismissGpu):
                 gone.add(command.gpu)
             elif isinstance(command, Load | Run):
                 assert command.gpu not in gone
@@ -111,7 +122,9 @@ def _dismissed_are_empty(log: Log) -> None:
 
 def _grows_at_once(log: Log) -> None:
     """More is asked for within seconds of the step; less only after half a minute."""
-    scales = [(now, sum(c.gpus.values())) for now, _, cs in log for c in cs if isinstance(c, Scale)]
+    scales = [
+        (now, sum(c.gpus.values())) for now, _, cs in log for c in cs if isinstance(c, ScaleFleet)
+    ]
     first_ms, _ = scales[0]
     assert 90_000.0 < first_ms < 96_000.0
     for (_, before), (at_ms, after) in pairwise(scales):
@@ -121,16 +134,16 @@ def _grows_at_once(log: Log) -> None:
 
 def test_gpulet_looks_every_20_s_and_plans_for_more_than_it_sees() -> None:
     record, log, _ = _run("gpulet", _arrivals(8.0, 50.0, seconds=120.0), 0.0, 10_000.0)
-    scales = [now for now, _, commands in log if any(isinstance(c, Scale) for c in commands)]
+    scales = [now for now, _, commands in log if any(isinstance(c, ScaleFleet) for c in commands)]
     assert scales and all((at - 50.0) % 20_000.0 == 0.0 for at in scales)
     assert len(record.presences) >= 2
 
 
 def test_a_replay_of_a_run_with_scaling_is_identical() -> None:
     _, log, _ = _run("interlace", _arrivals(8.0, 50.0, 4.0, seconds=180.0), 2_000.0)
-    assert any(isinstance(event, Joined) for _, event, _ in log)
-    assert any(isinstance(event, Left) for _, event, _ in log)
-    replayed = Engine(Fleet(GPUS[:1]), system("interlace"), GPUS[1:])
+    assert any(isinstance(event, GpuJoined) for _, event, _ in log)
+    assert any(isinstance(event, GpuLeft) for _, event, _ in log)
+    replayed = Engine(Fleet(GPUS[:1]), resolve("interlace"), GPUS[1:])
     for now_ms, event, commands in log:
         assert replayed.handle(event, now_ms) == commands
 
@@ -187,7 +200,7 @@ def test_an_order_that_is_cancelled_does_not_come_and_can_be_placed_again() -> N
 
 def test_where_nothing_can_be_had_it_is_said_once() -> None:
     said: list[str] = []
-    nothing = NoScaling(said.append)
+    nothing = FixedGpuProvider(said.append)
     for _ in range(2):
         nothing.scale({"cpu": 2}, _Stand())
     assert len(said) == 1 and "2 of cpu" in said[0]

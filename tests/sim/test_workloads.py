@@ -12,13 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.plan import Demand
-from interlace.policy.catalog import system
-from interlace.runtime.log.header import Header
+from interlace.policy.catalog import resolve
+from interlace.runtime.log.header import LogHeader
 from interlace.runtime.log.write import LogWriter
-from interlace.sim.arrivals import Workload, mixed
+from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
-from interlace.sim.workload.changing import Diurnal, Mmpp, Ramp, Steps
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.files import (
     TraceError,
     azure_counts,
@@ -26,9 +25,10 @@ from interlace.sim.workload.files import (
     own_times,
 )
 from interlace.sim.workload.mapping import folded, merged, refitted
-from interlace.sim.workload.recorded import Counts, Refitted, Replayed
+from interlace.sim.workload.recorded import BinnedCounts, RefittedGamma, ReplayedTrace
 from interlace.sim.workload.renewal import Gamma, poisson
 from interlace.sim.workload.spacing import Steady, Uniform
+from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 from tests.builders import line_profile, machine
 
 KINDS: dict[str, Callable[[float], Workload]] = {
@@ -40,11 +40,11 @@ KINDS: dict[str, Callable[[float], Workload]] = {
     "steps": lambda rate: Steps(((0.0, rate / 2), (50.0, rate * 1.5))),
     "diurnal": lambda rate: Diurnal(rate / 2, rate * 1.5, 100.0),
     "mmpp": lambda rate: Mmpp(((rate / 2, 1.0), (rate * 1.5, 1.0))),
-    "counts": lambda rate: Counts((int(rate * 10),) * 10, bin_s=10.0),
-    "replayed": lambda rate: Replayed(np.arange(0.0, 100_000.0, 1000.0 / rate)),
+    "counts": lambda rate: BinnedCounts((int(rate * 10),) * 10, bin_s=10.0),
+    "replayed": lambda rate: ReplayedTrace(np.arange(0.0, 100_000.0, 1000.0 / rate)),
     "ramp": lambda rate: Ramp((rate, rate), every=20),
     "ramp at random": lambda rate: Ramp((rate,), every=(7, 20), random_gaps=True),
-    "refitted": lambda rate: Refitted(((rate, 1.0), (rate, 0.5), (rate, 2.0)), 40.0),
+    "refitted": lambda rate: RefittedGamma(((rate, 1.0), (rate, 0.5), (rate, 2.0)), 40.0),
 }
 kinds = pytest.mark.parametrize("kind", sorted(KINDS))
 
@@ -82,15 +82,15 @@ def test_uniform_gaps_have_the_variation_of_a_uniform() -> None:
 
 
 def test_one_models_workload_does_not_move_anothers() -> None:
-    first = mixed({"a": poisson(50.0), "b": poisson(80.0)}, 5.0, 3)
-    other = mixed({"a": Gamma(500.0, 3.0), "b": poisson(80.0)}, 5.0, 3)
+    first = merge_arrivals({"a": poisson(50.0), "b": poisson(80.0)}, 5.0, 3)
+    other = merge_arrivals({"a": Gamma(500.0, 3.0), "b": poisson(80.0)}, 5.0, 3)
     assert np.array_equal(first.of("b"), other.of("b"))
     assert not np.array_equal(first.of("a"), other.of("a"))
 
 
 def test_counts_are_conserved_minute_by_minute() -> None:
     counts = (0, 7, 120, 3)
-    times = Counts(counts)(240.0, np.random.default_rng(0))
+    times = BinnedCounts(counts)(240.0, np.random.default_rng(0))
     assert tuple(np.histogram(times, bins=4, range=(0, 240_000))[0]) == counts
 
 
@@ -139,7 +139,7 @@ def test_a_scaled_trace_keeps_each_minutes_count(
 ) -> None:
     """Rounded up or down, minute by minute, at any speed."""
     length_s = 60.0 / speed
-    times = Counts(tuple(counts), scale=scale, speed=speed)(
+    times = BinnedCounts(tuple(counts), scale=scale, speed=speed)(
         length_s * len(counts), np.random.default_rng(1)
     )
     found = np.floor(times / 1000.0 / length_s).astype(int)
@@ -148,7 +148,7 @@ def test_a_scaled_trace_keeps_each_minutes_count(
 
 
 def test_after_its_end_a_trace_is_silent() -> None:
-    times = Counts((50, 50), bin_s=1.0)(10.0, np.random.default_rng(0))
+    times = BinnedCounts((50, 50), bin_s=1.0)(10.0, np.random.default_rng(0))
     assert len(times) == 100
     assert times[-1] < 2000.0
 
@@ -222,11 +222,11 @@ def test_a_log_is_a_trace(tmp_path: Path) -> None:
     """What a run's log has for arrivals is what arrived in that run."""
     profiles = {name: line_profile(name) for name in "ab"}
     demand = tuple(Demand(name, 30.0, 50.0) for name in "ab")
-    arrivals = mixed({"a": poisson(40.0), "b": Gamma(20.0, 2.0)}, 2.0, 3)
+    arrivals = merge_arrivals({"a": poisson(40.0), "b": Gamma(20.0, 2.0)}, 2.0, 3)
     path = tmp_path / "run.log"
-    row, there = system("interlace"), machine()
-    scenario = Scenario(row, there, demand, profiles, profiles, arrivals, warm_ms=1000.0)
-    with closing(LogWriter(path, Header("0", row.name, there))) as writer:
+    row, there = resolve("interlace"), machine()
+    scenario = Simulation(row, there, demand, profiles, profiles, arrivals, warm_ms=1000.0)
+    with closing(LogWriter(path, LogHeader("0", row.name, there))) as writer:
         simulate(scenario, [writer])
     found = own_times(path)
     for name in "ab":

@@ -13,7 +13,7 @@ from bench.gpu.bench import Bench
 from bench.gpu.checks.host_access import tensor_at
 from bench.gpu.lanes import captured, lanes, mapped
 from bench.gpu.rows import Row, attempt, judged, seen, skipped
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
 
 _WIDTH, _BATCH = 256, 8
 
@@ -45,7 +45,7 @@ def _rows(device: str) -> Any:
     return torch.randn(_BATCH, _WIDTH, device=device)
 
 
-def _compiled(network: Any, backend: Backend, folder: Path, made: list[str]) -> Iterable[Row]:
+def _compiled(network: Any, backend: CudaBackend, folder: Path, made: list[str]) -> Iterable[Row]:
     import torch
 
     exported = torch.export.export(network, (_rows(backend.torch_device),))
@@ -63,7 +63,7 @@ def _loaded(path: str) -> Any:
     return torch._inductor.aoti_load_package(path, run_single_threaded=True)
 
 
-def _near(backend: Backend, network: Any, path: str) -> Iterable[Row]:
+def _near(backend: CudaBackend, network: Any, path: str) -> Iterable[Row]:
     package = _loaded(path)
     weights = dict(network.state_dict())
     names = set(package.get_constant_fqns())
@@ -72,7 +72,7 @@ def _near(backend: Backend, network: Any, path: str) -> Iterable[Row]:
     yield from _uses_ours(backend, network, package, "weights on the GPU")
 
 
-def _far(backend: Backend, network: Any, path: str) -> Iterable[Row]:
+def _far(backend: CudaBackend, network: Any, path: str) -> Iterable[Row]:
     with ExitStack() as stack:
         weights: dict[str, Any] = {}
         for name, near in network.state_dict().items():
@@ -86,7 +86,7 @@ def _far(backend: Backend, network: Any, path: str) -> Iterable[Row]:
 
 
 def _uses_ours(
-    backend: Backend, network: Any, package: Any, what: str, weights: Any = None
+    backend: CudaBackend, network: Any, package: Any, what: str, weights: Any = None
 ) -> Iterable[Row]:
     """Right, captured on few SMs, and it sees a change of ours: nothing was copied or folded."""
     import torch

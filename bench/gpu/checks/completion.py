@@ -14,10 +14,10 @@ from bench.gpu.bench import Bench
 from bench.gpu.checks import layers
 from bench.gpu.lanes import Lane, captured, lanes, mapped, middle, quantile, times_ms, words
 from bench.gpu.rows import Row, attempt, judged, seen
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.kinds import KINDS, Kind, completions
-from interlace.device.cuda.driver.api import Mapped
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.completion.kinds import KINDS, CompletionKind, completions
+from interlace.device.cuda.driver.api import MappedBlock
 
 _LIMIT_S = 2.0
 _WARM = 5
@@ -40,7 +40,7 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield from attempt("launches", lambda: _launches(bench, backend))
 
 
-def compared(bench: Bench, backend: Backend, kinds: Sequence[Kind]) -> Iterable[Row]:
+def compared(bench: Bench, backend: CudaBackend, kinds: Sequence[CompletionKind]) -> Iterable[Row]:
     """A convolution that ends with our signal, each way; delays after the flag can be seen."""
     body = layers.convolution(bench, backend.torch_device)
     with lanes(backend.driver) as cut:
@@ -50,7 +50,7 @@ def compared(bench: Bench, backend: Backend, kinds: Sequence[Kind]) -> Iterable[
 
 
 def _way(
-    bench: Bench, backend: Backend, lane: Lane, body: layers.Body, kind: Kind
+    bench: Bench, backend: CudaBackend, lane: Lane, body: layers.Body, kind: CompletionKind
 ) -> Iterable[Row]:
     for name, busy in (("quiet", 0), ("beside a busy Python thread", 1)):
         known = timed(bench, backend, lane, body, kind, bench.size(300, 3), busy)
@@ -66,10 +66,10 @@ def _way(
 
 def timed(
     bench: Bench,
-    backend: Backend,
+    backend: CudaBackend,
     lane: Lane,
     body: layers.Body,
-    kind: Kind,
+    kind: CompletionKind,
     count: int,
     busy: int = 0,
 ) -> Known:
@@ -95,7 +95,7 @@ def timed(
 
 
 def _ending(
-    backend: Backend, lane: Lane, body: layers.Body, flag: Mapped, sequence: Mapped
+    backend: CudaBackend, lane: Lane, body: layers.Body, flag: MappedBlock, sequence: MappedBlock
 ) -> AbstractContextManager[int]:
     """The graph of a body that stores the word at ``sequence`` in ``flag`` at its end."""
     one = (1, 1, 1)
@@ -108,7 +108,7 @@ def _ending(
     return captured(backend, lane, signalled)
 
 
-def _end_ms(backend: Backend, lane: Lane, body: layers.Body, count: int) -> float:
+def _end_ms(backend: CudaBackend, lane: Lane, body: layers.Body, count: int) -> float:
     """From launch until the flag is seen by a core that reads nothing else, the median."""
     driver = backend.driver
     with mapped(driver, 64) as flag, mapped(driver, 64) as sequence:
@@ -170,7 +170,7 @@ def _busy(threads: int) -> Iterator[None]:
             one.join()
 
 
-def _launches(bench: Bench, backend: Backend) -> Iterable[Row]:
+def _launches(bench: Bench, backend: CudaBackend) -> Iterable[Row]:
     """Host time of ``cuGraphLaunch`` through the driver's bindings, nothing waited for."""
     body, driver = layers.convolution(bench, backend.torch_device), backend.driver
     with lanes(driver) as cut:

@@ -11,8 +11,8 @@ from typing import Any, Final
 from bench.gpu.bench import Bench
 from bench.gpu.lanes import allocated, lanes, mapped, middle, quantile, rate_gbs, times_ms, words
 from bench.gpu.rows import Row, attempt, judged, seen
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.engine.backend import Backend
 
 _SIZES: Final = tuple(1 << bits for bits in (16, 18, 20, 22, 24, 26, 28, 30))
 _CHUNKS_MIB: Final = (1, 4, 16, 32, 64)
@@ -52,7 +52,7 @@ def _single(bench: Bench, driver: Driver, device: int, host: int) -> Iterable[Ro
     driver.destroy_stream(stream)
 
 
-def _many(bench: Bench, backend: Backend, device: int, host: int) -> Iterable[Row]:
+def _many(bench: Bench, backend: CudaBackend, device: int, host: int) -> Iterable[Row]:
     """The same bytes as one call per piece and as one call for all pieces.
 
     The stream is kept busy until all calls are made: the host's time is told beside the GPU's.
@@ -148,7 +148,7 @@ def _behind(bench: Bench, driver: Driver, device: int, host: int, most: int) -> 
         driver.destroy_stream(stream)
 
 
-def _gathers(bench: Bench, backend: Backend, device: int, host: int) -> Iterable[Row]:
+def _gathers(bench: Bench, backend: CudaBackend, device: int, host: int) -> Iterable[Row]:
     """32 pictures read by our kernel from page-locked memory, by number of CTAs."""
     driver = backend.driver
     row_bytes, count = bench.size((_SMALL_BYTES, _IMAGE_ROWS), (64, 4))

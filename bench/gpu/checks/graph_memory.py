@@ -11,8 +11,8 @@ from bench.gpu.bench import Bench
 from bench.gpu.checks import layers
 from bench.gpu.lanes import Lane, Lanes, capture, captured, lanes, quantile, warm
 from bench.gpu.rows import Row, attempt, judged, seen
-from interlace.device.cuda.engine.backend import Backend
-from interlace.device.cuda.engine.capture import Captured
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.graphs.capture import CapturedGraph
 
 _BUCKETS: Final = (32, 16, 8, 4, 2, 1)
 
@@ -40,9 +40,9 @@ def _network(bench: Bench, device: str, batch: int) -> Callable[[], Any]:
     return lambda: network(rows_)
 
 
-def _captures(bench: Bench, backend: Backend, cut: Lanes) -> Iterable[Row]:
+def _captures(bench: Bench, backend: CudaBackend, cut: Lanes) -> Iterable[Row]:
     driver, lane, pool = backend.driver, cut.first(64), None
-    kept: list[Captured] = []
+    kept: list[CapturedGraph] = []
     first_bytes = driver.memory().free_bytes
     for batch in bench.size(_BUCKETS, (2, 1)):
         body = _network(bench, backend.torch_device, batch)
@@ -77,7 +77,7 @@ def _let_go(bench: Bench) -> None:
     torch.cuda.empty_cache()
 
 
-def _beside(bench: Bench, backend: Backend, cut: Lanes) -> Iterable[Row]:
+def _beside(bench: Bench, backend: CudaBackend, cut: Lanes) -> Iterable[Row]:
     """Replay on one lane, from this thread, while another thread captures on another lane."""
     driver, serving, aside = backend.driver, cut.first(64), cut.beside(64)
     body = layers.convolution(bench, backend.torch_device)
@@ -107,7 +107,7 @@ def _beside(bench: Bench, backend: Backend, cut: Lanes) -> Iterable[Row]:
 
 def _keep_capturing(
     bench: Bench,
-    backend: Backend,
+    backend: CudaBackend,
     lane: Lane,
     body: Callable[[], Any],
     errors: list[BaseException],

@@ -10,7 +10,7 @@ from bench.gpu.checks import layers, rebuilt
 from bench.gpu.lanes import Lane, Lanes, ask_sms, captured, lanes, mapped, middle, ratio, times_ms
 from bench.gpu.lanes import words as words_of
 from bench.gpu.rows import Row, attempt, judged
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
 
 _FEW_SMS = 16
 _NOWHERE = (1 << 64) - 1
@@ -36,7 +36,7 @@ def _layers() -> dict[str, Callable[[Bench, str], layers.Body]]:
     }
 
 
-def _numbers(backend: Backend, cut: Lanes) -> Iterable[Row]:
+def _numbers(backend: CudaBackend, cut: Lanes) -> Iterable[Row]:
     driver = backend.driver
     places = {"its own stream": cut.first(_FEW_SMS), "another partition": cut.beside(_FEW_SMS)}
     places["a plain stream"] = cut.plain()
@@ -63,7 +63,7 @@ def _numbers(backend: Backend, cut: Lanes) -> Iterable[Row]:
 
 def _times(
     bench: Bench,
-    backend: Backend,
+    backend: CudaBackend,
     name: str,
     make: Callable[[], layers.Body],
     few: Lane,

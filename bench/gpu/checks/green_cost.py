@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from bench.gpu.bench import Bench
 from bench.gpu.lanes import middle
 from bench.gpu.rows import Row, attempt, judged, seen
-from interlace.device.cuda.driver.api import Driver, Green
+from interlace.device.cuda.driver.api import Driver, GreenContext
 from interlace.device.cuda.driver.errors import CudaError
 
 _WANTED = 64
@@ -24,7 +24,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 def _contexts(driver: Driver) -> Iterable[Row]:
     atoms = driver.split(8).atoms
     free_bytes = driver.memory().free_bytes
-    made: list[Green] = []
+    made: list[GreenContext] = []
     took_ms: list[float] = []
     refused = ""
     for number in range(_WANTED):
@@ -49,7 +49,7 @@ def _contexts(driver: Driver) -> Iterable[Row]:
     yield from _given_back(driver, made, free_bytes)
 
 
-def _given_back(driver: Driver, made: list[Green], free_bytes: int) -> Iterable[Row]:
+def _given_back(driver: Driver, made: list[GreenContext], free_bytes: int) -> Iterable[Row]:
     took_ms: list[float] = []
     for green in reversed(made):
         began_s = time.perf_counter()

@@ -13,8 +13,8 @@ import numpy as np
 from bench.gpu.bench import Bench
 from bench.gpu.lanes import captured, lanes, middle, times_ms
 from bench.gpu.rows import Row, attempt, judged, seen
-from interlace.device.cuda.driver.api import Mapped
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.driver.api import MappedBlock
 
 _BATCHES: Final = (1, 8, 32)
 
@@ -41,7 +41,7 @@ def rows(bench: Bench) -> Iterator[Row]:
                 yield from attempt(layer.name, partial(_layer, bench, backend, layer, name, memory))
 
 
-def _registered(backend: Backend, nbytes: int, stack: ExitStack) -> Mapped:
+def _registered(backend: CudaBackend, nbytes: int, stack: ExitStack) -> MappedBlock:
     memory = mmap.mmap(-1, nbytes)
     view = np.frombuffer(memory, np.uint8)
     stack.callback(lambda: len(view))  # the view lives as long as the registration
@@ -87,7 +87,7 @@ def _layers(bench: Bench, device: str) -> list[Layer]:
 
 
 def _layer(
-    bench: Bench, backend: Backend, layer: Layer, kind: str, memory: Mapped
+    bench: Bench, backend: CudaBackend, layer: Layer, kind: str, memory: MappedBlock
 ) -> Iterable[Row]:
     import torch
 
@@ -111,11 +111,11 @@ def _layer(
 
 def _three_times(
     bench: Bench,
-    backend: Backend,
+    backend: CudaBackend,
     run: Callable[[Any, Any], Any],
     near: Any,
     far: Any,
-    memory: Mapped,
+    memory: MappedBlock,
     nbytes: int,
 ) -> dict[str, float]:
     driver, count = backend.driver, bench.size(10, 1)
@@ -138,7 +138,7 @@ def _in_turn(first: Callable[[], object], then: Callable[[], object]) -> None:
     then()
 
 
-def _side_effects(backend: Backend, kind: str, memory: Mapped) -> Iterable[Row]:
+def _side_effects(backend: CudaBackend, kind: str, memory: MappedBlock) -> Iterable[Row]:
     import torch
 
     device = backend.torch_device

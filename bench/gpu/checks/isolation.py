@@ -22,8 +22,8 @@ from bench.gpu.lanes import (
     times_ms,
 )
 from bench.gpu.rows import Row, attempt, judged, seen
-from interlace.device.cuda.engine.backend import Backend
-from interlace.device.cuda.partitions.green_lanes import GreenLanes
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.green_contexts.lanes import GreenLanes
 
 _MODEL_SMS: Final = 64
 _STREAMED_BYTES: Final = 1 << 30
@@ -53,7 +53,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 
 def _neighbours(
-    bench: Bench, backend: Backend, lane: Lane, stack: ExitStack
+    bench: Bench, backend: CudaBackend, lane: Lane, stack: ExitStack
 ) -> tuple[Neighbour, ...]:
     driver, kernels = backend.driver, backend.kernels
     big = bench.size(_STREAMED_BYTES, 1 << 12)
@@ -84,7 +84,7 @@ def _neighbours(
 
 def _beside(
     bench: Bench,
-    backend: Backend,
+    backend: CudaBackend,
     name: str,
     body: layers.Body,
     sides: tuple[Lane, Lane],
@@ -148,7 +148,7 @@ def _ladder(bench: Bench, one_ms: float) -> Iterable[Row]:
 
 
 def _spinning(
-    bench: Bench, backend: Backend, some: Sequence[Place], stack: ExitStack
+    bench: Bench, backend: CudaBackend, some: Sequence[Place], stack: ExitStack
 ) -> list[tuple[int, int]]:
     """A graph on each lane that keeps all its SMs for 2 ms, and the stream to launch it on."""
     counter = stack.enter_context(mapped(backend.driver, 64))
@@ -163,7 +163,7 @@ def _spinning(
     return graphs
 
 
-def _overlap(backend: Backend, graphs: list[tuple[int, int]], one_ms: float, what: str) -> Row:
+def _overlap(backend: CudaBackend, graphs: list[tuple[int, int]], one_ms: float, what: str) -> Row:
     ms = _together_ms(backend, graphs)
     return judged(
         what, f"about {one_ms:.2f} ms", f"{ms:.2f} ms", ratio(ms, one_ms) < 1.2,
@@ -171,7 +171,7 @@ def _overlap(backend: Backend, graphs: list[tuple[int, int]], one_ms: float, wha
     )  # fmt: skip
 
 
-def _together_ms(backend: Backend, graphs: list[tuple[int, int]]) -> float:
+def _together_ms(backend: CudaBackend, graphs: list[tuple[int, int]]) -> float:
     took_ms: list[float] = []
     for _ in range(5):
         began_s = time.perf_counter()

@@ -11,7 +11,7 @@ from bench.gpu.bench import Bench
 from bench.gpu.checks import layers
 from bench.gpu.lanes import Lane, captured, lanes, middle, ratio, times_ms
 from bench.gpu.rows import Row, attempt, judged, seen
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
 
 _SMS: Final = (16, 32, 48, 64, 80, 96, 112, 128)
 
@@ -33,7 +33,7 @@ def rows(bench: Bench) -> Iterator[Row]:
 
 def _layer(
     bench: Bench,
-    backend: Backend,
+    backend: CudaBackend,
     name: str,
     body: layers.Body,
     strips: dict[int, Lane],
@@ -70,7 +70,7 @@ def _hint(bench: Bench, free_sms: int) -> Iterator[None]:
         torch._C._set_sm_carveout_experimental(None)
 
 
-def _taken_ms(bench: Bench, backend: Backend, body: layers.Body, lane: Lane) -> float:
+def _taken_ms(bench: Bench, backend: CudaBackend, body: layers.Body, lane: Lane) -> float:
     with captured(backend, lane, body) as graph:
         launch = partial(backend.driver.launch_graph, graph, lane.stream)
         return middle(times_ms(backend.driver, lane.stream, launch, bench.size(15, 2)))

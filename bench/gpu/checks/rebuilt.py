@@ -14,8 +14,8 @@ from bench.gpu.bench import Bench
 from bench.gpu.checks import layers
 from bench.gpu.lanes import Lane, Lanes, ask_sms, capture, captured, middle, sms_of, times_ms, warm
 from bench.gpu.rows import Row, attempt, judged, skipped
-from interlace.device.cuda.driver.api import Green
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.driver.api import GreenContext
 
 
 class Rebuilt(NamedTuple):
@@ -26,7 +26,7 @@ class Rebuilt(NamedTuple):
     movable: int
 
 
-def rows(bench: Bench, backend: Backend, cut: Lanes, lane: Lane) -> Iterator[Row]:
+def rows(bench: Bench, backend: CudaBackend, cut: Lanes, lane: Lane) -> Iterator[Row]:
     """Our own kernel, a product and a convolution, captured elsewhere and moved to the lane."""
     if bench.dry:
         yield skipped("a graph moved to other SMs", "asked of the real driver only")
@@ -37,7 +37,7 @@ def rows(bench: Bench, backend: Backend, cut: Lanes, lane: Lane) -> Iterator[Row
         yield from attempt(f"{name}, moved", partial(_layer, backend, cut, lane, name, body))
 
 
-def _own(backend: Backend, cut: Lanes, lane: Lane) -> Iterator[Row]:
+def _own(backend: CudaBackend, cut: Lanes, lane: Lane) -> Iterator[Row]:
     plain = cut.plain()
     seen: list[Rebuilt] = []
 
@@ -57,7 +57,9 @@ def _own(backend: Backend, cut: Lanes, lane: Lane) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _layer(backend: Backend, cut: Lanes, lane: Lane, name: str, body: layers.Body) -> Iterator[Row]:
+def _layer(
+    backend: CudaBackend, cut: Lanes, lane: Lane, name: str, body: layers.Body
+) -> Iterator[Row]:
     driver, plain = backend.driver, cut.plain()
 
     def taken_ms(graph: int) -> float:
@@ -81,7 +83,7 @@ def _layer(backend: Backend, cut: Lanes, lane: Lane, name: str, body: layers.Bod
 
 @contextmanager
 def moved(
-    backend: Backend, source: Lane, target: Lane, body: Callable[[], object]
+    backend: CudaBackend, source: Lane, target: Lane, body: Callable[[], object]
 ) -> Iterator[Rebuilt]:
     """A body captured on one lane, as a graph that runs on the SMs of another.
 
@@ -107,7 +109,7 @@ def moved(
         made.close()
 
 
-def _rebuilt(cu: Any, graph: Any, green: Green) -> Rebuilt:
+def _rebuilt(cu: Any, graph: Any, green: GreenContext) -> Rebuilt:
     from interlace.device.cuda.driver.calls import call
 
     context = call(cu.cuCtxFromGreenCtx, cu.CUgreenCtx(green.handle))

@@ -9,7 +9,7 @@ from typing import Final
 from bench.gpu.bench import Bench
 from bench.gpu.lanes import Lane, Lanes, ask_sms, lanes, sms_of
 from bench.gpu.rows import Row, attempt, judged, seen, skipped
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
 
 _SIZES: Final = (2, 4, 6, 8, 10, 11, 12, 16, 18, 22, 24, 32, 36, 44, 48, 64, 66, 72)
 _FLAGS: Final = {0: "whole clusters", 1: "clusters ignored"}
@@ -49,7 +49,7 @@ def _table() -> Iterable[Row]:
             yield seen(what, f"{count} of {each}, {left} left", count=count, sms=each, left=left)
 
 
-def _atoms(backend: Backend, cut: Lanes) -> Iterable[Row]:
+def _atoms(backend: CudaBackend, cut: Lanes) -> Iterable[Row]:
     split, sms = cut.split, backend.driver.board.sms
     left = split.rest.sms if split.rest else 0
     yield judged(
@@ -65,7 +65,7 @@ def _atoms(backend: Backend, cut: Lanes) -> Iterable[Row]:
     )  # fmt: skip
 
 
-def _partitions(backend: Backend, cut: Lanes) -> Iterable[Row]:
+def _partitions(backend: CudaBackend, cut: Lanes) -> Iterable[Row]:
     half = len(cut.split.atoms) // 2 * 8
     sides = {"first": cut.first(half), "beside": cut.beside(half), "again": cut.first(half)}
     ran = {name: _ran(backend, lane) for name, lane in sides.items()}
@@ -87,7 +87,7 @@ def _partitions(backend: Backend, cut: Lanes) -> Iterable[Row]:
     yield judged("atoms", "apart", "apart" if apart else "overlap", apart)
 
 
-def _ran(backend: Backend, lane: Lane) -> set[int]:
+def _ran(backend: CudaBackend, lane: Lane) -> set[int]:
     return sms_of(
         backend,
         lambda address, blocks: ask_sms(backend, lane.stream, address, blocks),

@@ -13,12 +13,12 @@ from bench.gpu.mechanisms.nets import Net, network
 from bench.gpu.mechanisms.published import ENGINE_OVER_NAIVE, ENGINE_OVER_TF, MOST_ROWS, WORKERS
 from bench.gpu.mechanisms.sides import Side, versus
 from bench.gpu.rows import Row
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
 
 _NETS: Final = ("resnet50", "vgg19")
 
 
-def rows(bench: Bench, backend: Backend) -> Iterator[Row]:
+def rows(bench: Bench, backend: CudaBackend) -> Iterator[Row]:
     """E2bird's engine over six workers that share nothing, and over a worker of 32 (Figure 17)."""
     for name in _NETS:
         ours = _held(bench, backend, name, WORKERS, shared=True)
@@ -29,7 +29,9 @@ def rows(bench: Bench, backend: Backend) -> Iterator[Row]:
         yield versus(f"{what}, over one of {MOST_ROWS}", ours, single, "nbytes", ENGINE_OVER_TF)
 
 
-def _held(bench: Bench, backend: Backend, name: str, workers: Sequence[int], shared: bool) -> Side:
+def _held(
+    bench: Bench, backend: CudaBackend, name: str, workers: Sequence[int], shared: bool
+) -> Side:
     """Device memory of graphs of these sizes, each with a pool of its own, and their weights."""
     driver = backend.driver
     with lanes(driver) as cut, ExitStack() as stack:
@@ -52,7 +54,7 @@ def _held(bench: Bench, backend: Backend, name: str, workers: Sequence[int], sha
     return {"nbytes": float(max(0, held))}
 
 
-def _settle(backend: Backend) -> None:
+def _settle(backend: CudaBackend) -> None:
     """Give back what torch keeps for later."""
     import torch
 

@@ -13,14 +13,14 @@ from bench.gpu.mechanisms.nets import Net, network
 from bench.gpu.mechanisms.published import DMA_CPU, DMA_ROWS
 from bench.gpu.mechanisms.sides import Side, side, taken, versus
 from bench.gpu.rows import Row
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
 
 _NETS: Final = ("alexnet", "resnet50", "vgg19")
 #: Of a model that is being loaded: so many pieces of this size are on their way at a time.
 _PIECES, _PIECE_BYTES = 4, 32 << 20
 
 
-def rows(bench: Bench, backend: Backend) -> Iterator[Row]:
+def rows(bench: Bench, backend: CudaBackend) -> Iterator[Row]:
     """Both ways for each network, with nothing beside it and with a model's load in flight."""
     for name in _NETS:
         net = network(bench, backend.torch_device, name, DMA_ROWS)
@@ -34,7 +34,7 @@ def rows(bench: Bench, backend: Backend) -> Iterator[Row]:
                 yield versus(f"{what}: CPU of the transfer", ours, theirs, "cpu_ms", DMA_CPU)
 
 
-def _sides(bench: Bench, backend: Backend, net: Net, busy: bool) -> tuple[Side, Side, float]:
+def _sides(bench: Bench, backend: CudaBackend, net: Net, busy: bool) -> tuple[Side, Side, float]:
     """With a gather, with copies, and the CPU time to launch the graph alone."""
     driver, size = backend.driver, net.row_bytes
     with ExitStack() as stack:
@@ -84,7 +84,7 @@ def _nothing() -> None:
 
 
 @contextmanager
-def _load(bench: Bench, backend: Backend) -> Iterator[Callable[[], None]]:
+def _load(bench: Bench, backend: CudaBackend) -> Iterator[Callable[[], None]]:
     """A function that keeps the copy engine as busy as loading a model does."""
     driver, size = backend.driver, bench.size(_PIECE_BYTES, 1 << 12)
     with mapped(driver, size) as host, allocated(driver, size) as device:

@@ -12,14 +12,14 @@ from bench.gpu.mechanisms.nets import Net, network
 from bench.gpu.mechanisms.published import ADVISED, INSTANCES
 from bench.gpu.mechanisms.sides import Side, side, taken, versus
 from bench.gpu.rows import Row
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
 
 #: One row, where instances bring most, and eight.
 _ROWS: Final = (1, 8)
 _NAMES: Final = {"alexnet": "alexnet", "mobilenet": "mobilenet_v2"}
 
 
-def rows(bench: Bench, backend: Backend) -> Iterator[Row]:
+def rows(bench: Bench, backend: CudaBackend) -> Iterator[Row]:
     """As many instances as the paper's Multi-Model advised (Table IV)."""
     for name, (count, share_pct) in ADVISED.items():
         known = network(bench, backend.torch_device, _NAMES.get(name, name), 1)
@@ -39,7 +39,7 @@ def _parts(cut: Lanes, count: int) -> list[Lane]:
     return [cut.on(atoms[place * each : (place + 1) * each]) for place in range(count)]
 
 
-def _side(bench: Bench, backend: Backend, net: Net, parts: Sequence[Lane], batch: int) -> Side:
+def _side(bench: Bench, backend: CudaBackend, net: Net, parts: Sequence[Lane], batch: int) -> Side:
     """A batch of each instance at once, again when all have ended."""
     driver = backend.driver
     with ExitStack() as stack:

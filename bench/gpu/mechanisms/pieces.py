@@ -13,21 +13,21 @@ from bench.gpu.mechanisms.nets import network
 from bench.gpu.mechanisms.published import COPY_START_MS, FLAT_UP_TO
 from bench.gpu.mechanisms.sides import taken
 from bench.gpu.rows import Row, judged
-from interlace.device.cuda.driver.api import Mapped
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.driver.api import MappedBlock
 
 _INFERENCES: Final = 256
 _PICTURE_BYTES: Final = 150_528
 _WORKERS: Final = (1, 4, 16, 64)
 
 
-def rows(bench: Bench, backend: Backend) -> Iterator[Row]:
+def rows(bench: Bench, backend: CudaBackend) -> Iterator[Row]:
     """Pieces by the copy engine and by kernels, then workers."""
     yield from _copies(bench, backend)
     yield _computing(bench, backend)
 
 
-def _copies(bench: Bench, backend: Backend) -> Iterator[Row]:
+def _copies(bench: Bench, backend: CudaBackend) -> Iterator[Row]:
     """256 pictures in one piece and in 256: what a piece costs to start."""
     driver, (count, size) = backend.driver, bench.size((_INFERENCES, _PICTURE_BYTES), (8, 64))
     with ExitStack() as stack:
@@ -68,7 +68,7 @@ def _each(piece: Piece, pieces: int, nbytes: int) -> None:
         piece(number, nbytes)
 
 
-def _by_engine(backend: Backend, stream: int, device: int, host: Mapped) -> Piece:
+def _by_engine(backend: CudaBackend, stream: int, device: int, host: MappedBlock) -> Piece:
     def copy(number: int, nbytes: int) -> None:
         at = number * nbytes
         backend.driver.copy(device + at, host.device + at, nbytes, stream)
@@ -77,7 +77,7 @@ def _by_engine(backend: Backend, stream: int, device: int, host: Mapped) -> Piec
 
 
 def _by_kernels(
-    backend: Backend, stream: int, device: int, host: Mapped, table: Mapped, most: int
+    backend: CudaBackend, stream: int, device: int, host: MappedBlock, table: MappedBlock, most: int
 ) -> Piece:
     entries = words(table, most + 1)
     entries[most] = 1
@@ -94,7 +94,7 @@ def _by_kernels(
     return fetch
 
 
-def _computing(bench: Bench, backend: Backend) -> Row:
+def _computing(bench: Bench, backend: CudaBackend) -> Row:
     """256 rows of AlexNet split over streams: up to how many it takes no longer."""
     driver, inferences = backend.driver, bench.size(_INFERENCES, 16)
     known = network(bench, backend.torch_device, "alexnet", 1)

@@ -14,11 +14,11 @@ from bench.gpu.bench import Bench
 from bench.gpu.devices import maker
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, judged, skipped
-from interlace.core.messages import Carve, Load, Release, Run
+from interlace.core.messages import CreatePartition, Load, ReleasePartition, Run
 from interlace.core.request import Batch, Request
-from interlace.device.cuda.engine.opening import open_portable
-from interlace.device.cuda.engine.threads import LibraryContext
-from interlace.device.formats import open_torch
+from interlace.device.cuda.backend.library_threads import LibraryContext
+from interlace.device.cuda.models.opening import open_portable
+from interlace.formats import open_torch
 
 #: A network of convolutions, and one of matrix products.
 MODELS: Final = ("resnet50", "bert_base")
@@ -41,14 +41,14 @@ async def answers(
     try:
         async with stand(bench, maker(bench, kind, context=context), MODELS) as opened:
             gpu = opened.device.gpu
-            await opened.rig.do(Carve(gpu.id, _NAME, half_pct(gpu)), _LIMIT_S)
+            await opened.rig.do(CreatePartition(gpu.id, _NAME, half_pct(gpu)), _LIMIT_S)
             for one in opened.opened.values():
                 what = f"{one.model.name}{words}"
                 try:
                     yield await _answer(opened, one, what)
                 except Exception as error:
                     yield failed(what, error)
-            await opened.rig.do(Release(gpu.id, _NAME), _LIMIT_S)
+            await opened.rig.do(ReleasePartition(gpu.id, _NAME), _LIMIT_S)
     except Exception as error:
         yield failed(f"models{words}", error)
 

@@ -24,13 +24,13 @@ from bench.gpu.lanes import (
 )
 from bench.gpu.preflight.tries import Opened, Try
 from bench.gpu.rows import Row, failed, judged
-from interlace.device.cuda.completion.kinds import Kind
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.backend.tensors import tensor_at
+from interlace.device.cuda.completion.kinds import CompletionKind
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.engine.addresses import tensor_at
-from interlace.device.cuda.engine.backend import Backend
+from interlace.device.cuda.green_contexts.atoms import Atoms
+from interlace.device.cuda.green_contexts.splitting import ATOM_SMS, best_split
 from interlace.device.cuda.memory.registered import RegisteredArenas
-from interlace.device.cuda.partitions.atoms import Atoms
-from interlace.device.cuda.partitions.splitting import ATOM_SMS, best_split
 from interlace.shm.arena import Arena, ArenaMap
 
 _ARENA_BYTES: Final = 1 << 20
@@ -43,7 +43,7 @@ _CHARS: Final = 160
 _SPLITS: Final = (
     ("atoms of 8", 8, True), ("clusters ignored", 8, False), ("atoms of 16", 16, True),
 )  # fmt: skip
-_WAYS: Final[tuple[Kind, ...]] = ("flags", "blocking")
+_WAYS: Final[tuple[CompletionKind, ...]] = ("flags", "blocking")
 
 
 def basics() -> tuple[Try, ...]:
@@ -107,7 +107,7 @@ def _graph(opened: Opened) -> Row:
     return _sms("a graph keeps its SMs", _ran(backend, whole, launched), lane)
 
 
-def _ran(backend: Backend, lane: Lane, launch: Callable[[int, int], object]) -> set[int]:
+def _ran(backend: CudaBackend, lane: Lane, launch: Callable[[int, int], object]) -> set[int]:
     return sms_of(backend, launch, lane.stream)
 
 

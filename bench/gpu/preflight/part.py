@@ -20,9 +20,9 @@ from bench.gpu.preflight.green import basics, convolutions
 from bench.gpu.preflight.tries import tried
 from bench.gpu.rows import Row, Verdict, attempt, failed, judged, seen, skipped
 from bench.gpu.switches import USUAL, Switches, choose
-from interlace.device.cuda.engine.threads import LibraryContext
+from interlace.device.cuda.backend.library_threads import LibraryContext
+from interlace.device.cuda.green_contexts.atoms import Atoms
 from interlace.device.cuda.mps import MpsControl, MpsError
-from interlace.device.cuda.partitions.atoms import Atoms
 
 CONTEXTS: Final[tuple[LibraryContext, ...]] = ("primary", "green")
 _WORDS: Final[Mapping[LibraryContext, str]] = {

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from bench.gpu.bench import Bench
 from bench.gpu.lanes import Lane, Lanes, lanes
 from bench.gpu.rows import Row, Verdict, failed, skipped
-from interlace.device.cuda.engine.backend import Backend
-from interlace.device.cuda.engine.threads import LibraryContext
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.backend.library_threads import LibraryContext
 
 #: For one try; the first of a process waits for CUDA, torch and our kernels, too, and the first
 #: convolution of a machine for a gigabyte of libraries from its disk.
@@ -33,7 +33,7 @@ class Opened(NamedTuple):
     """What a try is asked of: a GPU opened in its process, cut once, and a lane of some SMs."""
 
     bench: Bench
-    backend: Backend
+    backend: CudaBackend
     cut: Lanes
     lane: Lane
 

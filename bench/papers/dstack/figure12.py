@@ -20,7 +20,7 @@ from bench.papers.dstack.published import BATCH, CLUSTER_GAIN, TABLE_6
 from bench.papers.dstack.show import Row, bars, report
 from bench.papers.dstack.trial import Case, Figures, run
 from bench.papers.dstack.v100 import profile
-from interlace.core.kinds import KINDS, fleet
+from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Partition, Plan, Slot
 
 MODELS = ("mobilenet", "alexnet", "resnet50", "vgg19")
@@ -37,7 +37,7 @@ def cluster() -> Case:
     slos = {m: TABLE_6[m].slo_ms * _SLOWER for m in MODELS}
     whole = sum(1.0 / slo_ms for slo_ms in slos.values())
     rates = {m: _OFFERED_RPS / slos[m] / whole for m in MODELS}
-    return Case(rates, known, KNEES_PCT, slos, fleet(KINDS["t4"], 4))
+    return Case(rates, known, KNEES_PCT, slos, uniform_fleet(GPU_KINDS["t4"], 4))
 
 
 def exclusive(case: Case) -> Plan:

@@ -35,8 +35,8 @@ from bench.papers.dstack.published import (
 from bench.papers.dstack.show import Row, bars, options, report
 from bench.papers.dstack.trial import Figures, of_table_6, run
 from bench.papers.dstack.v100 import STEEP, profiles
-from interlace.perf.slotted import Slotted, slotted
-from interlace.sim.record import Execution, Record
+from interlace.perf.slotted import SlottedSchedule, slotted
+from interlace.sim.record import Execution, RunRecord
 from interlace.sim.report.draw import save, tiles
 
 MODELS = ("alexnet", "resnet50", "vgg19")
@@ -52,7 +52,7 @@ def schedules(seconds: float) -> Mapping[str, Figures]:
     return {name: run(name, known, seconds) for name in FIGURE_9_PCT}
 
 
-def ideals(seconds: float) -> Mapping[str, Slotted]:
+def ideals(seconds: float) -> Mapping[str, SlottedSchedule]:
     """9d's ideal, for kernels that are alike and for some that are not."""
     slots = int(seconds * 1000.0 / SLOT_MS)
     made = {"kernels at the model's knee": kernels(ALIKE), "kernels from 0.2 to 1.4": kernels()}
@@ -80,7 +80,7 @@ def unfitted(seconds: float) -> list[Row]:
 
 
 def compared(
-    abc: Mapping[str, Figures], best: Mapping[str, Slotted], whole: Mapping[str, Figures]
+    abc: Mapping[str, Figures], best: Mapping[str, SlottedSchedule], whole: Mapping[str, Figures]
 ) -> list[Row]:
     rows = [
         Row(f"9{part}: {name}, use", FIGURE_9_PCT[name], found.used_pct, " %")
@@ -102,7 +102,7 @@ def compared(
     return rows
 
 
-def side_by_side(abc: Mapping[str, Figures]) -> Record:
+def side_by_side(abc: Mapping[str, Figures]) -> RunRecord:
     """The three runs as one of three accelerators, every batch as high as its model's knee."""
     first = next(iter(abc.values())).record
     executions = [
@@ -111,7 +111,7 @@ def side_by_side(abc: Mapping[str, Figures]) -> Record:
         for one in found.record.executions
         if one.started_ms < first.from_ms + _FROM_MS + _SHOWN_MS
     ]
-    return Record(first.from_ms, first.until_ms, tuple(abc), first.served, executions, ())
+    return RunRecord(first.from_ms, first.until_ms, tuple(abc), first.served, executions, ())
 
 
 def _renamed(one: Execution, name: str) -> Execution:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from bench.papers.dstack.trial import Case, planned, run
 from interlace.core.request import Outcome
-from interlace.policy.dispatchers.waiting import Waiting
+from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 
 _HOUR_MS: Final = 3.6e6
 
@@ -27,7 +27,7 @@ class Gathered(NamedTuple):
 def every_time_16(case: Case, seconds: float) -> Gathered:
     """Every model on all of the GPU, each of its batches full."""
     patient = case._replace(slos_ms=dict.fromkeys(case.slos_ms, _HOUR_MS))
-    waits = Waiting(wait_part=float("inf"))
+    waits = DynamicBatching(wait_part=float("inf"))
     record = run("fixed", patient, seconds, plan=planned("fixed", case), dispatcher=waits).record
     answered = [one for one in record.served if one.outcome is Outcome.OK]
     while_asked = sum(one.answered_ms <= record.until_ms for one in answered)

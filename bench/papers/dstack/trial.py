@@ -9,19 +9,19 @@ from typing import Final, NamedTuple
 
 from bench.papers.dstack.published import BATCH, TABLE_6
 from bench.papers.dstack.v100 import V100
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
-from interlace.core.kinds import fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.core.request import Outcome
-from interlace.device.simulated import Physics, made_of
+from interlace.device.simulated.device import Physics, device_factory
 from interlace.perf.latency import surface
 from interlace.policy.base import Dispatcher
-from interlace.policy.catalog import system
-from interlace.sim.arrivals import Workload, mixed
-from interlace.sim.record import Record
+from interlace.policy.catalog import resolve
+from interlace.sim.arrivals import Workload, merge_arrivals
+from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.spacing import Uniform
 
 #: Those that run models at their knees, with Table 6's batches, for as long as shares are free.
@@ -36,7 +36,7 @@ class Case(NamedTuple):
     profiles: Mapping[str, Profile]
     knees_pct: Mapping[str, int]
     slos_ms: Mapping[str, float]
-    gpus: Fleet = fleet(V100, 1)
+    gpus: Fleet = uniform_fleet(V100, 1)
     batch: int = BATCH
 
 
@@ -53,7 +53,7 @@ class Figures(NamedTuple):
     missed_of_all: float
     used_pct: float
     busy_s: Mapping[str, float]
-    record: Record
+    record: RunRecord
 
     @property
     def total_rps(self) -> float:
@@ -89,17 +89,17 @@ def run(
 
     With ``dispatcher`` the row has that one instead of its own.
     """
-    demand, row = _demand(case), system(name)
+    demand, row = _demand(case), resolve(name)
     traffic = workloads or {m: Uniform(rate) for m, rate in case.rates_rps.items()}
-    scenario = Scenario(
+    scenario = Simulation(
         replace(row, dispatcher=dispatcher or row.dispatcher),
         case.gpus,
         demand,
         case.profiles,
         case.profiles,
-        mixed(traffic, seconds, seed=6),
+        merge_arrivals(traffic, seconds, seed=6),
         plan or planned(name, case),
-        device=made_of(Physics()),
+        device=device_factory(Physics()),
         warm_ms=1_000.0,
         epoch_ms=float("inf"),
     )
@@ -112,7 +112,7 @@ def planned(name: str, case: Case) -> Plan:
         return at_knees(case)
     if name == "gslice":
         return parted(case)
-    return system(name).planner(_demand(case), case.gpus, case.profiles, Plan())
+    return resolve(name).planner(_demand(case), case.gpus, case.profiles, Plan())
 
 
 def at_knees(case: Case) -> Plan:
@@ -152,7 +152,7 @@ def parted(case: Case) -> Plan:
     return Plan(tuple(partitions))
 
 
-def figures(record: Record, case: Case) -> Figures:
+def figures(record: RunRecord, case: Case) -> Figures:
     """Count a record."""
     span_s = (record.until_ms - record.from_ms) / 1000.0
     outcomes = Counter((one.model, one.outcome) for one in record.served)

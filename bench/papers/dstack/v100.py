@@ -25,11 +25,11 @@ from math import sqrt
 from typing import Final
 
 from bench.papers.dstack.published import BATCH, TABLE_6
-from interlace.core.kinds import KINDS
-from interlace.core.profile import Point, Profile
+from interlace.core.gpu_kinds import GPU_KINDS
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.dnn import Dnn
 
-V100: Final = KINDS["v100"]
+V100: Final = GPU_KINDS["v100"]
 #: Share times time of a row below the knee grows with knee / share to this power.
 STEEP: Final = 1.0
 _KERNELS: Final = 50
@@ -67,10 +67,10 @@ def profile(
 
     Below the knee a row costs (knee / share) to the power ``steep`` more share times time.
     """
-    gpu = KINDS[kind]
+    gpu = GPU_KINDS[kind]
     one = dnn(knee_pct, run_ms, gpu.units)
     row_pct_ms = knee_pct * run_ms / BATCH
-    points: dict[tuple[int, int], Point] = {}
+    points: dict[tuple[int, int], LatencyPoint] = {}
     for share in gpu.shares_pct:
         sms = max(1, round(min(share, knee_pct) * gpu.units / 100.0))
         saved = gain * max(0, share - knee_pct) / (100 - knee_pct)
@@ -78,7 +78,7 @@ def profile(
             used_pct = min(share, knee_pct)
             least_ms = row_pct_ms * batch / used_pct * (knee_pct / used_pct) ** steep
             ms = max(one.latency_ms(sms, batch), least_ms) * (1.0 - saved)
-            points[batch, share] = Point(ms, ms, ms, 1)
+            points[batch, share] = LatencyPoint(ms, ms, ms, 1)
     return Profile(model, "table 6", kind, _WEIGHTS_BYTES, _WEIGHTS_BYTES, points)
 
 

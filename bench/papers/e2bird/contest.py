@@ -19,16 +19,16 @@ from bench.papers.e2bird.titan import (
     profile,
     tf_gpu,
 )
-from interlace.core.kinds import fleet
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.policy.base import System
-from interlace.policy.catalog import system
-from interlace.policy.dispatchers.waiting import Waiting
+from interlace.policy.catalog import resolve
+from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
+from interlace.policy.planners.elastic_workers import ElasticWorkers, SearchedEngine, naive_engine
 from interlace.policy.planners.spread import spread
-from interlace.policy.planners.workers import Searched, Workers, naive_engine
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.run import simulate
-from interlace.sim.scenario import MakeDevice, Scenario
+from interlace.sim.scenario import MakeDevice, Simulation
 
 Latencies = NDArray[np.float64]
 
@@ -51,11 +51,11 @@ class Entrant:
 
 def ebird(model: str, enhanced: bool) -> Entrant:
     """N-Ebird, or E-Ebird with a search on the streams' law."""
-    make = Searched(STREAMS.measure) if enhanced else naive_engine
-    row = system("e2bird" if enhanced else "nebird")
-    planner = Workers(spread, make)
+    make = SearchedEngine(STREAMS.measure) if enhanced else naive_engine
+    row = resolve("e2bird" if enhanced else "nebird")
+    planner = ElasticWorkers(spread, make)
     demand = [Demand(model, 100.0, QOS_MS, MAX_BATCH)]
-    plan = planner(demand, fleet(GPU, 1), {model: profile(model)}, Plan())
+    plan = planner(demand, uniform_fleet(GPU, 1), {model: profile(model)}, Plan())
     return Entrant(row, plan, ebird_gpu)
 
 
@@ -67,7 +67,7 @@ def tf_serving(
 ) -> Entrant:
     """TF-Serving with a longest wait; padded, it is the policy "Static"."""
     name = "tfserving-static" if padded else "tfserving" if wait_ms else "tfserving-nowait"
-    row = replace(system(name), dispatcher=Waiting(wait_ms=wait_ms, padded=padded))
+    row = replace(resolve(name), dispatcher=DynamicBatching(wait_ms=wait_ms, padded=padded))
     workers = tuple(
         Partition(f"gpu0:{index}", "gpu0", 100, (Slot(model, MAX_BATCH, 0.0),))
         for index in range(threads)
@@ -83,9 +83,9 @@ def latencies_ms(entrant: Entrant, model: str, times_ms: Sequence[float]) -> Lat
     arrivals = Arrivals(
         (model,), times, np.zeros(len(times), np.int32), (float(times[-1]) + 1.0) / 1000.0
     )
-    scenario = Scenario(
+    scenario = Simulation(
         system=entrant.system,
-        fleet=fleet(GPU, 1),
+        fleet=uniform_fleet(GPU, 1),
         demand=(Demand(model, 100.0, _PATIENT_MS, MAX_BATCH),),
         belief={model: believed},
         truth={model: profile(model, extra_ms)},

@@ -17,7 +17,7 @@ from bench.papers.e2bird.published import FASTEST_MS, SINGLE_MS, SLOWEST_FACTOR,
 from bench.papers.e2bird.show import Row, report
 from bench.papers.e2bird.titan import STREAMS, profile
 from interlace.perf.latency import surface
-from interlace.perf.workers import MOST_SINGLES, Configuration, configurations
+from interlace.perf.worker_sizes import MOST_SINGLES, Configuration, configurations
 
 MODEL = "res152"
 TOTAL = 32

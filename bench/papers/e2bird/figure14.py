@@ -29,7 +29,7 @@ from bench.papers.e2bird.published import (
 )
 from bench.papers.e2bird.show import COLOURS, Row, report
 from bench.papers.e2bird.titan import MODELS, outside_ms
-from interlace.perf.workers import throughput_gain
+from interlace.perf.worker_sizes import throughput_gain
 
 #: Requests a trial, enough for a queue that grows by 2 % to miss the target.
 _COUNT = 5_000

@@ -23,7 +23,7 @@ from matplotlib.axes import Axes
 from bench.papers.e2bird.published import COPY_START_MS, FLAT_UP_TO_WORKERS
 from bench.papers.e2bird.show import COLOURS, Row, report
 from bench.papers.e2bird.titan import PICTURE
-from interlace.device.virtual.contention import Busy, EqualRows
+from interlace.device.simulated.contention import EqualRows, RunningBatch
 from interlace.perf.latency import Surface
 from interlace.shm.arena import Arena
 
@@ -36,7 +36,7 @@ _REPEATS: Final = 7
 
 def computed_ms(workers: int) -> float:
     """Until all workers have ended; equal ones that share equally end together."""
-    one = Busy("fakenet", INFERENCES // workers, 100, FAKENET)
+    one = RunningBatch("fakenet", INFERENCES // workers, 100, FAKENET)
     (speed, *_) = EqualRows()([one] * workers)
     return FAKENET.latency_ms(one.rows, 100) / speed
 

@@ -29,10 +29,10 @@ from bench.papers.e2bird.show import COLOURS, Row, report
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
-from interlace.measure.sweep import Settings
 from interlace.policy.base import System
-from interlace.policy.catalog import system
-from interlace.policy.dispatchers.waiting import Waiting
+from interlace.policy.catalog import resolve
+from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
+from interlace.profiling.sweep import SweepSettings
 from interlace.sim.arrivals import Arrivals
 
 NETWORK: Final = """
@@ -53,13 +53,13 @@ LOW, HIGH = 150, 250
 _HIGH_PART, _LOW_PART = 0.4, 0.2
 _MAX_BATCH = 16
 _PATIENT_MS = 60_000.0
-_SETTINGS: Final = Settings(samples=30, budget_s=0.4)
+_SETTINGS: Final = SweepSettings(samples=30, budget_s=0.4)
 
 
 def systems() -> dict[str, System]:
     """The three that are compared."""
-    tf = replace(system("tfserving"), dispatcher=Waiting(wait_ms=OPT_WAIT_MS))
-    return {"TF-Serving": tf, "N-Ebird": system("nebird"), "E-Ebird": system("e2bird")}
+    tf = replace(resolve("tfserving"), dispatcher=DynamicBatching(wait_ms=OPT_WAIT_MS))
+    return {"TF-Serving": tf, "N-Ebird": resolve("nebird"), "E-Ebird": resolve("e2bird")}
 
 
 def trace(profile: Profile, requests: int) -> Arrivals:
@@ -73,7 +73,7 @@ def trace(profile: Profile, requests: int) -> Arrivals:
     return Arrivals((profile.model,), times, which, float(times[-1] + 1.0) / 1000.0)
 
 
-async def measured(root: Path, requests: int, settings: Settings) -> dict[str, Latencies]:
+async def measured(root: Path, requests: int, settings: SweepSettings) -> dict[str, Latencies]:
     """Latency of each request under each system, one system after the other."""
     found: dict[str, Latencies] = {}
     async with Stand(root, ["network"]) as stand:
@@ -99,7 +99,7 @@ async def _played(
 def main(
     arguments: list[str] | None = None,
     requests: int = LOW + HIGH,
-    settings: Settings = _SETTINGS,
+    settings: SweepSettings = _SETTINGS,
 ) -> list[Row]:
     """Print, draw, and return the rows."""
     with TemporaryDirectory(prefix="interlace-e2bird-") as folder:

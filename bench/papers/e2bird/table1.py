@@ -15,8 +15,8 @@ from bench.papers.e2bird.contest import Entrant, latencies_ms
 from bench.papers.e2bird.published import TABLE_1_RPS
 from bench.papers.e2bird.show import COLOURS, Row, report
 from bench.papers.e2bird.titan import MODELS, tf_gpu
-from interlace.core.plan import Elastic, Partition, Plan, Slot
-from interlace.policy.catalog import system
+from interlace.core.plan import ElasticBatching, Partition, Plan, Slot
+from interlace.policy.catalog import resolve
 
 _BATCHES = 6
 
@@ -24,8 +24,8 @@ _BATCHES = 6
 def throughput_rps(model: str, batch: int) -> float:
     """Requests/s of one worker that always has a full batch."""
     worker = Partition("gpu0:0", "gpu0", 100, (Slot(model, batch, 0.0),))
-    plan = Plan((worker,), overlapping=True, elastic={model: Elastic(batch)})
-    entrant = Entrant(system("nebird"), plan, tf_gpu)
+    plan = Plan((worker,), overlapping=True, elastic={model: ElasticBatching(batch)})
+    entrant = Entrant(resolve("nebird"), plan, tf_gpu)
     count = batch * _BATCHES
     return 1000.0 * count / float(latencies_ms(entrant, model, [0.0] * count).max())
 

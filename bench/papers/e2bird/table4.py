@@ -2,7 +2,7 @@
 
 python -m bench.papers.e2bird.table4
 
-The search of `interlace.perf.workers` over all configurations, on the simulated GPU's law of
+The search of `interlace.perf.worker_sizes` over all configurations, on the simulated GPU's law of
 streams. The law was fitted with this table in view (titan.py): that five constants are enough for
 four searches is what is shown. The printed engine has one worker of 4, and the printed row of 16
 wants two: the engine found here has them. Res50 and Res101, whose tables are not printed, are
@@ -17,7 +17,7 @@ from bench.papers.e2bird.published import TABLE_4, TABLE_4_ENGINE
 from bench.papers.e2bird.show import COLOURS, Row, report
 from bench.papers.e2bird.titan import MODELS, STREAMS, profile
 from interlace.perf.latency import surface
-from interlace.perf.workers import Guideline, search
+from interlace.perf.worker_sizes import Guideline, search
 
 
 def guideline(model: str) -> Guideline:

@@ -23,16 +23,16 @@ from typing import Final
 import numpy as np
 
 from bench.papers.e2bird.published import COPY_START_MS, TABLE_1_MS
+from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
-from interlace.core.kinds import KINDS
-from interlace.core.profile import Point, Profile, Profiles
-from interlace.device.simulated import Physics, SimulatedDevice, Timer
-from interlace.device.virtual.contention import Busy
-from interlace.device.virtual.station import HostLink, Transfer
+from interlace.core.profile import LatencyPoint, Profile, Profiles
+from interlace.device.simulated.contention import RunningBatch
+from interlace.device.simulated.device import Physics, SimulatedDevice, Timer
+from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.perf.latency import Surface
-from interlace.perf.workers import Configuration, Measure
+from interlace.perf.worker_sizes import Configuration, Measure
 
-GPU: Final = KINDS["titan-rtx"]
+GPU: Final = GPU_KINDS["titan-rtx"]
 MODELS: Final = tuple(TABLE_1_MS)
 #: Millions of parameters (He et al., CVPR 2016; torchvision's counts).
 PARAMETERS_M: Final = {"res50": 25.6, "res101": 44.5, "res152": 60.2}
@@ -52,7 +52,7 @@ def alone_ms(model: str) -> Mapping[int, float]:
 def profile(model: str, extra_ms: Mapping[int, float] | None = None) -> Profile:
     """A model alone on the whole GPU; ``extra_ms`` is added to each batch."""
     times = {b: ms + (extra_ms or {}).get(b, 0.0) for b, ms in alone_ms(model).items()}
-    points = {(b, 100): Point(ms, ms, ms, 1) for b, ms in times.items()}
+    points = {(b, 100): LatencyPoint(ms, ms, ms, 1) for b, ms in times.items()}
     weights_bytes = int(PARAMETERS_M[model] * 4e6)
     return Profile(model, "table 1", GPU.kind, weights_bytes, 10**8, points, load_ms=100.0)
 
@@ -91,7 +91,7 @@ class Streams:
         factor = float(np.interp(len(sizes), counts, factors))
         return factor * (of_all_ms + self.unfilled * (of_each_ms - of_all_ms))
 
-    def __call__(self, running: Sequence[Busy]) -> Sequence[float]:
+    def __call__(self, running: Sequence[RunningBatch]) -> Sequence[float]:
         if len(running) == 1:
             return (1.0,)
         all_ms = self.together_ms([one.rows for one in running], running[0].latency)
@@ -110,7 +110,7 @@ class Streams:
 class OneAfterTheOther:
     """Batches of one session: the first that began has the whole GPU (section 3.2)."""
 
-    def __call__(self, running: Sequence[Busy]) -> Sequence[float]:
+    def __call__(self, running: Sequence[RunningBatch]) -> Sequence[float]:
         return [1.0, *(0.0 for _ in running[1:])]
 
 

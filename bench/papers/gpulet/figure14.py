@@ -25,23 +25,23 @@ from bench.papers.gpulet.compare import COLOURS, Row, options, save, show
 from bench.papers.gpulet.law import LAW
 from bench.planning.gpulet_profiles import MODELS, profiles
 from bench.planning.schedulers import GPU
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet, Gpu, Trait
-from interlace.core.kinds import fleet
-from interlace.core.messages import Answer, Command, Event
+from interlace.core.messages import Command, Event, SendReply
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated import Costs, Physics, SimulatedDevice, Timer
+from interlace.device.simulated.device import MechanismCosts, Physics, SimulatedDevice, Timer
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
-from interlace.policy.catalog import system
+from interlace.policy.catalog import resolve
 from interlace.policy.planners.gpulet import Gpulet
-from interlace.sim.arrivals import Times, mixed
+from interlace.sim.arrivals import Times, merge_arrivals
 from interlace.sim.gaps import Gaps
 from interlace.sim.provider import Reserve
-from interlace.sim.record import Record, Recorder
+from interlace.sim.record import Recorder, RunRecord
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 
 NAMES: Final = ("mob", "res", "vgg")
 LENGTH_S: Final = 3_200.0
@@ -78,7 +78,7 @@ class Windows:
 
     def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
         for command in commands:
-            if isinstance(command, Answer):
+            if isinstance(command, SendReply):
                 counts = self.good if command.reply.outcome is Outcome.OK else self.bad
                 request = command.reply.request
                 key = (request.model, int(request.arrived_ms // self.window_ms))
@@ -93,7 +93,7 @@ class Windows:
 class Outcomes:
     """What a run came to."""
 
-    record: Record
+    record: RunRecord
     windows: Windows
     gaps: Gaps
 
@@ -126,18 +126,18 @@ class Outcomes:
 def gpus(count: int) -> tuple[Gpu, ...]:
     """The paper's GPUs under MPS: what leaves and what comes may overlap."""
     traits = frozenset({Trait.MULTI_MODEL, Trait.OVERLAPPED_REORGANISATION})
-    return fleet(replace(GPU, traits=traits), count).gpus
+    return uniform_fleet(replace(GPU, traits=traits), count).gpus
 
 
 def make(gpu: Gpu, timer: Timer, truth: Profiles) -> SimulatedDevice:
     """A simulated GPU whose partitions slow each other and take their time to stand."""
-    costs = Costs(carve_ms=_CARVE_MS)
+    costs = MechanismCosts(carve_ms=_CARVE_MS)
     return SimulatedDevice(gpu, timer, truth, costs, Physics(costs=costs, interference=LAW))
 
 
 def row(name: str) -> System:
     """The catalog's row; gpulet's with the interference of its GPUs."""
-    found = system(name)
+    found = resolve(name)
     return replace(found, packer=Gpulet(LAW)) if name == "gpulet" else found
 
 
@@ -147,13 +147,13 @@ def play(name: str, rate: float, time: float = 1.0, count: int = 8) -> Outcomes:
     reserve = Reserve(gpus(count)[1:], 0.0)
     known = {model: profiles()[model] for model in NAMES}
     first_rps = WAVES[0][1] * rate
-    scenario = Scenario(
+    scenario = Simulation(
         chosen,
         there,
         tuple(Demand(model, first_rps, MODELS[model][0]) for model in NAMES),
         known,
         known,
-        mixed({model: Wave(rate, time) for model in NAMES}, LENGTH_S * time, seed=1),
+        merge_arrivals({model: Wave(rate, time) for model in NAMES}, LENGTH_S * time, seed=1),
         device=make,
         reserve=reserve,
         warm_ms=20_000.0,

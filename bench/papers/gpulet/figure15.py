@@ -20,7 +20,7 @@ from bench.papers.gpulet.law import LAW
 from bench.planning.gpulet_profiles import profiles
 from bench.planning.scenarios import every
 from bench.planning.schedulers import GPU, demand
-from interlace.core.kinds import fleet
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Plan
 from interlace.policy.planners.gpulet import Gpulet
 
@@ -35,9 +35,9 @@ def told(load: float, vector: Sequence[int]) -> tuple[bool, bool]:
     """Whether gpulet+int serves a scenario, and whether the ideal does."""
     asked = demand([_STEP_RPS * load * level for level in vector])
     ours = Gpulet(LAW)
-    if not ours(asked, fleet(GPU, 4), profiles(), Plan()).unserved_rps:
+    if not ours(asked, uniform_fleet(GPU, 4), profiles(), Plan()).unserved_rps:
         return True, True
-    plan = EveryCut(ours)(asked, fleet(GPU, 4), profiles(), Plan())
+    plan = EveryCut(ours)(asked, uniform_fleet(GPU, 4), profiles(), Plan())
     return False, not plan.unserved_rps
 
 

@@ -17,8 +17,8 @@ from bench.papers.gpulet.compare import Row, bars, options, save, show
 from bench.planning.gpulet_profiles import MODELS, profiles
 from bench.planning.highest import largest_rps
 from bench.planning.schedulers import GPU
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
-from interlace.core.kinds import fleet
 from interlace.core.plan import Demand, Plan
 from interlace.policy.base import Planner
 from interlace.policy.planners.bestfit import bestfit
@@ -37,7 +37,7 @@ def highest(planner: Planner, pair: Sequence[str], gpu: Gpu) -> float:
 
     def serves(rate_rps: float) -> bool:
         demand = [Demand(name, rate_rps, MODELS[name][0]) for name in pair]
-        return not planner(demand, fleet(gpu, 2), there, Plan()).unserved_rps
+        return not planner(demand, uniform_fleet(gpu, 2), there, Plan()).unserved_rps
 
     return largest_rps(serves, 1.01)
 

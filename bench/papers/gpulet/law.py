@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from interlace.perf.interference import Runner
+from interlace.perf.interference import CoRunner
 
 #: How hard each model leans on L2 and DRAM with 32 rows on a whole GPU; guesses, 1 is all of it.
 #: VGG-16, the largest by far, stands out: the scenarios that break in Figure 13 all have it.
@@ -50,29 +50,29 @@ class Law:
 
     scale: float
 
-    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
+    def __call__(self, runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
         if not neighbours:
             return 1.0
         return 1.0 + self.scale * max(_pressure(runner, one) for one in neighbours)
 
 
-def _demand(one: Runner) -> float:
+def _demand(one: CoRunner) -> float:
     weight = DEMAND[one.model.rstrip("0123456789")]  # le1 to le6 are LeNets
     return float(weight * (one.batch / 32.0) ** _ROWS * (one.share_pct / 100.0) ** 0.5)
 
 
-def _pressure(runner: Runner, neighbour: Runner) -> float:
+def _pressure(runner: CoRunner, neighbour: CoRunner) -> float:
     own, other = _demand(runner), _demand(neighbour)
     joint = (own * other) ** 0.5
     return other * (0.5 + own) + _TAIL * max(0.0, joint - _TAIL_FROM) ** 1.5
 
 
-def pairs() -> list[tuple[Runner, Runner]]:
+def pairs() -> list[tuple[CoRunner, CoRunner]]:
     """Both sides of the 250 pairs of Figure 6, in each of five cuts: who runs, who is beside it."""
     found = []
     for (one, other), (b1, b2) in product(combinations(FIVE, 2), product(PAIR_BATCHES, repeat=2)):
         for left, right in CUTS_PCT:
-            a, b = Runner(one, b1, left), Runner(other, b2, right)
+            a, b = CoRunner(one, b1, left), CoRunner(other, b2, right)
             found += [(a, b), (b, a)]
     return found
 

@@ -9,18 +9,18 @@ from typing import Final
 from bench.papers.gpulet.law import LAW
 from bench.planning.highest import known
 from bench.planning.schedulers import GPU, mix
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
-from interlace.core.kinds import fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated import Physics, SimulatedDevice, Timer
-from interlace.policy.admission import everyone
+from interlace.device.simulated.device import Physics, SimulatedDevice, Timer
+from interlace.policy.admission import admit_all
 from interlace.policy.base import Planner, System
-from interlace.policy.catalog import system
-from interlace.sim.arrivals import mixed
+from interlace.policy.catalog import resolve
+from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
 
 #: Section 5.1: two servers of two RTX 2080 Ti.
@@ -54,14 +54,14 @@ def schedule(
     planner: Planner, name: str, rate_rps: float, profiles: Profiles | None = None
 ) -> Plan | None:
     """The plan of a mix, every model at that rate; none if it is not schedulable."""
-    there = fleet(GPU, GPUS)
+    there = uniform_fleet(GPU, GPUS)
     plan = planner(planned(mix(name, rate_rps)), there, profiles or known(), Plan())
     return None if plan.unserved_rps else plan
 
 
 def served_by() -> System:
     """How gpulet's prototype serves a schedule: in turns, everyone let in, late ones dropped."""
-    return replace(system("gpulet"), admission=everyone)
+    return replace(resolve("gpulet"), admission=admit_all)
 
 
 def slowed_gpu(gpu: Gpu, timer: Timer, truth: Profiles) -> SimulatedDevice:
@@ -75,13 +75,13 @@ def violation(
     """The part of a mix's requests that were late or dropped under a plan."""
     demand = tuple(mix(name, rate_rps))
     truth = profiles or known()
-    scenario = Scenario(
+    scenario = Simulation(
         served_by(),
-        fleet(GPU, GPUS),
+        uniform_fleet(GPU, GPUS),
         demand,
         truth,
         truth,
-        mixed({one.model: poisson(one.rate_rps) for one in demand}, seconds, seed=1),
+        merge_arrivals({one.model: poisson(one.rate_rps) for one in demand}, seconds, seed=1),
         plan,
         device=slowed_gpu,
         warm_ms=1_000.0,

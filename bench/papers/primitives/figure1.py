@@ -34,8 +34,8 @@ from bench.papers.primitives.running import (
 from bench.papers.primitives.sharing import FirstCome, time_sliced
 from bench.papers.primitives.show import COLOURS, Row, options, report
 from bench.papers.primitives.v100 import MODELS, V100, profile
-from interlace.device.simulated import Physics
-from interlace.sim.record import Record
+from interlace.device.simulated.device import Physics
+from interlace.sim.record import RunRecord
 
 MOST_ROWS: Final = 32
 _RATE_RPS: Final = 1920.0 / 4
@@ -45,7 +45,7 @@ _OFTEN, _KEEPS = 0.1, 0.05
 Latencies = Mapping[str, NDArray[np.float64]]
 
 
-def shared(physics: Physics, shares_pct: Mapping[str, int], seconds: float) -> Record:
+def shared(physics: Physics, shares_pct: Mapping[str, int], seconds: float) -> RunRecord:
     """All four models side by side."""
     partitions = [p for m in MODELS for p in instances(m, shares_pct[m], MOST_ROWS, 1)]
     rates = dict.fromkeys(MODELS, _RATE_RPS)
@@ -54,7 +54,7 @@ def shared(physics: Physics, shares_pct: Mapping[str, int], seconds: float) -> R
     return played(partitions, profiles, dispatcher, physics, V100, rates, seconds)
 
 
-def tried(seconds: float) -> dict[str, Record]:
+def tried(seconds: float) -> dict[str, RunRecord]:
     """The three ways."""
     whole = dict.fromkeys(MODELS, 100)
     return {

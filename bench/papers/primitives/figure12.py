@@ -23,7 +23,7 @@ from bench.papers.primitives.published import FIGURE_12_SHARES_PCT
 from bench.papers.primitives.running import Fixed, instances, latencies_ms, played, throughput_rps
 from bench.papers.primitives.show import COLOURS, Row, options, report
 from bench.papers.primitives.v100 import V100, profile
-from interlace.device.simulated import Physics
+from interlace.device.simulated.device import Physics
 
 BATCH: Final = 8
 _RATE_RPS: Final = 10_000.0

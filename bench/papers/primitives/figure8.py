@@ -40,16 +40,16 @@ from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated import MECHANISMS, Costs, Physics, made_of
+from interlace.device.simulated.device import MECHANISMS, MechanismCosts, Physics, device_factory
 from interlace.perf.latency import surface
-from interlace.policy.catalog import system
+from interlace.policy.catalog import resolve
 from interlace.policy.scaling import grow_and_shrink
-from interlace.sim.arrivals import mixed
+from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.provider import Reserve
-from interlace.sim.record import Record
+from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
-from interlace.sim.workload.changing import Steps
+from interlace.sim.scenario import Simulation
+from interlace.sim.workload.varying import Steps
 
 MODEL: Final = "resnet50"
 SLO_MS: Final = 100.0
@@ -59,7 +59,7 @@ SECONDS: Final = 12.0
 _PERIOD_MS: Final = 500.0
 _BIN_MS: Final = 200.0
 SWITCH_MS: Final = MECHANISMS["mps"].hand_over_ms
-_COSTS: Final = Costs(carve_ms=0.0, release_ms=1.0, hand_over_ms=SWITCH_MS)
+_COSTS: Final = MechanismCosts(carve_ms=0.0, release_ms=1.0, hand_over_ms=SWITCH_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def gpu(overlapped: bool) -> Gpu:
     return replace(V100, id="gpu0", traits=traits)
 
 
-def run(overlapped: bool, fixed: bool = False) -> Record:
+def run(overlapped: bool, fixed: bool = False) -> RunRecord:
     """Twelve seconds around the change; with ``fixed`` the first share is kept."""
     there = gpu(overlapped)
     scaler = replace(
@@ -95,17 +95,17 @@ def run(overlapped: bool, fixed: bool = False) -> Record:
     planner = LeastShare()
     demand = (Demand(MODEL, FIGURE_8_RPS[0] * MARGIN, SLO_MS, MOST_ROWS),)
     known = {MODEL: replace(profile(MODEL), load_ms=PLAIN_DOWNTIME_MS)}
-    scenario = Scenario(
-        replace(system("triton"), planner=planner, packer=planner, scaler=scaler),
+    scenario = Simulation(
+        replace(resolve("triton"), planner=planner, packer=planner, scaler=scaler),
         Fleet((there,)),
         demand,
         known,
         known,
-        mixed(
+        merge_arrivals(
             {MODEL: Steps(((0.0, FIGURE_8_RPS[0]), (FIGURE_8_AT_S, FIGURE_8_RPS[1])))}, SECONDS, 8
         ),
         plan=planner(demand, Fleet((there,)), known, Plan()) if fixed else None,
-        device=made_of(Physics(_COSTS, jitter=True)),
+        device=device_factory(Physics(_COSTS, jitter=True)),
         warm_ms=10_000.0,
         epoch_ms=_PERIOD_MS,
         # Rates are watched where accelerators can be had; this one is never needed.
@@ -126,7 +126,7 @@ class Change(NamedTuple):
     bins_rps: NDArray[np.float64]
 
 
-def seen(record: Record) -> Change:
+def seen(record: RunRecord) -> Change:
     """Look at a run."""
     start_ms = record.from_ms
     runs = sorted((one.started_ms, one.ended_ms) for one in record.executions)

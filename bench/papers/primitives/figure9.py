@@ -25,7 +25,7 @@ from bench.papers.primitives.published import (
 from bench.papers.primitives.running import Fixed, instances, latencies_ms, played, throughput_rps
 from bench.papers.primitives.show import COLOURS, Row, options, report
 from bench.papers.primitives.v100 import V100, profile
-from interlace.device.simulated import Physics
+from interlace.device.simulated.device import Physics
 from interlace.perf.instances import multi_model
 from interlace.perf.latency import surface
 

@@ -16,15 +16,23 @@ import psutil
 
 from bench.fidelity.stand import Stand, cores
 from interlace.core.hardware import Fleet, Trait
-from interlace.core.messages import Carve, Deployed, Deployment, Load, Planned, Release, Solve
+from interlace.core.messages import (
+    CreatePartition,
+    Deployment,
+    Load,
+    ModelsDeployed,
+    PlanSolved,
+    ReleasePartition,
+    SolvePlan,
+)
 from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Batch, Outcome, Reply
 from interlace.engine.engine import Engine
-from interlace.engine.reorganise import reached
-from interlace.policy.catalog import system
+from interlace.engine.plan_diff import reached
+from interlace.policy.catalog import resolve
+from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
-from interlace.runtime.solver import OnPlanned
 from interlace.sim.gaps import Gaps
 
 #: Layers of width x width weights, 4 bytes each.
@@ -100,8 +108,8 @@ class _Change:
         traits = gpu.traits if overlapped else gpu.traits - {Trait.OVERLAPPED_REORGANISATION}
         fleet = Fleet((replace(gpu, traits=traits),))
         self._engine, self._gaps = (
-            Engine(fleet, system("triton")),
-            Gaps(Engine(fleet, system("triton"))),
+            Engine(fleet, resolve("triton")),
+            Gaps(Engine(fleet, resolve("triton"))),
         )
         self._runtime = Runtime(
             self._engine,
@@ -116,17 +124,17 @@ class _Change:
         self._sent = 0
         self._replies: list[tuple[float, Reply]] = []
 
-    def _solve(self, question: Solve, done: OnPlanned) -> None:
+    def _solve(self, question: SolvePlan, done: OnPlanned) -> None:
         slot = Slot(self._opened.model.key, 4, 100.0)
         plan = Plan((Partition("p", self._stand.device.gpu.id, self._share_pct, (slot,)),))
-        self._stand.clock.call_soon(lambda: done(Planned(question.ticket, plan)))
+        self._stand.clock.call_soon(lambda: done(PlanSolved(question.ticket, plan)))
 
     async def go_to(self, share_pct: int) -> float:
         """Plan that share and wait until it stands and nothing else does; how long it took."""
         began_ms = self._stand.clock.now_ms()
         first = self._share_pct == 0
         self._share_pct = share_pct
-        self._runtime.deliver(Deployed((self._deployment(),) if first else ()))
+        self._runtime.deliver(ModelsDeployed((self._deployment(),) if first else ()))
         state = self._engine.state
         while not (state.target.partitions and reached(state.lives, state.target)) or (
             {live.share_pct for live in state.lives.values()} != {share_pct}
@@ -136,7 +144,7 @@ class _Change:
 
     def _deployment(self) -> Deployment:
         key = self._opened.model.key
-        points = {(b, share): Point(1.0, 1.0, 1.0, 1) for b in (1, 4) for share in (50, 100)}
+        points = {(b, share): LatencyPoint(1.0, 1.0, 1.0, 1) for b in (1, 4) for share in (50, 100)}
         profile = Profile(key, "", "cpu", 1 << 20, 1 << 20, points)
         return Deployment(Demand(key, 100.0, _PATIENT_MS, 4), profile)
 
@@ -169,7 +177,7 @@ class _Change:
 
     async def retire(self) -> None:
         for live in list(self._engine.state.lives.values()):
-            await self._stand.rig.do(Release(live.gpu, live.id), timeout_s=_LIMIT_S)
+            await self._stand.rig.do(ReleasePartition(live.gpu, live.id), timeout_s=_LIMIT_S)
 
 
 def workers_bytes(shared: bool, most: int, width: int = 2048, layers: int = 8) -> list[int]:
@@ -189,14 +197,14 @@ async def _workers_bytes(root: Path, shared: bool, most: int) -> list[int]:
         before = _others_bytes()
         for index in range(most):
             name = f"worker{index}"
-            await stand.rig.do(Carve(gpu, name, 50), _LIMIT_S)
+            await stand.rig.do(CreatePartition(gpu, name, 50), _LIMIT_S)
             await stand.rig.do(Load(gpu, name, key), _LIMIT_S)
             request = opened.request(stand.rig.next_id(), stand.clock.now_ms(), _PATIENT_MS)
             batch = Batch(stand.rig.next_id(), key, (request,), 1)
             await stand.rig.run(name, batch, _LIMIT_S)
             found.append(_others_bytes() - before)
         for index in range(most):
-            await stand.rig.do(Release(gpu, f"worker{index}"), _LIMIT_S)
+            await stand.rig.do(ReleasePartition(gpu, f"worker{index}"), _LIMIT_S)
     return found
 
 

@@ -9,17 +9,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
-from interlace.core.kinds import fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.device.simulated import Physics, made_of
+from interlace.device.simulated.device import Physics, device_factory
 from interlace.policy.base import Dispatch, Launch, View
-from interlace.policy.catalog import system
-from interlace.sim.arrivals import Workload, mixed
-from interlace.sim.record import Execution, Record
+from interlace.policy.catalog import resolve
+from interlace.sim.arrivals import Workload, merge_arrivals
+from interlace.sim.record import Execution, RunRecord
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 from interlace.sim.workload.spacing import Steady
 
 #: Nobody is dropped or refused for lateness: what is looked at are batches, not promises.
@@ -88,22 +88,22 @@ def played(
     rates_rps: Mapping[str, float],
     seconds: float,
     workloads: Mapping[str, Workload] | None = None,
-) -> Record:
+) -> RunRecord:
     """Partitions of one GPU under a dispatcher, each model sent so many requests a second."""
     models = {slot.model: slot.batch for one in partitions for slot in one.slots}
     demand = tuple(Demand(m, rates_rps[m], _PATIENT_MS, batch) for m, batch in models.items())
-    row = replace(system("triton"), dispatcher=dispatcher)
+    row = replace(resolve("triton"), dispatcher=dispatcher)
     known = {model: profiles[model] for model in models}
     traffic = workloads or {model: Steady(rates_rps[model]) for model in models}
-    scenario = Scenario(
+    scenario = Simulation(
         row,
-        fleet(gpu, 1),
+        uniform_fleet(gpu, 1),
         demand,
         known,
         known,
-        mixed(traffic, seconds, seed=2),
+        merge_arrivals(traffic, seconds, seed=2),
         Plan(tuple(partitions), overlapping=True),
-        device=made_of(physics),
+        device=device_factory(physics),
         warm_ms=_WARM_MS,
         queue_limit=1_000,
         epoch_ms=float("inf"),
@@ -111,7 +111,7 @@ def played(
     return simulate(scenario)
 
 
-def inside(record: Record, model: str) -> list[Execution]:
+def inside(record: RunRecord, model: str) -> list[Execution]:
     """Batches of a model that ended while requests came."""
     return [
         one
@@ -120,12 +120,12 @@ def inside(record: Record, model: str) -> list[Execution]:
     ]
 
 
-def throughput_rps(record: Record, model: str) -> float:
+def throughput_rps(record: RunRecord, model: str) -> float:
     """Rows per second."""
     rows = sum(one.rows for one in inside(record, model))
     return rows / (record.until_ms - record.from_ms) * 1000.0
 
 
-def latencies_ms(record: Record, model: str) -> NDArray[np.float64]:
+def latencies_ms(record: RunRecord, model: str) -> NDArray[np.float64]:
     """How long each batch took, ascending."""
     return np.sort([one.ended_ms - one.started_ms for one in inside(record, model)])

@@ -23,14 +23,14 @@ from matplotlib.axes import Axes
 from bench.papers.primitives.live import workers_bytes
 from bench.papers.primitives.published import MORE_INSTANCES, MORE_MODELS_PCT
 from bench.papers.primitives.show import COLOURS, Row, options, report
+from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
-from interlace.core.kinds import KINDS
-from interlace.core.messages import Carve, Finished, Load
-from interlace.core.profile import Point, Profile
-from interlace.device.simulated import Costs, SimulatedDevice
+from interlace.core.messages import CreatePartition, Load, WorkFinished
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.device.simulated.device import MechanismCosts, SimulatedDevice
 from interlace.runtime.clock import SimClock
 
-T4: Final = KINDS["t4"]
+T4: Final = GPU_KINDS["t4"]
 #: Millions of weights: 25.6, 143.7 and 25.0.
 WEIGHTS_BYTES: Final = {"resnet50": 102_400_000, "vgg19": 574_800_000, "resnext50": 100_100_000}
 PRIVATE_BYTES: Final = 1_230_000_000
@@ -40,15 +40,15 @@ _LIMIT: Final = 100
 def fit(weights_bytes: int, private_bytes: int, shared: bool) -> int:
     """Instances that a simulated T4 takes before it refuses one."""
     names = ["model"] * _LIMIT if shared else [f"model{index}" for index in range(_LIMIT)]
-    points = {(1, 5): Point(1.0, 1.0, 1.0, 1)}
+    points = {(1, 5): LatencyPoint(1.0, 1.0, 1.0, 1)}
     profiles = {
         name: Profile(name, "", "t4", weights_bytes, private_bytes, points) for name in names
     }
-    clock, finished = SimClock(), list[Finished]()
+    clock, finished = SimClock(), list[WorkFinished]()
     gpu: Gpu = replace(T4, id="gpu0")
-    device = SimulatedDevice(gpu, clock, profiles, Costs(0.0, 0.0, 0.0))
+    device = SimulatedDevice(gpu, clock, profiles, MechanismCosts(0.0, 0.0, 0.0))
     for index, name in enumerate(names):
-        device.do(Carve("gpu0", str(index), 5), lambda done: None)
+        device.do(CreatePartition("gpu0", str(index), 5), lambda done: None)
         device.do(Load("gpu0", str(index), name), finished.append)
     clock.run()
     return sum(one.failure is None for one in finished)

@@ -37,13 +37,13 @@ from bench.papers.primitives.published import (
 from bench.papers.primitives.show import COLOURS, Row, options, report
 from bench.papers.primitives.timetable import HOP_MS, SLACK_MS, Entry, Timetable, played
 from bench.papers.primitives.v100 import profile as logged
-from interlace.core.profile import Point, Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Outcome
 from interlace.perf.instances import batch_latency
 from interlace.perf.latency import Surface, surface
 from interlace.sim.pipeline.published import recog
 from interlace.sim.pipeline.served import AppServed
-from interlace.sim.record import Served
+from interlace.sim.record import ServedRequest
 
 RECOG: Final = ("mobilenet", "vgg-face", "resnet-car")
 BESIDE: Final = ("yolo", "resnext50")
@@ -92,7 +92,7 @@ def _five(mobile: Profile, vgg: Profile, resnet: Profile, resnext: Profile) -> d
 def times(profile: Profile, factor: float = 1.0) -> Profile:
     """A profile with every latency ``factor`` times as long, and no spread."""
     points = {
-        key: Point(*(point.median_ms * factor,) * 3, point.samples)
+        key: LatencyPoint(*(point.median_ms * factor,) * 3, point.samples)
         for key, point in profile.points.items()
     }
     return replace(profile, points=points)
@@ -179,7 +179,7 @@ def in_time(schedule: Schedule, profiles: Mapping[str, Profile], rounds: int) ->
     return {name: found[name] / seconds for name in ("recog", *BESIDE)}
 
 
-def _punctual(one: AppServed | Served) -> bool:
+def _punctual(one: AppServed | ServedRequest) -> bool:
     return one.outcome is Outcome.OK and one.answered_ms - one.arrived_ms <= ROUND_MS
 
 

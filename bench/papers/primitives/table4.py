@@ -39,17 +39,17 @@ from bench.papers.primitives.running import (
 )
 from bench.papers.primitives.show import COLOURS, Row, options, report
 from bench.papers.primitives.v100 import INPUT_BYTES, MODELS, OUTPUT_BYTES, at, t4
+from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Trait
-from interlace.core.kinds import KINDS
-from interlace.core.profile import Point, Profile
-from interlace.device.virtual.boards import physics_of
-from interlace.device.virtual.costs import MECHANISMS
-from interlace.device.virtual.physics import Physics
-from interlace.device.virtual.station import Transfer
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.device.simulated.boards import physics_of
+from interlace.device.simulated.costs import MECHANISMS
+from interlace.device.simulated.host_link import Transfer
+from interlace.device.simulated.physics import Physics
 from interlace.perf.instances import multi_model
 from interlace.perf.latency import surface
 
-T4: Final = replace(KINDS["t4"], traits=KINDS["t4"].traits | {Trait.GATHER_DMA})
+T4: Final = replace(GPU_KINDS["t4"], traits=GPU_KINDS["t4"].traits | {Trait.GATHER_DMA})
 _MOST_ROWS: Final = 32
 
 
@@ -63,12 +63,12 @@ def pytorch(model: str) -> Profile:
     """D-STACK's Table 6 on half the SMs: a share of a T4 is half as large a share of a V100."""
     one = TABLE_6[model]
     whole = shaped(model, one.knee_pct, one.run_ms, steep=0.0)
-    points: dict[tuple[int, int], Point] = {}
+    points: dict[tuple[int, int], LatencyPoint] = {}
     for batch in {batch for batch, _ in whole.points}:
         curve = {s: point.median_ms for (b, s), point in whole.points.items() if b == batch}
         for share in T4.shares_pct:
             ms = at(curve, share / 2)
-            points[batch, share] = Point(ms, ms, ms, 1)
+            points[batch, share] = LatencyPoint(ms, ms, ms, 1)
     return replace(whole, gpu_kind="t4", points=points)
 
 

@@ -9,18 +9,18 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from bench.papers.primitives.v100 import V100
-from interlace.core.kinds import fleet
+from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.device.simulated import Physics, made_of
+from interlace.device.simulated.device import Physics, device_factory
 from interlace.policy.base import Dispatch, Launch, View
-from interlace.policy.catalog import system
-from interlace.sim.arrivals import Workload, mixed
+from interlace.policy.catalog import resolve
+from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.pipeline.graph import Pipeline
-from interlace.sim.record import Record
+from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
-from interlace.sim.scenario import Scenario
-from interlace.sim.workload.recorded import Replayed
+from interlace.sim.scenario import Simulation
+from interlace.sim.workload.recorded import ReplayedTrace
 
 #: From the end of a batch until those who wait for it have come: nothing, but for rounding.
 HOP_MS: Final = 0.01
@@ -68,7 +68,7 @@ def played(
     each_round: Mapping[str, Sequence[int]],
     round_ms: float,
     rounds: int,
-) -> Record:
+) -> RunRecord:
     """Requests come in whole rounds: of each app or model so many in the 1st, 2nd, ... round,
     over and over. Every one has the round's length for its answer, and a little more before it is
     given up."""
@@ -79,21 +79,21 @@ def played(
     demand = tuple(Demand(model, 1.0, round_ms + SLACK_MS, 32) for model in shares)
     known = {model: profiles[model] for model in shares}
     traffic: dict[str, Workload] = {
-        name: Replayed(
+        name: ReplayedTrace(
             np.repeat(np.arange(rounds) * round_ms, np.resize(counts, rounds)).astype(float)
         )
         for name, counts in each_round.items()
     }
     return simulate(
-        Scenario(
-            replace(system("triton"), dispatcher=table),
-            fleet(V100, 1),
+        Simulation(
+            replace(resolve("triton"), dispatcher=table),
+            uniform_fleet(V100, 1),
             demand,
             known,
             known,
-            mixed(traffic, rounds * round_ms / 1000.0, seed=0),
+            merge_arrivals(traffic, rounds * round_ms / 1000.0, seed=0),
             Plan(parts, overlapping=True),
-            device=made_of(Physics()),
+            device=device_factory(Physics()),
             warm_ms=100 * table.cycle_ms,
             epoch_ms=float("inf"),
             pipelines=apps,

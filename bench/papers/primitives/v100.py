@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from interlace.core.kinds import KINDS
-from interlace.core.profile import Point, Profile
+from interlace.core.gpu_kinds import GPU_KINDS
+from interlace.core.profile import LatencyPoint, Profile
 
-V100: Final = KINDS["v100"]
+V100: Final = GPU_KINDS["v100"]
 MODELS: Final = ("alexnet", "mobilenet", "resnet50", "vgg19")
 #: p95 and p99 over the median, medians over each model's points of the logs.
 SPREAD: Final = {
@@ -65,12 +65,12 @@ def profile(model: str, scale: float = 1.0, kind: str = "v100") -> Profile:
     With ``scale`` a share is that of a GPU with so many times the SMs of a V100.
     """
     p95, p99 = SPREAD[model]
-    points: dict[tuple[int, int], Point] = {}
+    points: dict[tuple[int, int], LatencyPoint] = {}
     for (name, batch), curve in logs().items():
         if name == model:
-            for share in KINDS[kind].shares_pct:
+            for share in GPU_KINDS[kind].shares_pct:
                 ms = at(curve, share * scale)
-                points[batch, share] = Point(ms, ms * p95, ms * p99, 1000)
+                points[batch, share] = LatencyPoint(ms, ms * p95, ms * p99, 1000)
     return Profile(model, "gslice", kind, WEIGHTS_BYTES[model], 10**8, points)
 
 

@@ -8,24 +8,24 @@ from pathlib import Path
 
 import typer
 
-from interlace.cli.failure import InputError
-from interlace.cli.planning.answer import answer
 from interlace.cli.planning.compare import compared, show_compared
-from interlace.cli.planning.draw import check_suffix, draw
 from interlace.cli.planning.explain import explain
-from interlace.cli.planning.fields import near
-from interlace.cli.planning.planfile import save
 from interlace.cli.planning.report import as_json, report
-from interlace.cli.planning.scenario import Scenario, read_scenario
 from interlace.cli.planning.sweep import Reader, draw_sweep, show_sweep, solved, variants
 from interlace.cli.planning.table import show
 from interlace.cli.screen import console
-from interlace.core.kinds import KINDS
+from interlace.core.gpu_kinds import GPU_KINDS
+from interlace.core.user_errors import InputError
+from interlace.planning.capacity_plan import answer
+from interlace.planning.drawing import check_suffix, draw
+from interlace.planning.fields import near
+from interlace.planning.plan_file import save
+from interlace.planning.scenario import Scenario, read_scenario
 from interlace.policy.base import System
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class PlanOutputs:
     """What is to be done with the answer."""
 
     explain: Sequence[str] = ()
@@ -46,7 +46,7 @@ class Overrides:
     prices: Mapping[str, float] = field(default_factory=dict)
 
 
-def plan_scenario(path: Path, system: System, overrides: Overrides, wishes: Wishes) -> None:
+def plan_scenario(path: Path, system: System, overrides: Overrides, wishes: PlanOutputs) -> None:
     """Answer the scenario in ``path`` as wished.
 
     Raises:
@@ -61,8 +61,8 @@ def plan_scenario(path: Path, system: System, overrides: Overrides, wishes: Wish
 
     scenario = read(overrides.gpu)
     for kind in overrides.prices:
-        if kind not in KINDS and kind != scenario.gpu.kind:
-            raise InputError(f"--price {kind}: no such kind of GPU{near(kind, KINDS)}")
+        if kind not in GPU_KINDS and kind != scenario.gpu.kind:
+            raise InputError(f"--price {kind}: no such kind of GPU{near(kind, GPU_KINDS)}")
     if wishes.what_if:
         _what_if(scenario, system, wishes, read)
     elif wishes.compare:
@@ -71,7 +71,7 @@ def plan_scenario(path: Path, system: System, overrides: Overrides, wishes: Wish
         _one(scenario, system, wishes)
 
 
-def _check(wishes: Wishes) -> None:
+def _check(wishes: PlanOutputs) -> None:
     """Refuse what cannot be drawn, and wishes that only one plan can fulfil."""
     for picture in wishes.draw:
         check_suffix(picture)
@@ -88,7 +88,7 @@ def _refuse(many: str, options: Mapping[str, bool]) -> None:
             raise InputError(f"{many} makes many plans: {option} does not go with it")
 
 
-def _one(scenario: Scenario, system: System, wishes: Wishes) -> None:
+def _one(scenario: Scenario, system: System, wishes: PlanOutputs) -> None:
     found = answer(scenario, system)
     words = [line for model in wishes.explain for line in explain(found, model, system)]
     if wishes.as_json:
@@ -105,7 +105,7 @@ def _one(scenario: Scenario, system: System, wishes: Wishes) -> None:
         _say(f"kept: {wishes.save}")
 
 
-def _what_if(scenario: Scenario, system: System, wishes: Wishes, read: Reader) -> None:
+def _what_if(scenario: Scenario, system: System, wishes: PlanOutputs, read: Reader) -> None:
     asked = variants(wishes.what_if, scenario, read)
     found = list(solved(asked, system, _say))
     if wishes.as_json:
@@ -117,7 +117,7 @@ def _what_if(scenario: Scenario, system: System, wishes: Wishes, read: Reader) -
         _say(f"drawn: {picture}")
 
 
-def _compare(scenario: Scenario, wishes: Wishes) -> None:
+def _compare(scenario: Scenario, wishes: PlanOutputs) -> None:
     found = compared(scenario, _say)
     if wishes.as_json:
         typer.echo(as_json({one.system: report(one) for one in found}))

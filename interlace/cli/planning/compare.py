@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 
-from interlace.cli.planning.answer import Answer, answer
-from interlace.cli.planning.scenario import Scenario
 from interlace.cli.planning.sweep import figures
 from interlace.cli.screen import table
+from interlace.planning.capacity_plan import CapacityPlan, answer
+from interlace.planning.scenario import Scenario
 from interlace.policy.catalog import CATALOG
 
 
-def compared(scenario: Scenario, say: Callable[[str], None]) -> list[Answer]:
+def compared(scenario: Scenario, say: Callable[[str], None]) -> list[CapacityPlan]:
     """One answer a row: those that serve everything first, then fewest GPUs, then attainment."""
     found = list(_answers(scenario, say))
     return sorted(found, key=lambda one: (not one.served, one.gpus, -_worst(one), one.system))
 
 
-def show_compared(out: Console, found: Sequence[Answer]) -> None:
+def show_compared(out: Console, found: Sequence[CapacityPlan]) -> None:
     """One line a row."""
     made = table(
         ("system", "source"),
@@ -32,7 +32,7 @@ def show_compared(out: Console, found: Sequence[Answer]) -> None:
     out.print("in SLO %: expected of the model that fares worst, if nothing is refused")
 
 
-def _answers(scenario: Scenario, say: Callable[[str], None]) -> Iterator[Answer]:
+def _answers(scenario: Scenario, say: Callable[[str], None]) -> Iterator[CapacityPlan]:
     bound = None
     for number, system in enumerate(CATALOG.values(), 1):
         say(f"{number} of {len(CATALOG)}: {system.name}")
@@ -41,7 +41,7 @@ def _answers(scenario: Scenario, say: Callable[[str], None]) -> Iterator[Answer]
         yield found
 
 
-def _worst(one: Answer) -> float:
+def _worst(one: CapacityPlan) -> float:
     """Attainment of the model that fares worst; 0 if one is not in the plan at all."""
     asked = [d.model for d in one.scenario.demand if d.rate_rps > 0]
     return min((one.expected[m].attainment if m in one.expected else 0.0 for m in asked), default=1)

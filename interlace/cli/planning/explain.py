@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from interlace.cli.failure import InputError
-from interlace.cli.planning.answer import Answer, answer
-from interlace.cli.planning.fields import near
-from interlace.cli.planning.table import milliseconds
+from interlace.cli.planning.table import p99_text
 from interlace.core.plan import Demand, Partition, Slot
+from interlace.core.user_errors import InputError
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface, surface
+from interlace.planning.capacity_plan import CapacityPlan, answer
+from interlace.planning.fields import near
 from interlace.policy.base import System
 
 _MOST_PLACES: Final = 12
@@ -20,7 +20,7 @@ _MOST_PLACES: Final = 12
 _PATIENCE_S: Final = 10.0
 
 
-def explain(found: Answer, model: str, system: System) -> list[str]:
+def explain(found: CapacityPlan, model: str, system: System) -> list[str]:
     """What each share could do for the model, where it was put, what limits it, and what else.
 
     ``system`` is the one that answered: it is asked again for what would be otherwise.
@@ -48,7 +48,7 @@ def explain(found: Answer, model: str, system: System) -> list[str]:
     return [*said, *_unserved(found, asked)]
 
 
-def _usable(found: Answer, latency: Surface) -> list[int]:
+def _usable(found: CapacityPlan, latency: Surface) -> list[int]:
     """Legal shares that differ: of those that take the same measured curve, the smallest."""
     curves: dict[int, int] = {}
     for share in found.scenario.gpu.shares_pct:
@@ -65,7 +65,7 @@ def _most_rps(latency: Surface, asked: Demand, share_pct: int) -> float:
     return max(rates, default=0.0)
 
 
-def _shares(found: Answer, asked: Demand, latency: Surface) -> Iterator[str]:
+def _shares(found: CapacityPlan, asked: Demand, latency: Surface) -> Iterator[str]:
     usable = _usable(found, latency)
     gpu = found.scenario.gpu
     whole = {s: _most_rps(latency, asked, s) / gpu.fraction(s) for s in usable}
@@ -92,7 +92,7 @@ def _shares(found: Answer, asked: Demand, latency: Surface) -> Iterator[str]:
         yield f"  most work for the hardware at {best} %; knee: {knees}"
 
 
-def _places(found: Answer, asked: Demand, latency: Surface) -> Iterator[str]:
+def _places(found: CapacityPlan, asked: Demand, latency: Surface) -> Iterator[str]:
     placed = list(_slots(found, asked.model))
     for part, slot in placed[:_MOST_PLACES]:
         others = [s.model for s in part.slots if s.model != asked.model]
@@ -110,7 +110,7 @@ def _places(found: Answer, asked: Demand, latency: Surface) -> Iterator[str]:
         yield f"  why here: {_why_here(found, part)}"
 
 
-def _slots(found: Answer, model: str) -> Iterator[tuple[Partition, Slot]]:
+def _slots(found: CapacityPlan, model: str) -> Iterator[tuple[Partition, Slot]]:
     for part in found.plan.partitions:
         for slot in part.slots:
             if slot.model == model:
@@ -132,7 +132,7 @@ def _why_batch(asked: Demand, slot: Slot, part: Partition, latency: Surface) -> 
     )
 
 
-def _why_here(found: Answer, part: Partition) -> str:
+def _why_here(found: CapacityPlan, part: Partition) -> str:
     gpu = found.scenario.gpu
     shares = [p.share_pct for p in found.plan.partitions if p.gpu == part.gpu]
     busy = sum(found.busy(part, slot) for slot in part.slots)
@@ -143,10 +143,10 @@ def _why_here(found: Answer, part: Partition) -> str:
     )
 
 
-def _limits(found: Answer, asked: Demand) -> Iterator[str]:
+def _limits(found: CapacityPlan, asked: Demand) -> Iterator[str]:
     expected = found.expected.get(asked.model)
     if expected is not None:
-        p99 = milliseconds(expected.p99_ms, asked.slo_ms)
+        p99 = p99_text(expected.p99_ms, asked.slo_ms)
         yield f"  expected: p99 {p99}, {100 * expected.attainment:.2f} % in time"
     price = found.bound.best.price.get(asked.model)
     if price:
@@ -156,7 +156,7 @@ def _limits(found: Answer, asked: Demand) -> Iterator[str]:
         )
 
 
-def _alternatives(found: Answer, asked: Demand, system: System) -> Iterator[str]:
+def _alternatives(found: CapacityPlan, asked: Demand, system: System) -> Iterator[str]:
     """What the same planner needs without the model, and if it had twice the time."""
     if found.planning_s > _PATIENCE_S:
         return
@@ -171,7 +171,7 @@ def _alternatives(found: Answer, asked: Demand, system: System) -> Iterator[str]
         yield f"  {words}: {other.gpus} GPUs instead of {found.gpus}{rest}"
 
 
-def _unserved(found: Answer, asked: Demand) -> Iterator[str]:
+def _unserved(found: CapacityPlan, asked: Demand) -> Iterator[str]:
     left = found.plan.unserved_rps.get(asked.model)
     if left is not None:
         yield f"  not served: {left:.4g} requests/s: {found.plan.reasons.get(asked.model)}"

@@ -6,13 +6,13 @@ from typing import Final
 
 import msgspec
 
-from interlace.cli.planning.answer import Answer
 from interlace.cli.planning.table import sentences
+from interlace.planning.capacity_plan import CapacityPlan
 
 _SCHEMA: Final = 1
 
 
-def report(found: Answer) -> dict[str, object]:
+def report(found: CapacityPlan) -> dict[str, object]:
     """The answer as plain values: units in the names, ``None`` where a figure has no value."""
     bound = found.bound
     return {
@@ -44,7 +44,7 @@ def as_json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
-def _model(found: Answer, model: str) -> dict[str, object]:
+def _model(found: CapacityPlan, model: str) -> dict[str, object]:
     asked = next(one for one in found.scenario.demand if one.model == model)
     expected = found.expected.get(model)
     return {

@@ -9,13 +9,13 @@ from typing import Final
 
 from rich.console import Console
 
-from interlace.cli.failure import InputError
-from interlace.cli.planning.answer import Answer, answer
-from interlace.cli.planning.draw import check_suffix, write
-from interlace.cli.planning.fields import near
-from interlace.cli.planning.scenario import Scenario
 from interlace.cli.screen import table
 from interlace.core.plan import Demand
+from interlace.core.user_errors import InputError
+from interlace.planning.capacity_plan import CapacityPlan, answer
+from interlace.planning.drawing import check_suffix, write
+from interlace.planning.fields import near
+from interlace.planning.scenario import Scenario
 from interlace.policy.base import System
 
 _MOST_SAID: Final = 8
@@ -26,14 +26,14 @@ Reader = Callable[[str | None], Scenario]
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class WhatIf:
     """A scenario that differs from the one asked for in what ``name`` says."""
 
     name: str
     scenario: Scenario
 
 
-def variants(asked: Sequence[str], base: Scenario, other_gpu: Reader) -> list[Variant]:
+def variants(asked: Sequence[str], base: Scenario, other_gpu: Reader) -> list[WhatIf]:
     """The base scenario, then one for each value of every ``KIND=VALUES`` in ``asked``.
 
     ``other_gpu`` reads the scenario again for another kind of GPU.
@@ -41,7 +41,7 @@ def variants(asked: Sequence[str], base: Scenario, other_gpu: Reader) -> list[Va
     Raises:
         InputError: not of that form, or a model that has no profile.
     """
-    found = [Variant("as asked", base)]
+    found = [WhatIf("as asked", base)]
     for text in asked:
         kind, equals, values = text.partition("=")
         if not equals or not values:
@@ -50,20 +50,20 @@ def variants(asked: Sequence[str], base: Scenario, other_gpu: Reader) -> list[Va
     return found
 
 
-def _variant(text: str, kind: str, value: str, base: Scenario, other_gpu: Reader) -> Variant:
+def _variant(text: str, kind: str, value: str, base: Scenario, other_gpu: Reader) -> WhatIf:
     match kind:
         case "rates":
             factor = _factor(text, value)
             demand = tuple(replace(d, rate_rps=d.rate_rps * factor) for d in base.demand)
-            return Variant(f"rates x {value}", replace(base, demand=demand))
+            return WhatIf(f"rates x {value}", replace(base, demand=demand))
         case "slos":
             factor = _factor(text, value)
             demand = tuple(replace(d, slo_ms=d.slo_ms * factor) for d in base.demand)
-            return Variant(f"SLOs x {value}", replace(base, demand=demand))
+            return WhatIf(f"SLOs x {value}", replace(base, demand=demand))
         case "gpu":
-            return Variant(f"on {value}", other_gpu(value))
+            return WhatIf(f"on {value}", other_gpu(value))
         case "model":
-            return Variant(f"{value} more", _with_model(text, value, base))
+            return WhatIf(f"{value} more", _with_model(text, value, base))
         case _:
             raise InputError(f"--what-if {text}: expected {_FORMS}")
 
@@ -96,15 +96,15 @@ def _with_model(text: str, value: str, base: Scenario) -> Scenario:
 
 
 def solved(
-    found: Sequence[Variant], system: System, say: Callable[[str], None]
-) -> Iterator[tuple[Variant, Answer]]:
+    found: Sequence[WhatIf], system: System, say: Callable[[str], None]
+) -> Iterator[tuple[WhatIf, CapacityPlan]]:
     """The answer to each, as it comes; progress is told to ``say``."""
     for number, variant in enumerate(found, 1):
         say(f"{number} of {len(found)}: {variant.name}")
         yield variant, answer(variant.scenario, system)
 
 
-def show_sweep(out: Console, found: Sequence[tuple[Variant, Answer]]) -> None:
+def show_sweep(out: Console, found: Sequence[tuple[WhatIf, CapacityPlan]]) -> None:
     """One line for each variant, and what is not served in them and why."""
     made = table(("what if", "GPU"), ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s"))
     for variant, one in found:
@@ -117,7 +117,7 @@ def show_sweep(out: Console, found: Sequence[tuple[Variant, Answer]]) -> None:
         out.print(f"and {len(said) - _MOST_SAID} more; --json has all")
 
 
-def _unserved(one: Answer) -> list[str]:
+def _unserved(one: CapacityPlan) -> list[str]:
     lost = one.plan.unserved_rps.items()
     return [
         *one.scenario.notes,
@@ -125,7 +125,7 @@ def _unserved(one: Answer) -> list[str]:
     ]
 
 
-def figures(one: Answer) -> tuple[str, ...]:
+def figures(one: CapacityPlan) -> tuple[str, ...]:
     """GPUs, bound, gap, cost, unserved rate and planning time, as text."""
     lost = sum(one.plan.unserved_rps.values())
     return (
@@ -138,7 +138,7 @@ def figures(one: Answer) -> tuple[str, ...]:
     )
 
 
-def draw_sweep(found: Sequence[tuple[Variant, Answer]], path: Path) -> None:
+def draw_sweep(found: Sequence[tuple[WhatIf, CapacityPlan]], path: Path) -> None:
     """GPUs of each variant beside their lower bound, and what they cost.
 
     Raises:

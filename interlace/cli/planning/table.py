@@ -8,17 +8,17 @@ from typing import Final
 
 from rich.console import Console
 
-from interlace.cli.planning.answer import Answer
 from interlace.cli.screen import table
 from interlace.core.plan import Partition
 from interlace.perf.latency import surface
+from interlace.planning.capacity_plan import CapacityPlan
 
 #: Beyond this many SLOs a p99 is not told in figures.
 _FAR: Final = 10
 _MOST_NAMES: Final = 8
 
 
-def show(out: Console, found: Answer) -> None:
+def show(out: Console, found: CapacityPlan) -> None:
     """Print who runs where, what each model may expect, what is unserved, and the bound."""
     if found.plan.partitions:
         out.print(_partitions(found))
@@ -27,7 +27,7 @@ def show(out: Console, found: Answer) -> None:
         out.print(sentence, soft_wrap=True)
 
 
-def sentences(found: Answer) -> list[str]:
+def sentences(found: CapacityPlan) -> list[str]:
     """What the tables do not say: what is not served, the cost, the bound and the gap."""
     said = [
         f"not served: {rps:.4g} requests/s of {model}: {found.plan.reasons.get(model, 'no reason')}"
@@ -49,7 +49,7 @@ def _some(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
-def _bounds(found: Answer) -> str:
+def _bounds(found: CapacityPlan) -> str:
     bound = found.bound
     return (
         f"by area {bound.area.accelerators:.2f}, by layouts "
@@ -57,14 +57,14 @@ def _bounds(found: Answer) -> str:
     )
 
 
-def _gap(found: Answer) -> str:
+def _gap(found: CapacityPlan) -> str:
     if not found.served:
         return "not comparable, since part of the demand is not served"
     extra = found.gpus - found.bound.gpus
     return "none: this is the fewest there can be" if extra <= 0 else f"{extra} ({found.gap:.2f}x)"
 
 
-def _partitions(found: Answer) -> object:
+def _partitions(found: CapacityPlan) -> object:
     figures = ("share %", "batch", "requests/s", "batch ms", "time %", "cycle ms", "GPU MB")
     made = table(("GPU", "partition", "model"), figures)
     before = ""
@@ -87,7 +87,7 @@ def _partitions(found: Answer) -> object:
     return made
 
 
-def _rows(found: Answer, part: Partition) -> list[tuple[str, ...]]:
+def _rows(found: CapacityPlan, part: Partition) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for slot in part.slots:
         run_ms = surface(found.scenario.profiles[slot.model]).latency_ms(slot.batch, part.share_pct)
@@ -98,7 +98,7 @@ def _rows(found: Answer, part: Partition) -> list[tuple[str, ...]]:
     return rows
 
 
-def _models(found: Answer) -> object:
+def _models(found: CapacityPlan) -> object:
     figures = ("requests/s", "SLO ms", "p99", "in SLO %", "GPUs for 100 more/s")
     made = table(("model",), figures)
     prices = found.bound.best.price
@@ -109,14 +109,14 @@ def _models(found: Answer) -> object:
             one.model,
             f"{one.rate_rps:.1f}",
             f"{one.slo_ms:g}",
-            milliseconds(p99_ms, one.slo_ms),
+            p99_text(p99_ms, one.slo_ms),
             "-" if expected is None else f"{100 * expected.attainment:.1f}",
             f"{100 * prices[one.model]:.3f}" if one.model in prices else "-",
         )
     return made
 
 
-def milliseconds(p99_ms: float, slo_ms: float) -> str:
+def p99_text(p99_ms: float, slo_ms: float) -> str:
     """A p99 for people; of queues without end, that it is far beyond the SLO says enough."""
     if p99_ms == inf:
         return "-"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from interlace.cli.failure import InputError
+from interlace.core.user_errors import InputError
 from interlace.policy.base import System
-from interlace.policy.catalog import system as row
-from interlace.runtime.log import LogError, Replay, Step, open_log
+from interlace.policy.catalog import resolve as row
+from interlace.runtime.log import LogError, Replay, ReplayStep, open_log
 
 
 def opened(path: Path) -> Replay:
@@ -26,7 +26,7 @@ def opened(path: Path) -> Replay:
     return Replay(log, deciding(log.header.system))
 
 
-def steps(replay: Replay) -> Iterator[Step]:
+def steps(replay: Replay) -> Iterator[ReplayStep]:
     """Every event, decided again. The engine of a step is live: it changes with the next.
 
     Raises:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from interlace.cli.failure import InputError
 from interlace.cli.replaying.play import steps
-from interlace.core.messages import Answer, Arrived, Finished, GiveUp, Run
+from interlace.core.messages import ReportTimeout, RequestArrived, Run, SendReply, WorkFinished
 from interlace.core.request import Outcome, Reply, Request
-from interlace.engine.partitions import Live
-from interlace.runtime.log import Replay, Step
+from interlace.core.user_errors import InputError
+from interlace.engine.live_partition import LivePartition
+from interlace.runtime.log import Replay, ReplayStep
 
 
 def story(replay: Replay, request_id: int) -> Iterator[str]:
@@ -20,7 +20,7 @@ def story(replay: Replay, request_id: int) -> Iterator[str]:
     """
     teller: _Teller | None = None
     for step in steps(replay):
-        if isinstance(step.event, Arrived) and step.event.request.id == request_id:
+        if isinstance(step.event, RequestArrived) and step.event.request.id == request_id:
             teller = _Teller(step.event.request)
         if teller is not None:
             yield from teller.tell(step)
@@ -41,48 +41,49 @@ class _Teller:
         self._own_ms: float | None = None
         self.ended = False
 
-    def tell(self, step: Step) -> Iterator[str]:
+    def tell(self, step: ReplayStep) -> Iterator[str]:
         """Sentences about this step, if it has to do with the request."""
         now_ms, request = step.now_ms, self._request
-        if isinstance(step.event, Arrived) and step.event.request.id == request.id:
+        if isinstance(step.event, RequestArrived) and step.event.request.id == request.id:
             yield from self._arrival(step)
-        if isinstance(step.event, Finished) and isinstance(step.event.work, Run):
+        if isinstance(step.event, WorkFinished) and isinstance(step.event.work, Run):
             yield from self._end_of(step.event.work, now_ms)
         for command in step.commands:
             if isinstance(command, Run):
                 yield from self._start_of(command, step)
-            elif isinstance(command, GiveUp) and command.request.id == request.id:
+            elif isinstance(command, ReportTimeout) and command.request.id == request.id:
                 yield f"{now_ms:.1f} ms: its caller was told: {command.error.detail}"
-            elif isinstance(command, Answer) and command.reply.request.id == request.id:
+            elif isinstance(command, SendReply) and command.reply.request.id == request.id:
                 self.ended = True
                 yield from self._outcome(command.reply, now_ms)
                 return
 
-    def _arrival(self, step: Step) -> Iterator[str]:
+    def _arrival(self, step: ReplayStep) -> Iterator[str]:
         request, state = self._request, step.engine.state
         slo_ms = request.deadline_ms - request.arrived_ms
         yield (
             f"{step.now_ms:.1f} ms: request {request.id} of {request.model} arrives; to be "
             f"answered by {request.deadline_ms:.1f} ms (within {slo_ms:.1f} ms)"
         )
-        tenant = state.tenants.get(request.model)
-        if tenant is None:
+        deployed = state.models.get(request.model)
+        if deployed is None:
             return
-        refused = any(isinstance(one, Answer) for one in step.commands)
+        refused = any(isinstance(one, SendReply) for one in step.commands)
         own = "without" if refused else "with"
-        waiting = _rows(sum(place.rows for place in tenant.places))
+        waiting = _rows(sum(place.rows for place in deployed.places))
         yield f"  waiting for {request.model} now, {own} this one: {waiting}"
         if not refused:
-            yield f"  let in; {tenant.caution.margin_ms:.1f} ms are kept free before deadlines now"
-        for host in tenant.hosts:
+            margin_ms = deployed.admission_margin.margin_ms
+            yield f"  let in; {margin_ms:.1f} ms are kept free before deadlines now"
+        for host in deployed.hosts:
             self._hosts.add(host.id)
             for one in host.given:
                 self._believed_ms[one.run.batch.id] = (one.started_ms, one.expected_end_ms)
             yield f"  {_host(host)}"
-        if not tenant.hosts:
+        if not deployed.hosts:
             yield "  no partition that is ready holds the model"
 
-    def _start_of(self, run: Run, step: Step) -> Iterator[str]:
+    def _start_of(self, run: Run, step: ReplayStep) -> Iterator[str]:
         batch = run.batch
         with_it = any(one.id == self._request.id for one in batch.requests)
         if not with_it and run.partition not in self._hosts:
@@ -157,7 +158,7 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
 
 
-def _host(host: Live) -> str:
+def _host(host: LivePartition) -> str:
     names = ", ".join(slot.model for slot in host.slots)
     if host.batch is None:
         return f"{host.id} ({host.share_pct} %; {names}) is idle"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from math import inf
 
 from interlace.cli.replaying.play import steps
-from interlace.core.messages import Answer, Arrived, TurnedAway
+from interlace.core.messages import RefusedUpstream, RequestArrived, SendReply
 from interlace.core.request import Outcome, Reply
 from interlace.engine.engine import Engine
 from interlace.runtime.log import Replay
-from interlace.sim.record import Record, Recorder, Span
+from interlace.sim.record import PartitionSpan, Recorder, RunRecord
 
 #: Outcomes that broke a promise, or were never made one.
 MISSED = (Outcome.LATE, Outcome.EXPIRED, Outcome.REFUSED, Outcome.FAILED)
@@ -44,23 +44,23 @@ def summary(replay: Replay) -> Summary:
             _resume(found.recorder, replay.begin()[0], step.now_ms)
         found.events += 1
         found.last_ms = step.now_ms
-        if isinstance(step.event, Arrived):
+        if isinstance(step.event, RequestArrived):
             found.requests += 1
-        elif isinstance(step.event, TurnedAway):
+        elif isinstance(step.event, RefusedUpstream):
             found.requests += step.event.requests
             found.outcomes[Outcome.REFUSED.value] += step.event.requests
         found.recorder(step.now_ms, step.event, step.commands)
         if not step.same and found.differs_ms is None:
             found.differs_ms = step.now_ms
         for command in step.commands:
-            if isinstance(command, Answer):
+            if isinstance(command, SendReply):
                 found.outcomes[command.reply.outcome.value] += 1
                 if command.reply.outcome in MISSED:
                     found.missed.append(command.reply)
     return found
 
 
-def record(found: Summary, replay: Replay) -> Record:
+def record(found: Summary, replay: Replay) -> RunRecord:
     """What the log holds of the measured span: its header says when that was, else all of it."""
     header = replay.log.header
     gpus = [gpu.id for gpu in header.fleet.gpus]
@@ -72,7 +72,7 @@ def record(found: Summary, replay: Replay) -> Record:
 def _resume(recorder: Recorder, engine: Engine, from_ms: float) -> None:
     """Enter what stood and ran when the log was begun, if it follows another."""
     for live in engine.state.lives.values():
-        span = Span(live.gpu, live.id, live.share_pct, from_ms, inf)
+        span = PartitionSpan(live.gpu, live.id, live.share_pct, from_ms, inf)
         if live.batch is None:
             recorder.resume(span)
         else:

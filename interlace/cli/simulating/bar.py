@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 
-class RunBar:
+class SimulationProgress:
     """A context manager; ``begin`` names a run, calling it tells the part that is done."""
 
     def __init__(self, console: Console, runs: int) -> None:
@@ -22,7 +22,7 @@ class RunBar:
         )
         self._task = self._bar.add_task("simulating", total=float(runs))
 
-    def __enter__(self) -> RunBar:
+    def __enter__(self) -> SimulationProgress:
         if self._console.is_terminal:
             self._bar.start()
         return self

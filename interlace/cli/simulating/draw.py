@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from interlace.cli.failure import InputError
-from interlace.cli.planning.draw import check_suffix
-from interlace.cli.simulating.trial import Trial
+from interlace.core.user_errors import InputError
+from interlace.planning.drawing import check_suffix
+from interlace.planning.simulation import SimulationResult
 from interlace.sim.report import Report
 from interlace.sim.report.draw import (
     accelerators,
@@ -41,7 +41,7 @@ def drawings(texts: Sequence[str]) -> list[tuple[str, Path]]:
     return found
 
 
-def draw(kind: str, path: Path, trials: Sequence[Trial]) -> None:
+def draw(kind: str, path: Path, trials: Sequence[SimulationResult]) -> None:
     """Draw runs: each system's first one, for tiles the beginning of the first of all.
 
     Latency is drawn a line a model where there is one system; goodput is the mean of all seeds.
@@ -58,7 +58,7 @@ def draw(kind: str, path: Path, trials: Sequence[Trial]) -> None:
     save(figure, path)
 
 
-def _goodput_rps(trials: Sequence[Trial]) -> dict[str, list[tuple[float, float]]]:
+def _goodput_rps(trials: Sequence[SimulationResult]) -> dict[str, list[tuple[float, float]]]:
     """Offered and in time, means over seeds, of every system and load."""
     runs: dict[tuple[str, float], list[Report]] = {}
     for trial in trials:

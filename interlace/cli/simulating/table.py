@@ -9,14 +9,14 @@ from typing import Final
 from rich.console import Console
 
 from interlace.cli.screen import table
-from interlace.cli.simulating.trial import Trial
+from interlace.planning.simulation import SimulationResult
 from interlace.sim.report import Report
 
 #: Student's t for a 95 % interval of so many runs.
 _T95: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 
 
-def show(out: Console, trial: Trial) -> None:
+def show(out: Console, trial: SimulationResult) -> None:
     """One run: totals in a sentence, models in a table."""
     found = trial.report
     made = table(
@@ -49,7 +49,7 @@ def show(out: Console, trial: Trial) -> None:
         out.print(sentence, soft_wrap=True)
 
 
-def sentences(trial: Trial) -> list[str]:
+def sentences(trial: SimulationResult) -> list[str]:
     """Totals of a run, in words."""
     found = trial.report
     used = ", ".join(f"{gpu} {100 * part:.0f} %" for gpu, part in found.utilisation.items())
@@ -66,7 +66,7 @@ def sentences(trial: Trial) -> list[str]:
     ]
 
 
-def show_compared(out: Console, trials: Mapping[str, Sequence[Trial]]) -> None:
+def show_compared(out: Console, trials: Mapping[str, Sequence[SimulationResult]]) -> None:
     """One line a system, best goodput first; several seeds as mean and 95 % interval."""
     made = table(
         ("system",),

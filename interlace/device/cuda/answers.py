@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from interlace.core.messages import Failure, Finished, Load, Unload
+from interlace.core.messages import Failure, Load, Unload, WorkFinished
 from interlace.core.request import Batch
 from interlace.device.base import Done
 from interlace.device.cuda.worker.wire import GpuAnswer
-from interlace.device.wire import Column, Failed, Loaded
+from interlace.device.process.wire import Column, Failed, Loaded
 
 
-def told_loaded(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:
+def finish_load(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:
     if isinstance(answer, Loaded):
-        done(Finished(work, resident_bytes=answer.resident_bytes))
+        done(WorkFinished(work, resident_bytes=answer.resident_bytes))
     else:
-        done(Finished(work, failure=failure_of(answer)))
+        done(WorkFinished(work, failure=failure_of(answer)))
 
 
 def staged_columns(batch: Batch) -> tuple[Column, ...] | None:
@@ -26,8 +26,8 @@ def staged_columns(batch: Batch) -> tuple[Column, ...] | None:
     )
 
 
-def told_ended(work: Unload, done: Done, answer: GpuAnswer | Failure) -> None:
-    done(Finished(work, failure=failure_of(answer)))
+def finish_unload(work: Unload, done: Done, answer: GpuAnswer | Failure) -> None:
+    done(WorkFinished(work, failure=failure_of(answer)))
 
 
 def failure_of(answer: GpuAnswer | Failure) -> Failure | None:

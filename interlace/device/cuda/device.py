@@ -8,23 +8,23 @@ from functools import partial
 
 from interlace.core.hardware import Gpu, Trait
 from interlace.core.messages import (
-    Carve,
+    CopyInputs,
+    CreatePartition,
     Failure,
-    Finished,
     Load,
-    Lost,
-    Release,
+    PartitionLost,
+    ReleasePartition,
     Run,
-    Stage,
     Unload,
     Work,
+    WorkFinished,
 )
 from interlace.core.model import Model
 from interlace.device.base import Done
-from interlace.device.cuda.absence import Absence
-from interlace.device.cuda.launcher import Launcher
+from interlace.device.cuda.launcher import ProcessLauncher
 from interlace.device.cuda.process import GpuProcess
-from interlace.device.cuda.processes import Processes
+from interlace.device.cuda.processes import GpuProcesses
+from interlace.device.cuda.restarter import Restarter
 from interlace.device.cuda.settings import CudaSettings
 from interlace.shm.arena import ArenaMap
 
@@ -33,7 +33,7 @@ class CudaDevice:
     """A ``Device`` whose partitions are lanes of one process, or of a process each.
 
     A process that dies, by a fault of the GPU or by force, takes its partitions with it: what was
-    in flight fails, each partition is told as lost, and the next ``Carve`` starts a new process.
+    in flight fails, each partition is lost, and the next ``CreatePartition`` starts a new process.
     One event loop owns this. Outputs are read through ``arenas``.
     """
 
@@ -42,14 +42,14 @@ class CudaDevice:
         loop: asyncio.AbstractEventLoop,
         arenas: ArenaMap,
         settings: CudaSettings,
-        launcher: Launcher | None = None,
+        launcher: ProcessLauncher | None = None,
     ) -> None:
         self._loop = loop
         self._settings = settings
         self._models: dict[str, Model] = {}
-        self.processes = Processes(loop, arenas, settings, launcher, self._dead)
-        self._on_lost: Callable[[Lost], None] = lambda lost: None
-        self._absence: Absence | None = None
+        self.processes = GpuProcesses(loop, arenas, settings, launcher, self._dead)
+        self._on_lost: Callable[[PartitionLost], None] = lambda lost: None
+        self._absence: Restarter | None = None
         self._open = True
 
     @property
@@ -64,7 +64,7 @@ class CudaDevice:
         for process in self.processes.running:
             process.forget(key)
 
-    def on_lost(self, lost: Callable[[Lost], None]) -> None:
+    def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
         self._on_lost = lost
 
     def on_away(self, away: Callable[[], None], back: Callable[[], None]) -> None:
@@ -75,13 +75,13 @@ class CudaDevice:
         """
         if not self._settings.private:
             start = partial(self.processes.home, 100)
-            self._absence = Absence(self._loop, start, away, back, self._say)
+            self._absence = Restarter(self._loop, start, away, back, self._say)
 
     def do(self, work: Work, done: Done) -> None:
         try:
             self._do(work, done)
         except (ValueError, OSError) as error:
-            self._loop.call_soon(done, Finished(work, failure=Failure(str(error))))
+            self._loop.call_soon(done, WorkFinished(work, failure=Failure(str(error))))
 
     def free(self, batch: int) -> None:
         self.processes.free(batch)
@@ -106,10 +106,10 @@ class CudaDevice:
     def _do(self, work: Work, done: Done) -> None:
         if not self._open:
             raise ValueError(f"{self.gpu.id} is closed")
-        if isinstance(work, Carve):
+        if isinstance(work, CreatePartition):
             self._carve(work, done)
             return
-        if isinstance(work, Stage):
+        if isinstance(work, CopyInputs):
             self._stage(work, done)
             return
         process = self.processes.of(work.partition)
@@ -126,10 +126,10 @@ class CudaDevice:
                 process.load(work, self._models[key], done)
             case Unload():
                 process.unload(work, done)
-            case Release():
+            case ReleasePartition():
                 process.release(work, done)
 
-    def _carve(self, work: Carve, done: Done) -> None:
+    def _carve(self, work: CreatePartition, done: Done) -> None:
         if work.share_pct not in self.gpu.shares_pct:
             raise ValueError(
                 f"a share of {work.share_pct} %: expected one of {list(self.gpu.shares_pct)}"
@@ -138,7 +138,7 @@ class CudaDevice:
             raise ValueError(f"partition '{work.partition}' of {self.gpu.id} exists already")
         self.processes.home(work.share_pct).carve(work, done)
 
-    def _stage(self, work: Stage, done: Done) -> None:
+    def _stage(self, work: CopyInputs, done: Done) -> None:
         running = self.processes.running
         if Trait.INPUT_POOL not in self.gpu.traits or not running:
             raise ValueError(f"{self.gpu.id} has no ring for the inputs of {work.request.model}")
@@ -169,4 +169,4 @@ class CudaDevice:
 
     def _lose(self, partition: str, cause: str) -> None:
         if self._open:
-            self._on_lost(Lost(self.gpu.id, partition, cause))
+            self._on_lost(PartitionLost(self.gpu.id, partition, cause))

@@ -14,7 +14,7 @@ _CORES_PER_SM_BY: Final = {(6, 0): 64, (6, 1): 128, (8, 6): 128, (8, 7): 128, (8
 _GIB: Final = 1 << 30
 
 
-class Instance(NamedTuple):
+class MigInstance(NamedTuple):
     """A MIG instance that an operator has made."""
 
     uuid: str
@@ -23,7 +23,7 @@ class Instance(NamedTuple):
     memory_bytes: int
 
 
-class Found(NamedTuple):
+class DiscoveredGpu(NamedTuple):
     """One GPU. ``driver`` is the CUDA version that the driver speaks, 13000 for 13.0.
 
     With MIG on, only its ``instances`` can be used; ``mig`` without any is a GPU of no use.
@@ -37,14 +37,14 @@ class Found(NamedTuple):
     capability: tuple[int, int]
     driver: int
     mig: bool = False
-    instances: tuple[Instance, ...] = ()
+    instances: tuple[MigInstance, ...] = ()
 
 
-class NoGpus(Exception):
+class NoGpuError(Exception):
     """Why there is no GPU to be seen."""
 
 
-def discover(nvml: Any = None) -> tuple[Found, ...]:
+def discover(nvml: Any = None) -> tuple[DiscoveredGpu, ...]:
     """The GPUs of this machine in the order of their bus addresses, at least one.
 
     ``nvml`` is the module ``pynvml``, or one that does the same.
@@ -58,7 +58,7 @@ def discover(nvml: Any = None) -> tuple[Found, ...]:
         count = int(nvml.nvmlDeviceGetCount())
         found = tuple(_found(nvml, index, driver) for index in range(count))
     if not found:
-        raise NoGpus("the driver sees no GPU")
+        raise NoGpuError("the driver sees no GPU")
     return found
 
 
@@ -79,7 +79,7 @@ def _pynvml() -> Any:
     try:
         import pynvml
     except ImportError as error:
-        raise NoGpus("the package nvidia-ml-py is not installed") from error
+        raise NoGpuError("the package nvidia-ml-py is not installed") from error
     return pynvml
 
 
@@ -88,22 +88,22 @@ def _session(nvml: Any) -> Iterator[None]:
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        raise NoGpus(f"NVML does not answer: {error}") from error
+        raise NoGpuError(f"NVML does not answer: {error}") from error
     try:
         yield
     except nvml.NVMLError as error:
-        raise NoGpus(f"NVML failed: {error}") from error
+        raise NoGpuError(f"NVML failed: {error}") from error
     finally:
         nvml.nvmlShutdown()
 
 
-def _found(nvml: Any, index: int, driver: int) -> Found:
+def _found(nvml: Any, index: int, driver: int) -> DiscoveredGpu:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     capability = tuple(map(int, nvml.nvmlDeviceGetCudaComputeCapability(handle)))
     memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
     kind = kind_of(_text(nvml.nvmlDeviceGetName(handle)), memory_bytes)
     mig = _mig(nvml, handle)
-    return Found(
+    return DiscoveredGpu(
         index,
         _text(nvml.nvmlDeviceGetUUID(handle)),
         kind,
@@ -121,7 +121,7 @@ def _sms(nvml: Any, handle: Any, capability: tuple[int, ...]) -> int:
     major, minor = capability[:2]
     per_sm = _CORES_PER_SM_BY.get((major, minor)) or _CORES_PER_SM.get(major)
     if per_sm is None:
-        raise NoGpus(f"a GPU of compute capability {major}.{minor} is not known here")
+        raise NoGpuError(f"a GPU of compute capability {major}.{minor} is not known here")
     return cores // per_sm
 
 
@@ -130,7 +130,7 @@ def _mig(nvml: Any, handle: Any) -> bool:
     return modes is not None and int(modes[0]) == 1
 
 
-def _instances(nvml: Any, handle: Any, kind: str) -> Iterator[Instance]:
+def _instances(nvml: Any, handle: Any, kind: str) -> Iterator[MigInstance]:
     for place in range(int(nvml.nvmlDeviceGetMaxMigDeviceCount(handle))):
         one = _unless(nvml, lambda: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))  # noqa: B023
         if one is None:
@@ -138,7 +138,7 @@ def _instances(nvml: Any, handle: Any, kind: str) -> Iterator[Instance]:
         sms = int(nvml.nvmlDeviceGetAttributes_v2(one).multiprocessorCount)
         memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(one).total)
         form = f"{kind}-mig-{sms}sm-{ceil(memory_bytes / _GIB)}gb"
-        yield Instance(_text(nvml.nvmlDeviceGetUUID(one)), form, sms, memory_bytes)
+        yield MigInstance(_text(nvml.nvmlDeviceGetUUID(one)), form, sms, memory_bytes)
 
 
 def _unless(nvml: Any, ask: Callable[[], Any]) -> Any:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
-from interlace.device.link import Spawns
-from interlace.device.spawner import Birth
+from interlace.device.process.link import ProcessSpawner
+from interlace.device.process.spawner import SpawnCallbacks
 
 _CODE: Final = (
     "import json, sys; descriptor, owner, name, sys.path[:] = json.loads(sys.argv[1]); "
@@ -34,16 +34,16 @@ BEFORE_CUDA: Final[Mapping[str, str]] = {
 _CLOSE_S: Final = 5.0
 
 
-class Order(NamedTuple):
+class LaunchSpec(NamedTuple):
     """A process to be started, with settings besides this process's own environment."""
 
     name: str
     descriptor: int
-    birth: Birth
+    birth: SpawnCallbacks
     environment: Mapping[str, str]
 
 
-class Process(Protocol):
+class RunningProcess(Protocol):
     """A process that runs, as ``subprocess`` has it."""
 
     @property
@@ -52,7 +52,7 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
-class Launcher:
+class ProcessLauncher:
     """Starts processes and hears of their end.
 
     No fork server, which would have to be kept, with torch in it, for a process or two.
@@ -60,11 +60,11 @@ class Launcher:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._running: dict[int, tuple[Process, int, Birth]] = {}
+        self._running: dict[int, tuple[RunningProcess, int, SpawnCallbacks]] = {}
         self._leaving: set[int] = set()
-        self._waiting: deque[Order] = deque()
+        self._waiting: deque[LaunchSpec] = deque()
 
-    def spawner(self, environment: Mapping[str, str]) -> Spawns:
+    def spawner(self, environment: Mapping[str, str]) -> ProcessSpawner:
         """Starts processes with these settings besides this process's own environment."""
         return _Spawner(self, environment)
 
@@ -76,7 +76,7 @@ class Launcher:
         """
         self._leaving.update(self._running)
 
-    def spawn(self, order: Order) -> None:
+    def spawn(self, order: LaunchSpec) -> None:
         """Start a process, now or when those that leave are gone."""
         if self._leaving:
             # Who asked may give up meanwhile, and close it.
@@ -84,7 +84,7 @@ class Launcher:
         else:
             self._start(order)
 
-    def begin(self, order: Order) -> Process:
+    def begin(self, order: LaunchSpec) -> RunningProcess:
         """Start a process now.
 
         Raises:
@@ -99,7 +99,7 @@ class Launcher:
             start_new_session=True,
         )
 
-    def _start(self, order: Order) -> None:
+    def _start(self, order: LaunchSpec) -> None:
         birth = order.birth
         try:
             process = self.begin(order)
@@ -138,11 +138,11 @@ class Launcher:
 
 
 class _Spawner(NamedTuple):
-    """``Spawns`` with an environment."""
+    """``ProcessSpawner`` with an environment."""
 
-    launcher: Launcher
+    launcher: ProcessLauncher
     environment: Mapping[str, str]
 
-    def spawn(self, name: str, descriptor: int, birth: Birth) -> None:
+    def spawn(self, name: str, descriptor: int, birth: SpawnCallbacks) -> None:
         environment = {**BEFORE_CUDA, **self.environment}
-        self.launcher.spawn(Order(name, descriptor, birth, environment))
+        self.launcher.spawn(LaunchSpec(name, descriptor, birth, environment))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
-from interlace.device.cuda.discovery import Found, Instance
+from interlace.device.cuda.discovery import DiscoveredGpu, MigInstance
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.partitions.lanes import Lanes
-from interlace.device.cuda.partitions.whole_lanes import WholeLanes
-from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, for_models, only
+from interlace.device.cuda.lanes import Lanes
+from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, model_memory_bytes, only_gpu
+from interlace.device.cuda.whole_lanes import WholeLanes
 
 LANES: Final = "interlace.device.cuda.mig:make_lanes"
 
@@ -26,7 +26,7 @@ TRAITS: Final = frozenset(
 )
 
 
-def instances(found: Found) -> tuple[Instance, ...]:
+def instances(found: DiscoveredGpu) -> tuple[MigInstance, ...]:
     """The instances of a GPU.
 
     Raises:
@@ -40,16 +40,16 @@ def instances(found: Found) -> tuple[Instance, ...]:
     return found.instances
 
 
-def mig_gpu(instance: Instance, gpu_id: str) -> Gpu:
+def mig_gpu(instance: MigInstance, gpu_id: str) -> Gpu:
     """The accelerator that an instance is."""
-    memory_bytes = for_models(instance.memory_bytes)
+    memory_bytes = model_memory_bytes(instance.memory_bytes)
     return Gpu(gpu_id, instance.kind, instance.sms, memory_bytes, (100,), TRAITS, ahead_ms=AHEAD_MS)
 
 
-def mig_settings(instance: Instance, gpu_id: str) -> CudaSettings:
+def mig_settings(instance: MigInstance, gpu_id: str) -> CudaSettings:
     """The settings of such a device."""
     return CudaSettings(
-        mig_gpu(instance, gpu_id), instance.uuid, LANES, environment=only(instance.uuid)
+        mig_gpu(instance, gpu_id), instance.uuid, LANES, environment=only_gpu(instance.uuid)
     )
 
 

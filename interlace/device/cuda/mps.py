@@ -14,11 +14,11 @@ from tempfile import TemporaryFile, gettempdir, mkdtemp
 from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
-from interlace.device.cuda.discovery import Found
+from interlace.device.cuda.discovery import DiscoveredGpu
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.partitions.lanes import Lanes
-from interlace.device.cuda.partitions.whole_lanes import WholeLanes
-from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, for_models
+from interlace.device.cuda.lanes import Lanes
+from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, model_memory_bytes
+from interlace.device.cuda.whole_lanes import WholeLanes
 
 LANES: Final = "interlace.device.cuda.mps:make_lanes"
 PROGRAM: Final = "nvidia-cuda-mps-control"
@@ -75,7 +75,7 @@ class MpsControl:
         for name in ("pipe", "log"):
             (self._folder / name).mkdir()
         try:
-            _tell(self._program, self._settings(), "-d")
+            _run_control(self._program, self._settings(), "-d")
             self._wait()
         except MpsError:
             self.stop()
@@ -105,7 +105,7 @@ class MpsControl:
         until_s = time.monotonic() + _ANSWER_S
         while True:
             try:
-                _tell(self._program, self._settings(), said="get_server_list\n")
+                _run_control(self._program, self._settings(), said="get_server_list\n")
                 return
             except MpsError:
                 if time.monotonic() > until_s:
@@ -144,11 +144,13 @@ def _pipes(folder: Path) -> Mapping[str, str]:
 
 def _quit(program: str, folder: Path, settings: Mapping[str, str]) -> None:
     with contextlib.suppress(MpsError):  # dead already, or nothing can be done about it here
-        _tell(program, settings, said="quit -t 5\n")
+        _run_control(program, settings, said="quit -t 5\n")
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _tell(program: str, settings: Mapping[str, str], *arguments: str, said: str = "") -> None:
+def _run_control(
+    program: str, settings: Mapping[str, str], *arguments: str, said: str = ""
+) -> None:
     """Run the control program, which may leave a daemon behind.
 
     Raises:
@@ -176,7 +178,7 @@ def _tell(program: str, settings: Mapping[str, str], *arguments: str, said: str 
         raise MpsError(f"{program} failed with code {code}: {words[:_WORDS_CHARS]}")
 
 
-def lacking(found: Found) -> str:
+def lacking(found: DiscoveredGpu) -> str:
     """Why a GPU cannot be parted so; empty if it can."""
     if found.mig:
         return f"GPU {found.number} has MIG switched on: its instances are devices of their own"
@@ -186,15 +188,15 @@ def lacking(found: Found) -> str:
     return ""
 
 
-def mps_gpu(found: Found, gpu_id: str) -> Gpu:
+def mps_gpu(found: DiscoveredGpu, gpu_id: str) -> Gpu:
     """The accelerator that such a device is; its profiles are kept apart from other mechanisms'."""
-    memory_bytes = for_models(found.memory_bytes)
+    memory_bytes = model_memory_bytes(found.memory_bytes)
     return Gpu(
         gpu_id, f"{found.kind}-mps", found.sms, memory_bytes, SHARES_PCT, TRAITS, ahead_ms=AHEAD_MS
     )
 
 
-def mps_settings(found: Found, gpu_id: str, control: MpsControl) -> CudaSettings:
+def mps_settings(found: DiscoveredGpu, gpu_id: str, control: MpsControl) -> CudaSettings:
     """The settings of such a device; ``control`` is started, and stopped with the device."""
 
     def environment(share_pct: int) -> Mapping[str, str]:

@@ -8,56 +8,56 @@ from functools import partial
 from typing import Final
 
 from interlace.core.messages import (
-    Carve,
+    CopyInputs,
+    CreatePartition,
     Failure,
-    Finished,
     Load,
     PartitionWork,
-    Release,
+    ReleasePartition,
     Run,
-    Stage,
     Unload,
+    WorkFinished,
 )
 from interlace.core.model import Model
 from interlace.device.base import Done
-from interlace.device.batches import batch_timing, request_outputs, run_frame
-from interlace.device.cuda.answers import failure_of, staged_columns, told_ended, told_loaded
-from interlace.device.cuda.docket import Docket
+from interlace.device.cuda.answers import failure_of, finish_load, finish_unload, staged_columns
+from interlace.device.cuda.fault_log import FaultLog
 from interlace.device.cuda.settings import CudaSettings
-from interlace.device.cuda.stages import Stages
+from interlace.device.cuda.stage_batcher import StageBatcher
 from interlace.device.cuda.worker.wire import (
-    Answered,
-    Asked,
-    Broken,
+    BatchStarved,
     Carved,
     CarveLane,
     ForgetInputs,
     FromGpu,
     GpuAnswer,
+    GpuFailed,
     GpuReady,
+    GpuReply,
+    GpuRequest,
     GpuSetup,
-    KeeperSetup,
-    Noted,
+    Notice,
     ReleaseLane,
+    RestartWanted,
     StageInputs,
     ToGpu,
-    Waits,
-    Worn,
+    WeightServerSetup,
     decode_from_gpu,
 )
-from interlace.device.link import Spawns, Speech, WorkerLink
-from interlace.device.questions import Question
-from interlace.device.wire import FreeBatches, LoadModel, Ran, UnloadModel
+from interlace.device.process.batch_frames import batch_timing, request_outputs, run_frame
+from interlace.device.process.link import FrameProtocol, ProcessSpawner, WorkerLink
+from interlace.device.process.pending import PendingRequest
+from interlace.device.process.wire import BatchResult, FreeBatches, LoadModel, UnloadModel
 from interlace.shm.arena import Arena
 
 _FREED_MAX: Final = 256
 
-Started = Callable[[Failure | None], None]
+OnStarted = Callable[[Failure | None], None]
 _STAGE: Final = "+"  #: the line of inputs on their way
 
 
 class GpuProcess:
-    """Translates work into frames and answers into ``Finished``.
+    """Translates work into frames and answers into ``WorkFinished``.
 
     Batches of a partition are answered in one line, its other work in another, since loading goes
     on beside serving. ``held`` are batches whose outputs lie in ``arena`` until they are freed; a
@@ -68,7 +68,7 @@ class GpuProcess:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        setup: GpuSetup | KeeperSetup,
+        setup: GpuSetup | WeightServerSetup,
         arena: Arena | None,
         settings: CudaSettings,
         on_dead: Callable[[GpuProcess, str], None],
@@ -80,22 +80,22 @@ class GpuProcess:
         self.ready = False
         self.broken = False  #: the GPU failed in it
         self.took_s: dict[str, float] = {}  #: the steps of its start
-        self.docket = Docket()
+        self.docket = FaultLog()
         self._worn = False
         self._setup = setup
         self.rest_us = setup.rest_us if isinstance(setup, GpuSetup) else 0
         self._settings = settings
-        self._on_started: Started = lambda failure: None
+        self._on_started: OnStarted = lambda failure: None
         self._freed: list[int] = []
         self._waiting: set[str] = set()  #: lines whose batch waits for output memory
         self._releases: list[Callable[[], None]] = []
-        self._stages = Stages(loop, self._stage)
-        speech = Speech(decode_from_gpu, self._heard)
+        self._stages = StageBatcher(loop, self._stage)
+        speech = FrameProtocol(decode_from_gpu, self._heard)
         self.link: WorkerLink[ToGpu, FromGpu, GpuAnswer] = WorkerLink(
             loop, settings.gpu.id, speech, partial(on_dead, self)
         )
 
-    def start(self, launcher: Spawns, on_started: Started) -> None:
+    def start(self, launcher: ProcessSpawner, on_started: OnStarted) -> None:
         """Have the process born; ``on_started`` hears of it.
 
         Raises:
@@ -103,19 +103,19 @@ class GpuProcess:
         """
         self._on_started = on_started
         limit_s = self._settings.limits.carve_s
-        question: Question[GpuAnswer] = Question(self._started, limit_s, "start")
+        question: PendingRequest[GpuAnswer] = PendingRequest(self._started, limit_s, "start")
         self.link.start(launcher, self._setup, question)
 
-    def carve(self, work: Carve, done: Done) -> None:
+    def carve(self, work: CreatePartition, done: Done) -> None:
         self.partitions.add(work.partition)
         what = CarveLane(work.share_pct, work.leaving)
         self._change(work, what, partial(self._carved, work, done))
 
     def load(self, work: Load, model: Model, done: Done) -> None:
-        self._change(work, LoadModel(model, work.batches), partial(told_loaded, work, done))
+        self._change(work, LoadModel(model, work.batches), partial(finish_load, work, done))
 
     def unload(self, work: Unload, done: Done) -> None:
-        self._change(work, UnloadModel(work.model), partial(told_ended, work, done))
+        self._change(work, UnloadModel(work.model), partial(finish_unload, work, done))
 
     def run(self, work: Run, done: Done) -> None:
         """Execute a batch, from its model's ring if its rows are staged there.
@@ -128,11 +128,11 @@ class GpuProcess:
         slot = -1 if batch.slot is None else batch.slot
         what = f"batch {batch.id} of {batch.model}"
         name = work.partition
-        asked = Asked(name, name, frame, slot, alone=batch.attempt > 1)
+        asked = GpuRequest(name, name, frame, slot, alone=batch.attempt > 1)
         if self._ask(asked, partial(self._ran, work, done), work.limit_ms / 1000.0, what):
             self._freed.clear()
 
-    def stage(self, work: Stage, done: Done) -> None:
+    def stage(self, work: CopyInputs, done: Done) -> None:
         """Copy a request's inputs to its model's ring on the GPU."""
         self._stages.add(work, done)
 
@@ -141,7 +141,7 @@ class GpuProcess:
         self._stages.send()
         self.link.tell(ForgetInputs(model))
 
-    def release(self, work: Release, done: Done) -> None:
+    def release(self, work: ReleasePartition, done: Done) -> None:
         """Give the lane back after what it was asked; a private process ends with it."""
         self.releasing.add(work.partition)
         self._change(work, ReleaseLane(), partial(self._released, work, done))
@@ -171,41 +171,41 @@ class GpuProcess:
         answer: Callable[[GpuAnswer | Failure], None],
     ) -> None:
         limits = self._settings.limits
-        limit_s = limits.carve_s if isinstance(work, Carve) else limits.load_s
+        limit_s = limits.carve_s if isinstance(work, CreatePartition) else limits.load_s
         named = getattr(work, "model", work.partition)
-        asked = Asked(f"{work.partition}+", work.partition, what)
+        asked = GpuRequest(f"{work.partition}+", work.partition, what)
         self._ask(asked, answer, limit_s, f"{type(work).__name__.lower()} {named}")
 
     def _stage(self, frame: StageInputs, answer: Callable[[GpuAnswer | Failure], None]) -> None:
         what = f"inputs of {len(frame.requests)} requests"
-        self._ask(Asked(_STAGE, "", frame), answer, self._settings.limits.stage_s, what)
+        self._ask(GpuRequest(_STAGE, "", frame), answer, self._settings.limits.stage_s, what)
 
     def _ask(
         self,
-        asked: Asked,
+        asked: GpuRequest,
         answer: Callable[[GpuAnswer | Failure], None],
         limit_s: float,
         what: str,
     ) -> bool:
         heard = self.docket.entered(asked, answer)
-        question: Question[GpuAnswer] = Question(heard, limit_s, what)
+        question: PendingRequest[GpuAnswer] = PendingRequest(heard, limit_s, what)
         return self.link.ask(asked, question, asked.line)
 
     # ----------------------------------------------------------------------------------- answers
 
     def _heard(self, frame: FromGpu) -> tuple[str, GpuAnswer] | None:
         match frame:
-            case Answered(line=line, answer=answer):
+            case GpuReply(line=line, answer=answer):
                 return line, answer
-            case Broken(detail=detail, lines=lines):
+            case GpuFailed(detail=detail, lines=lines):
                 self.broken = True
                 self.docket.blame(lines)
                 self.link.kill(detail)
-            case Noted(text=text):
+            case Notice(text=text):
                 self._settings.say(f"{self._settings.gpu.id}: {text}")
-            case Worn():
+            case RestartWanted():
                 self._worn = True
-            case Waits(line=line):
+            case BatchStarved(line=line):
                 # What is freed is sent, and from now on at once; nobody is late for waiting.
                 self._waiting.add(line)
                 self.link.extend(line, self._settings.patience_s)
@@ -235,27 +235,27 @@ class GpuProcess:
             f"{told[0]} of {told[1]}: start the server anew"
         )
 
-    def _carved(self, work: Carve, done: Done, answer: GpuAnswer | Failure) -> None:
+    def _carved(self, work: CreatePartition, done: Done, answer: GpuAnswer | Failure) -> None:
         failure = failure_of(answer)
         if failure is not None and not (self.ready and failure.fatal):
             # Nobody ever had it. It is no loss, which would be mended at once, again and again.
             self._forget(work.partition)
             failure = Failure(failure.detail)
         units = answer.units if isinstance(answer, Carved) else ()
-        done(Finished(work, failure=failure, units=units))
+        done(WorkFinished(work, failure=failure, units=units))
 
-    def _released(self, work: Release, done: Done, answer: GpuAnswer | Failure) -> None:
+    def _released(self, work: ReleasePartition, done: Done, answer: GpuAnswer | Failure) -> None:
         failure = failure_of(answer)
         if failure is not None and not failure.fatal:
             self.releasing.discard(work.partition)
-            done(Finished(work, failure=failure))
+            done(WorkFinished(work, failure=failure))
             return
         if failure is None and not self._settings.private:
             self._forget(work.partition)
-            done(Finished(work))
+            done(WorkFinished(work))
             self._renew()
             return
-        self._releases.append(partial(done, Finished(work)))  # the process ends with it, or has
+        self._releases.append(partial(done, WorkFinished(work)))  # the process ends with it, or has
         self.link.finish()
 
     def _renew(self) -> None:
@@ -270,13 +270,13 @@ class GpuProcess:
 
     def _ran(self, work: Run, done: Done, answer: GpuAnswer | Failure) -> None:
         self._waiting.discard(work.partition)
-        if not isinstance(answer, Ran):
-            done(Finished(work, failure=failure_of(answer)))
+        if not isinstance(answer, BatchResult):
+            done(WorkFinished(work, failure=failure_of(answer)))
             return
         batch = work.batch
         if answer.held:
             self.held.add(batch.id)
-        done(Finished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
+        done(WorkFinished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
 
     def _send_freed(self) -> None:
         self.link.tell(FreeBatches(tuple(self._freed)))

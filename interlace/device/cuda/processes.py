@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from interlace.core.messages import Failure
-from interlace.device.cuda.launcher import Launcher
-from interlace.device.cuda.process import GpuProcess, Started
+from interlace.device.cuda.launcher import ProcessLauncher
+from interlace.device.cuda.process import GpuProcess, OnStarted
 from interlace.device.cuda.settings import CudaSettings
-from interlace.device.cuda.worker.wire import GpuSetup, KeeperSetup
-from interlace.device.wire import ForgetArena
+from interlace.device.cuda.worker.wire import GpuSetup, WeightServerSetup
+from interlace.device.process.wire import ForgetArena
 from interlace.shm.arena import Arena, ArenaMap
 
 _WHOLE: Final = 100
@@ -28,7 +28,7 @@ def _nobody(failure: Failure | None) -> None:
     """Nobody waits for a process to start: work is sent to it at once, and waits in its socket."""
 
 
-class Processes:
+class GpuProcesses:
     """Started when they are needed, and let go of with care.
 
     ``on_dead`` hears of each that ended, when it is in none of these lists any more.
@@ -39,10 +39,10 @@ class Processes:
         loop: asyncio.AbstractEventLoop,
         arenas: ArenaMap,
         settings: CudaSettings,
-        launcher: Launcher | None,
+        launcher: ProcessLauncher | None,
         on_dead: Callable[[GpuProcess, str], None],
     ) -> None:
-        self.launcher = launcher or Launcher(loop)
+        self.launcher = launcher or ProcessLauncher(loop)
         self.running: list[GpuProcess] = []
         self._retired: list[GpuProcess] = []  # dead, and read until the last reply is delivered
         self._loop = loop
@@ -57,7 +57,7 @@ class Processes:
         """The process that has a partition."""
         return next((one for one in self.running if partition in one.partitions), None)
 
-    def home(self, share_pct: int, on_started: Started = _nobody) -> GpuProcess:
+    def home(self, share_pct: int, on_started: OnStarted = _nobody) -> GpuProcess:
         """The process for a new partition; started now if it is not there, which is told then.
 
         Raises:
@@ -142,7 +142,7 @@ class Processes:
             Path(path).unlink(missing_ok=True)
             names = (settings.backend, settings.lanes, settings.opener)
             kept = (settings.keep_bytes, settings.choices)
-            setup = KeeperSetup(settings.uuid, *names, path, *kept)
+            setup = WeightServerSetup(settings.uuid, *names, path, *kept)
             self._keeper = GpuProcess(self._loop, setup, None, settings, self._dead)
             spawner = self.launcher.spawner(settings.environment(_WHOLE))
             self._keeper.start(spawner, _nobody)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from interlace.core.hardware import Gpu
-from interlace.device.cuda.engine.threads import LibraryChoice
-from interlace.device.settings import Limits
+from interlace.device.cpu.settings import WorkTimeouts
+from interlace.device.cuda.backend.library_threads import LibraryChoice
 
 #: What makes the ``Backend`` of a process: the driver, torch on that GPU, capture and kernels.
-BACKEND: Final = "interlace.device.cuda.engine.backend:make_backend"
+BACKEND: Final = "interlace.device.cuda.backend.base:make_backend"
 #: What opens a model on the host.
-OPENER: Final = "interlace.device.formats:open_torch"
+OPENER: Final = "interlace.formats:open_torch"
 #: ``Gpu.ahead_ms``: what the main process, the way to the GPU's and a launch there take, and one
 #: tick of the event loop's timers. Longer would only fix batches earlier than need be.
 AHEAD_MS: Final = 1.5
@@ -53,7 +53,7 @@ class CudaSettings:
     arena_bytes: int = 256 << 20
     patience_s: float = 5.0
     # A process starts torch and CUDA, locks memory and carves the ladder before its first answer.
-    limits: Limits = field(default_factory=lambda: Limits(carve_s=180.0, load_s=900.0))
+    limits: WorkTimeouts = field(default_factory=lambda: WorkTimeouts(carve_s=180.0, load_s=900.0))
     environment: Callable[[int], Mapping[str, str]] = lambda share_pct: {}
     handle_context: LibraryChoice = "auto"
     carve_out: bool = False
@@ -64,11 +64,11 @@ class CudaSettings:
     say: Callable[[str], None] = lambda text: None
 
 
-def only(uuid: str) -> Callable[[int], Mapping[str, str]]:
+def only_gpu(uuid: str) -> Callable[[int], Mapping[str, str]]:
     """The environment of processes that see one GPU, or one MIG instance."""
     return lambda share_pct: {"CUDA_VISIBLE_DEVICES": uuid}
 
 
-def for_models(memory_bytes: int) -> int:
+def model_memory_bytes(memory_bytes: int) -> int:
     """What models may hold of a GPU's memory: the rest is for contexts, kernels and workspaces."""
     return memory_bytes // 10 * 9

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
-from interlace.device.cuda.discovery import Found
+from interlace.device.cuda.discovery import DiscoveredGpu
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.partitions.lanes import Lanes
-from interlace.device.cuda.partitions.stream_lanes import StreamLanes
-from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, for_models, only
+from interlace.device.cuda.lanes import Lanes
+from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, model_memory_bytes, only_gpu
+from interlace.device.cuda.stream_lanes import StreamLanes
 
 LANES: Final = "interlace.device.cuda.streams:make_lanes"
 #: A share says only how many may stand side by side: up to eight.
@@ -29,16 +29,16 @@ TRAITS: Final = frozenset(
 )
 
 
-def lacking(found: Found) -> str:
+def lacking(found: DiscoveredGpu) -> str:
     """Why a GPU cannot be used so; empty if it can."""
     if found.mig:
         return f"GPU {found.number} has MIG switched on: its instances are devices of their own"
     return ""
 
 
-def streams_gpu(found: Found, gpu_id: str) -> Gpu:
+def streams_gpu(found: DiscoveredGpu, gpu_id: str) -> Gpu:
     """The accelerator that such a device is; its profiles are kept apart from those of parts."""
-    memory_bytes = for_models(found.memory_bytes)
+    memory_bytes = model_memory_bytes(found.memory_bytes)
     return Gpu(
         gpu_id,
         f"{found.kind}-streams",
@@ -50,9 +50,11 @@ def streams_gpu(found: Found, gpu_id: str) -> Gpu:
     )
 
 
-def streams_settings(found: Found, gpu_id: str) -> CudaSettings:
+def streams_settings(found: DiscoveredGpu, gpu_id: str) -> CudaSettings:
     """The settings of such a device."""
-    return CudaSettings(streams_gpu(found, gpu_id), found.uuid, LANES, environment=only(found.uuid))
+    return CudaSettings(
+        streams_gpu(found, gpu_id), found.uuid, LANES, environment=only_gpu(found.uuid)
+    )
 
 
 def make_lanes(driver: Driver) -> Lanes:

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from interlace.perf.interference import Runner
+from interlace.perf.interference import CoRunner
 from interlace.perf.slowdown.observation import Observation, Solos
 
 Floats = npt.NDArray[np.float64]
@@ -23,7 +23,7 @@ _WIDTH: Final = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Base:
+class RidgeBase:
     """Excess = ``level`` + ``weights`` * features, for each neighbour: holds for any models."""
 
     level: float
@@ -37,7 +37,7 @@ class Base:
         return found
 
 
-class Rows:
+class ObservationTable:
     """Observations as arrays: features of each neighbour, and whose row they belong to."""
 
     def __init__(self, seen: Sequence[Observation], solos: Solos) -> None:
@@ -47,21 +47,21 @@ class Rows:
         self.excess = np.array([one.slowdown - 1.0 for one in seen])
         self.groups = [one.models for one in seen]
 
-    def fit(self, kept: npt.NDArray[np.bool_], penalty: float) -> Base:
+    def fit(self, kept: npt.NDArray[np.bool_], penalty: float) -> RidgeBase:
         """Ridge on the kept observations; the level is not penalised."""
         mine = kept[self.owner]
         chosen = self.features[mine]
         if not len(chosen):
-            return Base(0.0, np.zeros(_WIDTH), np.zeros(_WIDTH), np.ones(_WIDTH))
+            return RidgeBase(0.0, np.zeros(_WIDTH), np.zeros(_WIDTH), np.ones(_WIDTH))
         centre, scale = chosen.mean(axis=0), chosen.std(axis=0) + 1e-9
         design = np.zeros((len(self.excess), 1 + _WIDTH))
         columns = np.column_stack([np.ones(len(chosen)), (chosen - centre) / scale])
         np.add.at(design, self.owner[mine], columns)
         weight = np.diag([0.0, *[penalty] * _WIDTH]) * kept.sum()
         found = np.linalg.solve(design.T @ design + weight, design.T @ (self.excess * kept))
-        return Base(float(found[0]), found[1:], centre, scale)
+        return RidgeBase(float(found[0]), found[1:], centre, scale)
 
-    def predicted(self, base: Base) -> Floats:
+    def predicted(self, base: RidgeBase) -> Floats:
         """The base's excess for every observation."""
         total = np.zeros(len(self.excess))
         np.add.at(total, self.owner, base.excess(self.features))
@@ -81,7 +81,7 @@ class Rows:
         return min(_PENALTIES, key=lambda penalty: (errors[penalty], -penalty))
 
 
-def features(runner: Runner, neighbour: Runner, solos: Solos) -> tuple[float, ...]:
+def features(runner: CoRunner, neighbour: CoRunner, solos: Solos) -> tuple[float, ...]:
     """How short the runner is beside the neighbour, how hungry, and how even their shares are."""
     own, other = solos(runner), solos(neighbour)
     shorter = min(1.0, other.alone_ms / own.alone_ms)

@@ -8,9 +8,9 @@ from typing import Final
 
 import numpy as np
 
-from interlace.perf.interference import Runner
-from interlace.perf.slowdown.base import Base, Rows, features
-from interlace.perf.slowdown.maps import Map, best_noise, fit_maps, place, predicted
+from interlace.perf.interference import CoRunner
+from interlace.perf.slowdown.base import ObservationTable, RidgeBase, features
+from interlace.perf.slowdown.maps import ExcessMap, best_noise, fit_maps, place, predicted
 from interlace.perf.slowdown.observation import Observation, Solos
 
 #: Variance of one observation over that of its pair's map: measurements hardly err.
@@ -21,7 +21,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Learned:
+class LearnedInterference:
     """1 + the excesses of all neighbours, of which none is below 0; each is the sum of three parts.
 
     ``base``, for strangers too: how long the two batches are (one is slowed less the longer it is
@@ -35,15 +35,15 @@ class Learned:
     like these are no better there than one constant (``bench.planning.features``).
     """
 
-    base: Base
-    runners: Mapping[str, Map]
-    pairs: Mapping[Pair, Map]
+    base: RidgeBase
+    runners: Mapping[str, ExcessMap]
+    pairs: Mapping[Pair, ExcessMap]
     solos: Solos
 
-    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
+    def __call__(self, runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
         return 1.0 + sum(max(0.0, self._excess(runner, one)) for one in neighbours)
 
-    def _excess(self, runner: Runner, one: Runner) -> float:
+    def _excess(self, runner: CoRunner, one: CoRunner) -> float:
         total = float(self.base.excess(np.array([features(runner, one, self.solos)]))[0])
         at = np.array([place(runner, one)])
         for known in (self.runners.get(runner.model), self.pairs.get((runner.model, one.model))):
@@ -52,7 +52,7 @@ class Learned:
         return total
 
 
-def fit_learned(seen: Sequence[Observation], solos: Solos) -> Learned:
+def fit_learned(seen: Sequence[Observation], solos: Solos) -> LearnedInterference:
     """The model from observations; what it shrinks by is best on groups of models left out in turn.
 
     Maps are made of observations with one neighbour.
@@ -62,11 +62,11 @@ def fit_learned(seen: Sequence[Observation], solos: Solos) -> Learned:
     """
     if not seen:
         raise ValueError("a slowdown cannot be learned from no observation: measure some pairs")
-    rows = Rows(seen, solos)
+    rows = ObservationTable(seen, solos)
     base = rows.fit(np.ones(len(seen), bool), rows.best_penalty())
     single = [i for i, one in enumerate(seen) if len(one.neighbours) == 1]
     if not single:
-        return Learned(base, {}, {}, solos)
+        return LearnedInterference(base, {}, {}, solos)
     left = (rows.excess - rows.predicted(base))[single]
     beside = [(seen[i].runner, seen[i].neighbours[0]) for i in single]
     places = np.array([place(*both) for both in beside])
@@ -75,4 +75,4 @@ def fit_learned(seen: Sequence[Observation], solos: Solos) -> Learned:
     runners = {} if noise is None else fit_maps(slowed, places, left, noise)
     left = left - predicted(runners, slowed, places)
     names = [(runner.model, one.model) for runner, one in beside]
-    return Learned(base, runners, fit_maps(names, places, left, _PAIR_NOISE), solos)
+    return LearnedInterference(base, runners, fit_maps(names, places, left, _PAIR_NOISE), solos)

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from interlace.perf.interference import Runner
+from interlace.perf.interference import CoRunner
 from interlace.perf.slowdown.observation import Observation, Solos
 
 Coefficients = tuple[float, float, float, float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
+class LinearInterference:
     """factor = c1 l2 + c2 l2' + c3 dram + c4 dram' + c5, at least 1; primes for the neighbour's.
 
     The paper has one neighbour; of several, which use the same caches and memory, it is the sum.
@@ -23,14 +23,14 @@ class Linear:
     coefficients: Coefficients
     solos: Solos
 
-    def __call__(self, runner: Runner, neighbours: Sequence[Runner]) -> float:
+    def __call__(self, runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
         if not neighbours:
             return 1.0
         terms = _terms(runner, neighbours, self.solos)
         return max(1.0, sum(c * t for c, t in zip(self.coefficients, terms, strict=True)))
 
 
-def fit_linear(seen: Sequence[Observation], solos: Solos) -> Linear:
+def fit_linear(seen: Sequence[Observation], solos: Solos) -> LinearInterference:
     """The coefficients of least squares over what was seen.
 
     Raises:
@@ -41,10 +41,10 @@ def fit_linear(seen: Sequence[Observation], solos: Solos) -> Linear:
     terms = np.array([_terms(one.runner, one.neighbours, solos) for one in seen])
     found, *_ = np.linalg.lstsq(terms, np.array([one.slowdown for one in seen]), rcond=None)
     c1, c2, c3, c4, c5 = (float(c) for c in found)
-    return Linear((c1, c2, c3, c4, c5), solos)
+    return LinearInterference((c1, c2, c3, c4, c5), solos)
 
 
-def _terms(runner: Runner, neighbours: Sequence[Runner], solos: Solos) -> Coefficients:
+def _terms(runner: CoRunner, neighbours: Sequence[CoRunner], solos: Solos) -> Coefficients:
     own, others = solos(runner), [solos(one) for one in neighbours]
     l2, dram = sum(o.l2 for o in others), sum(o.dram for o in others)
     return own.l2, l2, own.dram, dram, 1.0

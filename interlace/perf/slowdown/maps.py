@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from interlace.perf.interference import Runner
+from interlace.perf.interference import CoRunner
 
 Floats = npt.NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
@@ -25,7 +25,7 @@ _NOISES: Final = (0.1, 1.0, 10.0, 100.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Map:
+class ExcessMap:
     """Excess over places, which are rows of log2 batch, log2 neighbour's batch and share."""
 
     places: Floats
@@ -37,17 +37,19 @@ class Map:
         return found
 
 
-def place(runner: Runner, neighbour: Runner) -> tuple[float, float, float]:
+def place(runner: CoRunner, neighbour: CoRunner) -> tuple[float, float, float]:
     """Where a runner and its neighbour are in a map."""
     return log2(runner.batch), log2(neighbour.batch), float(runner.share_pct)
 
 
-def fit_maps(keys: Sequence[Key], places: Floats, left: Floats, noise: float) -> dict[Key, Map]:
+def fit_maps(
+    keys: Sequence[Key], places: Floats, left: Floats, noise: float
+) -> dict[Key, ExcessMap]:
     """One map for each key, of what is ``left`` there; the mean of several at one place."""
     return {key: _map(places[which], left[which], noise) for key, which in _by(keys).items()}
 
 
-def predicted(maps: dict[Key, Map], keys: Sequence[Key], places: Floats) -> Floats:
+def predicted(maps: dict[Key, ExcessMap], keys: Sequence[Key], places: Floats) -> Floats:
     """What the maps add at each place; nothing where the key has none."""
     found = np.zeros(len(keys))
     for key, which in _by(keys).items():
@@ -81,11 +83,11 @@ def _by(keys: Sequence[Key]) -> dict[Key, list[int]]:
     return found
 
 
-def _map(places: Floats, left: Floats, noise: float) -> Map:
+def _map(places: Floats, left: Floats, noise: float) -> ExcessMap:
     alone, owner, counts = np.unique(places, axis=0, return_inverse=True, return_counts=True)
     mean = np.bincount(owner.ravel(), left) / counts
     weights = np.linalg.solve(_kernel(alone, alone) + np.diag(noise / counts), mean)
-    return Map(alone, np.asarray(weights, np.float64))
+    return ExcessMap(alone, np.asarray(weights, np.float64))
 
 
 def _kernel(some: Floats, others: Floats) -> Floats:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from interlace.core.profile import Profiles
-from interlace.perf.interference import ConstantFactor, Interference, Runner
+from interlace.perf.interference import ConstantFactor, CoRunner, Interference
 from interlace.perf.latency import Quantile, Surface, surface
 
 #: L2 and DRAM that are used, each 0..1.
@@ -18,8 +18,8 @@ Pressure = tuple[float, float]
 class Observation(NamedTuple):
     """A batch's latency beside ``neighbours``, over its latency alone."""
 
-    runner: Runner
-    neighbours: tuple[Runner, ...]
+    runner: CoRunner
+    neighbours: tuple[CoRunner, ...]
     slowdown: float
 
     @property
@@ -39,7 +39,7 @@ class Solo(NamedTuple):
 class Solos(Protocol):
     """What is known of a batch alone."""
 
-    def __call__(self, runner: Runner) -> Solo: ...
+    def __call__(self, runner: CoRunner) -> Solo: ...
 
 
 class Fitter(Protocol):
@@ -59,7 +59,7 @@ class FromProfiles:
     surfaces: Mapping[str, Surface]
     pressures: Mapping[str, Mapping[int, Mapping[int, Pressure]]]
 
-    def __call__(self, runner: Runner) -> Solo:
+    def __call__(self, runner: CoRunner) -> Solo:
         """What is known of the runner alone.
 
         Raises:

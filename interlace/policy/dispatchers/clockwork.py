@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from interlace.policy.availability import available_partitions, start_ms
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
 from interlace.policy.batching import rows_in_time
-from interlace.policy.turns import start_ms, takers
 
 
 def clockwork(view: View, now_ms: float) -> Dispatch:
@@ -18,7 +18,7 @@ def clockwork(view: View, now_ms: float) -> Dispatch:
     """
     launches: list[Launch] = []
     taken: dict[str, int] = {}
-    for partition in takers(view, now_ms):
+    for partition in available_partitions(view, now_ms):
         launch = _next(partition, view, taken, start_ms(partition, now_ms))
         if launch is not None:
             launches.append(launch)

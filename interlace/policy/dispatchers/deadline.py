@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from interlace.core.plan import Slot
-from interlace.core.request import UNSTATED, Request
+from interlace.core.request import UNSTATED_PRIORITY, Request
+from interlace.policy.availability import available_partitions, start_ms
 from interlace.policy.base import Dispatch, Drop, Launch, PartitionView, View
-from interlace.policy.batching import Sizes, given_up, own_turns, rows_in_time, sizes
+from interlace.policy.batching import BatchSizes, given_up, own_turns, rows_in_time, sizes
 from interlace.policy.fairness import owed_ms
-from interlace.policy.turns import start_ms, takers
 
 
 class _Claim(NamedTuple):
@@ -21,14 +21,14 @@ class _Claim(NamedTuple):
     run_ms: float
     slot: Slot
     head: Request
-    sizes: Sizes | None  #: where they were looked at already
+    sizes: BatchSizes | None  #: where they were looked at already
 
     @property
     def latest_ms(self) -> float:
         return self.deadline_ms - self.run_ms
 
 
-def deadline(view: View, now_ms: float) -> Dispatch:
+def earliest_deadline(view: View, now_ms: float) -> Dispatch:
     """Stated priority, then earliest deadline, over the models of each partition.
 
     A long execution would begin too late in that order: shorter work with a nearer deadline keeps
@@ -42,7 +42,7 @@ def deadline(view: View, now_ms: float) -> Dispatch:
     drops: list[Drop] = []
     taken: dict[str, int] = {}
     wake_ms = float("inf")
-    for partition in takers(view, now_ms):
+    for partition in available_partitions(view, now_ms):
         at_ms = start_ms(partition, now_ms)
         claims, patient_ms = _claims(partition, view, taken, at_ms)
         wake_ms = min(wake_ms, patient_ms)
@@ -81,7 +81,7 @@ def _claims(
             wake_ms = min(wake_ms, latest_ms)
             continue
         run_ms = view.latency_ms(slot.model, head.rows, partition.share_pct, head.shape)
-        level = head.priority or UNSTATED
+        level = head.priority or UNSTATED_PRIORITY
         claims.append(_Claim(level, head.deadline_ms, slot.model, run_ms, slot, head, wanted))
     return claims, wake_ms
 
@@ -115,7 +115,7 @@ def _latest_ms(
     if rows >= least:
         return float("-inf")
     run_ms = view.latency_ms(model, rows + 1, partition.share_pct, head.shape)
-    return head.deadline_ms - run_ms - view.caution_ms(model)
+    return head.deadline_ms - run_ms - view.admission_margin_ms(model)
 
 
 def _launch(
@@ -127,7 +127,7 @@ def _launch(
 ) -> tuple[Launch, int]:
     """The batch that starts, and how many of its model's oldest are given up for it."""
     chosen = _chosen(claims, view, now_ms)
-    owed = _owed(chosen, claims, partition) if len(claims) > 1 else None
+    owed = _lagging(chosen, claims, partition) if len(claims) > 1 else None
     first, others_ms = owed or chosen, float("inf")
     if owed is None:
         # A batch may grow as long as nobody else who waits here must begin before it ends.
@@ -155,7 +155,7 @@ def _chosen(claims: list[_Claim], view: View, now_ms: float) -> _Claim:
     return first
 
 
-def _owed(chosen: _Claim, claims: list[_Claim], partition: PartitionView) -> _Claim | None:
+def _lagging(chosen: _Claim, claims: list[_Claim], partition: PartitionView) -> _Claim | None:
     """Who is furthest behind the chosen, if that is so far that it is owed a batch before it."""
     behind_ms = partition.behind_ms(chosen.model)
     if not behind_ms:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from interlace.policy.availability import available_partitions
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
-from interlace.policy.turns import takers
 
 
 def duty(view: View, now_ms: float) -> Dispatch:
@@ -17,7 +17,7 @@ def duty(view: View, now_ms: float) -> Dispatch:
     """
     launches: list[Launch] = []
     taken: dict[str, int] = {}
-    for partition in takers(view, now_ms):
+    for partition in available_partitions(view, now_ms):
         launch = _turn(partition, view, taken)
         if launch is not None:
             launches.append(launch)

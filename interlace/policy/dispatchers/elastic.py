@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from interlace.core.plan import Elastic
+from interlace.core.plan import ElasticBatching
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
 
 #: Workers that are kept for the lowest loads (section 7.3.2).
@@ -15,11 +15,11 @@ _LEAST: Final = (2, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Engine:
+class _WorkerGroup:
     """One model's workers on one accelerator: batch sizes, and which are idle, largest first."""
 
     model: str
-    elastic: Elastic
+    elastic: ElasticBatching
     idle: Sequence[tuple[int, PartitionView]]
     alive_rows: int  #: CurInf
 
@@ -89,7 +89,7 @@ def chosen_workers(rows: int, sizes: Iterable[int]) -> list[int]:
     return chosen
 
 
-def _engines(view: View, now_ms: float) -> Iterable[_Engine]:
+def _engines(view: View, now_ms: float) -> Iterable[_WorkerGroup]:
     workers: dict[str, list[tuple[int, PartitionView]]] = {}
     for partition in view.partitions:
         for slot in partition.slots:
@@ -98,9 +98,9 @@ def _engines(view: View, now_ms: float) -> Iterable[_Engine]:
         idle = [(size, p) for size, p in there if p.takes(now_ms)]
         # What is about to end has made room by the time at which what follows it begins.
         alive = sum(p.rows_running for _, p in there if p.running == model and not p.takes(now_ms))
-        known = view.elastic(model) or Elastic(sum(size for size, _ in there))
+        known = view.elastic(model) or ElasticBatching(sum(size for size, _ in there))
         idle.sort(key=lambda pair: (-pair[0], pair[1].id))
-        yield _Engine(model, known, idle, alive)
+        yield _WorkerGroup(model, known, idle, alive)
 
 
 def _waits_since(model: str, view: View) -> float:
@@ -108,7 +108,7 @@ def _waits_since(model: str, view: View) -> float:
     return head.arrived_ms if head is not None else float("inf")
 
 
-def _configured(one: _Engine, waiting_rows: int) -> Sequence[tuple[int, PartitionView]]:
+def _configured(one: _WorkerGroup, waiting_rows: int) -> Sequence[tuple[int, PartitionView]]:
     """The idle workers that the configuration for this load keeps alive."""
     load = waiting_rows + one.alive_rows
     left = Counter(alive_sizes(one.elastic.best, load, [size for size, _ in one.idle]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from interlace.policy.availability import available_partitions
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
-from interlace.policy.turns import takers
 
 
 class _Choice(NamedTuple):
@@ -65,7 +65,7 @@ def _free_pct(view: View) -> int:
 def _choices(view: View, now_ms: float) -> list[_Choice]:
     """A batch for every partition that takes one, with something queued."""
     found: list[_Choice] = []
-    for partition in takers(view, now_ms):
+    for partition in available_partitions(view, now_ms):
         for slot in partition.slots:
             queue = view.queue(slot.model)
             if queue.head is None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from interlace.core.plan import Slot
+from interlace.policy.availability import start_ms
 from interlace.policy.base import Dispatch, Launch, PartitionView, View
 from interlace.policy.batching import rows_in_time
-from interlace.policy.turns import start_ms
 
 
 def temporal(view: View, now_ms: float) -> Dispatch:

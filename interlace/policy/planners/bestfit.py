@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
+from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
+from interlace.packing.feasibility import feasible
 from interlace.perf.tables import Tables
-from interlace.policy.checked import checked
-from interlace.policy.cuts import Cut, Glet, cuts, partitions
 
 _ROUNDING = 1e-9
 
@@ -22,7 +22,7 @@ def bestfit(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current:
     takes the largest shares, one after the other, and then the smallest for what is left.
     """
     tables = Tables(profiles)
-    asked = checked(demand, fleet, tables)
+    asked = feasible(demand, fleet, tables)
     every = cuts(fleet)
     unserved: dict[str, float] = {}
     for one in sorted(asked.wanted, key=lambda d: (d.rate_rps * d.slo_ms, d.model)):
@@ -38,7 +38,7 @@ def bestfit(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current:
     return asked.plan(partitions(every), unserved, reasons)
 
 
-def _place(one: Demand, rate_rps: float, every: Sequence[Cut], tables: Tables) -> float:
+def _place(one: Demand, rate_rps: float, every: Sequence[GpuCut], tables: Tables) -> float:
     """One partition for as much of the rate as it serves; 0 if there is no place for it."""
     shares = sorted({share for cut in every for share in cut.gpu.shares_pct})
     wanted_pct = tables.required_pct(one, rate_rps, shares) or shares[-1]

@@ -9,11 +9,11 @@ from typing import Final
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.perf.duty import Turn, saturated_rps, shortest
+from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
+from interlace.packing.feasibility import feasible
+from interlace.perf.duty import CycleTurn, saturated_rps, shortest
 from interlace.perf.sizing import Size, Sizing
 from interlace.perf.tables import Tables
-from interlace.policy.checked import checked
-from interlace.policy.cuts import Cut, Glet, cuts, partitions
 
 #: Rates below this part of what was asked are served: rounding.
 _ROUNDING: Final = 1e-6
@@ -40,8 +40,8 @@ class Dstack:
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
         tables = Tables(profiles)
-        asked = checked(demand, fleet, tables)
-        board = _Board(self.sizing, fleet, tables)
+        asked = feasible(demand, fleet, tables)
+        board = _Placement(self.sizing, fleet, tables)
         unserved: dict[str, float] = {}
         for one in sorted(asked.wanted, key=lambda d: (d.slo_ms, d.model)):
             left_rps = board.place(one)
@@ -53,7 +53,7 @@ class Dstack:
         return Plan(plan.partitions, plan.unserved_rps, plan.reasons, session_ms)
 
 
-class _Board:
+class _Placement:
     """The accelerators while they are cut for one plan."""
 
     def __init__(self, sizing: Sizing, fleet: Fleet, tables: Tables) -> None:
@@ -100,7 +100,7 @@ class _Board:
     def _squeeze(self, one: Demand, rate_rps: float) -> float:
         """The highest part of the rate that one of the glets takes."""
         best_rps = 0.0
-        best: tuple[Glet, list[Turn]] | None = None
+        best: tuple[Glet, list[CycleTurn]] | None = None
         for cut, glet in self._glets():
             low_rps, high_rps = best_rps, rate_rps
             for _ in range(_HALVINGS):
@@ -122,7 +122,7 @@ class _Board:
                 return placed_rps
         return 0.0
 
-    def _opened(self, cut: Cut, share_pct: int, one: Demand, rate_rps: float) -> float:
+    def _opened(self, cut: GpuCut, share_pct: int, one: Demand, rate_rps: float) -> float:
         glet = Glet(share_pct)
         alone = self._turn(one, rate_rps, cut.gpu, share_pct)
         placed_rps = min(rate_rps, saturated_rps(alone)) if alone else 0.0
@@ -135,7 +135,9 @@ class _Board:
         cut.add(glet)
         return placed_rps
 
-    def _joined(self, cut: Cut, glet: Glet, one: Demand, rate_rps: float) -> list[Turn] | None:
+    def _joined(
+        self, cut: GpuCut, glet: Glet, one: Demand, rate_rps: float
+    ) -> list[CycleTurn] | None:
         """The glet's turns with this rate added; ``None`` where memory or time is short."""
         total_rps = glet.rate_rps(one.model) + rate_rps
         turn = self._turn(one, total_rps, cut.gpu, glet.share_pct)
@@ -144,12 +146,12 @@ class _Board:
         turns = [*glet.without(one.model), turn]
         return turns if shortest(turns) else None
 
-    def _turn(self, one: Demand, rate_rps: float, gpu: Gpu, share_pct: int) -> Turn | None:
+    def _turn(self, one: Demand, rate_rps: float, gpu: Gpu, share_pct: int) -> CycleTurn | None:
         """The model's turn in batches up to its best one; ``None`` where it cannot run."""
         size, latency = self._size(one, gpu), self._tables.surface(one.model)
         if size is None or share_pct < latency.shares_pct[0]:
             return None
-        return Turn(one.model, rate_rps, one.slo_ms, latency.table(share_pct, size.batch))
+        return CycleTurn(one.model, rate_rps, one.slo_ms, latency.table(share_pct, size.batch))
 
     def _size(self, one: Demand, gpu: Gpu) -> Size | None:
         key = (one.model, gpu.shares_pct)
@@ -159,5 +161,5 @@ class _Board:
             self._sizes[key] = self._sizing(latency, one.slo_ms, gpu.shares_pct, most)
         return self._sizes[key]
 
-    def _glets(self) -> list[tuple[Cut, Glet]]:
+    def _glets(self) -> list[tuple[GpuCut, Glet]]:
         return [(cut, glet) for cut in self.cuts for glet in cut.glets]

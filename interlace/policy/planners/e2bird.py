@@ -9,11 +9,11 @@ from typing import Final
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.perf.duty import Turn, shortest
+from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
+from interlace.packing.feasibility import feasible
+from interlace.perf.duty import CycleTurn, shortest
 from interlace.perf.tables import Tables
-from interlace.perf.workers import naive
-from interlace.policy.checked import checked
-from interlace.policy.cuts import Cut, Glet, cuts, partitions
+from interlace.perf.worker_sizes import naive
 
 #: Rates below this part of what was asked are served: rounding.
 _ROUNDING: Final = 1e-6
@@ -34,7 +34,7 @@ class E2bird:
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
         tables = Tables(profiles)
-        asked = checked(demand, fleet, tables)
+        asked = feasible(demand, fleet, tables)
         engines = _Engines(fleet, tables)
         unserved = engines.place(asked.wanted)
         reasons = dict.fromkeys(unserved, "no accelerator has the time or the memory left for it")
@@ -93,7 +93,7 @@ class _Engines:
     def _shared(self, one: Demand, rate_rps: float) -> float:
         """The highest part of the rate that fits beside others on one accelerator."""
         best_rps = 0.0
-        best: tuple[Glet, list[Turn]] | None = None
+        best: tuple[Glet, list[CycleTurn]] | None = None
         for cut in (used for used in self.cuts if used.glets):
             glet = cut.glets[0]
             if turns := self._joined(cut, glet, one, rate_rps):
@@ -111,7 +111,9 @@ class _Engines:
         best[0].turns = best[1]
         return best_rps
 
-    def _joined(self, cut: Cut, glet: Glet, one: Demand, rate_rps: float) -> list[Turn] | None:
+    def _joined(
+        self, cut: GpuCut, glet: Glet, one: Demand, rate_rps: float
+    ) -> list[CycleTurn] | None:
         """The glet's turns with this rate added; ``None`` where memory or time is short."""
         if not cut.holds(glet, one.model, self._tables.profiles):
             return None
@@ -119,5 +121,5 @@ class _Engines:
         turns = [*glet.without(one.model), self._turn(one, total_rps)]
         return turns if shortest(turns) else None
 
-    def _turn(self, one: Demand, rate_rps: float) -> Turn:
+    def _turn(self, one: Demand, rate_rps: float) -> CycleTurn:
         return self._tables.turn(one, rate_rps, _WHOLE)

@@ -10,12 +10,12 @@ from typing import Final
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.perf.crowding import Load, runners, settled, slowed
-from interlace.perf.duty import Turn, fit, room_rps, shortest
-from interlace.perf.interference import ConstantFactor, Interference, Runner
+from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
+from interlace.packing.feasibility import feasible
+from interlace.perf.duty import CycleTurn, fit, room_rps, shortest
+from interlace.perf.interference import ConstantFactor, CoRunner, Interference
+from interlace.perf.interfering_cycles import PartitionTurns, runners, settled, slowed
 from interlace.perf.tables import Tables
-from interlace.policy.checked import checked
-from interlace.policy.cuts import Cut, Glet, cuts, partitions
 
 #: A part of a rate that is rounding.
 _ROUNDING: Final = 1e-9
@@ -26,7 +26,7 @@ _ROUNDS: Final = 4
 _UNDISTURBED: Final = ConstantFactor(1.0)
 
 #: Fills a glet of an accelerator with as much of a rate as fits; what was placed.
-Fill = Callable[[Cut, Glet, Demand, float], float]
+Fill = Callable[[GpuCut, Glet, Demand, float], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Gpulet:
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
         tables = Tables(profiles)
-        asked = checked(demand, fleet, tables)
-        search = _Search(self, fleet, tables)
+        asked = feasible(demand, fleet, tables)
+        search = _ElasticPartitioning(self, fleet, tables)
         order = sorted(asked.wanted, key=lambda d: (d.rate_rps * d.slo_ms, d.model))  # line 2
         left = {one.model: search.place(one, one.rate_rps) for one in order}
         for _ in range(_ROUNDS):
@@ -69,7 +69,7 @@ class Gpulet:
         return asked.plan(partitions(search.cuts), unserved, reasons)
 
 
-class _Search:
+class _ElasticPartitioning:
     """The remaining and the allocated glets of one run of Algorithm 1."""
 
     def __init__(self, policy: Gpulet, fleet: Fleet, tables: Tables) -> None:
@@ -77,7 +77,7 @@ class _Search:
         self._tables = tables
         self._shares = sorted({share for gpu in fleet.gpus for share in gpu.shares_pct})
         self.cuts = cuts(fleet, policy.glets_per_gpu)
-        self._allocated: list[tuple[int, int, int, Glet, Cut]] = []
+        self._allocated: list[tuple[int, int, int, Glet, GpuCut]] = []
         #: Part of its time that a glet is busy at least, by ``Tables.saturated_rps``.
         self._busy: dict[Glet, float] = {}
         #: Rates that neighbours of newcomers gave up.
@@ -91,9 +91,9 @@ class _Search:
             required = self._tables.required_pct(one, left_rps, self._shares)  # line 7
             ideal_pct = efficient if required is None else min(efficient, required)  # line 8
             placed_rps = self._merge(one, left_rps)
-            for fill in (self._fill, self._crowd):
+            for fill in (self._fill, self._fill_by_shedding):
                 placed_rps = placed_rps or self._best_fit(one, left_rps, ideal_pct, fill)
-            for fill in (self._fill, self._crowd):
+            for fill in (self._fill, self._fill_by_shedding):
                 placed_rps = placed_rps or self._squeeze(one, left_rps, fill)
             if not placed_rps:
                 break
@@ -138,7 +138,7 @@ class _Search:
                 return placed_rps
         return 0.0
 
-    def _roomy(self, one: Demand, rate_rps: float) -> Iterator[tuple[Glet, Cut]]:
+    def _roomy(self, one: Demand, rate_rps: float) -> Iterator[tuple[Glet, GpuCut]]:
         """Allocated glets, smallest first, that the rate does not keep busy for too long."""
         saturated = self._tables.saturated_rps
         for share_pct, _, _, glet, cut in self._allocated:
@@ -146,7 +146,7 @@ class _Search:
             if most_rps > 0 and self._busy[glet] + rate_rps / most_rps <= 1.0 + _ROUNDING:
                 yield glet, cut
 
-    def _fill(self, cut: Cut, glet: Glet, one: Demand, limit_rps: float) -> float:
+    def _fill(self, cut: GpuCut, glet: Glet, one: Demand, limit_rps: float) -> float:
         """As much of a rate as fits the glet, at most ``limit_rps``; what was placed."""
         if not cut.holds(glet, one.model, self._tables.profiles):
             return 0.0
@@ -162,7 +162,7 @@ class _Search:
                 return rate_rps
         return 0.0
 
-    def _crowd(self, cut: Cut, glet: Glet, one: Demand, limit_rps: float) -> float:
+    def _fill_by_shedding(self, cut: GpuCut, glet: Glet, one: Demand, limit_rps: float) -> float:
         """As ``_fill``, beside neighbours that must do less to keep their SLOs."""
         others = [g for g in cut.glets if g is not glet]
         if not others or self._policy.interference == _UNDISTURBED:
@@ -179,13 +179,13 @@ class _Search:
                 rate_rps = min(limit_rps, room_rps) * part
                 turn = self._tables.turn(one, before_rps + rate_rps, glet.share_pct)
                 turns = [*glet.without(one.model), turn]
-                if self._settle_for_less(glet, turns, others, kept):
+                if self._shed_and_settle(glet, turns, others, kept):
                     self._count(glet, one, rate_rps)
                     return rate_rps
         return 0.0
 
-    def _settle_for_less(
-        self, glet: Glet, turns: list[Turn], others: list[Glet], kept: float
+    def _shed_and_settle(
+        self, glet: Glet, turns: list[CycleTurn], others: list[Glet], kept: float
     ) -> bool:
         """Give a glet these turns if the others keep their SLOs with that part of their rates."""
         fewer = [[replace(t, rate_rps=t.rate_rps * kept) for t in g.turns] for g in others]
@@ -208,7 +208,7 @@ class _Search:
         part = rate_rps / self._tables.saturated_rps(one, glet.share_pct)
         self._busy[glet] = self._busy.get(glet, 0.0) + part
 
-    def _room(self, cut: Cut, glet: Glet, one: Demand) -> float:
+    def _room(self, cut: GpuCut, glet: Glet, one: Demand) -> float:
         """The highest rate that the glet takes on top, its neighbours as they are."""
         turn = self._tables.turn(one, 0.0, glet.share_pct)
         others, beside = glet.without(one.model), self._beside(cut, glet)
@@ -218,7 +218,7 @@ class _Search:
             turn = slowed(turn, glet.share_pct, beside, interference)
         return room_rps(others, turn) - glet.rate_rps(one.model)
 
-    def _beside(self, cut: Cut, glet: Glet) -> list[list[Runner]]:
+    def _beside(self, cut: GpuCut, glet: Glet) -> list[list[CoRunner]]:
         """Who runs in the other glets of the accelerator, if it matters."""
         if self._policy.interference == _UNDISTURBED:
             return []
@@ -226,7 +226,7 @@ class _Search:
         cycles = [(g, g.cycle or fit(g.turns)) for g in others]
         return [runners(_load(g), cycle) for g, cycle in cycles if cycle is not None]
 
-    def _settle(self, cut: Cut, glet: Glet, turns: list[Turn]) -> bool:
+    def _settle(self, cut: GpuCut, glet: Glet, turns: list[CycleTurn]) -> bool:
         """Give the glet these turns if it and its neighbours then keep their SLOs."""
         others = [g for g in cut.glets if g is not glet]
         if self._policy.interference == _UNDISTURBED or not others:
@@ -244,5 +244,5 @@ class _Search:
         return True
 
 
-def _load(glet: Glet) -> Load:
+def _load(glet: Glet) -> PartitionTurns:
     return glet.share_pct, glet.turns

@@ -9,9 +9,9 @@ from math import ceil
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
+from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
+from interlace.packing.feasibility import feasible
 from interlace.perf.tables import Tables
-from interlace.policy.checked import checked
-from interlace.policy.cuts import Cut, Glet, cuts, partitions
 
 _ROUNDING = 1e-9
 _LEAST_PCT = 5
@@ -39,11 +39,11 @@ class Gslice:
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
         tables = Tables(profiles)
-        asked = checked(demand, fleet, tables)
+        asked = feasible(demand, fleet, tables)
         shares = sorted({share for gpu in fleet.gpus for share in gpu.shares_pct})
         wanted = [(self._wanted_pct(one, shares, tables, current), one) for one in asked.wanted]
         every, served = cuts(fleet), dict.fromkeys((one.model for one in asked.wanted), 0.0)
-        homes: list[tuple[Demand, Cut, Glet, float]] = []
+        homes: list[tuple[Demand, GpuCut, Glet, float]] = []
         for share_pct, one in sorted(wanted, key=lambda w: (-w[0], w[1].model)):
             homes += _placed(one, share_pct, shares, every, tables)
         for cut in every:
@@ -83,8 +83,8 @@ class Gslice:
 
 
 def _placed(
-    one: Demand, wanted_pct: float, shares: Sequence[int], every: Sequence[Cut], tables: Tables
-) -> list[tuple[Demand, Cut, Glet, float]]:
+    one: Demand, wanted_pct: float, shares: Sequence[int], every: Sequence[GpuCut], tables: Tables
+) -> list[tuple[Demand, GpuCut, Glet, float]]:
     """Partitions for a model: as many as its rate needs, each with an even part of it."""
     most_rps = tables.saturated_rps(one, shares[-1])
     count = max(1, ceil(one.rate_rps / most_rps - _ROUNDING)) if most_rps > 0 else 0
@@ -108,7 +108,7 @@ def _placed(
     return homes
 
 
-def _widen(cut: Cut, homes: Sequence[tuple[Glet, Demand]], tables: Tables) -> None:
+def _widen(cut: GpuCut, homes: Sequence[tuple[Glet, Demand]], tables: Tables) -> None:
     """What is left of an accelerator, given out in proportion to the knees."""
     shares = cut.gpu.shares_pct
     knees = [tables.efficient_pct(one, shares) or 100 for _, one in homes]
@@ -123,7 +123,7 @@ def _widen(cut: Cut, homes: Sequence[tuple[Glet, Demand]], tables: Tables) -> No
         )
 
 
-def _keeps(cut: Cut, glet: Glet, share_pct: int, tables: Tables) -> bool:
+def _keeps(cut: GpuCut, glet: Glet, share_pct: int, tables: Tables) -> bool:
     """True if the model's memory is there at the wider share too: walls come with the share."""
-    others = Cut(cut.gpu, glets=[g for g in cut.glets if g is not glet])
+    others = GpuCut(cut.gpu, glets=[g for g in cut.glets if g is not glet])
     return others.holds(Glet(share_pct), glet.models[0], tables.profiles)

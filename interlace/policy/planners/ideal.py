@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
+from interlace.packing.cuts import partitions
+from interlace.packing.exhaustive import BestCut, ExhaustiveSearch, groups
+from interlace.packing.feasibility import feasible
 from interlace.perf.tables import Tables
-from interlace.policy.checked import checked
-from interlace.policy.cuts import partitions
-from interlace.policy.exhaustive import Best, Exhaustive, groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Ideal:
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
         tables = Tables(profiles)
-        asked = checked(demand, fleet, tables)
+        asked = feasible(demand, fleet, tables)
         if not asked.wanted:
             return asked.plan((), {}, {})
-        search = Exhaustive(asked.wanted, tables, self.steps)
-        best, most = Best(), len(fleet.gpus)
+        search = ExhaustiveSearch(asked.wanted, tables, self.steps)
+        best, most = BestCut(), len(fleet.gpus)
         for count in range(1, most + 1):
             best = search.search(groups(fleet.gpus[:count], asked.wanted, tables), count == most)
             if best.complete:
@@ -49,7 +49,7 @@ class Ideal:
 
 
 def _left(
-    demand: Sequence[Demand], best: Best, exhausted: bool
+    demand: Sequence[Demand], best: BestCut, exhausted: bool
 ) -> tuple[dict[str, float], dict[str, str]]:
     left = {d.model: rate for d, rate in zip(demand, best.left_rps, strict=True) if rate > 0}
     why = "no way to cut and fill the accelerators serves it beside the others"

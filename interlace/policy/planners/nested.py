@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
+from interlace.packing.feasibility import feasible
 from interlace.perf.latency import Surface
 from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
-from interlace.policy.checked import checked
 
 #: Accelerator time that a model of unknown rate is taken to want.
 _UNKNOWN_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
+class _NestedLoad:
     """One model at one share: its time alone, time per row in its best batch, that batch."""
 
     demand: Demand
@@ -34,11 +34,11 @@ class _Load:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _NestedLayout:
     """``homes`` are (gpu, share); ``depth[model]`` of them, from the first, host the model."""
 
     homes: tuple[tuple[str, int], ...]
-    loads: tuple[_Load, ...]
+    loads: tuple[_NestedLoad, ...]
     depth: Mapping[str, int]
     headroom: float
 
@@ -69,7 +69,7 @@ class Nested:
         tables = Tables(profiles)
         # A rate of zero is an unknown one here, not nothing.
         rated = [replace(one, rate_rps=1.0) if one.rate_rps == 0 else one for one in demand]
-        asked = checked(rated, fleet, tables, waits=0.0)
+        asked = feasible(rated, fleet, tables, waits=0.0)
         sound = {one.model for one in asked.wanted}
         plan = self._widest([one for one in demand if one.model in sound], fleet, tables)
         refused = {d.model: max(0.0, d.rate_rps) for d in demand if d.model in asked.reasons}
@@ -81,7 +81,7 @@ class Nested:
 
     def _widest(self, demand: Sequence[Demand], fleet: Fleet, tables: Tables) -> Plan:
         surfaces = {one.model: tables.surface(one.model) for one in demand}
-        best: _Layout | None = None
+        best: _NestedLayout | None = None
         for share_pct in sorted({s for gpu in fleet.gpus for s in gpu.shares_pct}):
             layout = self._layout(share_pct, demand, fleet, tables.profiles, surfaces)
             if layout is not None and (best is None or _rank(layout) > _rank(best)):
@@ -99,7 +99,7 @@ class Nested:
         fleet: Fleet,
         profiles: Profiles,
         surfaces: Mapping[str, Surface],
-    ) -> _Layout | None:
+    ) -> _NestedLayout | None:
         """The layout of equal partitions of that share; ``None`` if it serves nobody."""
         able = [gpu for gpu in fleet.gpus if share_pct in gpu.shares_pct]
         # By round, not by accelerator: the first partitions, with the long models, spread out.
@@ -118,10 +118,10 @@ class Nested:
             return None
         loads.sort(key=lambda load: (-load.alone_ms, load.demand.model))
         depth = self._depths(loads, len(homes))
-        kept = _remembered(loads, depth, homes, fleet, profiles)
-        return _Layout(homes, kept, depth, self._headroom(kept, depth, len(homes)))
+        kept = _within_memory(loads, depth, homes, fleet, profiles)
+        return _NestedLayout(homes, kept, depth, self._headroom(kept, depth, len(homes)))
 
-    def _depths(self, loads: Sequence[_Load], count: int) -> dict[str, int]:
+    def _depths(self, loads: Sequence[_NestedLoad], count: int) -> dict[str, int]:
         """Partitions per model: all of them, less what tighter models need kept free."""
         depth = {load.demand.model: count for load in loads}
         for tight in sorted(loads, key=lambda load: load.demand.slo_ms):
@@ -133,7 +133,9 @@ class Nested:
                 depth[blocker.demand.model] = min(depth[blocker.demand.model], most)
         return _ordered(loads, depth)
 
-    def _headroom(self, loads: Sequence[_Load], depth: Mapping[str, int], count: int) -> float:
+    def _headroom(
+        self, loads: Sequence[_NestedLoad], depth: Mapping[str, int], count: int
+    ) -> float:
         """The largest factor on every rate that fits (Hall's condition on nested hosts)."""
         factors = [
             self.busy * m / work
@@ -143,7 +145,7 @@ class Nested:
         return min(factors, default=float("inf"))
 
     def _plan(
-        self, layout: _Layout, demand: Sequence[Demand], surfaces: Mapping[str, Surface]
+        self, layout: _NestedLayout, demand: Sequence[Demand], surfaces: Mapping[str, Surface]
     ) -> Plan:
         partitions = tuple(
             Partition(f"{gpu}:{index}", gpu, share_pct, slots)
@@ -161,7 +163,7 @@ class Nested:
         return Plan(partitions, unserved, reasons, headroom=layout.headroom)
 
     def _slots(
-        self, layout: _Layout, index: int, share_pct: int, surfaces: Mapping[str, Surface]
+        self, layout: _NestedLayout, index: int, share_pct: int, surfaces: Mapping[str, Surface]
     ) -> tuple[Slot, ...]:
         here = [load for load in layout.loads if layout.depth[load.demand.model] > index]
         slots = []
@@ -173,7 +175,7 @@ class Nested:
             slots.append(Slot(model, max(1, batch), rate_rps))
         return tuple(slots)
 
-    def _batch_limit_ms(self, load: _Load, here: Sequence[_Load]) -> float:
+    def _batch_limit_ms(self, load: _NestedLoad, here: Sequence[_NestedLoad]) -> float:
         """How long a batch may block the others; those whom one row blocks have other hosts."""
         limits_ms = [
             self.blocking * other.demand.slo_ms - other.alone_ms
@@ -183,12 +185,12 @@ class Nested:
         return min((ms for ms in limits_ms if ms >= load.alone_ms), default=float("inf"))
 
 
-def _rank(layout: _Layout) -> tuple[int, float, int]:
+def _rank(layout: _NestedLayout) -> tuple[int, float, int]:
     """More models first, then more headroom, then larger partitions."""
     return (len(layout.loads), layout.headroom, layout.homes[0][1])
 
 
-def _load(one: Demand, latency: Surface, share_pct: int) -> _Load | None:
+def _load(one: Demand, latency: Surface, share_pct: int) -> _NestedLoad | None:
     """A model's load at a share; ``None`` if not even one row meets its SLO there."""
     try:
         alone_ms = latency.latency_ms(1, share_pct)
@@ -200,10 +202,10 @@ def _load(one: Demand, latency: Surface, share_pct: int) -> _Load | None:
     row_ms = latency.latency_ms(batch, share_pct) / batch
     whole_ms = latency.latency_ms(1, 100)
     rate_rps = one.rate_rps if one.rate_rps > 0 else 1000.0 * _UNKNOWN_SHARE / whole_ms
-    return _Load(one, rate_rps, alone_ms, row_ms, batch)
+    return _NestedLoad(one, rate_rps, alone_ms, row_ms, batch)
 
 
-def _ordered(loads: Sequence[_Load], depth: dict[str, int]) -> dict[str, int]:
+def _ordered(loads: Sequence[_NestedLoad], depth: dict[str, int]) -> dict[str, int]:
     """Nested in order of length: a shorter model is hosted wherever a longer one is."""
     deepest = 1
     for load in loads:
@@ -211,15 +213,15 @@ def _ordered(loads: Sequence[_Load], depth: dict[str, int]) -> dict[str, int]:
     return depth
 
 
-def _remembered(
-    loads: Sequence[_Load],
+def _within_memory(
+    loads: Sequence[_NestedLoad],
     depth: dict[str, int],
     homes: Sequence[tuple[str, int]],
     fleet: Fleet,
     profiles: Profiles,
-) -> tuple[_Load, ...]:
+) -> tuple[_NestedLoad, ...]:
     """The loads that memory holds; a model gives up partitions before it is left out."""
-    kept: list[_Load] = []
+    kept: list[_NestedLoad] = []
     held: list[tuple[str, int, list[str]]] = [(gpu, share, []) for gpu, share in homes]
     for load in loads:
         model = load.demand.model

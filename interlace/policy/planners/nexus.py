@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.perf.duty import DutyCycle, Turn
+from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
+from interlace.packing.feasibility import feasible
+from interlace.perf.duty import CycleTurn, DutyCycle
 from interlace.perf.tables import Tables
-from interlace.policy.checked import checked
-from interlace.policy.cuts import Cut, Glet, cuts, partitions
 
 _ROUNDING = 1e-9
 
@@ -32,7 +32,7 @@ class Nexus:
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
         tables = Tables(profiles)
-        asked = checked(demand, fleet, tables)
+        asked = feasible(demand, fleet, tables)
         packing = _Packing(fleet, tables, self.parts)
         residual = [(one, packing.saturate(one)) for one in asked.wanted]
         left = [(one, rate) for one, rate in residual if rate > one.rate_rps * _ROUNDING]
@@ -48,7 +48,7 @@ class _Packing:
         self._tables = tables
         self.cuts = cuts(fleet)
         self._empty = [(cut, share) for cut in self.cuts for share in _even(cut.gpu, parts)]
-        self._bins: list[tuple[Cut, Glet]] = []
+        self._bins: list[tuple[GpuCut, Glet]] = []
 
     def saturate(self, one: Demand) -> float:
         """Whole bins for as much of the rate as keeps them busy; the residual rate."""
@@ -76,7 +76,7 @@ class _Packing:
         return -(cycle.occupancy if cycle else 1.0), one.model
 
     def _join(self, one: Demand, rate_rps: float) -> bool:
-        best: tuple[float, Glet, list[Turn], DutyCycle] | None = None
+        best: tuple[float, Glet, list[CycleTurn], DutyCycle] | None = None
         for cut, glet in self._bins:
             if one.model in glet.models:
                 continue
@@ -99,7 +99,7 @@ class _Packing:
                 return True
         return False
 
-    def _open(self, cut: Cut, glet: Glet) -> bool:
+    def _open(self, cut: GpuCut, glet: Glet) -> bool:
         model = glet.turns[0].model
         if not cut.holds(Glet(glet.share_pct), model, self._tables.profiles):
             return False
@@ -117,7 +117,7 @@ def _even(gpu: Gpu, parts: int) -> list[int]:
     return []
 
 
-def _alone(turn: Turn) -> DutyCycle | None:
+def _alone(turn: CycleTurn) -> DutyCycle | None:
     """A residual or saturated load in a bin of its own."""
     for batch in range(turn.max_batch, 0, -1):
         run_ms, duty_ms = turn.latency_ms[batch], 1000.0 * batch / turn.rate_rps
@@ -132,7 +132,7 @@ def _alone(turn: Turn) -> DutyCycle | None:
     return DutyCycle(duty_ms, (1,), run_ms) if fits else None
 
 
-def _merged(glet: Glet, turns: Sequence[Turn]) -> DutyCycle | None:
+def _merged(glet: Glet, turns: Sequence[CycleTurn]) -> DutyCycle | None:
     """The shorter of the two cycles, if it takes all turns in time."""
     own = _alone(turns[-1])
     if own is None or glet.cycle is None:

@@ -12,23 +12,34 @@ import numpy as np
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
+from interlace.packing.batch_options import batch_options, demand_arrays
+from interlace.packing.column_generation import (
+    PackingSolution,
+    SearchLimits,
+    cheapest_gpus_per_rps,
+    generate_columns,
+)
+from interlace.packing.deadline_order import DeadlineOrder
+from interlace.packing.feasibility import feasible
+from interlace.packing.first_fit import search_large
+from interlace.packing.layouts import layouts, shares
+from interlace.packing.pattern import Pattern, PricingProblem, ServiceOrder
+from interlace.packing.placement import (
+    FilledGpu,
+    PlacementInput,
+    partitions,
+    place,
+    without_tiny_turns,
+)
+from interlace.packing.queueing import POOLING, Floats, pooled
 from interlace.perf.interference import ConstantFactor, Interference
 from interlace.perf.latency import surface
-from interlace.perf.layouts import layouts, shares
-from interlace.perf.queueing import POOLING, Floats, pooled
 from interlace.perf.tables import Tables
-from interlace.policy.checked import checked
-from interlace.policy.packing.firstfit import search_large
-from interlace.policy.packing.homes import Home, Question, partitions, place, without_crumbs
-from interlace.policy.packing.options import market, options
-from interlace.policy.packing.pattern import Discipline, Pattern, Shop
-from interlace.policy.packing.queue import Deadlines
-from interlace.policy.packing.search import Effort, Found, search, worths
 
 #: Served to within this part of the rate is served.
 _ROUNDING = 1e-6
 #: Crumbs that were dropped are taken on by the model's other partitions.
-_CRUMBS = 0.03
+_TINY_PART = 0.03
 _TINY = 1e-300
 #: Replicas that a plan of few accelerators may count on.
 _FEW = 3.0
@@ -48,18 +59,18 @@ class Patterns:
     above ``once`` there is no second run.
     """
 
-    discipline: Discipline = field(default_factory=Deadlines)
+    discipline: ServiceOrder = field(default_factory=DeadlineOrder)
     interference: Interference = field(default_factory=ConstantFactor)
     pooling: float = POOLING
     apart: int = 24
     once: int = 2_000
     turns: int = 8
-    effort: Effort = field(default_factory=Effort)
+    effort: SearchLimits = field(default_factory=SearchLimits)
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
-        known = checked(demand, fleet, Tables(profiles), waits=0.0)
+        known = feasible(demand, fleet, Tables(profiles), waits=0.0)
         wanted = list(known.wanted)
         made = known.plan((), {}, {})
         for kind in _alike(fleet):
@@ -84,7 +95,7 @@ class Patterns:
         self, demand: list[Demand], gpus: list[Gpu], profiles: Profiles, current: Plan
     ) -> tuple[Plan, list[Demand]]:
         """A plan for accelerators of one kind, and the demand that it leaves."""
-        program = _Program(self, demand, gpus, profiles, current)
+        program = _PatternProgram(self, demand, gpus, profiles, current)
         if not program.servable.all():
             able = [one for one, can in zip(demand, program.servable, strict=True) if can]
             rest = [one for one, can in zip(demand, program.servable, strict=True) if not can]
@@ -93,12 +104,12 @@ class Patterns:
             plan, left = self._packed(able, gpus, profiles, current)
             return plan, [*left, *rest]
         found = program.best()
-        chosen = without_crumbs(found.patterns, [one.rate_rps for one in demand])
-        homes, lost = place(chosen, gpus, found.layouts, Question(demand, profiles, current))
+        chosen = without_tiny_turns(found.patterns, [one.rate_rps for one in demand])
+        homes, lost = place(chosen, gpus, found.layouts, PlacementInput(demand, profiles, current))
         capacity = _capacity([p for home in homes for p in home.patterns], len(demand))
         asked = np.array([one.rate_rps for one in demand])
         served = np.minimum(capacity, asked)
-        served = np.where(served >= asked * (1 - _CRUMBS), asked, served)
+        served = np.where(served >= asked * (1 - _TINY_PART), asked, served)
         plan = Plan(
             partitions(homes, demand, served.tolist(), current), notes=_said(found, homes, lost)
         )
@@ -110,7 +121,7 @@ class Patterns:
         return plan, left
 
 
-class _Program:
+class _PatternProgram:
     """One kind of accelerator, one demand: the program and its second run."""
 
     def __init__(
@@ -128,13 +139,13 @@ class _Program:
         surfaces = [surface(profiles[one.model]) for one in demand]
         offered = shares(gpus[0], surfaces)
         self._layouts = layouts(gpus[0], offered)
-        self._options = [options(demand, surfaces, s, policy.interference) for s in offered]
-        alone = self._shops(np.ones(len(demand)))
-        self._worth = worths(alone, len(demand))  #: whatever the queues
+        self._options = [batch_options(demand, surfaces, s, policy.interference) for s in offered]
+        alone = self._problems(np.ones(len(demand)))
+        self._worth = cheapest_gpus_per_rps(alone, len(demand))  #: whatever the queues
         self.servable = self._worth > 0
         self._current = [p for p in current.partitions if p.gpu in {g.id for g in gpus}]
 
-    def best(self) -> Found:
+    def best(self) -> PackingSolution:
         """The best of the plans without and with pooled replicas.
 
         How many replicas there will be is not known before: of several guesses those count whose
@@ -151,45 +162,47 @@ class _Program:
         others = [self._honest(self._found(self._credit(guess))) for guess in guesses]
         return min([first, *others], key=lambda f: (float(f.unserved_rps.sum()), f.accelerators))
 
-    def _honest(self, found: Found) -> Found:
+    def _honest(self, found: PackingSolution) -> PackingSolution:
         """The patterns with what they serve given the replicas that they make."""
-        shops = self._shops(self._credit(self._replicas(found)))
+        problems = self._problems(self._credit(self._replicas(found)))
         real: Counter[Pattern] = Counter()
         for pattern, count in found.patterns.items():
             real[
-                shops[pattern.share_pct].of(pattern.turns, pattern.rates_rps) or _idle(pattern)
+                problems[pattern.share_pct].of(pattern.turns, pattern.rates_rps) or _idle(pattern)
             ] += count
         served = _capacity(list(real.elements()), len(self._demand))
         short = np.maximum(self._rates * (1 - _ROUNDING) - served, 0.0)
         return replace(found, patterns=real, unserved_rps=short)
 
-    def _found(self, replicas: Floats) -> Found:
-        shops = self._shops(replicas)
+    def _found(self, replicas: Floats) -> PackingSolution:
+        problems = self._problems(replicas)
         if len(self._demand) > self._policy.apart:
             policy = self._policy
-            return search_large(shops, self._rates, self._layouts, policy.turns, policy.effort)
-        kept = self._kept(shops)
-        return search(shops, self._rates, self._layouts, self._limit, self._policy.effort, kept)
+            return search_large(problems, self._rates, self._layouts, policy.turns, policy.effort)
+        kept = self._kept(problems)
+        return generate_columns(
+            problems, self._rates, self._layouts, self._limit, self._policy.effort, kept
+        )
 
-    def _shops(self, replicas: Floats) -> dict[int, Shop]:
-        crowd = market(self._demand, replicas)
-        return {o.share_pct: self._policy.discipline(o, crowd) for o in self._options}
+    def _problems(self, replicas: Floats) -> dict[int, PricingProblem]:
+        arrays = demand_arrays(self._demand, replicas)
+        return {o.share_pct: self._policy.discipline(o, arrays) for o in self._options}
 
-    def _kept(self, shops: dict[int, Shop]) -> Counter[Pattern]:
+    def _kept(self, problems: dict[int, PricingProblem]) -> Counter[Pattern]:
         """Partitions of the current plan as patterns, at what they would serve now."""
         index = {one.model: i for i, one in enumerate(self._demand)}
         kept: Counter[Pattern] = Counter()
         for part in self._current:
             known = [s for s in part.slots if s.model in index]
-            if part.share_pct in shops and known and len(known) == len(part.slots):
+            if part.share_pct in problems and known and len(known) == len(part.slots):
                 turns = [(index[s.model], s.batch) for s in known]
                 rates = [max(s.rate_rps, 1e-9) for s in known]
-                pattern = shops[part.share_pct].of(turns, rates)
+                pattern = problems[part.share_pct].of(turns, rates)
                 if pattern is not None:
                     kept[pattern] += 1
         return kept
 
-    def _replicas(self, found: Found) -> Floats:
+    def _replicas(self, found: PackingSolution) -> Floats:
         """Partitions of each model, those with little of its rate counting for little."""
         total, squares = np.zeros(len(self._demand)), np.zeros(len(self._demand))
         for pattern, times in found.patterns.items():
@@ -238,7 +251,9 @@ def _capacity(patterns: Sequence[Pattern], count: int) -> Floats:
     return capacity
 
 
-def _said(found: Found, homes: Sequence[Home], lost: Sequence[Pattern]) -> tuple[str, ...]:
+def _said(
+    found: PackingSolution, homes: Sequence[FilledGpu], lost: Sequence[Pattern]
+) -> tuple[str, ...]:
     """How good the plan is known to be."""
     used = sum(bool(home.patterns) for home in homes)
     proof = "solved to the end" if found.proven else "stopped at its limit"

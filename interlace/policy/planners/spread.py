@@ -9,15 +9,15 @@ from typing import Final
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
+from interlace.packing.feasibility import feasible, known_rate
 from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
-from interlace.policy.checked import checked, known_rate
 
 _WHOLE: Final = 100
 
 
 @dataclass(slots=True, eq=False)
-class _Home:
+class _HostGpu:
     """One accelerator and the models on it."""
 
     gpu: Gpu
@@ -34,9 +34,9 @@ def spread(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: 
     factor that fits; the paper has one model an accelerator (section 8) and leaves this open.
     """
     tables = Tables(profiles)
-    asked = checked([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
+    asked = feasible([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
     work = {one.model: one.rate_rps / _best_rps(one, tables) for one in asked.wanted}
-    homes = [_Home(gpu, []) for gpu in fleet.gpus]
+    homes = [_HostGpu(gpu, []) for gpu in fleet.gpus]
     homeless = _settle(work, homes, profiles)
     _fill(work, homes, profiles)
     hosts = {name: [home for home in homes if name in home.models] for name in work}
@@ -57,7 +57,7 @@ def spread(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: 
     return Plan(plan.partitions, plan.unserved_rps, plan.reasons, headroom=factor)
 
 
-def _slot(model: str, rate_rps: float, hosts: Sequence[_Home]) -> Slot:
+def _slot(model: str, rate_rps: float, hosts: Sequence[_HostGpu]) -> Slot:
     return Slot(model, 1, rate_rps / len(hosts))
 
 
@@ -68,11 +68,11 @@ def _best_rps(one: Demand, tables: Tables) -> float:
     return max(latency.throughput_rps(batch, _WHOLE) for batch in range(1, max(1, most) + 1))
 
 
-def _settle(work: dict[str, float], homes: Sequence[_Home], profiles: Profiles) -> list[str]:
+def _settle(work: dict[str, float], homes: Sequence[_HostGpu], profiles: Profiles) -> list[str]:
     """A home for each model; those that no memory holds."""
     homeless: list[str] = []
     for name in sorted(work, key=lambda model: (-work[model], model)):
-        there = [home for home in homes if _remembered(home, name, profiles)]
+        there = [home for home in homes if _within_memory(home, name, profiles)]
         if not there:
             homeless.append(name)
             continue
@@ -82,11 +82,11 @@ def _settle(work: dict[str, float], homes: Sequence[_Home], profiles: Profiles) 
     return homeless
 
 
-def _fill(work: dict[str, float], homes: Sequence[_Home], profiles: Profiles) -> None:
+def _fill(work: dict[str, float], homes: Sequence[_HostGpu], profiles: Profiles) -> None:
     """Use the accelerators that nobody has."""
     copies = {name: sum(name in home.models for home in homes) for name in work}
     for empty in (home for home in homes if not home.models):
-        fitting = [n for n, count in copies.items() if count and _remembered(empty, n, profiles)]
+        fitting = [n for n, count in copies.items() if count and _within_memory(empty, n, profiles)]
         if not fitting:
             continue
         name = max(fitting, key=lambda model: (work[model] / copies[model], model))
@@ -98,5 +98,5 @@ def _fill(work: dict[str, float], homes: Sequence[_Home], profiles: Profiles) ->
         empty.load = work[name] / copies[name]
 
 
-def _remembered(home: _Home, model: str, profiles: Profiles) -> bool:
+def _within_memory(home: _HostGpu, model: str, profiles: Profiles) -> bool:
     return holds(home.gpu, [(_WHOLE, [*home.models, model])], profiles)

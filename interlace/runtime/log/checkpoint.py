@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
-from interlace.runtime.log.form import Open
+from interlace.runtime.log.codec import OpenWork
 
 _ROOMS: Final = ("interlace.core.", "interlace.engine.", "interlace.perf.", "interlace.policy.")
 _CONTAINERS: Final = frozenset({"deque", "Counter", "OrderedDict", "defaultdict"})
 _SYSTEM: Final = "the system"
 
 
-def keep(engine: Engine, begun: Open) -> bytes:
+def save(engine: Engine, begun: OpenWork) -> bytes:
     """The engine's state and the work that it waits for; not its policies."""
     kept = io.BytesIO()
     pickler = pickle.Pickler(kept, protocol=5)
@@ -33,7 +33,7 @@ def keep(engine: Engine, begun: Open) -> bytes:
     return kept.getvalue()
 
 
-def restore(kept: bytes, system: System) -> tuple[Engine, Open]:
+def restore(kept: bytes, system: System) -> tuple[Engine, OpenWork]:
     """The engine as it was kept, with the policies of ``system``.
 
     Raises:

@@ -12,7 +12,7 @@ MAGIC: Final = b"interlace event log 1\n"
 LENGTH: Final = 4  #: bytes of a frame's length
 
 
-class Header(msgspec.Struct, frozen=True):
+class LogHeader(msgspec.Struct, frozen=True):
     """Written first in every file.
 
     ``system`` names the catalog's row, ``row+other`` where the dispatcher is another row's.

@@ -9,9 +9,9 @@ from typing import IO
 
 import msgspec
 
-from interlace.runtime.log.header import LENGTH, MAGIC, Header
+from interlace.runtime.log.header import LENGTH, MAGIC, LogHeader
 
-_DECODER = msgspec.msgpack.Decoder(Header)
+_DECODER = msgspec.msgpack.Decoder(LogHeader)
 
 
 class LogError(ValueError):
@@ -27,7 +27,7 @@ class LogFile:
     """
 
     path: Path
-    header: Header
+    header: LogHeader
     begins: int
     cut_bytes: int = 0
 

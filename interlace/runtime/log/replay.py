@@ -13,11 +13,11 @@ from interlace.core.messages import Command, Event
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
 from interlace.runtime.log.checkpoint import restore
-from interlace.runtime.log.form import Open, decode, digest, follow
+from interlace.runtime.log.codec import OpenWork, decode, digest, track
 from interlace.runtime.log.read import LogError, LogFile
 
 
-class Step(NamedTuple):
+class ReplayStep(NamedTuple):
     """One event, played again; ``same`` if its commands are those of the run.
 
     ``place`` counts from 0. ``engine`` is as it was after the event, until the next step.
@@ -38,7 +38,7 @@ class Replay:
     log: LogFile
     system: System
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[ReplayStep]:
         """Play the log from its beginning; may be called again.
 
         After the first step that is not the ``same``, the engine is another one than that of the
@@ -63,12 +63,12 @@ class Replay:
                 if not so_far:
                     return
                 raise  # the engine broke here in the run too: this is the way to the bug
-            follow(begun, event, commands)
+            track(begun, event, commands)
             same = digest(commands) == expected
             so_far = so_far and same
-            yield Step(place, now_ms, event, commands, same, engine)
+            yield ReplayStep(place, now_ms, event, commands, same, engine)
 
-    def begin(self) -> tuple[Engine, Open]:
+    def begin(self) -> tuple[Engine, OpenWork]:
         """The engine as it was when the log was begun, and the work it then waited for.
 
         Raises:

@@ -9,14 +9,14 @@ from typing import IO, Final
 
 import msgspec
 
-from interlace.core.messages import Arrived, Command, Event, Finished, Woke
+from interlace.core.messages import Command, Event, RequestArrived, Woke, WorkFinished
 from interlace.engine.engine import Engine
-from interlace.runtime.log.checkpoint import keep
-from interlace.runtime.log.form import Open, encode, follow
-from interlace.runtime.log.header import LENGTH, MAGIC, Header, frame
+from interlace.runtime.log.checkpoint import save
+from interlace.runtime.log.codec import OpenWork, encode, track
+from interlace.runtime.log.header import LENGTH, MAGIC, LogHeader, frame
 
 #: Events of which there are many; after any other what is buffered is written.
-_MANY: Final = (Arrived, Finished, Woke)
+_MANY: Final = (RequestArrived, WorkFinished, Woke)
 _BUFFER_BYTES: Final = 1 << 16
 
 
@@ -32,7 +32,7 @@ class LogWriter:
     def __init__(
         self,
         path: Path,
-        header: Header,
+        header: LogHeader,
         engine: Engine | None = None,
         limit_bytes: int = 1 << 30,
         say: Callable[[str], None] = lambda text: None,
@@ -47,7 +47,7 @@ class LogWriter:
         self._engine = engine
         self._most_bytes = limit_bytes // 2
         self._say = say
-        self._begun: Open = {}
+        self._begun: OpenWork = {}
         self._buffer = bytearray()
         self._size = 0
         self._file: IO[bytes] | None = self._begin(header)
@@ -56,7 +56,7 @@ class LogWriter:
         if self._file is None:
             return
         entry = encode(now_ms, event, commands)
-        follow(self._begun, event, commands)
+        track(self._begun, event, commands)
         self._buffer += len(entry).to_bytes(LENGTH, "little")
         self._buffer += entry
         if len(self._buffer) > _BUFFER_BYTES or not isinstance(event, _MANY):
@@ -84,7 +84,7 @@ class LogWriter:
             self._file.close()
             self._file = None
 
-    def _begin(self, header: Header) -> IO[bytes]:
+    def _begin(self, header: LogHeader) -> IO[bytes]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = self._path.open("wb", buffering=0)
         start = MAGIC + frame(msgspec.msgpack.encode(header))
@@ -95,11 +95,11 @@ class LogWriter:
     def _rotate(self, engine: Engine) -> None:
         if self._file is not None:
             self._file.close()
-        os.replace(self._path, older(self._path))
-        kept = keep(engine, self._begun)
+        os.replace(self._path, previous_file(self._path))
+        kept = save(engine, self._begun)
         self._file = self._begin(msgspec.structs.replace(self._header, checkpoint=kept))
 
 
-def older(path: Path) -> Path:
+def previous_file(path: Path) -> Path:
     """The name of the file before ``path``."""
     return path.with_name(path.name + ".1")

@@ -1,4 +1,4 @@
-"""Administrative gRPC methods on top of ``Admin``: plain dicts in, plain dicts out."""
+"""Administrative gRPC methods on top of ``AdminApi``: plain dicts in, plain dicts out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.admin import Admin
+from interlace.server.administration.api import AdminApi
 
 #: A request as the gRPC process read it: fields by name, parameters as plain values.
 Body = Mapping[str, Any]
@@ -20,7 +20,7 @@ _HEALTH: Final = "grpc.health.v1.Health"
 class AdminDoor:
     """Methods by their full name. Results are in protobuf's JSON form of the response message."""
 
-    def __init__(self, admin: Admin) -> None:
+    def __init__(self, admin: AdminApi) -> None:
         self._admin = admin
         methods: dict[str, Method] = {
             "ServerLive": lambda body: {"live": True},

@@ -9,15 +9,15 @@ from itertools import count
 from typing import Final
 
 from interlace.core.tensor import BYTES, Span, Tensor
-from interlace.server.call import Call
-from interlace.server.classify import top_classes
+from interlace.server.dataplane.call import InferenceCall
+from interlace.server.dataplane.classification import top_classes
 from interlace.server.door.frames import ArenaGoneFrame, RegionsFrame
 from interlace.server.door.inside import Inside
 from interlace.server.door.life import DoorSettings, Life
 from interlace.server.door.session import Office, Plane
-from interlace.server.json_data import frame
+from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
-from interlace.server.table import ModelTable
+from interlace.server.tensor_json import frame
 from interlace.shm.arena import ArenaMap
 
 _PAUSES_S: Final = (0.05, 0.2, 1.0, 5.0)
@@ -135,7 +135,7 @@ class Door:
         return RegionsFrame(tuple((r.name, r.key, r.offset, r.byte_size) for r in regions))
 
     def _ranked(
-        self, call: Call, outputs: tuple[Tensor, ...]
+        self, call: InferenceCall, outputs: tuple[Tensor, ...]
     ) -> tuple[tuple[Tensor, ...], dict[int, bytes]]:
         """Outputs of which some are wanted as classes, and the bytes of those."""
         model = self._table.resolve(call.model, call.version).model

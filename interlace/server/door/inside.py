@@ -8,9 +8,9 @@ from contextlib import suppress
 from interlace.server.door.frames import DownFrame, DrainFrame, ToGrpc, ToMain
 from interlace.server.door.life import DoorSettings
 from interlace.server.door.session import Office, Plane, Ranked, Session
+from interlace.server.grpc.epoll_loop import TICK_S
 from interlace.server.grpc.front import Front
 from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.loop import TICK_S
 from interlace.server.grpc.process import listen
 from interlace.shm.arena import Arena, ArenaMap
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from interlace.core.errors import Reason
+from interlace.server.api_keys import ApiKeys
 from interlace.server.door.frames import (
     AnswerFrame,
     DownFrame,
@@ -25,9 +26,8 @@ from interlace.server.door.frames import (
     UpFrame,
 )
 from interlace.server.door.session import Office, Plane, Ranked, Session
-from interlace.server.keys import Keys
 from interlace.shm.arena import Arena, ArenaMap
-from interlace.shm.frames import LoopFrames, frame_pair
+from interlace.shm.frame_socket import AsyncFrameSocket, frame_pair
 
 _QUEUED_BYTES_MAX: Final = 64 << 20
 _START_S: Final = 30.0
@@ -43,7 +43,7 @@ class DoorSettings:
 
     host: str = "127.0.0.1"
     port: int = 8001
-    keys: Keys = field(default_factory=Keys)
+    keys: ApiKeys = field(default_factory=ApiKeys)
     arena_bytes: int = 1 << 30
     max_message_bytes: int = 2**31 - 1
     max_in_flight: int = 8192
@@ -69,7 +69,7 @@ class Life:
         self._arena = Arena.create(settings.arena_bytes)
         arenas.add(self._arena)
         self._session = Session(plane, office, ranked, self._arena, self.send, arenas.forget)
-        self._frames: LoopFrames[Sequence[ToGrpc], list[ToMain]] | None = None
+        self._frames: AsyncFrameSocket[Sequence[ToGrpc], list[ToMain]] | None = None
         self._child: asyncio.subprocess.Process | None = None
         self._out: list[ToGrpc] = []
         self._up: asyncio.Future[int] = self._loop.create_future()
@@ -157,7 +157,7 @@ class Life:
 
     def _listen_to(self, sock: socket.socket) -> None:
         decode = msgspec.msgpack.Decoder(list[ToMain]).decode
-        self._frames = LoopFrames(
+        self._frames = AsyncFrameSocket(
             self._loop, sock, decode, self._act, self._closed, _QUEUED_BYTES_MAX
         )
 

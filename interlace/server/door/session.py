@@ -12,8 +12,14 @@ import msgspec
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Reply, Request
 from interlace.core.tensor import Span, Tensor
-from interlace.server.call import Call, Form, OnError, OnReply, Wanted
-from interlace.server.dataplane import failure
+from interlace.server.dataplane.call import (
+    InferenceCall,
+    OnError,
+    OnReply,
+    RequestedOutput,
+    RequestTemplate,
+)
+from interlace.server.dataplane.plane import failure
 from interlace.server.door.frames import (
     AnswerFrame,
     AskFrame,
@@ -29,7 +35,7 @@ from interlace.server.door.frames import (
     ToMain,
     pieces,
 )
-from interlace.server.table import model_of
+from interlace.server.model_table import model_of
 from interlace.shm.arena import Arena
 
 _ASKED_BYTES_MAX: Final = 1 << 30
@@ -39,7 +45,11 @@ class Plane(Protocol):
     """What the door needs of the data plane."""
 
     def infer(
-        self, call: Call, on_reply: OnReply, on_error: OnError, on_give_up: OnError | None = None
+        self,
+        call: InferenceCall,
+        on_reply: OnReply,
+        on_error: OnError,
+        on_give_up: OnError | None = None,
     ) -> Request | None: ...
     @property
     def cancel(self) -> Callable[[Request], None]: ...
@@ -56,7 +66,7 @@ class Office(Protocol):
 
 
 #: Outputs that are wanted as classes: their bytes by position, and all outputs as they then are.
-Ranked = Callable[[Call, tuple[Tensor, ...]], tuple[tuple[Tensor, ...], dict[int, bytes]]]
+Ranked = Callable[[InferenceCall, tuple[Tensor, ...]], tuple[tuple[Tensor, ...], dict[int, bytes]]]
 
 
 class _Known:
@@ -66,8 +76,8 @@ class _Known:
 
     def __init__(self, frame: FormFrame) -> None:
         self.frame = frame
-        self.form = Form()
-        self.wanted = tuple(Wanted(name, classes) for name, classes in frame.outputs)
+        self.form = RequestTemplate()
+        self.wanted = tuple(RequestedOutput(name, classes) for name, classes in frame.outputs)
         self.ranks = any(classes for _, classes in frame.outputs)
 
 
@@ -150,7 +160,7 @@ class Session:
                 for i, (name, datatype, shape) in enumerate(form.inputs)
             ]
         )
-        call = Call(
+        call = InferenceCall(
             form.model,
             form.version,
             frame.id,
@@ -171,7 +181,7 @@ class Session:
         if number in self._calls:
             self._calls[number] = request
 
-    def _reply(self, number: int, known: _Known, call: Call, reply: Reply) -> None:
+    def _reply(self, number: int, known: _Known, call: InferenceCall, reply: Reply) -> None:
         del self._calls[number]
         if self._gone:
             self._plane.delivered(reply)
@@ -188,7 +198,7 @@ class Session:
         self._plane.delivered(reply)
         self._send(_refusal(number, error))
 
-    def _answer(self, number: int, known: _Known, call: Call, reply: Reply) -> AnswerFrame:
+    def _answer(self, number: int, known: _Known, call: InferenceCall, reply: Reply) -> AnswerFrame:
         outputs = reply.outputs
         inline: dict[int, bytes] = {}
         if known.wanted:
@@ -251,7 +261,9 @@ class Session:
             self._send(ToldFrame(number, piece, last))
 
 
-def _in_order(wanted: tuple[Wanted, ...], outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _in_order(
+    wanted: tuple[RequestedOutput, ...], outputs: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
     """The outputs in the order the client named them.
 
     Raises:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from interlace.server.grpc.frames import ENHANCE_YOUR_CALM, PeerError
-from interlace.server.grpc.limits import Bucket, GrpcLimits
+from interlace.server.grpc.http2_frames import ENHANCE_YOUR_CALM, PeerError
+from interlace.server.grpc.limits import GrpcLimits, TokenBucket
 
 #: Window updates that a client may send for each call, and for each DATA frame that it gets (as in
 #: nghttp2 and Envoy): one for the stream, one for the connection, and some that are eager.
@@ -19,8 +19,8 @@ class AbuseBudget:
     """
 
     def __init__(self, limits: GrpcLimits, burst_share: float = 1.0) -> None:
-        self._control = Bucket(10.0 * limits.control_per_s, limits.control_per_s, burst_share)
-        self._resets = Bucket(2.0 * limits.resets_per_s, limits.resets_per_s, burst_share)
+        self._control = TokenBucket(10.0 * limits.control_per_s, limits.control_per_s, burst_share)
+        self._resets = TokenBucket(2.0 * limits.resets_per_s, limits.resets_per_s, burst_share)
         self._updates_left = 0  # window updates that cost nothing
         self._data_frames = 0  # those sent, when last told
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from interlace.core.errors import ServeError
+from interlace.server.api_keys import ApiKeys
 from interlace.server.door.frames import (
     AnswerFrame,
     ArenaGoneFrame,
@@ -18,13 +19,12 @@ from interlace.server.door.frames import (
     ToldFrame,
     ToMain,
 )
-from interlace.server.grpc.desk import Desk
-from interlace.server.grpc.forms import Forms
-from interlace.server.grpc.intake import Intake
+from interlace.server.grpc.epoll_loop import EpollLoop
+from interlace.server.grpc.infer_decoder import InferDecoder
+from interlace.server.grpc.infer_head import InferTemplates
 from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.loop import Loop
-from interlace.server.grpc.service import InferenceService
-from interlace.server.keys import Keys
+from interlace.server.grpc.pending_calls import PendingCalls
+from interlace.server.grpc.service import GrpcService
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -38,33 +38,35 @@ class Front:
         arena: Arena,
         arenas: ArenaMap,
         limits: GrpcLimits,
-        keys: Keys | None = None,
+        keys: ApiKeys | None = None,
     ) -> None:
         self._tell = tell
         self._arenas = arenas
         self._regions = Regions(allowed=True)  # only what is allowed is told of
-        self._intake = Intake(arena, Forms(tell), self._regions, limits)
-        self._desk = Desk(tell, self._intake, arenas, self._regions, limits.max_in_flight)
-        self._service = InferenceService(self._desk, self._intake, keys)
-        self.loop = Loop(self._service, limits)
+        self._decoder = InferDecoder(arena, InferTemplates(tell), self._regions, limits)
+        self._pending = PendingCalls(
+            tell, self._decoder, arenas, self._regions, limits.max_in_flight
+        )
+        self._service = GrpcService(self._pending, self._decoder, keys)
+        self.loop = EpollLoop(self._service, limits)
         self.look = self._service.look
         self._draining = False
 
     @property
     def unreported(self) -> bool:
         """Whether outputs have left that the engine does not know of."""
-        return self._desk.unreported
+        return self._pending.unreported
 
     def act(self, frame: ToGrpc) -> None:
         """Do what a frame says."""
         if isinstance(frame, AnswerFrame):
-            self._desk.answer(frame)
+            self._pending.answer(frame)
         elif isinstance(frame, RefusalFrame):
-            self._desk.refuse(frame)
+            self._pending.refuse(frame)
         elif isinstance(frame, GivenUpFrame):
-            self._desk.give_up(frame)
+            self._pending.give_up(frame)
         elif isinstance(frame, ToldFrame):
-            self._desk.told(frame)
+            self._pending.told(frame)
         elif isinstance(frame, RegionsFrame):
             self._set_regions(frame)
         elif isinstance(frame, ArenaGoneFrame):
@@ -76,10 +78,10 @@ class Front:
 
     def report(self) -> None:
         """Tell what has left since the last report, and when all is drained."""
-        if self._draining and self._desk.idle and not self.loop.connections:
+        if self._draining and self._pending.idle and not self.loop.connections:
             self._draining = False
             self._tell(DownFrame(""))
-        self._desk.report()
+        self._pending.report()
 
     def close(self) -> None:
         """Close every connection and region."""

@@ -11,8 +11,8 @@ from urllib.parse import quote
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 from hpack.table import HeaderTable
 
-from interlace.server.grpc.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, PeerError
-from interlace.server.grpc.status import Status
+from interlace.server.grpc.http2_frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, PeerError
+from interlace.server.grpc.status import GrpcStatus
 
 ENCODINGS: Final = ("identity", "deflate", "gzip")
 _CACHED_BLOCKS: Final = 64
@@ -61,7 +61,7 @@ class _CountedTable(HeaderTable):
         return self.added, self.maxsize
 
 
-class HeadReader:
+class CallHeadDecoder:
     """Heads of one connection.
 
     HPACK has state per connection, but a block that does not change the dynamic table always means
@@ -180,7 +180,7 @@ ANSWER_HEAD: Final = (
 TRAILERS_OK: Final = _literal("grpc-status", "0")
 
 
-def trailers(status: Status, text: str, retry_after_ms: float | None = None) -> bytes:
+def trailers(status: GrpcStatus, text: str, retry_after_ms: float | None = None) -> bytes:
     """The block that ends an answer; ``text`` is percent-encoded as gRPC asks and cut at 4 KiB."""
     block = _literal("grpc-status", str(int(status)))
     if text:
@@ -201,5 +201,5 @@ def plain_refusal(http_status: int, text: str) -> bytes:
     return (
         _literal(":status", str(http_status))
         + _literal("content-type", "application/grpc")
-        + trailers(Status.UNKNOWN, text)
+        + trailers(GrpcStatus.UNKNOWN, text)
     )

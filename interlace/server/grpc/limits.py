@@ -43,7 +43,7 @@ class GrpcLimits:
     max_lingering: int = 256
 
 
-class Bucket:
+class TokenBucket:
     """``burst`` tokens, refilled at ``per_s``: what a well-behaved peer never empties.
 
     The first ``share`` of them is there at once.

@@ -7,7 +7,7 @@ import time
 from collections import deque
 
 
-class Lingering:
+class LingeringSockets:
     """Sockets that nobody reads any more, each kept for ``linger_s``, ``limit`` of them at most.
 
     A peer that waits for the end before it connects again is held to one connection in that time.

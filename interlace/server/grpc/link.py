@@ -8,7 +8,7 @@ from collections import deque
 import msgspec
 
 from interlace.server.door.frames import ToGrpc, ToMain
-from interlace.shm.frames import FRAME_BYTES_MAX
+from interlace.shm.frame_socket import FRAME_BYTES_MAX
 
 
 class Link:

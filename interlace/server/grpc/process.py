@@ -18,11 +18,11 @@ import signal
 import socket
 import sys
 
+from interlace.server.api_keys import ApiKeys
 from interlace.server.door.frames import DownFrame, SetupFrame, UpFrame
 from interlace.server.grpc.front import Front
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.link import Link
-from interlace.server.keys import Keys
 from interlace.shm.arena import Arena, ArenaMap
 
 
@@ -40,7 +40,7 @@ class GrpcProcess:
         arenas.add(arena)
         self._sock = sock
         self._link = link
-        keys = Keys(setup.api_key, setup.admin_key)
+        keys = ApiKeys(setup.api_key, setup.admin_key)
         self._front = Front(link.tell, arena, arenas, limits, keys)
         self._link_full = False
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from interlace.server.grpc.admin import METHODS, WATCH, AdminCall, WatchCall
-from interlace.server.grpc.call import Call
-from interlace.server.grpc.desk import Desk
+from interlace.server.api_keys import Access, ApiKeys
+from interlace.server.grpc.admin_calls import METHODS, WATCH, AdminCall, HealthWatchCall
 from interlace.server.grpc.headers import ENCODINGS
-from interlace.server.grpc.infer import InferCall, StreamInferCall
-from interlace.server.grpc.intake import Intake
-from interlace.server.grpc.status import Status
-from interlace.server.grpc.stream import Stream
-from interlace.server.keys import Access, Keys
+from interlace.server.grpc.infer_calls import ModelInferCall, ModelStreamInferCall
+from interlace.server.grpc.infer_decoder import InferDecoder
+from interlace.server.grpc.pending_calls import PendingCalls
+from interlace.server.grpc.rpc import RpcCall
+from interlace.server.grpc.status import GrpcStatus
+from interlace.server.grpc.stream import GrpcStream
 from interlace.server.proto.messages import HEALTH, SERVICE
 
 #: Probes: they need no API key.
@@ -39,38 +39,40 @@ _CHANGES: Final = frozenset(
 _WATCHES: Final = 256
 
 
-class InferenceService:
+class GrpcService:
     """All methods of ``inference.GRPCInferenceService`` and ``grpc.health.v1.Health``."""
 
-    def __init__(self, desk: Desk, intake: Intake, keys: Keys | None = None) -> None:
-        self._desk = desk
-        self._intake = intake
-        self._keys = keys or Keys()
-        self._watches: set[WatchCall] = set()
-        self._streams: set[StreamInferCall] = set()
-        self._infer: dict[str, Callable[[Stream], Call]] = {
-            f"/{SERVICE.full_name}/ModelInfer": lambda s: InferCall(s, desk, intake),
+    def __init__(
+        self, desk: PendingCalls, intake: InferDecoder, keys: ApiKeys | None = None
+    ) -> None:
+        self._pending = desk
+        self._decoder = intake
+        self._keys = keys or ApiKeys()
+        self._watches: set[HealthWatchCall] = set()
+        self._streams: set[ModelStreamInferCall] = set()
+        self._infer: dict[str, Callable[[GrpcStream], RpcCall]] = {
+            f"/{SERVICE.full_name}/ModelInfer": lambda s: ModelInferCall(s, desk, intake),
             f"/{SERVICE.full_name}/ModelStreamInfer": self._stream,
         }
 
-    def open(self, stream: Stream) -> Call | None:
+    def open(self, stream: GrpcStream) -> RpcCall | None:
         """The call that a stream's head opens; ``None`` if it was refused at once."""
         head = stream.head
         refusal = self._keys.refusal(_access(head.path), _key(head.metadata))
         if refusal is not None:
-            return self._refuse(stream, Status.UNAUTHENTICATED, refusal.detail)
+            return self._refuse(stream, GrpcStatus.UNAUTHENTICATED, refusal.detail)
         if head.encoding not in ENCODINGS:
             text = f"grpc-encoding '{head.encoding}' is not one of {', '.join(ENCODINGS)}"
-            return self._refuse(stream, Status.UNIMPLEMENTED, text)
+            return self._refuse(stream, GrpcStatus.UNIMPLEMENTED, text)
         infer = self._infer.get(head.path)
         if infer is not None:
             return infer(stream)
         method = METHODS.get(head.path)
         if method is not None:
-            return AdminCall(stream, method, self._desk, self._intake)
+            return AdminCall(stream, method, self._pending, self._decoder)
         if head.path == WATCH:
             return self._watch(stream)
-        return self._refuse(stream, Status.UNIMPLEMENTED, f"unknown method {head.path[:256]}")
+        return self._refuse(stream, GrpcStatus.UNIMPLEMENTED, f"unknown method {head.path[:256]}")
 
     def look(self) -> None:
         """Bring the health watches up to date."""
@@ -85,20 +87,22 @@ class InferenceService:
         for stream in list(self._streams):
             stream.close()
 
-    def _stream(self, stream: Stream) -> Call:
-        call = StreamInferCall(stream, self._desk, self._intake, self._streams.discard)
+    def _stream(self, stream: GrpcStream) -> RpcCall:
+        call = ModelStreamInferCall(stream, self._pending, self._decoder, self._streams.discard)
         self._streams.add(call)
         return call
 
-    def _watch(self, stream: Stream) -> Call | None:
+    def _watch(self, stream: GrpcStream) -> RpcCall | None:
         if len(self._watches) >= _WATCHES:
-            return self._refuse(stream, Status.RESOURCE_EXHAUSTED, f"{_WATCHES} watches are open")
-        watch = WatchCall(stream, self._desk, self._intake, self._watches.discard)
+            return self._refuse(
+                stream, GrpcStatus.RESOURCE_EXHAUSTED, f"{_WATCHES} watches are open"
+            )
+        watch = HealthWatchCall(stream, self._pending, self._decoder, self._watches.discard)
         self._watches.add(watch)
         return watch
 
     @staticmethod
-    def _refuse(stream: Stream, status: Status, text: str) -> None:
+    def _refuse(stream: GrpcStream, status: GrpcStatus, text: str) -> None:
         stream.fail(status, text)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from interlace.core.errors import Reason
 
 
-class Status(IntEnum):
+class GrpcStatus(IntEnum):
     """The codes of the gRPC protocol."""
 
     OK = 0
@@ -31,16 +31,16 @@ class Status(IntEnum):
 
 
 #: Total: every member of ``Reason`` has its row.
-STATUS: Final[dict[Reason, Status]] = {
-    Reason.UNKNOWN_MODEL: Status.NOT_FOUND,
-    Reason.BAD_INPUT: Status.INVALID_ARGUMENT,
-    Reason.UNSUPPORTED: Status.UNIMPLEMENTED,
-    Reason.OVERLOADED: Status.RESOURCE_EXHAUSTED,
-    Reason.DEADLINE: Status.DEADLINE_EXCEEDED,
-    Reason.NOT_READY: Status.UNAVAILABLE,
-    Reason.CANCELLED: Status.CANCELLED,
-    Reason.UNAUTHORIZED: Status.UNAUTHENTICATED,
-    Reason.TOO_LARGE: Status.RESOURCE_EXHAUSTED,
-    Reason.SET_ASIDE: Status.UNAVAILABLE,
-    Reason.BACKEND: Status.INTERNAL,
+STATUS: Final[dict[Reason, GrpcStatus]] = {
+    Reason.UNKNOWN_MODEL: GrpcStatus.NOT_FOUND,
+    Reason.BAD_INPUT: GrpcStatus.INVALID_ARGUMENT,
+    Reason.UNSUPPORTED: GrpcStatus.UNIMPLEMENTED,
+    Reason.OVERLOADED: GrpcStatus.RESOURCE_EXHAUSTED,
+    Reason.DEADLINE: GrpcStatus.DEADLINE_EXCEEDED,
+    Reason.NOT_READY: GrpcStatus.UNAVAILABLE,
+    Reason.CANCELLED: GrpcStatus.CANCELLED,
+    Reason.UNAUTHORIZED: GrpcStatus.UNAUTHENTICATED,
+    Reason.TOO_LARGE: GrpcStatus.RESOURCE_EXHAUSTED,
+    Reason.SET_ASIDE: GrpcStatus.UNAVAILABLE,
+    Reason.BACKEND: GrpcStatus.INTERNAL,
 }

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from interlace.server.grpc.call import Call, Sink
-from interlace.server.grpc.frames import (
+from interlace.server.grpc.frame_writer import Buffer, OnSent
+from interlace.server.grpc.headers import ANSWER_HEAD, TRAILERS_OK, CallHead, trailers
+from interlace.server.grpc.http2_frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -19,12 +20,11 @@ from interlace.server.grpc.frames import (
     rst_stream,
     window_update,
 )
-from interlace.server.grpc.headers import ANSWER_HEAD, TRAILERS_OK, CallHead, trailers
-from interlace.server.grpc.status import Status
-from interlace.server.grpc.writer import Buffer, Sent
+from interlace.server.grpc.rpc import MessageSink, RpcCall
+from interlace.server.grpc.status import GrpcStatus
 
 if TYPE_CHECKING:
-    from interlace.server.grpc.connection import Connection
+    from interlace.server.grpc.http2_connection import Http2Connection
 
 #: Compressed flag and length, before each message.
 PREFIX: Final = struct.Struct(">BI")
@@ -34,7 +34,7 @@ _HEAD_FRAME: Final = frame(HEADERS, END_HEADERS, 0, ANSWER_HEAD)[:5]
 _TAIL_FRAME: Final = frame(HEADERS, END_HEADERS | END_STREAM, 0, TRAILERS_OK)[:5]
 
 
-class Stream:
+class GrpcStream:
     """State of one stream. ``call`` is None once it has been answered, or nobody waits for it."""
 
     __slots__ = (
@@ -59,23 +59,25 @@ class Stream:
         "window",
     )
 
-    def __init__(self, connection: Connection, number: int, head: CallHead, window: int) -> None:
+    def __init__(
+        self, connection: Http2Connection, number: int, head: CallHead, window: int
+    ) -> None:
         self.connection = connection
         self.id = number
         self.head = head
         self.window = window
-        self.call: Call | None = None
+        self.call: RpcCall | None = None
         self.half_closed = False
         self.received = 0  #: bytes since our last window update
         self.total = 0  #: bytes in all
-        self.queue: deque[Buffer | Sent] = deque()
+        self.queue: deque[Buffer | OnSent] = deque()
         self.queued_bytes = 0
         self.sent_bytes = 0
         self.kept_bytes = 0  #: copies among what is queued, at most
         self.tail: bytes | None = None
         self._started = False
         self._prefix = b""
-        self._sink: Sink | None = None
+        self._sink: MessageSink | None = None
         self._left = 0
         self._progress = (0, 0)
         self._stalled_ms = 0.0
@@ -130,7 +132,7 @@ class Stream:
         if self.call is None:
             return
         if self.mid_message:
-            self._break(Status.INVALID_ARGUMENT, "the stream ended inside a message")
+            self._break(GrpcStatus.INVALID_ARGUMENT, "the stream ended inside a message")
         else:
             self.call.end()
 
@@ -164,25 +166,25 @@ class Stream:
             self.connection.cut_off(self)
         else:
             text = f"the message has not come on for {limits.stall_timeout_ms:.0f} ms"
-            self._break(Status.DEADLINE_EXCEEDED, text)
+            self._break(GrpcStatus.DEADLINE_EXCEEDED, text)
 
     def _begin(self, flag: int, size: int) -> None:
         if self.call is None:
             return
         if flag > 1:
-            self._break(Status.INTERNAL, f"compressed flag is {flag}, must be 0 or 1")
+            self._break(GrpcStatus.INTERNAL, f"compressed flag is {flag}, must be 0 or 1")
             return
         limit = self.connection.limits.max_message_bytes
         if size > limit:
             text = f"Received message larger than max ({size} vs. {limit})"
-            self._break(Status.RESOURCE_EXHAUSTED, text)
+            self._break(GrpcStatus.RESOURCE_EXHAUSTED, text)
             return
         self._sink = self.call.sink(size, flag == 1)
         self._left = size
         if size == 0:
             self._advance(0)
 
-    def _break(self, status: Status, text: str) -> None:
+    def _break(self, status: GrpcStatus, text: str) -> None:
         """The client broke off or broke the rules of gRPC: whatever the call does is in vain."""
         call = self.call
         self.fail(status, text)
@@ -197,7 +199,7 @@ class Stream:
 
     # ------------------------------------------------------------------------------ outbound
 
-    def answer(self, parts: Sequence[Buffer], nbytes: int, sent: Sent | None = None) -> None:
+    def answer(self, parts: Sequence[Buffer], nbytes: int, sent: OnSent | None = None) -> None:
         """The one message of a unary call, then status OK."""
         writer = self.connection.writer
         total = nbytes + 5
@@ -226,7 +228,7 @@ class Stream:
         if sent is not None:
             sent()
 
-    def message(self, parts: Sequence[Buffer], nbytes: int, sent: Sent | None = None) -> None:
+    def message(self, parts: Sequence[Buffer], nbytes: int, sent: OnSent | None = None) -> None:
         """One message. ``sent`` is called once the bytes of ``parts`` may change."""
         if not self._started:
             self._started = True
@@ -247,7 +249,7 @@ class Stream:
         elif nbytes <= _JOINED_BYTES:
             self.kept_bytes += nbytes
 
-    def fail(self, status: Status, text: str, retry_after_ms: float | None = None) -> None:
+    def fail(self, status: GrpcStatus, text: str, retry_after_ms: float | None = None) -> None:
         """End the call with a status that is not OK (or with OK and no message)."""
         self.finish(trailers(status, text, retry_after_ms))
 

@@ -7,20 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from interlace.core.errors import ServeError
-from interlace.server.http.body import SKIP_BYTES, ChunkBody, HeapBody, SkippedBody
-from interlace.server.http.crowding import Room
-from interlace.server.http.head import CHUNKED, Head, head_end
-from interlace.server.http.service import Exchange, Service
-from interlace.server.http.status import CONTINUE, HttpError, error_response, with_connection
-from interlace.server.http.watch import Phase
-from interlace.server.keys import Access
-from interlace.server.landing import Landing
+from interlace.server.api_keys import Access
+from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.connection_limit import ConnectionAdmission
+from interlace.server.http.heap_body import SKIP_BYTES, ChunkBody, HeapBody, SkippedBody
+from interlace.server.http.request_head import CHUNKED, RequestHead, head_end
+from interlace.server.http.responses import CONTINUE, HttpError, error_response, with_connection
+from interlace.server.http.server_state import Exchange, ServerState
+from interlace.server.http.timeouts import Phase
 
 # Found faster than attributes of an enum, and read very often.
 _HEAD, _BODY, _WAIT, _SEND, _LINGER = Phase
 
 
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """Answers one request at a time; what a client sends ahead waits in a bounded backlog.
 
     Reads go into one scratch buffer, as each is used up before the next; only the body of an
@@ -33,7 +33,7 @@ class Connection(asyncio.BufferedProtocol):
         "transport",
     )  # fmt: skip
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServerState) -> None:
         self.transport: asyncio.Transport | None = None  #: ``None`` once it is lost
         self.phase: Phase = _HEAD
         self.served = 0  #: responses sent
@@ -41,8 +41,8 @@ class Connection(asyncio.BufferedProtocol):
         self._service = service
         self._target = service.scratch_view
         self._backlog = bytearray()
-        self._head: Head | None = None
-        self._body: Landing | HeapBody | ChunkBody | SkippedBody | None = None
+        self._head: RequestHead | None = None
+        self._body: ArenaBody | HeapBody | ChunkBody | SkippedBody | None = None
         self._exchange: Exchange | None = None
         self._release: Callable[[], None] | None = None
         self._paused = self._feeding = self._close_after = False
@@ -52,7 +52,7 @@ class Connection(asyncio.BufferedProtocol):
         self.transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=0)
         self._room = self._service.enter(self)
-        if self._room is Room.NONE:
+        if self._room is ConnectionAdmission.NONE:
             self.refuse(self._service.full())
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -178,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         if stop < 0:
             return start
         head = self._head = self._service.read_head(bytes(memoryview(data)[start:stop]))
-        if self._room is Room.PROBES and head.route.access is not Access.PROBE:
+        if self._room is ConnectionAdmission.PROBES and head.route.access is not Access.PROBE:
             raise self._service.full()
         if head.refusal is not None:
             self._turn_away(head.refusal, head, end - stop)
@@ -189,7 +189,7 @@ class Connection(asyncio.BufferedProtocol):
         self._expect(head, stop == end)
         return stop
 
-    def _take_landing(self, head: Head, data: bytearray, start: int, end: int) -> int:
+    def _take_landing(self, head: RequestHead, data: bytearray, start: int, end: int) -> int:
         try:
             landing = self._service.landing(head, data, start, end)
         except ServeError as error:
@@ -204,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         self._begin(head, landing)
         return after
 
-    def _expect(self, head: Head, nothing_yet: bool) -> None:
+    def _expect(self, head: RequestHead, nothing_yet: bool) -> None:
         self.phase = _BODY
         if self._body is not None and self._body.done:
             self._whole()
@@ -217,13 +217,13 @@ class Connection(asyncio.BufferedProtocol):
         after = body.take(data, start, end)
         if body.done:
             self._whole()
-        elif type(body) is Landing:
+        elif type(body) is ArenaBody:
             self._target = body.rest  # from now on, straight there
         return after
 
     def _landed(self, nbytes: int) -> None:
         body = self._body
-        assert type(body) is Landing
+        assert type(body) is ArenaBody
         self._target = body.rest = body.rest[nbytes:]
         if not body.rest:
             self._target = self._service.scratch_view
@@ -233,7 +233,7 @@ class Connection(asyncio.BufferedProtocol):
         """The body that was waited for is here."""
         head, body = self._head, self._body
         assert head is not None and body is not None
-        if isinstance(body, Landing):
+        if isinstance(body, ArenaBody):
             self._body = None  # the responder's now
             self._begin(head, body)
         elif isinstance(body, SkippedBody):
@@ -242,15 +242,15 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._begin(head, body.content())
 
-    def _begin(self, head: Head, body: Landing | bytearray) -> None:
+    def _begin(self, head: RequestHead, body: ArenaBody | bytearray) -> None:
         """Hand a whole request to its responder."""
         self.phase = _WAIT
         served = self.served
-        exchange = self._service.responders[head.route.kind].begin(self, head, body)
+        exchange = self._service.handlers[head.route.kind].begin(self, head, body)
         if self.served == served:  # not answered yet
             self._exchange = exchange
 
-    def _turn_away(self, error: HttpError | ServeError, head: Head, available: int) -> None:
+    def _turn_away(self, error: HttpError | ServeError, head: RequestHead, available: int) -> None:
         """Refuse a request whose body is still to come."""
         left = head.length - available
         if not head.length:

@@ -10,13 +10,13 @@ import msgspec
 from interlace.core.model import Model
 from interlace.core.request import Reply
 from interlace.core.tensor import TensorSpec, element_count
-from interlace.server.call import Parameter
-from interlace.server.codec import Decoded, Source
-from interlace.server.http.infer import Inference
-from interlace.server.json_data import DEPTH_MAX, MALFORMED, bad, to_bytes, to_json
-from interlace.server.landing import Landing
-from interlace.server.reply import Body
-from interlace.server.table import model_of
+from interlace.server.dataplane.call import Parameter
+from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.inference import Inference
+from interlace.server.http.reply_body import ReplyBody
+from interlace.server.http.request_json import DecodedRequest, InputSource
+from interlace.server.model_table import model_of
+from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, bad, to_bytes, to_json
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -30,13 +30,13 @@ class Generation(Inference):
 
     __slots__ = ()
 
-    def start(self, body: Landing | bytes) -> None:
+    def start(self, body: ArenaBody | bytes) -> None:
         assert isinstance(body, bytes)
         self._decoded = decode_generate(self._look_up().model, body)
         self._check_outputs()
         self.call(None)
 
-    def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> Body:
+    def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> ReplyBody:
         name, version = model_of(reply.request.model)
         values: dict[str, object] = {"model_name": name, "model_version": version}
         if self._decoded.id:
@@ -48,13 +48,13 @@ class Generation(Inference):
             one = element_count(tensor.shape) == 1
             values[tensor.name] = msgspec.Raw(text[1:-1] if one else text)
         json = msgspec.json.encode(values)
-        return Body(b"data: " + json + b"\n\n" if self._head.route.stream else json, [], False)
+        return ReplyBody(b"data: " + json + b"\n\n" if self._head.route.stream else json, [], False)
 
     def media(self, binary: bool) -> str:
         return EVENTS if self._head.route.stream else super().media(binary)
 
 
-def decode_generate(model: Model, body: bytes) -> Decoded:
+def decode_generate(model: Model, body: bytes) -> DecodedRequest:
     """Inputs, id and parameters of a generate request.
 
     A value is one element or nested arrays; the batch dimension is added in front. What names no
@@ -75,10 +75,10 @@ def decode_generate(model: Model, body: bytes) -> Decoded:
         for spec in model.signature.inputs
         if spec.name in fields
     )
-    return Decoded(id, sources, (), {**_others(fields), **parameters})
+    return DecodedRequest(id, sources, (), {**_others(fields), **parameters})
 
 
-def _source(spec: TensorSpec, value: bytes, batched: bool) -> Source:
+def _source(spec: TensorSpec, value: bytes, batched: bool) -> InputSource:
     if value.startswith(b"["):
         shape = _shape(spec.name, value)
     else:
@@ -87,7 +87,7 @@ def _source(spec: TensorSpec, value: bytes, batched: bool) -> Source:
     if batched and len(shape) == len(spec.dims):
         shape = (1, *shape)
     data = to_bytes(spec.name, spec.datatype, shape, value)
-    return Source(spec.name, spec.datatype, shape, 0, len(data), data)
+    return InputSource(spec.name, spec.datatype, shape, 0, len(data), data)
 
 
 def _shape(name: str, value: bytes) -> tuple[int, ...]:

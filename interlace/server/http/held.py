@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlace.server.http.body import Budget
+from interlace.server.http.heap_body import HeapBudget
 from interlace.shm.arena import Arena
 
 
@@ -11,7 +11,7 @@ class Held:
 
     __slots__ = ("_arena", "_budget", "_nbytes", "_slots")
 
-    def __init__(self, arena: Arena, budget: Budget) -> None:
+    def __init__(self, arena: Arena, budget: HeapBudget) -> None:
         self._arena = arena
         self._budget = budget
         self._nbytes = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from interlace.server.http.routes import Kind
+from interlace.server.http.routes import RouteKind
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -33,14 +33,14 @@ class HttpLimits:
     linger_s: float = 2.0  #: to read what a refused client still sends, so that it sees why
     sweep_s: float = 0.5  #: how often the times above are looked at
 
-    def of_body(self, kind: Kind, binary: bool) -> int:
+    def of_body(self, kind: RouteKind, binary: bool) -> int:
         """The largest body of a request; ``binary`` if it need not all be JSON."""
         match kind:
-            case Kind.ADMIN:
+            case RouteKind.ADMIN:
                 return self.admin_bytes
-            case Kind.LOAD:
+            case RouteKind.LOAD:
                 return self.load_bytes
-            case Kind.GENERATE:
+            case RouteKind.GENERATE:
                 return self.generate_bytes
-            case Kind.INFER:
+            case RouteKind.INFER:
                 return self.body_bytes if binary else self.json_bytes

@@ -8,11 +8,11 @@ from enum import IntEnum
 from typing import Final
 from urllib.parse import unquote
 
-from interlace.server.http.status import JSON
-from interlace.server.keys import Access
+from interlace.server.api_keys import Access
+from interlace.server.http.responses import JSON
 
 
-class Kind(IntEnum):
+class RouteKind(IntEnum):
     """What a route does with the body. An integer, because that hashes fast."""
 
     ADMIN = 0  #: small JSON, answered at once
@@ -22,7 +22,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class AdminRequest:
     """An administrative request: values of the path's placeholders, and the body."""
 
     names: tuple[str, ...]
@@ -30,7 +30,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """Body and headers of a response that is not an inference."""
 
     body: bytes = b""
@@ -40,7 +40,7 @@ class Answer:
 
 
 #: Answers at once, or later; raises ``ServeError``.
-Respond = Callable[[Query], Answer | Awaitable[Answer]]
+Respond = Callable[[AdminRequest], HttpResponse | Awaitable[HttpResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,14 @@ class Route:
     """
 
     pattern: str
-    kind: Kind = Kind.ADMIN
+    kind: RouteKind = RouteKind.ADMIN
     respond: Mapping[str, Respond] = field(default_factory=dict)
     access: Access = Access.USE
     stream: bool = False
 
     @property
     def methods(self) -> tuple[str, ...]:
-        if self.kind in (Kind.INFER, Kind.GENERATE):
+        if self.kind in (RouteKind.INFER, RouteKind.GENERATE):
             return ("POST",)
         return (*self.respond, "HEAD") if "GET" in self.respond else tuple(self.respond)
 

@@ -6,17 +6,17 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 
-from interlace.server.admin import Admin
-from interlace.server.http.admin import AdminResponder, admin_routes, metrics_route
-from interlace.server.http.connection import Connection
-from interlace.server.http.door import InferDoor
-from interlace.server.http.head import HeadReader
+from interlace.server.administration.api import AdminApi
+from interlace.server.api_keys import ApiKeys
+from interlace.server.http.admin_routes import AdminHandler, admin_routes, metrics_route
+from interlace.server.http.connection import HttpConnection
+from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
-from interlace.server.http.origin import Origins
-from interlace.server.http.routes import Kind, Route, Router
-from interlace.server.http.service import Responder, Service
-from interlace.server.http.watch import Watch
-from interlace.server.keys import Keys
+from interlace.server.http.origins import Origins
+from interlace.server.http.request_head import RequestHeadReader
+from interlace.server.http.routes import Route, RouteKind, Router
+from interlace.server.http.server_state import RequestHandler, ServerState
+from interlace.server.http.timeouts import ConnectionTimeouts
 from interlace.shm.arena import Arena
 
 BACKLOG = 1024
@@ -28,23 +28,23 @@ class HttpServer:
     def __init__(
         self,
         routes: Sequence[Route],
-        door: InferDoor | None = None,
+        door: InferenceHandler | None = None,
         arena: Arena | None = None,
         limits: HttpLimits | None = None,
-        keys: Keys | None = None,
+        keys: ApiKeys | None = None,
         origins: Origins | None = None,
         trims: bool = False,
     ) -> None:
         """``trims`` says that nobody locks the arena's pages: those not used go back."""
         self._limits = limits or HttpLimits()
-        admin = AdminResponder(self._limits)
-        responders: dict[Kind, Responder] = {Kind.ADMIN: admin, Kind.LOAD: admin}
+        admin = AdminHandler(self._limits)
+        handlers: dict[RouteKind, RequestHandler] = {RouteKind.ADMIN: admin, RouteKind.LOAD: admin}
         if door is not None:
-            responders |= {Kind.INFER: door, Kind.GENERATE: door}
-        reader = HeadReader(Router(routes), self._limits, keys, origins)
-        self._service = Service(reader, responders, door, arena, self._limits, trims)
+            handlers |= {RouteKind.INFER: door, RouteKind.GENERATE: door}
+        reader = RequestHeadReader(Router(routes), self._limits, keys, origins)
+        self._service = ServerState(reader, handlers, door, arena, self._limits, trims)
         self._door = door
-        self._watch = Watch(self._limits)
+        self._watch = ConnectionTimeouts(self._limits)
         self._listeners: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -62,7 +62,7 @@ class HttpServer:
         loop = self._service.loop
         try:
             listener = await loop.create_server(
-                lambda: Connection(self._service), host, port, backlog=BACKLOG
+                lambda: HttpConnection(self._service), host, port, backlog=BACKLOG
             )
         except OSError as error:
             text = f"cannot listen on {host} port {port}: {error.strerror or error}"
@@ -112,13 +112,13 @@ def inference_routes() -> list[Route]:
     routes = []
     for prefix in ("/v2/models/*", "/v2/models/*/versions/*"):
         routes += [
-            Route(f"{prefix}/infer", Kind.INFER),
-            Route(f"{prefix}/generate", Kind.GENERATE),
-            Route(f"{prefix}/generate_stream", Kind.GENERATE, stream=True),
+            Route(f"{prefix}/infer", RouteKind.INFER),
+            Route(f"{prefix}/generate", RouteKind.GENERATE),
+            Route(f"{prefix}/generate_stream", RouteKind.GENERATE, stream=True),
         ]
     return routes
 
 
-def all_routes(admin: Admin, render_metrics: Callable[[], str]) -> list[Route]:
+def all_routes(admin: AdminApi, render_metrics: Callable[[], str]) -> list[Route]:
     """Everything that the main port answers."""
     return [*inference_routes(), *admin_routes(admin), metrics_route(render_metrics)]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from interlace.engine import beliefs
+from interlace.engine import latency_estimator
 from interlace.sim.fast.compiled import compiled
 from interlace.sim.fast.layout import World
 
 # The engine's own constants: there is one place to change them.
-_QUANTILE: Final = beliefs._QUANTILE
-_STEP: Final = beliefs._STEP
-_LOW: Final = beliefs._LOW
-_HIGH: Final = beliefs._HIGH
-_WEIGHT: Final = beliefs._SPREAD_WEIGHT
-_WIDE: Final = beliefs._WIDE
-_ODDS: Final = beliefs._ODDS
-_STALE_MS: Final = beliefs._STALE_MS
-_BRIGHTEN: Final = beliefs._BRIGHTEN
+_QUANTILE: Final = latency_estimator._QUANTILE
+_STEP: Final = latency_estimator._STEP
+_LOW: Final = latency_estimator._LOW
+_HIGH: Final = latency_estimator._HIGH
+_WEIGHT: Final = latency_estimator._SPREAD_WEIGHT
+_WIDE: Final = latency_estimator._WIDE
+_ODDS: Final = latency_estimator._ODDS
+_STALE_MS: Final = latency_estimator._STALE_MS
+_BRIGHTEN: Final = latency_estimator._BRIGHTEN
 
 
 @compiled

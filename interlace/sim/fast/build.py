@@ -8,18 +8,18 @@ from typing import Final
 
 import numpy as np
 
-from interlace.device.simulated import SimulatedDevice
-from interlace.device.virtual.costs import Costs
-from interlace.engine import beliefs
-from interlace.engine.partitions import Live
-from interlace.engine.state import State
+from interlace.device.simulated.costs import MechanismCosts
+from interlace.device.simulated.device import SimulatedDevice
+from interlace.engine import latency_estimator
+from interlace.engine.live_partition import LivePartition
+from interlace.engine.state import EngineState
 from interlace.perf.latency import surface
 from interlace.policy.fairness import owed_ms, planned_rps
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.fast import layout
 from interlace.sim.fast.layout import Table, World
 from interlace.sim.run import warmed
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 
 _CALLS: Final = 1024
 
@@ -33,11 +33,11 @@ class Stand:
 
     settled: World
     models: tuple[str, ...]
-    partitions: tuple[Live, ...]
+    partitions: tuple[LivePartition, ...]
     start_ms: float
 
 
-def stand(scenario: Scenario) -> Stand:
+def stand(scenario: Simulation) -> Stand:
     """Let the engine deploy, plan, carve and load, and take down what stands then.
 
     Raises:
@@ -49,11 +49,11 @@ def stand(scenario: Scenario) -> Stand:
     lives = tuple(state.lives.values())
     loaded = {(live.id, slot.model) for live in lives for slot in live.slots}
     wanted = {(p.id, slot.model) for p in state.target.partitions for slot in p.slots}
-    if loaded != wanted or not all(tenant.hosts for tenant in state.tenants.values()):
+    if loaded != wanted or not all(deployed.hosts for deployed in state.models.values()):
         raise ValueError("not every model is loaded everywhere when the trace begins")
     if any(slot.guest for live in lives for slot in live.slots):
         raise ValueError("the plan lends time to guests, which only the engine plays")
-    names = tuple(state.tenants)
+    names = tuple(state.models)
     return Stand(_world(scenario, state, lives), names, lives, clock.now_ms())
 
 
@@ -78,7 +78,7 @@ def loaded(stand: Stand, arrivals: Arrivals, slo_ms: Sequence[float]) -> World:
     )
 
 
-def _check(scenario: Scenario) -> None:
+def _check(scenario: Simulation) -> None:
     if scenario.device is not SimulatedDevice:
         raise ValueError("the fast simulator knows devices without physics only")
     if scenario.epoch_ms < float("inf") or scenario.reserve is not None:
@@ -91,7 +91,7 @@ def _check(scenario: Scenario) -> None:
         raise ValueError("the fast simulator does not play apps")
 
 
-def _world(scenario: Scenario, state: State, lives: Sequence[Live]) -> World:
+def _world(scenario: Simulation, state: EngineState, lives: Sequence[LivePartition]) -> World:
     """Arrays of a warmed state."""
     slots, tables = _slots(scenario, state, lives)
     fleet = [gpu.id for gpu in scenario.fleet.gpus]
@@ -99,7 +99,7 @@ def _world(scenario: Scenario, state: State, lives: Sequence[Live]) -> World:
     if any(sum(lives[i].share_pct for i in own) > 100 for own in on):
         raise ValueError("the fast simulator knows no shares that overlap")
     here = [
-        [m for m, t in enumerate(state.tenants.values()) if any(h.gpu == gpu for h in t.hosts)]
+        [m for m, t in enumerate(state.models.values()) if any(h.gpu == gpu for h in t.hosts)]
         for gpu in fleet
     ]
     gpus = np.zeros(len(fleet), layout.GPU)
@@ -122,7 +122,7 @@ def _world(scenario: Scenario, state: State, lives: Sequence[Live]) -> World:
     )  # fmt: skip
 
 
-def _clock(scenario: Scenario, state: State) -> Table:
+def _clock(scenario: Simulation, state: EngineState) -> Table:
     one = np.zeros(1, layout.STATE)
     one["now_ms"], one["wake_at_ms"] = scenario.warm_ms, np.inf
     one["lost_ms"] = -np.inf
@@ -130,7 +130,7 @@ def _clock(scenario: Scenario, state: State) -> Table:
     return one
 
 
-def _partitions(lives: Sequence[Live], fleet: Sequence[str]) -> Table:
+def _partitions(lives: Sequence[LivePartition], fleet: Sequence[str]) -> Table:
     table = np.zeros(len(lives), layout.PARTITION)
     at = 0
     for one, live in zip(table, lives, strict=True):
@@ -142,19 +142,19 @@ def _partitions(lives: Sequence[Live], fleet: Sequence[str]) -> Table:
 
 
 def _slots(
-    scenario: Scenario, state: State, lives: Sequence[Live]
+    scenario: Simulation, state: EngineState, lives: Sequence[LivePartition]
 ) -> tuple[Table, tuple[Table, Table]]:
     """Slots partition by partition, and the latencies of each: believed, true."""
-    order = list(state.tenants)
+    order = list(state.models)
     table = np.zeros(sum(len(live.slots) for live in lives), layout.SLOT)
     believed: list[float] = []
     true: list[float] = []
     pairs = [(live, slot) for live in lives for slot in live.slots]
     for one, (live, slot) in zip(table, pairs, strict=True):
-        demand = state.tenants[slot.model].demand
+        demand = state.models[slot.model].demand
         alone = len(live.slots) == 1
         limit = max(slot.batch, demand.max_batch) if alone else slot.batch
-        one["last_start_ms"], one["hand_over_ms"] = -np.inf, Costs().hand_over_ms
+        one["last_start_ms"], one["hand_over_ms"] = -np.inf, MechanismCosts().hand_over_ms
         one["model"], one["batch"], one["limit"] = order.index(slot.model), slot.batch, limit
         one["planned_rps"], one["owed_ms"] = planned_rps(slot), owed_ms(slot)
         one["table"] = len(believed)
@@ -164,24 +164,26 @@ def _slots(
     return table, (np.array(believed), np.array(true))
 
 
-def _models(state: State, lives: Sequence[Live], slots: Table) -> tuple[Table, Table]:
+def _models(
+    state: EngineState, lives: Sequence[LivePartition], slots: Table
+) -> tuple[Table, Table]:
     """Models in order of deployment, and their hosts one after the other."""
-    names = sorted(state.tenants)
+    names = sorted(state.models)
     starts = np.cumsum([0, *(len(live.slots) for live in lives)])
     places = {live.id: index for index, live in enumerate(lives)}
     table = np.zeros(len(names), layout.MODEL)
     hosts: list[tuple[int, int]] = []
-    for one, (name, tenant) in zip(table, state.tenants.items(), strict=True):
-        caution = tenant.caution
-        one["slo_ms"], one["rate_rps"] = tenant.demand.slo_ms, tenant.demand.rate_rps
+    for one, (name, deployed) in zip(table, state.models.items(), strict=True):
+        admission_margin = deployed.admission_margin
+        one["slo_ms"], one["rate_rps"] = deployed.demand.slo_ms, deployed.demand.rate_rps
         one["factor"] = one["overall"] = 1.0
-        one["spread"] = one["overall_spread"] = beliefs._SPREAD
+        one["spread"] = one["overall_spread"] = latency_estimator._SPREAD
         one["learned_ms"] = one["widened_ms"] = one["lost_ms"] = -np.inf
-        one["margin_ms"] = one["least_ms"] = caution.margin_ms
-        one["step_ms"], one["most_ms"] = caution._step_ms, caution._most_ms
-        one["rank"], one["limit"] = names.index(name), tenant.queue.limit
+        one["margin_ms"] = one["least_ms"] = admission_margin.margin_ms
+        one["step_ms"], one["most_ms"] = admission_margin._step_ms, admission_margin._most_ms
+        one["rank"], one["limit"] = names.index(name), deployed.queue.limit
         one["host_from"] = len(hosts)
-        for host in tenant.hosts:
+        for host in deployed.hosts:
             slot = [s.model for s in host.slots].index(name)
             hosts.append((places[host.id], int(starts[places[host.id]]) + slot))
         one["host_to"] = len(hosts)

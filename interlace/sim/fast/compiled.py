@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from interlace.engine import beliefs, fairness, retries, timeouts
+from interlace.engine import contention, latency_estimator, retries, timeouts
 from interlace.policy import batching
 
 try:
@@ -52,7 +52,10 @@ def _kept() -> Path:
     here = Path(__file__).parent
     sources = [
         *sorted(here.glob("*.py")),
-        *(Path(str(m.__file__)) for m in (beliefs, fairness, retries, timeouts, batching)),
+        *(
+            Path(str(m.__file__))
+            for m in (latency_estimator, contention, retries, timeouts, batching)
+        ),
     ]
     digest = sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     directory = here / "__pycache__" / digest

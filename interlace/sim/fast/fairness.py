@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from interlace.engine.fairness import LOSING_MS
+from interlace.engine.contention import LOSING_MS
 from interlace.sim.fast.compiled import compiled
 from interlace.sim.fast.layout import World
 

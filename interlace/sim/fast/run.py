@@ -9,23 +9,23 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from interlace.policy.admission import Deadline, everyone
+from interlace.policy.admission import DeadlineAdmission, admit_all
 from interlace.policy.base import Admission, Dispatcher
-from interlace.policy.dispatchers.deadline import deadline
+from interlace.policy.dispatchers.deadline import earliest_deadline
 from interlace.policy.dispatchers.duty import duty
 from interlace.sim.fast import play
 from interlace.sim.fast.build import Stand, loaded, stand
 from interlace.sim.fast.layout import Table, World
 from interlace.sim.fast.queues import OUTCOMES
-from interlace.sim.record import Execution, Presence, Record, Served, Span
-from interlace.sim.scenario import Scenario
+from interlace.sim.record import Execution, GpuSpan, PartitionSpan, RunRecord, ServedRequest
+from interlace.sim.scenario import Simulation
 
 #: By dispatcher, and whether admission asks for the deadline.
 _PLAYS: Final[dict[tuple[Dispatcher, bool], Callable[[World], None]]] = {
     (duty, False): play.play_duty,
     (duty, True): play.play_duty_in_time,
-    (deadline, False): play.play_deadline,
-    (deadline, True): play.play_deadline_in_time,
+    (earliest_deadline, False): play.play_deadline,
+    (earliest_deadline, True): play.play_deadline_in_time,
 }
 
 
@@ -42,7 +42,7 @@ class Played:
         return np.bincount(self.requests["outcome"], minlength=len(OUTCOMES))
 
 
-def played(scenario: Scenario, standing: Stand | None = None) -> Played:
+def played(scenario: Simulation, standing: Stand | None = None) -> Played:
     """Play a scenario; ``standing`` saves setting up again what only differs in its trace.
 
     Raises:
@@ -60,7 +60,7 @@ def played(scenario: Scenario, standing: Stand | None = None) -> Played:
     return Played(standing, world.requests, world.executions[: world.state["executions"][0]])
 
 
-def simulate_fast(scenario: Scenario) -> Record:
+def simulate_fast(scenario: Simulation) -> RunRecord:
     """What ``sim.run.simulate`` would return, requests in order of arrival.
 
     Raises:
@@ -70,16 +70,16 @@ def simulate_fast(scenario: Scenario) -> Record:
     lives, start_ms = done.stand.partitions, done.stand.start_ms
     served = [_served(done.stand, one) for one in done.requests]
     executions = [_execution(done.stand, one) for one in done.executions]
-    spans = [Span(live.gpu, live.id, live.share_pct, 0.0, float("inf")) for live in lives]
+    spans = [PartitionSpan(live.gpu, live.id, live.share_pct, 0.0, float("inf")) for live in lives]
     gpus = tuple(gpu.id for gpu in scenario.fleet.gpus)
     until_ms = start_ms + scenario.arrivals.seconds * 1000.0
-    presences = [Presence(gpu, 0.0, float("inf")) for gpu in gpus]
-    return Record(start_ms, until_ms, gpus, served, executions, spans, presences)
+    presences = [GpuSpan(gpu, 0.0, float("inf")) for gpu in gpus]
+    return RunRecord(start_ms, until_ms, gpus, served, executions, spans, presences)
 
 
-def _served(stand: Stand, one: Table) -> Served:
+def _served(stand: Stand, one: Table) -> ServedRequest:
     batch_rows, partition = int(one["batch_rows"]), int(one["partition"])
-    return Served(
+    return ServedRequest(
         stand.models[one["model"]],
         float(one["arrived_ms"]),
         float(one["deadline_ms"]),
@@ -100,8 +100,8 @@ def _execution(stand: Stand, one: Table) -> Execution:
 
 
 def _rule(dispatcher: Dispatcher, admission: Admission) -> Callable[[World], None]:
-    known = admission is everyone or isinstance(admission, Deadline)
-    rule = _PLAYS.get((dispatcher, admission is not everyone)) if known else None
+    known = admission is admit_all or isinstance(admission, DeadlineAdmission)
+    rule = _PLAYS.get((dispatcher, admission is not admit_all)) if known else None
     if rule is None:
         raise ValueError(
             "the fast simulator knows the dispatchers duty and deadline, and the admissions "

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from interlace.sim.arrivals import Workload, mixed
+from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.fast.build import stand
 from interlace.sim.fast.queues import OK
 from interlace.sim.fast.run import played
-from interlace.sim.scenario import Scenario
+from interlace.sim.scenario import Simulation
 
 
 class Point(NamedTuple):
@@ -23,7 +23,7 @@ class Point(NamedTuple):
 
 
 def sweep(
-    scenario: Scenario, workloads: Mapping[float, Mapping[str, Workload]], seeds: Sequence[int]
+    scenario: Simulation, workloads: Mapping[float, Mapping[str, Workload]], seeds: Sequence[int]
 ) -> list[Point]:
     """Play every load's workloads with every seed; the plan and its rounds stay the scenario's.
 
@@ -35,7 +35,7 @@ def sweep(
     for load, of_models in workloads.items():
         offered = good = 0
         for seed in seeds:
-            arrivals = mixed(of_models, seconds, seed)
+            arrivals = merge_arrivals(of_models, seconds, seed)
             offered += len(arrivals)
             outcomes = played(replace(scenario, arrivals=arrivals), standing).outcomes()
             good += int(outcomes[OK])

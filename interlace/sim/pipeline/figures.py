@@ -10,7 +10,7 @@ import numpy as np
 
 from interlace.core.request import Outcome
 from interlace.sim.pipeline.served import AppServed
-from interlace.sim.record import Record
+from interlace.sim.record import RunRecord
 
 _ANSWERED = (Outcome.OK, Outcome.LATE)
 
@@ -27,7 +27,7 @@ class AppFigures(NamedTuple):
     p99_ms: float
 
 
-def app_figures(record: Record) -> dict[str, AppFigures]:
+def app_figures(record: RunRecord) -> dict[str, AppFigures]:
     """The figures of every app in a record, by name."""
     by_app: dict[str, list[AppServed]] = {}
     for one in record.apps:

@@ -12,7 +12,7 @@ Split = Callable[["Pipeline"], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class PipelineStage:
     """One model's part in an app.
 
     Without parents it gets ``fan`` requests when the app's request arrives, with one as many for
@@ -61,7 +61,7 @@ class Pipeline:
         ValueError: two stages of one name, a parent that is not before its child, a fan below 0.
     """
 
-    stages: tuple[Stage, ...]
+    stages: tuple[PipelineStage, ...]
     slo_ms: float
     split: Split = even
 

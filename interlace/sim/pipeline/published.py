@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlace.sim.pipeline.graph import Pipeline, Split, Stage, even
+from interlace.sim.pipeline.graph import Pipeline, PipelineStage, Split, even
 
 #: gpulet section 5.1 and Figure 11: six digits and a picture of a game, all at once; twice the
 #: longest model's latency.
@@ -15,7 +15,7 @@ RECOG_SLO_MS = 30.0
 
 def game(le: str = "le", res: str = "res", slo_ms: float = GAME_SLO_MS) -> Pipeline:
     """Six LeNets and a ResNet-50 side by side."""
-    return Pipeline((Stage(le, le, fan=6.0), Stage(res, res)), slo_ms)
+    return Pipeline((PipelineStage(le, le, fan=6.0), PipelineStage(res, res)), slo_ms)
 
 
 def traffic(
@@ -26,7 +26,11 @@ def traffic(
     split: Split = even,
 ) -> Pipeline:
     """SSD, then GoogLeNet and VGG, one request to each: the figure shows no other number."""
-    stages = (Stage(ssd, ssd), Stage(goo, goo, (ssd,)), Stage(vgg, vgg, (ssd,)))
+    stages = (
+        PipelineStage(ssd, ssd),
+        PipelineStage(goo, goo, (ssd,)),
+        PipelineStage(vgg, vgg, (ssd,)),
+    )
     return Pipeline(stages, slo_ms, split)
 
 
@@ -44,8 +48,8 @@ def recog(
     ``people`` and ``vehicles`` are how many a picture holds on average; the paper says neither.
     """
     stages = (
-        Stage(mobilenet, mobilenet),
-        Stage(face, face, (mobilenet,), people),
-        Stage(car, car, (mobilenet,), vehicles),
+        PipelineStage(mobilenet, mobilenet),
+        PipelineStage(face, face, (mobilenet,), people),
+        PipelineStage(car, car, (mobilenet,), vehicles),
     )
     return Pipeline(stages, slo_ms, split)

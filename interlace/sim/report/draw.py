@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from interlace.sim.record import Execution, Record
+from interlace.sim.record import Execution, RunRecord
 from interlace.sim.report.latency import ANSWERED
 from interlace.sim.report.usage import gpus_over_time, utilisation
 
@@ -22,7 +22,7 @@ _COLOURS: Final = "tab10"
 _MOST_TILES: Final = 4_000
 
 
-def latency_cdf(records: Mapping[str, Record]) -> Figure:
+def latency_cdf(records: Mapping[str, RunRecord]) -> Figure:
     """Latency over SLO of what was answered: the part that took at most so long, a line a run."""
     figure, axes = _figure(1)
     for name, record in records.items():
@@ -41,7 +41,7 @@ def latency_cdf(records: Mapping[str, Record]) -> Figure:
     return figure
 
 
-def by_model(record: Record) -> Mapping[str, Record]:
+def by_model(record: RunRecord) -> Mapping[str, RunRecord]:
     """A run taken apart: each model's requests alone."""
     models = sorted({one.model for one in record.served})
     return {
@@ -50,7 +50,7 @@ def by_model(record: Record) -> Mapping[str, Record]:
     }
 
 
-def tiles(record: Record, from_ms: float, until_ms: float) -> Figure:
+def tiles(record: RunRecord, from_ms: float, until_ms: float) -> Figure:
     """What ran where, as in D-STACK's Figure 9: width is time, height is share, colour the model.
 
     Times are from the start of the measured span. Tiles are stacked from the bottom, each as low
@@ -106,7 +106,7 @@ def against_load(goodput_rps: Mapping[str, Sequence[tuple[float, float]]]) -> Fi
     return figure
 
 
-def accelerators(records: Mapping[str, Record]) -> Figure:
+def accelerators(records: Mapping[str, RunRecord]) -> Figure:
     """Accelerators that held a partition, over time."""
     figure, axes = _figure(1)
     for name, record in records.items():

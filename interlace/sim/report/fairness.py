@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from interlace.sim.record import Execution, Record
+from interlace.sim.record import Execution, RunRecord
 
 
 def jain(values: Sequence[float]) -> float:
@@ -22,7 +22,7 @@ def service_ms(executions: Sequence[Execution]) -> Mapping[str, float]:
     return total
 
 
-def service_gap_ms(record: Record) -> float:
+def service_gap_ms(record: RunRecord) -> float:
     """The most that one model got beyond another while both had something waiting.
 
     VTC's measure (frontier of fairness in serving): over any stretch in which two models are both
@@ -41,7 +41,7 @@ def service_gap_ms(record: Record) -> float:
 _Change = tuple[float, int]
 
 
-def _changes(record: Record) -> Mapping[str, list[_Change]]:
+def _changes(record: RunRecord) -> Mapping[str, list[_Change]]:
     changes: dict[str, list[_Change]] = defaultdict(list)
     for one in record.served:
         leaves_ms = one.started_ms if one.partition else one.answered_ms

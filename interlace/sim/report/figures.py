@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from interlace.core.request import Outcome
-from interlace.sim.record import Record, Served
+from interlace.sim.record import RunRecord, ServedRequest
 from interlace.sim.report.fairness import jain, service_gap_ms, service_ms
 from interlace.sim.report.latency import Latency, latency
 from interlace.sim.report.usage import mean_gpus, utilisation
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFigures:
+class ModelReport:
     """One model's run. ``goodput_rps`` counts replies in time; whatever else became of a request,
     a refusal or a drop included, is a violation. ``attainment`` is the part in time. ``batches``
     counts executions by their rows; ``mean_batch`` is their mean."""
@@ -46,7 +46,7 @@ class Report:
     worst_attainment: float
     outcomes: Mapping[str, int]
     latency: Latency
-    models: Mapping[str, ModelFigures]
+    models: Mapping[str, ModelReport]
     utilisation: Mapping[str, float]
     mean_utilisation: float
     mean_gpus: float
@@ -59,10 +59,10 @@ class Report:
         return asdict(self)
 
 
-def report(record: Record) -> Report:
+def report(record: RunRecord) -> Report:
     """The figures of one run."""
     seconds = (record.until_ms - record.from_ms) / 1000.0
-    by_model: dict[str, list[Served]] = {}
+    by_model: dict[str, list[ServedRequest]] = {}
     for one in record.served:
         by_model.setdefault(one.model, []).append(one)
     service, batches = service_ms(record.executions), _batches(record)
@@ -94,13 +94,13 @@ def report(record: Record) -> Report:
 
 
 def _model(
-    served: Sequence[Served], seconds: float, service: float, batches: Mapping[int, int]
-) -> ModelFigures:
+    served: Sequence[ServedRequest], seconds: float, service: float, batches: Mapping[int, int]
+) -> ModelReport:
     in_time = sum(one.outcome is Outcome.OK for one in served)
     taken = latency(served)
     slo_ms = max(one.deadline_ms - one.arrived_ms for one in served)
     executions = sum(batches.values())
-    return ModelFigures(
+    return ModelReport(
         requests=len(served),
         offered_rps=len(served) / seconds,
         goodput_rps=in_time / seconds,
@@ -114,12 +114,12 @@ def _model(
     )
 
 
-def _outcomes(served: Sequence[Served]) -> dict[str, int]:
+def _outcomes(served: Sequence[ServedRequest]) -> dict[str, int]:
     counts = Counter(one.outcome.value for one in served)
     return {outcome.value: counts[outcome.value] for outcome in Outcome}
 
 
-def _batches(record: Record) -> dict[str, dict[int, int]]:
+def _batches(record: RunRecord) -> dict[str, dict[int, int]]:
     """Executions of each model that began in the measured span, by their rows."""
     counts: dict[str, Counter[int]] = {}
     for run in record.executions:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from interlace.core.request import Outcome
-from interlace.sim.record import Served
+from interlace.sim.record import ServedRequest
 
 #: Outcomes that have a latency: the model's answer came, in time or not.
 ANSWERED: Final = (Outcome.OK, Outcome.LATE)
@@ -30,7 +30,7 @@ class Latency:
     compute_ms: float
 
 
-def latency(served: Sequence[Served]) -> Latency:
+def latency(served: Sequence[ServedRequest]) -> Latency:
     """Quantiles over the answered ones among these; the others have no latency."""
     answered = [one for one in served if one.outcome in ANSWERED]
     if not answered:

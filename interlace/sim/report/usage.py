@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from interlace.sim.record import Record
+from interlace.sim.record import RunRecord
 
 
-def utilisation(record: Record) -> Mapping[str, float]:
+def utilisation(record: RunRecord) -> Mapping[str, float]:
     """Part of each accelerator that ran something: share times time, within the measured span.
 
     Of overlapping partitions what runs together counts as what it asks for, at most 100 % at a
@@ -18,7 +18,7 @@ def utilisation(record: Record) -> Mapping[str, float]:
     return {gpu: _busy_ms(record, gpu) / length_ms for gpu in record.gpus}
 
 
-def _busy_ms(record: Record, gpu: str) -> float:
+def _busy_ms(record: RunRecord, gpu: str) -> float:
     """Share-weighted busy time of one accelerator, in ms."""
     steps: list[tuple[float, int]] = []
     for run in record.executions:
@@ -34,7 +34,7 @@ def _busy_ms(record: Record, gpu: str) -> float:
     return total
 
 
-def gpus_over_time(record: Record) -> Sequence[tuple[float, int]]:
+def gpus_over_time(record: RunRecord) -> Sequence[tuple[float, int]]:
     """Steps (ms from the start of the measured span, accelerators that hold a partition)."""
     changes: list[tuple[float, int, str]] = []
     for span in record.spans:
@@ -54,7 +54,7 @@ def gpus_over_time(record: Record) -> Sequence[tuple[float, int]]:
     return steps
 
 
-def mean_gpus(record: Record) -> float:
+def mean_gpus(record: RunRecord) -> float:
     """Accelerators that held a partition, on average over the measured span."""
     length_ms = record.until_ms - record.from_ms
     steps = [*gpus_over_time(record), (length_ms, 0)]

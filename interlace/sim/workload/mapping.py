@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from interlace.sim.arrivals import Times
-from interlace.sim.workload.recorded import Counts, Refitted
+from interlace.sim.workload.recorded import BinnedCounts, RefittedGamma
 
 #: Fewer gaps than this say nothing about their variation: taken for Poisson.
 _GAPS = 3
@@ -16,7 +16,7 @@ _LEAST_CV = 0.05
 
 def folded(
     counts: Mapping[str, Sequence[int]], models: Sequence[str], rate_rps: float, bin_s: float = 60.0
-) -> Mapping[str, Counts]:
+) -> Mapping[str, BinnedCounts]:
     """Functions onto models as DeepPlan maps them: by volume, the i-th to model i mod n.
 
     Every count is multiplied so that all models together get ``rate_rps`` on average over the
@@ -29,7 +29,9 @@ def folded(
         sums[models[index % len(models)]] += np.array(one, dtype=int)
     total = sum(int(one.sum()) for one in sums.values())
     scale = rate_rps * bins * bin_s / total if total else 0.0
-    return {model: Counts(tuple(int(c) for c in one), bin_s, scale) for model, one in sums.items()}
+    return {
+        model: BinnedCounts(tuple(int(c) for c in one), bin_s, scale) for model, one in sums.items()
+    }
 
 
 def merged(times_ms: Mapping[str, Times], models: Sequence[str]) -> Mapping[str, Times]:
@@ -46,13 +48,13 @@ def refitted(
     window_s: float,
     rate_scale: float = 1.0,
     cv_scale: float = 1.0,
-) -> Mapping[str, Refitted]:
+) -> Mapping[str, RefittedGamma]:
     """Functions onto models as AlpaServe maps them: in turn, each window refitted by a Gamma.
 
     The rate and the coefficient of variation of every window are kept, times the two scales.
     """
     return {
-        model: Refitted(tuple(_windows(times, window_s, rate_scale, cv_scale)), window_s)
+        model: RefittedGamma(tuple(_windows(times, window_s, rate_scale, cv_scale)), window_s)
         for model, times in merged(times_ms, models).items()
     }
 

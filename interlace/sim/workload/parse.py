@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import Final
 
 from interlace.sim.arrivals import Workload
-from interlace.sim.workload.changing import Diurnal, Mmpp, Ramp, Steps
 from interlace.sim.workload.files import azure_counts, azure_invocations, own_times
 from interlace.sim.workload.mapping import folded, merged, refitted
-from interlace.sim.workload.recorded import Counts, Replayed
+from interlace.sim.workload.recorded import BinnedCounts, ReplayedTrace
 from interlace.sim.workload.renewal import Gamma
 from interlace.sim.workload.spacing import Steady, Uniform
 from interlace.sim.workload.table import Table, WorkloadError
+from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 
 __all__ = ["KINDS", "WorkloadError", "workload"]
 
@@ -59,11 +59,11 @@ def _azure(table: Table) -> Workload:
     # Rates are those that are played: at twice the speed, half the rate of the trace makes one.
     if "total_rps" in table.keys:
         mapped = folded(counts, names, table.positive("total_rps") / speed)[names[part[0]]]
-        return Counts(mapped.counts, mapped.bin_s, mapped.scale, speed)
+        return BinnedCounts(mapped.counts, mapped.bin_s, mapped.scale, speed)
     one = folded(counts, names, 1.0)[names[part[0]]].counts
     mean_rps = sum(one) / (60.0 * len(one))
     scale = table.number("rate_rps", table.rate_rps) / speed / mean_rps if mean_rps else 0.0
-    return Counts(one, scale=scale, speed=speed)
+    return BinnedCounts(one, scale=scale, speed=speed)
 
 
 def _azure_2021(table: Table) -> Workload:
@@ -75,7 +75,7 @@ def _azure_2021(table: Table) -> Workload:
         part = (0, 1)
     names = [str(index) for index in range(part[1])]
     if "window_s" not in table.keys:
-        return Replayed(merged(times, names)[names[part[0]]], table.positive("speed", 1.0))
+        return ReplayedTrace(merged(times, names)[names[part[0]]], table.positive("speed", 1.0))
     scales = table.positive("rate_scale", 1.0), table.positive("cv_scale", 1.0)
     return refitted(times, names, table.positive("window_s"), *scales)[names[part[0]]]
 
@@ -83,7 +83,7 @@ def _azure_2021(table: Table) -> Workload:
 def _trace(table: Table) -> Workload:
     times = own_times(table.file())
     name = _chosen("model", table.keys.get("model", table.model), times, table)
-    return Replayed(times[name], table.positive("speed", 1.0))
+    return ReplayedTrace(times[name], table.positive("speed", 1.0))
 
 
 def _chosen(key: str, name: object, names: Iterable[str], table: Table) -> str:

@@ -11,7 +11,7 @@ from interlace.sim.workload.renewal import Gamma
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class BinnedCounts:
     """Invocations per bin of ``bin_s`` seconds, Poisson inside a bin: the trace says no more.
 
     ``scale`` multiplies every count (fractions are rounded at random, so that the mean holds),
@@ -34,7 +34,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Replayed:
+class ReplayedTrace:
     """These very times, in ms, played ``speed`` times faster."""
 
     times_ms: Times
@@ -47,7 +47,7 @@ class Replayed:
 
 
 @dataclass(frozen=True, slots=True)
-class Refitted:
+class RefittedGamma:
     """Gamma gaps window after window: (rate in rps, coefficient of variation) of each."""
 
     windows: tuple[tuple[float, float], ...]

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.engine.backend import Backend
-from interlace.device.cuda.engine.capture import Captured, Capturer
+from interlace.device.cuda.graphs.capture import CapturedGraph, GraphCapturer
 from tests.device.cuda.fake.backend import lenient, on
 from tests.device.cuda.fake.capture import FakeCaptured, FakeCapturer
 from tests.device.cuda.fake.core import H100
@@ -24,7 +24,7 @@ def clients_sms(share_pct: int) -> int:
     return -(-H100.sms * share_pct // 100)
 
 
-def whole(uuid: str) -> Backend:
+def whole(uuid: str) -> CudaBackend:
     """All SMs, streams beside each other."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == uuid
     return lenient(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
@@ -35,7 +35,7 @@ NOTES: Final = "INTERLACE_TEST_NOTES"
 ROW_S: Final = 0.01
 
 
-def proportional(uuid: str) -> Backend:
+def proportional(uuid: str) -> CudaBackend:
     """A GPU whose time is that of the rows a graph was captured for, over the SMs it has.
 
     Captures are noted in the file that ``NOTES`` names, as is every model that is opened.
@@ -53,9 +53,9 @@ def proportional(uuid: str) -> Backend:
 class _Noting(NamedTuple):
     """A capturer that counts."""
 
-    inner: Capturer
+    inner: GraphCapturer
 
-    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> Captured:
+    def capture(self, stream: int, pool: object | None, body: Callable[[], None]) -> CapturedGraph:
         note("capture")
         return self.inner.capture(stream, pool, body)
 
@@ -76,40 +76,40 @@ def note(what: str) -> None:
         file.write(f"{what}\n")
 
 
-def few_sms(uuid: str) -> Backend:
+def few_sms(uuid: str) -> CudaBackend:
     """A GPU of two atoms."""
     return lenient(FakeDriver(H100._replace(uuid=uuid, sms=16), pace="threads"))
 
 
-def _in_parts(uuid: str, clusters: tuple[int, ...]) -> Backend:
+def _in_parts(uuid: str, clusters: tuple[int, ...]) -> CudaBackend:
     driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
     driver.clusters, driver.mixes = clusters, False
     return lenient(driver)
 
 
-def fifteen(uuid: str) -> Backend:
+def fifteen(uuid: str) -> CudaBackend:
     """132 SMs of which the driver makes 15 atoms."""
     return _in_parts(uuid, FIFTEEN)
 
 
-def fourteen(uuid: str) -> Backend:
+def fourteen(uuid: str) -> CudaBackend:
     """132 SMs of which the driver makes 14 atoms."""
     return _in_parts(uuid, FOURTEEN)
 
 
-def own_handles(uuid: str) -> Backend:
+def own_handles(uuid: str) -> CudaBackend:
     """Libraries take streams of the context that their handles are of."""
     return on(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
 
 
-def no_convolutions(uuid: str) -> Backend:
+def no_convolutions(uuid: str) -> CudaBackend:
     """Libraries take no stream of a green context, whatever their handles are of."""
     driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
     driver.libraries.refuse_green = True
     return on(driver)
 
 
-def small(uuid: str) -> Backend:
+def small(uuid: str) -> CudaBackend:
     """A GPU of 16 MiB."""
     return lenient(FakeDriver(H100._replace(uuid=uuid, memory_bytes=16 << 20), pace="threads"))
 
@@ -124,19 +124,19 @@ class _Void(FakeCapturer):
         return super().capture(stream, pool, body)
 
 
-def void(uuid: str) -> Backend:
+def void(uuid: str) -> CudaBackend:
     """A first capture that fails."""
     backend = whole(uuid)
     assert isinstance(backend.driver, FakeDriver)
     return backend._replace(capturer=_Void(backend.driver))
 
 
-def absent(uuid: str) -> Backend:
+def absent(uuid: str) -> CudaBackend:
     """No GPU."""
     raise CudaError("cuInit", "CUDA_ERROR_NO_DEVICE")
 
 
-def client(uuid: str) -> Backend:
+def client(uuid: str) -> CudaBackend:
     """The SMs that MPS leaves."""
     share_pct = int(os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"])
     board = H100._replace(uuid=uuid, sms=clients_sms(share_pct))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from interlace.cli import accelerators, main, profile, serve
-from interlace.cli.accelerators import Accelerators
-from interlace.device.cuda.partitions.atoms import Atoms
-from interlace.device.settings import CpuSettings
+from interlace.assembly import accelerators
+from interlace.assembly.accelerators import Accelerators
+from interlace.cli import main, profile, serve
+from interlace.device.cpu.settings import CpuSettings
+from interlace.device.cuda.green_contexts.atoms import Atoms
 from tests.device.cuda.nvml import FakeGpu, FakeNvml
 
 SMS = 16  #: two shares, so that profiles take no time
@@ -15,7 +16,9 @@ SMS = 16  #: two shares, so that profiles take no time
 
 def _choose(device: str, cpu: CpuSettings, gpus: str | None) -> Accelerators:
     nvml = FakeNvml(FakeGpu(sms=SMS))
-    chosen = accelerators.choose(device, cpu, gpus, nvml, lambda uuids: [Atoms(SMS // 8, 8)])
+    chosen = accelerators.choose_accelerators(
+        device, cpu, gpus, nvml, lambda uuids: [Atoms(SMS // 8, 8)]
+    )
     made = [
         replace(
             one,

@@ -8,26 +8,26 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from interlace.core.messages import Finished, Lost, Work
+from interlace.core.messages import PartitionLost, Work, WorkFinished
 from interlace.core.model import Model
 from interlace.core.request import Request
 from interlace.device.base import Device
 from interlace.device.cuda.device import CudaDevice
-from interlace.device.cuda.discovery import Found, Instance
-from interlace.device.cuda.green import green_settings
+from interlace.device.cuda.discovery import DiscoveredGpu, MigInstance
+from interlace.device.cuda.green_contexts.gpu import green_settings
 from interlace.device.cuda.mig import mig_settings
 from interlace.device.cuda.mps import MpsControl, mps_settings
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.streams import streams_settings
-from tests.device.cuda import models
+from tests.device.cpu.rig import Rig
+from tests.device.cuda import torch_models
 from tests.device.cuda.backends import clients_sms
 from tests.device.cuda.warm import WarmLauncher
-from tests.device.rig import Rig
 
 BACKEND = "tests.device.cuda.backends:whole"
 CLIENT = "tests.device.cuda.backends:client"
-FOUND = Found(0, "GPU-fake-0", "fake-h100", 132, 80 << 30, (9, 0), 13000)
-INSTANCE = Instance("MIG-fake-0", "fake-h100-mig-16sm-10gb", 16, 10 << 30)
+FOUND = DiscoveredGpu(0, "GPU-fake-0", "fake-h100", 132, 80 << 30, (9, 0), 13000)
+INSTANCE = MigInstance("MIG-fake-0", "fake-h100-mig-16sm-10gb", 16, 10 << 30)
 
 
 class _NoControl(MpsControl):
@@ -63,7 +63,7 @@ def device_on(
     values: dict[str, object] = {
         "gpu": replace(plain.gpu, id=name),
         "backend": CLIENT if mechanism == "mps" else BACKEND,
-        "opener": models.OPENER,
+        "opener": torch_models.OPENER,
         "completion": "blocking",  # its threads sleep: these tests share few cores
         "inputs": (rig.arena.number,),
         "arena_bytes": 1 << 24,
@@ -81,13 +81,13 @@ class CudaStand:
         self._mechanism = mechanism
         self._rig = cuda_rig(mechanism, **changes)  # type: ignore[arg-type]
         self.device: Device = self._rig.device
-        self.finished: list[Finished] = self._rig.finished
-        self.lost: list[Lost] = self._rig.lost
+        self.finished: list[WorkFinished] = self._rig.finished
+        self.lost: list[PartitionLost] = self._rig.lost
         self.do: Callable[[Work], None] = self._rig.do
         self.wait, self.close = self._rig.wait, self._rig.close
 
     def request(self, known: Model, rows: int) -> Request:
-        return self._rig.floats(known, *[[1.0, 2.0, 3.0, models.REAL]] * rows)
+        return self._rig.floats(known, *[[1.0, 2.0, 3.0, torch_models.REAL]] * rows)
 
     def pause(self) -> None:
         self._rig.pause(0.05)

@@ -14,21 +14,21 @@ from typing import Any
 
 import pytest
 
-from interlace.cli import accelerators
-from interlace.cli.accelerators import Accelerators
-from interlace.cli.failure import CommandError
-from interlace.device.cuda.discovery import NoGpus, discover, kind_of
+from interlace.assembly import accelerators
+from interlace.assembly.accelerators import Accelerators
+from interlace.core.user_errors import UserError
+from interlace.device.cpu.settings import CpuSettings
+from interlace.device.cuda.discovery import NoGpuError, discover, kind_of
+from interlace.device.cuda.green_contexts.atoms import Atoms
+from interlace.device.cuda.green_contexts.query import ask_atoms
 from interlace.device.cuda.mps import MpsControl, MpsError, quit_abandoned
-from interlace.device.cuda.partitions.asking import ask_atoms
-from interlace.device.cuda.partitions.atoms import Atoms
-from interlace.device.cuda.visible import visible
-from interlace.device.settings import CpuSettings
-from tests.device.cuda.control import control_program
+from interlace.device.cuda.visible_devices import visible
+from tests.device.cuda.mps_control import control_program
 from tests.device.cuda.nvml import FakeGpu, FakeNvml
 
 CPU = CpuSettings((0,), 1 << 30)
 #: No driver is asked how it cuts a GPU, unless a test says so.
-choose = partial(accelerators.choose, ask=lambda uuids: ())
+choose = partial(accelerators.choose_accelerators, ask=lambda uuids: ())
 GIB = 1 << 30
 
 
@@ -59,11 +59,11 @@ def test_a_gpu_is_found_as_nvml_has_it_and_nvml_is_closed() -> None:
 
 
 def test_no_driver_and_no_gpu_are_told_apart() -> None:
-    with pytest.raises(NoGpus, match="does not answer"):
+    with pytest.raises(NoGpuError, match="does not answer"):
         discover(FakeNvml(absent=True))
-    with pytest.raises(NoGpus, match="sees no GPU"):
+    with pytest.raises(NoGpuError, match="sees no GPU"):
         discover(FakeNvml())
-    with pytest.raises(NoGpus, match=r"capability 99\.0"):
+    with pytest.raises(NoGpuError, match=r"capability 99\.0"):
         discover(FakeNvml(FakeGpu(capability=(99, 0))))
 
 
@@ -88,7 +88,7 @@ def test_an_operator_says_which_gpus_are_seen() -> None:
     two = FakeNvml(FakeGpu(), FakeGpu(uuid="GPU-1"))
     assert [one.uuid for one in choose("green", CPU, "GPU-1", two).settings] == ["GPU-1"]
     assert choose("auto", CPU, "", two).settings == ()
-    with pytest.raises(CommandError, match=r"'9' names none of 0 \(GPU-fake-0\), 1 \(GPU-1\)"):
+    with pytest.raises(UserError, match=r"'9' names none of 0 \(GPU-fake-0\), 1 \(GPU-1\)"):
         choose("green", CPU, "9", two)
 
 
@@ -112,9 +112,9 @@ def test_mig_instances_are_devices_of_their_own() -> None:
     assert [one.uuid for one in chosen.settings] == ["MIG-a", "MIG-b"]
     assert [gpu.units for gpu in chosen.gpus] == [16, 16]
     assert chosen.settings[1].environment(100) == {"CUDA_VISIBLE_DEVICES": "MIG-b"}
-    with pytest.raises(CommandError, match="no instance; make some"):
+    with pytest.raises(UserError, match="no instance; make some"):
         choose("auto", CPU, nvml=FakeNvml(FakeGpu(mig=True)))
-    with pytest.raises(CommandError, match="its instances are devices"):
+    with pytest.raises(UserError, match="its instances are devices"):
         choose("green", CPU, nvml=FakeNvml(FakeGpu(mig=True, instances=(small,))))
 
 
@@ -130,7 +130,7 @@ def test_mig_instances_are_devices_of_their_own() -> None:
     ],
 )
 def test_what_cannot_be_is_said_in_words(device: str, nvml: FakeNvml, words: str) -> None:
-    with pytest.raises(CommandError, match=words):
+    with pytest.raises(UserError, match=words):
         choose(device, CPU, nvml=nvml)
 
 
@@ -162,7 +162,7 @@ def test_shares_are_those_that_the_driver_of_every_gpu_can_make() -> None:
     choose("streams", CPU, nvml=nvml, ask=ask)
     assert not asked
     found["GPU-1"] = Atoms(8, 16, 4)
-    with pytest.raises(CommandError, match=r"atoms of \[8, 16\] SMs; name some with --gpus"):
+    with pytest.raises(UserError, match=r"atoms of \[8, 16\] SMs; name some with --gpus"):
         choose("green", CPU, nvml=nvml, ask=ask)
 
 
@@ -231,7 +231,7 @@ def test_a_daemon_whose_server_was_killed_is_ended_by_the_next(
 
 def test_nothing_of_torch_or_cuda_is_imported_to_choose() -> None:
     code = (
-        "import sys, interlace.cli.accelerators, interlace.device.cuda.device; "
+        "import sys, interlace.assembly.accelerators, interlace.device.cuda.device; "
         "heavy = {'torch', 'cuda', 'pynvml', 'numba'} & set(sys.modules); "
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )

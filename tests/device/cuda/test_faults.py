@@ -10,12 +10,12 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from interlace.core.messages import Finished, Run
-from interlace.core.model import Terms
-from tests.device.cuda.models import REAL
+from interlace.core.messages import Run, WorkFinished
+from interlace.core.model import ServiceTerms
+from tests.device.cpu.rig import Rig
 from tests.device.cuda.rig import cuda_rig
+from tests.device.cuda.torch_models import REAL
 from tests.device.models import model
-from tests.device.rig import Rig
 
 MakeRig = Callable[..., Rig]
 DOUBLE, SLOW, STICKY = model("double"), model("slow"), model("sticky")
@@ -39,7 +39,7 @@ def run_of(rig: Rig, known: object, name: str, attempt: int = 1) -> Run:
     return run._replace(batch=run.batch._replace(attempt=attempt))
 
 
-def ends_of(rig: Rig, *works: object) -> list[Finished]:
+def ends_of(rig: Rig, *works: object) -> list[WorkFinished]:
     return [one for work in works for one in rig.finished if one.work is work]
 
 
@@ -51,7 +51,7 @@ def serving(rig: Rig, *placed: tuple[str, object]) -> None:
         assert rig.load(known, name).failure is None  # type: ignore[arg-type]
 
 
-def innocence(finished: list[Finished]) -> list[bool]:
+def innocence(finished: list[WorkFinished]) -> list[bool]:
     failures = [one.failure for one in finished]
     assert all(failure is not None and failure.fatal for failure in failures)
     return [failure.innocent for failure in failures if failure is not None]
@@ -239,7 +239,7 @@ def test_memory_that_is_not_there_is_told_with_what_was_needed(make_rig: MakeRig
 def test_a_models_own_limit_is_kept(make_rig: MakeRig) -> None:
     rig = make_rig()
     serving(rig, ("p", DOUBLE))
-    tight = model("heavy", terms=Terms(100.0, memory_limit_bytes=1 << 20))
+    tight = model("heavy", terms=ServiceTerms(100.0, memory_limit_bytes=1 << 20))
     failure = rig.load(tight).failure
     assert failure is not None and not failure.fatal
     assert "its memory limit is 1.0 MiB" in failure.detail

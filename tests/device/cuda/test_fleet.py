@@ -12,22 +12,29 @@ from dataclasses import replace
 import pytest
 
 from interlace.core.hardware import Fleet
-from interlace.core.messages import Deployed, Deployment, Joined, Left, Planned, Solve
+from interlace.core.messages import (
+    Deployment,
+    GpuJoined,
+    GpuLeft,
+    ModelsDeployed,
+    PlanSolved,
+    SolvePlan,
+)
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome, Reply, Request
 from interlace.device.cuda.device import CudaDevice
 from interlace.engine.engine import Engine
-from interlace.engine.reorganise import reached
-from interlace.policy.admission import everyone
-from interlace.policy.catalog import system
+from interlace.engine.plan_diff import reached
+from interlace.policy.admission import admit_all
+from interlace.policy.catalog import resolve
 from interlace.runtime.clock import WallClock
+from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
-from interlace.runtime.solver import OnPlanned
 from tests.builders import line_profile
-from tests.device.cuda.models import REAL
+from tests.device.cpu.rig import Rig
 from tests.device.cuda.rig import cuda_rig, device_on
+from tests.device.cuda.torch_models import REAL
 from tests.device.models import model
-from tests.device.rig import Rig
 
 DOUBLE = model("double")
 
@@ -46,7 +53,7 @@ def second(rig: Rig) -> Iterator[CudaDevice]:
     made.close()
 
 
-def _everywhere(question: Solve) -> Plan:
+def _everywhere(question: SolvePlan) -> Plan:
     slots = (Slot(DOUBLE.key, 4, 10.0),)
     gpus = [gpu.id for gpu in question.fleet.gpus]
     return Plan(tuple(Partition(f"{gpu}:0", gpu, 54, slots) for gpu in gpus))
@@ -56,12 +63,12 @@ def test_the_other_gpu_serves_while_one_is_away(rig: Rig, second: CudaDevice) ->
     devices = {"gpu0": rig.device, "gpu1": second}
     fleets: list[int] = []
 
-    def solve(question: Solve, done: OnPlanned) -> None:
+    def solve(question: SolvePlan, done: OnPlanned) -> None:
         fleets.append(len(question.fleet.gpus))
-        runtime.clock.call_soon(lambda: done(Planned(question.ticket, _everywhere(question))))
+        runtime.clock.call_soon(lambda: done(PlanSolved(question.ticket, _everywhere(question))))
 
     changes: list[object] = []
-    row = replace(system("interlace"), admission=everyone)
+    row = replace(resolve("interlace"), admission=admit_all)
     engine = Engine(Fleet(tuple(device.gpu for device in devices.values())), row)
     watch = lambda now_ms, event, commands: changes.append(event)  # noqa: E731
     runtime = Runtime(engine, WallClock(rig.loop), devices, solve, [watch])
@@ -70,14 +77,17 @@ def test_the_other_gpu_serves_while_one_is_away(rig: Rig, second: CudaDevice) ->
         device.on_away(lambda n=name: runtime.away(n), lambda n=name: runtime.back(n))
     profile = line_profile(DOUBLE.key, 1.0, 0.1)
     demand = Demand(DOUBLE.key, 0.0, 20_000.0, max_batch=4)
-    runtime.deliver(Deployed((Deployment(demand, profile),)))
+    runtime.deliver(ModelsDeployed((Deployment(demand, profile),)))
     rig.wait(lambda: reached(engine.state.lives, engine.state.target))
 
     replies: list[Reply] = []
     sent = rig.loop.run_until_complete(_traffic(rig, runtime, replies, engine, second))
     assert Counter(reply.request.id for reply in replies) == Counter(one.id for one in sent)
     assert {reply.outcome for reply in replies} == {Outcome.OK}
-    assert [type(one) for one in changes if isinstance(one, Left | Joined)] == [Left, Joined]
+    assert [type(one) for one in changes if isinstance(one, GpuLeft | GpuJoined)] == [
+        GpuLeft,
+        GpuJoined,
+    ]
     assert fleets == [2, 1, 2]
     assert {live.gpu for live in engine.state.lives.values()} == {"gpu0", "gpu1"}
 
@@ -118,7 +128,7 @@ async def _traffic(
 
 def test_a_gpu_that_does_not_come_back_is_tried_less_and_less_often() -> None:
     from interlace.core.messages import Failure
-    from interlace.device.cuda.absence import Absence, Started
+    from interlace.device.cuda.restarter import OnStarted, Restarter
 
     told: list[str] = []
     tries: list[float] = []
@@ -126,11 +136,11 @@ def test_a_gpu_that_does_not_come_back_is_tried_less_and_less_often() -> None:
     async def play() -> None:
         loop = asyncio.get_running_loop()
 
-        def start(started: Started) -> None:
+        def start(started: OnStarted) -> None:
             tries.append(loop.time())
             started(Failure("no device") if len(tries) < 3 else None)
 
-        absence = Absence(
+        absence = Restarter(
             loop, start, lambda: told.append("away"), lambda: told.append("back"), say
         )
         absence._pause_s = 0.02

@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from interlace.core.model import Model, Terms
+from interlace.core.model import Model, ServiceTerms
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature
-from interlace.device.cuda.green import green_settings
-from interlace.measure.profiler import profile, profile_all
-from interlace.measure.rig import Rig as Driven
-from interlace.measure.sweep import Settings
+from interlace.device.cuda.green_contexts.gpu import green_settings
+from interlace.profiling.profiler import profile, profile_all
+from interlace.profiling.rig import Rig as Driven
+from interlace.profiling.sweep import SweepSettings
 from interlace.runtime.clock import WallClock
+from tests.device.cpu.rig import Rig
 from tests.device.cuda.backends import NOTES, ROW_S
 from tests.device.cuda.rig import FOUND, cuda_rig
 from tests.device.models import model
-from tests.device.rig import Rig
 
-SETTINGS = Settings(samples=3, samples_min=3, warm_ups=1, budget_s=0.01, retakes=0)
+SETTINGS = SweepSettings(samples=3, samples_min=3, warm_ups=1, budget_s=0.01, retakes=0)
 SHARES_PCT = (24, 48, 100)
 #: 32, 64 and 132 of 132 SMs.
 PART = {24: 32 / 132, 48: 64 / 132, 100: 1.0}
@@ -36,7 +36,7 @@ def rig(tmp_path: Path) -> Rig:
         "green",
         gpu=gpu,
         backend="tests.device.cuda.backends:proportional",
-        opener="tests.device.cuda.models:open_noted",
+        opener="tests.device.cuda.torch_models:open_noted",
         environment=lambda share_pct: {
             "CUDA_VISIBLE_DEVICES": FOUND.uuid,
             NOTES: str(tmp_path / "notes"),
@@ -47,7 +47,7 @@ def rig(tmp_path: Path) -> Rig:
 def small(name: str) -> Model:
     spec = model(name)
     signature = Signature(spec.signature.inputs, spec.signature.outputs, True, max(ROWS))
-    return replace(spec, signature=signature, terms=Terms(10_000.0))
+    return replace(spec, signature=signature, terms=ServiceTerms(10_000.0))
 
 
 def measured(rig: Rig, one: Model) -> Profile:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.cuda.control import control_program
+from tests.device.cuda.mps_control import control_program
 from tests.serve.server import Server, Traffic, write_model
 
 Start = Callable[..., Server]

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interlace.core.messages import Carve, Finished, Release, Run, Stage
+from interlace.core.messages import CopyInputs, CreatePartition, ReleasePartition, Run, WorkFinished
 from interlace.core.request import Batch
 from interlace.core.tensor import Span, Tensor
-from interlace.device.cuda.worker.wire import Asked, StageInputs
+from interlace.device.cuda.worker.wire import GpuRequest, StageInputs
 from interlace.shm.arena import Arena
-from tests.device.cuda.models import REAL
+from tests.device.cpu.rig import WAIT_S, Rig
 from tests.device.cuda.rig import cuda_rig
+from tests.device.cuda.torch_models import REAL
 from tests.device.models import model
-from tests.device.rig import WAIT_S, Rig
 
 MakeRig = Callable[..., Rig]
 DOUBLE, SLOW = model("double"), model("slow")
@@ -50,7 +50,7 @@ def full_batch(rig: Rig, name: str = "p") -> Run:
     return rig.batch(rig.floats(DOUBLE, *[ROW] * FULL_ROWS), name=name)
 
 
-def filled(rig: Rig) -> list[Finished]:
+def filled(rig: Rig) -> list[WorkFinished]:
     """Batches whose outputs fill the arena of one page."""
     held = [rig.end_of(full_batch(rig)) for _ in range(PAGE // 512)]
     assert all(one.failure is None for one in held)
@@ -153,7 +153,7 @@ def test_release_comes_after_the_batches_before_it(make_rig: MakeRig) -> None:
     rig.carve()
     rig.load(SLOW)
     works = [rig.batch(rig.floats(SLOW, ROW)) for _ in range(2)]
-    release = Release(rig.gpu, "p")
+    release = ReleasePartition(rig.gpu, "p")
     for work in (*works, release):
         rig.do(work)
     late = rig.run(rig.floats(SLOW, ROW))
@@ -189,7 +189,7 @@ def test_the_same_model_gives_the_same_bytes_in_partitions_of_any_size(make_rig:
     outputs = set()
     for place, share in enumerate(rig.device.gpu.shares_pct[::5]):
         name = f"p{place}"
-        assert rig.end_of(Carve(rig.gpu, name, share)).failure is None
+        assert rig.end_of(CreatePartition(rig.gpu, name, share)).failure is None
         assert rig.load(DOUBLE, name).failure is None
         finished = rig.run(rig.floats(DOUBLE, [0.1, 0.2, 0.3, 0.4]), name=name)
         outputs.add(rig.read(finished.outputs[0][0]).tobytes())
@@ -225,7 +225,7 @@ def test_staged_rows_are_read_where_they_lie(make_rig: MakeRig) -> None:
     two(rig)
     requests = [rig.floats(DOUBLE, [n, 1, 2, 3]) for n in range(4)]
     for slot, request in enumerate(requests):
-        assert rig.end_of(Stage(rig.gpu, request, slot + 2, 8)).failure is None
+        assert rig.end_of(CopyInputs(rig.gpu, request, slot + 2, 8)).failure is None
     for request in requests:  # what is read is the copy
         rig.arena.view(request.inputs[0].span.offset, 16)[:] = bytes(16)
     batch = Batch(900, DOUBLE.key, tuple(requests), 4, slot=2)
@@ -244,20 +244,20 @@ def test_what_is_staged_in_one_turn_of_the_loop_goes_in_one_frame(make_rig: Make
     ask = process.link.ask
 
     def count(frame: Any, question: Any, line: str = "") -> bool:
-        if isinstance(frame, Asked) and isinstance(frame.what, StageInputs):
+        if isinstance(frame, GpuRequest) and isinstance(frame.what, StageInputs):
             frames.append(frame.what)
         return bool(ask(frame, question, line))
 
     process.link.ask = count
     requests = [rig.floats(DOUBLE, [n, 1, 2, 3]) for n in range(300)]
-    good = [Stage(rig.gpu, request, n, 512) for n, request in enumerate(requests)]
-    nowhere = Stage(rig.gpu, rig.floats(DOUBLE, ROW), 512, 512)
+    good = [CopyInputs(rig.gpu, request, n, 512) for n, request in enumerate(requests)]
+    nowhere = CopyInputs(rig.gpu, rig.floats(DOUBLE, ROW), 512, 512)
     works = [*good[:10], nowhere, *good[10:]]
     for work in works:
         rig.do(work)
     rig.wait(lambda: ended(rig, works[-1]))
     assert [len(frame.requests) for frame in frames] == [128, 128, 45]
-    done = [one for one in rig.finished if isinstance(one.work, Stage)]
+    done = [one for one in rig.finished if isinstance(one.work, CopyInputs)]
     assert [one.work for one in done] == works
     failures = {one.work.slot: one.failure for one in done}
     failure = failures.pop(512)
@@ -272,7 +272,7 @@ def test_what_is_staged_in_one_turn_of_the_loop_goes_in_one_frame(make_rig: Make
 def test_what_waits_to_be_staged_is_answered_once_when_the_process_dies(make_rig: MakeRig) -> None:
     rig = make_rig()
     two(rig)
-    stages = [Stage(rig.gpu, rig.floats(DOUBLE, ROW), n, 8) for n in range(3)]
+    stages = [CopyInputs(rig.gpu, rig.floats(DOUBLE, ROW), n, 8) for n in range(3)]
     rig.do(stages[0])
     rig.pause(0.05)
     for stage in stages[1:]:
@@ -281,7 +281,7 @@ def test_what_waits_to_be_staged_is_answered_once_when_the_process_dies(make_rig
     process.link.kill("for a test")
     rig.wait(lambda: len(rig.lost) == 2 and all(ended(rig, stage) for stage in stages))
     rig.pause(0.05)
-    assert [one.work for one in rig.finished if isinstance(one.work, Stage)] == stages
+    assert [one.work for one in rig.finished if isinstance(one.work, CopyInputs)] == stages
 
 
 def test_of_many_processes_few_watch_with_a_core_each(make_rig: MakeRig) -> None:

@@ -6,13 +6,13 @@ import asyncio
 from typing import Final
 
 from bench.gpu.forking import PRELOAD, ForkLauncher
-from interlace.device.cuda.launcher import Order, Process
+from interlace.device.cuda.launcher import LaunchSpec, RunningProcess
 
 _PRELOAD: Final = (
     *PRELOAD,
     "interlace.device.cuda.completion.blocking_events",
     "tests.device.cuda.fake.backend",
-    "tests.device.cuda.models",
+    "tests.device.cuda.torch_models",
 )
 
 
@@ -21,8 +21,8 @@ class WarmLauncher(ForkLauncher):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop, _PRELOAD)
-        self.begun: list[Process] = []
+        self.begun: list[RunningProcess] = []
 
-    def begin(self, order: Order) -> Process:
+    def begin(self, order: LaunchSpec) -> RunningProcess:
         self.begun.append(super().begin(order))
         return self.begun[-1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from interlace.device.cuda.driver.api import Mapped
+from interlace.device.cuda.driver.api import MappedBlock
 
 
 class Completions(Protocol):
@@ -15,7 +15,7 @@ class Completions(Protocol):
     belong to the thread that launches.
     """
 
-    def flag(self, lane_index: int) -> Mapped:
+    def flag(self, lane_index: int) -> MappedBlock:
         """The lane's flag word (u64), written by the GPU, zero at first."""
         ...
 

@@ -8,9 +8,9 @@ from collections import deque
 from contextlib import suppress
 from queue import SimpleQueue
 
-from interlace.device.cuda.completion.events import Events
-from interlace.device.cuda.completion.flags import Awaited, Flags
-from interlace.device.cuda.driver.api import Driver, Mapped
+from interlace.device.cuda.completion.events import EventPool
+from interlace.device.cuda.completion.flags import InFlightSequences, LaneFlags
+from interlace.device.cuda.driver.api import Driver, MappedBlock
 from interlace.device.cuda.driver.errors import CudaError
 
 
@@ -25,14 +25,14 @@ class BlockingEvents:
 
     def __init__(self, driver: Driver, lanes: int) -> None:
         self._driver = driver
-        self._flags = Flags(driver, lanes)
-        self._awaited = Awaited()
-        self._events = Events(driver, lanes, blocking=True)
+        self._flags = LaneFlags(driver, lanes)
+        self._awaited = InFlightSequences()
+        self._events = EventPool(driver, lanes, blocking=True)
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._ended: deque[tuple[int, int, int]] = deque()
         self._threads: dict[int, tuple[threading.Thread, SimpleQueue[tuple[int, int] | None]]] = {}
 
-    def flag(self, lane_index: int) -> Mapped:
+    def flag(self, lane_index: int) -> MappedBlock:
         return self._flags.mapped(lane_index)
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:

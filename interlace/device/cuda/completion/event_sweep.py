@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 
-from interlace.device.cuda.completion.events import Events
-from interlace.device.cuda.completion.flags import Awaited, Flags
+from interlace.device.cuda.completion.events import EventPool
+from interlace.device.cuda.completion.flags import InFlightSequences, LaneFlags
 from interlace.device.cuda.completion.timer import Timer
-from interlace.device.cuda.driver.api import Driver, Mapped
+from interlace.device.cuda.driver.api import Driver, MappedBlock
 
 
 class EventSweep:
@@ -20,13 +20,13 @@ class EventSweep:
 
     def __init__(self, driver: Driver, lanes: int, period_us: int = 50) -> None:
         self._driver = driver
-        self._flags = Flags(driver, lanes)
-        self._awaited = Awaited()
-        self._events = Events(driver, lanes, blocking=False)
+        self._flags = LaneFlags(driver, lanes)
+        self._awaited = InFlightSequences()
+        self._events = EventPool(driver, lanes, blocking=False)
         self._recorded: list[deque[int]] = [deque() for _ in range(lanes)]
         self._timer = Timer(period_us)
 
-    def flag(self, lane_index: int) -> Mapped:
+    def flag(self, lane_index: int) -> MappedBlock:
         return self._flags.mapped(lane_index)
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:

@@ -9,7 +9,7 @@ from interlace.device.cuda.driver.api import Driver
 _PER_LANE: Final = 4
 
 
-class Events:
+class EventPool:
     """Events made ahead, so that none is made while serving unless many batches are in flight.
 
     Raises:

@@ -11,12 +11,12 @@ from typing import Final
 from interlace.device.cuda.completion.flags import (
     LINE_BYTES,
     WORD_BYTES,
-    Awaited,
-    Flags,
-    seen,
+    InFlightSequences,
+    LaneFlags,
+    poll_for,
 )
-from interlace.device.cuda.completion.loops import loops
-from interlace.device.cuda.driver.api import Driver, Mapped
+from interlace.device.cuda.completion.loops import compiled_loops
+from interlace.device.cuda.driver.api import Driver, MappedBlock
 
 _STOP: Final = 1  #: which word of ``scratch``
 
@@ -35,9 +35,9 @@ class FlagPoller:
 
     def __init__(self, driver: Driver, lanes: int, rest_us: int = 0) -> None:
         self._driver = driver
-        self._loops, _ = loops()
-        self._flags = Flags(driver, lanes)
-        self._awaited = Awaited()
+        self._loops, _ = compiled_loops()
+        self._flags = LaneFlags(driver, lanes)
+        self._awaited = InFlightSequences()
         words = lanes * LINE_BYTES // WORD_BYTES
         self._wanted = (ctypes.c_uint64 * words)()
         self._seen = (ctypes.c_uint64 * lanes)()
@@ -62,7 +62,7 @@ class FlagPoller:
         )
         self._thread.start()
 
-    def flag(self, lane_index: int) -> Mapped:
+    def flag(self, lane_index: int) -> MappedBlock:
         return self._flags.mapped(lane_index)
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
@@ -76,7 +76,7 @@ class FlagPoller:
     def look(self, for_s: float) -> bool:
         awaited, flags = self._awaited, self._flags
         oldest = [(lane, awaited.oldest(lane)) for lane in awaited.lanes]
-        return seen(lambda: any(flags.value(lane) >= first for lane, first in oldest), for_s)
+        return poll_for(lambda: any(flags.value(lane) >= first for lane, first in oldest), for_s)
 
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):

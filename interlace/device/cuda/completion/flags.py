@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from interlace.device.cuda.driver.api import Driver, Mapped
+from interlace.device.cuda.driver.api import Driver, MappedBlock
 
 WORD_BYTES: Final = 8
 LINE_BYTES: Final = 64  #: a cache line each, so that lanes do not disturb one another
 
 
-class Flags:
+class LaneFlags:
     """``lanes`` flag words (u64), zero at first, each in a cache line of its own.
 
     Raises:
@@ -28,7 +28,7 @@ class Flags:
         count = lanes * LINE_BYTES // WORD_BYTES
         self._words = (ctypes.c_uint64 * count).from_address(self._block.host)
 
-    def mapped(self, lane_index: int) -> Mapped:
+    def mapped(self, lane_index: int) -> MappedBlock:
         """The word of a lane, for the GPU to write.
 
         Raises:
@@ -37,7 +37,7 @@ class Flags:
         offset = lane_index * LINE_BYTES
         if not 0 <= offset < self._block.nbytes:
             raise IndexError(f"lane {lane_index}: there are {self._block.nbytes // LINE_BYTES}")
-        return Mapped(self._block.host + offset, self._block.device + offset, WORD_BYTES)
+        return MappedBlock(self._block.host + offset, self._block.device + offset, WORD_BYTES)
 
     def value(self, lane_index: int) -> int:
         """What the GPU last stored."""
@@ -48,7 +48,7 @@ class Flags:
         self._driver.free_mapped(self._block)
 
 
-class Awaited:
+class InFlightSequences:
     """Sequence numbers in flight, by lane, in order, and the streams that they are in."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Awaited:
             driver.idle(stream)
 
 
-def seen(told: Callable[[], bool], for_s: float) -> bool:
+def poll_for(told: Callable[[], bool], for_s: float) -> bool:
     """Ask at least once, and for that long, whether memory tells something."""
     until_s = time.perf_counter() + for_s
     while not (found := told()) and time.perf_counter() < until_s:

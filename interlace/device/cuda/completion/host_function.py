@@ -7,9 +7,9 @@ import os
 from contextlib import suppress
 from typing import Final
 
-from interlace.device.cuda.completion.flags import Awaited, Flags, seen
-from interlace.device.cuda.completion.loops import loops
-from interlace.device.cuda.driver.api import Driver, Mapped
+from interlace.device.cuda.completion.flags import InFlightSequences, LaneFlags, poll_for
+from interlace.device.cuda.completion.loops import compiled_loops
+from interlace.device.cuda.driver.api import Driver, MappedBlock
 
 _LANE_BYTES: Final = 16  #: file descriptor, count
 
@@ -25,14 +25,14 @@ class HostFunction:
 
     def __init__(self, driver: Driver, lanes: int) -> None:
         self._driver = driver
-        self._loops, _ = loops()
-        self._flags = Flags(driver, lanes)
-        self._awaited = Awaited()
+        self._loops, _ = compiled_loops()
+        self._flags = LaneFlags(driver, lanes)
+        self._awaited = InFlightSequences()
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._words = (ctypes.c_uint64 * (2 * lanes))(*([self._fd, 0] * lanes))
         self._told = [0] * lanes
 
-    def flag(self, lane_index: int) -> Mapped:
+    def flag(self, lane_index: int) -> MappedBlock:
         return self._flags.mapped(lane_index)
 
     def submitted(self, lane_index: int, sequence: int, stream: int) -> None:
@@ -45,7 +45,7 @@ class HostFunction:
 
     def look(self, for_s: float) -> bool:
         words, told, lanes = self._words, self._told, self._awaited.lanes
-        return seen(lambda: any(words[2 * lane + 1] != told[lane] for lane in lanes), for_s)
+        return poll_for(lambda: any(words[2 * lane + 1] != told[lane] for lane in lanes), for_s)
 
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):

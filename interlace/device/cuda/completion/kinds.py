@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import Final, Literal, get_args
 
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.loops import NoLoops, loops
+from interlace.device.cuda.completion.loops import NoCompilerError, compiled_loops
 from interlace.device.cuda.driver.api import Driver
 
-Kind = Literal["flags", "sweep", "blocking", "callback"]
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+CompletionKind = Literal["flags", "sweep", "blocking", "callback"]
+KINDS: Final[tuple[CompletionKind, ...]] = get_args(CompletionKind)
 
 
-def usual(note: Callable[[str], None]) -> Kind:
+def default_kind(note: Callable[[str], None]) -> CompletionKind:
     """Flags where something compiles their poller, else blocking events; ``note`` hears why."""
     try:
-        _, useless = loops()
-    except NoLoops as error:
+        _, useless = compiled_loops()
+    except NoCompilerError as error:
         note(f"ends of batches are waited for by threads, which costs latency: {error}")
         return "blocking"
     for why in useless:
@@ -25,7 +25,7 @@ def usual(note: Callable[[str], None]) -> Kind:
     return "flags"
 
 
-def completions(kind: Kind, driver: Driver, lanes: int, rest_us: int = 0) -> Completions:
+def completions(kind: CompletionKind, driver: Driver, lanes: int, rest_us: int = 0) -> Completions:
     """Completion of ``lanes`` lanes, numbered from 0; ``rest_us`` as ``FlagPoller`` has it.
 
     Raises:

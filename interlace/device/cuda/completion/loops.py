@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 #: In the order of preference; each module has ``made() -> Loops``.
 _MAKERS: Final = {
-    "the C compiler": "interlace.device.cuda.completion.native",
-    "numba": "interlace.device.cuda.completion.compiled",
+    "the C compiler": "interlace.device.cuda.completion.c_loops",
+    "numba": "interlace.device.cuda.completion.numba_loops",
 }
 
 
-class Loops(NamedTuple):
+class CompiledLoops(NamedTuple):
     """``poll`` watches flags until told to stop; ``sources/loops.c`` says with which arguments.
 
     ``count_and_tell`` is the address of a C function that takes the address of two words, a file
@@ -29,12 +29,12 @@ class Loops(NamedTuple):
     owner: object
 
 
-class NoLoops(Exception):
+class NoCompilerError(Exception):
     """Neither a C compiler nor numba is of use here, and why."""
 
 
 @cache
-def loops() -> tuple[Loops, tuple[str, ...]]:
+def compiled_loops() -> tuple[CompiledLoops, tuple[str, ...]]:
     """The loops, tried once in this process, and what was of no use before them.
 
     Raises:
@@ -43,16 +43,16 @@ def loops() -> tuple[Loops, tuple[str, ...]]:
     useless: list[str] = []
     for name, module in _MAKERS.items():
         try:
-            made: Loops = import_module(module).made()
+            made: CompiledLoops = import_module(module).made()
             _try(made)
         except Exception as error:  # numba raises anything with a NumPy that it does not know
             useless.append(f"{name}: {type(error).__name__}: {error}")
         else:
             return made, tuple(useless)
-    raise NoLoops("; ".join(useless))
+    raise NoCompilerError("; ".join(useless))
 
 
-def _try(made: Loops) -> None:
+def _try(made: CompiledLoops) -> None:
     """Call both once.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 
-class Board(NamedTuple):
+class DeviceProperties(NamedTuple):
     """One GPU as the driver describes it."""
 
     name: str
@@ -17,14 +17,14 @@ class Board(NamedTuple):
     driver: int  #: version as the driver counts it, 13000 for 13.0
 
 
-class Memory(NamedTuple):
+class DeviceMemory(NamedTuple):
     """Device memory as ``cuMemGetInfo`` counts it, all processes together."""
 
     free_bytes: int
     total_bytes: int
 
 
-class Mapped(NamedTuple):
+class MappedBlock(NamedTuple):
     """Page-locked memory: where the host sees it, and where the GPU does."""
 
     host: int
@@ -39,7 +39,7 @@ class Atom(NamedTuple):
     resource: Any
 
 
-class Split(NamedTuple):
+class SmSplit(NamedTuple):
     """All SMs of a GPU in atoms of one size and a rest, which is an atom too if it has SMs."""
 
     atoms: tuple[Atom, ...]
@@ -47,7 +47,7 @@ class Split(NamedTuple):
     clusters: bool = True  #: whether each atom can run clusters as the whole GPU does
 
 
-class Green(NamedTuple):
+class GreenContext(NamedTuple):
     """A green context and the SMs it was granted, read back."""
 
     handle: int
@@ -62,8 +62,8 @@ class Driver(Protocol):
     """
 
     @property
-    def board(self) -> Board: ...
-    def memory(self) -> Memory: ...
+    def board(self) -> DeviceProperties: ...
+    def memory(self) -> DeviceMemory: ...
     def close(self) -> None:
         """Let go of the primary context; everything made here is destroyed before."""
         ...
@@ -74,16 +74,16 @@ class Driver(Protocol):
         ...
 
     def free(self, address: int) -> None: ...
-    def allocate_mapped(self, nbytes: int) -> Mapped:
+    def allocate_mapped(self, nbytes: int) -> MappedBlock:
         """Page-locked host memory that the GPU reads and writes in place, for all contexts."""
         ...
 
-    def free_mapped(self, mapped: Mapped) -> None: ...
-    def register(self, host: int, nbytes: int, read_only: bool = False) -> Mapped:
+    def free_mapped(self, mapped: MappedBlock) -> None: ...
+    def register(self, host: int, nbytes: int, read_only: bool = False) -> MappedBlock:
         """Page-lock and map memory that the process has already, whole pages of it."""
         ...
 
-    def unregister(self, mapped: Mapped) -> None: ...
+    def unregister(self, mapped: MappedBlock) -> None: ...
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Between any two addresses that the GPU knows, in stream order, by a copy engine."""
         ...
@@ -96,7 +96,7 @@ class Driver(Protocol):
     def ipc_close(self, address: int) -> None: ...
 
     # --------------------------------------------------------------------------------------- SMs
-    def split(self, atom_sms: int, clusters: bool = True) -> Split:
+    def split(self, atom_sms: int, clusters: bool = True) -> SmSplit:
         """All SMs in atoms of ``atom_sms``. Atoms of one split may be put together again.
 
         With ``clusters`` each atom can run clusters of thread blocks as the whole GPU does; where
@@ -104,15 +104,15 @@ class Driver(Protocol):
         """
         ...
 
-    def green(self, atoms: Sequence[Atom]) -> Green:
+    def green(self, atoms: Sequence[Atom]) -> GreenContext:
         """A green context over atoms of one split; other contexts may hold the same SMs."""
         ...
 
-    def destroy_green(self, green: Green) -> None:
+    def destroy_green(self, green: GreenContext) -> None:
         """After its streams are destroyed."""
         ...
 
-    def enter(self, green: Green | None) -> None:
+    def enter(self, green: GreenContext | None) -> None:
         """Make a green context current on this thread from now on; ``None``: the primary one.
 
         Libraries that keep a handle for each thread make it in the context that is current then.
@@ -120,7 +120,7 @@ class Driver(Protocol):
         ...
 
     # ----------------------------------------------------------------------- streams and events
-    def stream(self, green: Green | None = None, priority: int = 0) -> int:
+    def stream(self, green: GreenContext | None = None, priority: int = 0) -> int:
         """A non-blocking stream, of a green context or of all SMs. Lower runs before higher."""
         ...
 

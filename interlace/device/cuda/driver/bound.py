@@ -8,8 +8,15 @@ from typing import Any, Final
 
 from cuda.bindings import driver as cu
 
-from interlace.device.cuda.driver.api import Atom, Board, Green, Mapped, Memory, Split
-from interlace.device.cuda.driver.calls import Context, HostCalls
+from interlace.device.cuda.driver.api import (
+    Atom,
+    DeviceMemory,
+    DeviceProperties,
+    GreenContext,
+    MappedBlock,
+    SmSplit,
+)
+from interlace.device.cuda.driver.calls import HostCalls, PrimaryContext
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.handles import LaunchHandles
 
@@ -36,7 +43,7 @@ class BoundDriver:
     """
 
     def __init__(self, ordinal: int = 0) -> None:
-        self._context = Context(ordinal)
+        self._context = PrimaryContext(ordinal)
         self._host_calls = HostCalls()
         self._call = self._context.call
         self._handles = LaunchHandles(self._context)
@@ -44,11 +51,11 @@ class BoundDriver:
         self._board = self._describe()
 
     @property
-    def board(self) -> Board:
+    def board(self) -> DeviceProperties:
         return self._board
 
-    def memory(self) -> Memory:
-        return Memory(*self._call(cu.cuMemGetInfo))
+    def memory(self) -> DeviceMemory:
+        return DeviceMemory(*self._call(cu.cuMemGetInfo))
 
     def close(self) -> None:
         self._context.release()
@@ -60,19 +67,19 @@ class BoundDriver:
     def free(self, address: int) -> None:
         self._call(cu.cuMemFree, address)
 
-    def allocate_mapped(self, nbytes: int) -> Mapped:
+    def allocate_mapped(self, nbytes: int) -> MappedBlock:
         host = int(self._call(cu.cuMemHostAlloc, nbytes, _ALL_CONTEXTS_MAPPED))
-        return Mapped(host, self._device_address(host), nbytes)
+        return MappedBlock(host, self._device_address(host), nbytes)
 
-    def free_mapped(self, mapped: Mapped) -> None:
+    def free_mapped(self, mapped: MappedBlock) -> None:
         self._call(cu.cuMemFreeHost, mapped.host)
 
-    def register(self, host: int, nbytes: int, read_only: bool = False) -> Mapped:
+    def register(self, host: int, nbytes: int, read_only: bool = False) -> MappedBlock:
         flags = _ALL_CONTEXTS_MAPPED | (_READ_ONLY if read_only else 0)
         self._call(cu.cuMemHostRegister, host, nbytes, flags)
-        return Mapped(host, self._device_address(host), nbytes)
+        return MappedBlock(host, self._device_address(host), nbytes)
 
-    def unregister(self, mapped: Mapped) -> None:
+    def unregister(self, mapped: MappedBlock) -> None:
         self._call(cu.cuMemHostUnregister, mapped.host)
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
@@ -93,7 +100,7 @@ class BoundDriver:
         self._call(cu.cuIpcCloseMemHandle, address)
 
     # --------------------------------------------------------------------------------------- SMs
-    def split(self, atom_sms: int, clusters: bool = True) -> Split:
+    def split(self, atom_sms: int, clusters: bool = True) -> SmSplit:
         # CUDA 13.0 cuts equal groups only; its rest may be put together with groups of the split.
         whole = self._call(cu.cuDeviceGetDevResource, self._context.device, _SM)
         groups = whole.sm.smCount // max(1, atom_sms)
@@ -103,25 +110,25 @@ class BoundDriver:
         )
         atoms = tuple(Atom(one.sm.smCount, one) for one in found[:count])
         left = Atom(rest.sm.smCount, rest) if rest.sm.smCount else None
-        return Split(atoms, left, clusters)
+        return SmSplit(atoms, left, clusters)
 
-    def green(self, atoms: Sequence[Atom]) -> Green:
+    def green(self, atoms: Sequence[Atom]) -> GreenContext:
         resources = [atom.resource for atom in atoms]
         described = self._call(cu.cuDevResourceGenerateDesc, resources, len(resources))
         flags = int(cu.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM)
         handle = self._call(cu.cuGreenCtxCreate, described, self._context.device, flags)
         granted = self._call(cu.cuGreenCtxGetDevResource, handle, _SM)
-        return Green(int(handle), granted.sm.smCount)
+        return GreenContext(int(handle), granted.sm.smCount)
 
-    def destroy_green(self, green: Green) -> None:
+    def destroy_green(self, green: GreenContext) -> None:
         self._handles.forget(green.handle)
         self._call(cu.cuGreenCtxDestroy, green.handle)
 
-    def enter(self, green: Green | None) -> None:
+    def enter(self, green: GreenContext | None) -> None:
         self._context.enter(None if green is None else self._context.of(green.handle))
 
     # ------------------------------------------------------------------------ streams and events
-    def stream(self, green: Green | None = None, priority: int = 0) -> int:
+    def stream(self, green: GreenContext | None = None, priority: int = 0) -> int:
         if green is None:
             return int(self._call(cu.cuStreamCreateWithPriority, _NON_BLOCKING, priority))
         made = int(self._call(cu.cuGreenCtxStreamCreate, green.handle, _NON_BLOCKING, priority))
@@ -219,7 +226,7 @@ class BoundDriver:
     def _device_address(self, host: int) -> int:
         return int(self._call(cu.cuMemHostGetDevicePointer, host, 0))
 
-    def _describe(self) -> Board:
+    def _describe(self) -> DeviceProperties:
         device = self._context.device
         name = self._call(cu.cuDeviceGetName, _NAME_CHARS, device)
         major, minor, sms = (
@@ -230,7 +237,7 @@ class BoundDriver:
                 cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
             )
         )
-        return Board(
+        return DeviceProperties(
             name.rstrip(b"\0").decode(),
             _uuid(bytes(self._call(cu.cuDeviceGetUuid, device).bytes)),
             (major, minor),

@@ -38,7 +38,7 @@ def _detail(status: Any) -> str:
     return text.decode(errors="replace") if text else ""
 
 
-class Context:
+class PrimaryContext:
     """The primary context of one GPU: each thread that calls has it current, or entered another."""
 
     def __init__(self, ordinal: int) -> None:

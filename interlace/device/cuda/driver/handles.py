@@ -7,7 +7,7 @@ from typing import Final
 
 from cuda.bindings import driver as cu
 
-from interlace.device.cuda.driver.calls import Context
+from interlace.device.cuda.driver.calls import PrimaryContext
 from interlace.device.cuda.driver.errors import CudaError
 
 #: The kernel itself, which runs in the context of the stream; its function in the primary context;
@@ -24,7 +24,7 @@ class LaunchHandles:
     green context, a ``CUfunction`` takes its place from then on.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: PrimaryContext) -> None:
         self._context = context
         self._functions: dict[tuple[int, int], int] = {}  # by kernel and green context, 0: primary
         self._ways: dict[int | None, int] = {}

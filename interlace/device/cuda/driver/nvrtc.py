@@ -6,8 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from interlace.device.cuda.disk_cache import cached_bytes
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.kept import kept
 
 _OPTIONS: Final = ("--std=c++17",)
 
@@ -32,7 +32,7 @@ def image(capability: tuple[int, int], cache_dir: Path | None) -> bytes:
     if cache_dir is None:
         return compiled(text, arch)
     words = "\0".join((text, arch, *_OPTIONS))
-    return kept(cache_dir, arch, words, ".cubin", lambda: compiled(text, arch))
+    return cached_bytes(cache_dir, arch, words, ".cubin", lambda: compiled(text, arch))
 
 
 def compiled(text: str, arch: str) -> bytes:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Final
 
-from interlace.device.cuda.driver.api import Driver, Memory
+from interlace.device.cpu.resident import MemoryLimitError
+from interlace.device.cuda.driver.api import DeviceMemory, Driver
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.resident import MemoryLimitError
 
 _MIB: Final = 1 << 20
 _OUT_OF_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -21,11 +21,11 @@ class DeviceMemoryError(Exception):
 
 
 @dataclass(slots=True)
-class Change:
+class MemoryChange:
     """Memory of the GPU before and after something, all processes together."""
 
-    before: Memory
-    after: Memory
+    before: DeviceMemory
+    after: DeviceMemory
 
     @property
     def grown_bytes(self) -> int:
@@ -43,7 +43,7 @@ class _Account:
     held_bytes: int = 0
 
 
-class Budget:
+class MemoryBudget:
     """The models of one process and what each holds on its GPU, as the driver counts it.
 
     Changes are measured one at a time (another thread waits) and nothing else allocates meanwhile,
@@ -70,7 +70,9 @@ class Budget:
         return {model: account.held_bytes for model, account in self._accounts.items()}
 
     @contextmanager
-    def loading(self, model: str, needed_bytes: int, limit_bytes: int | None) -> Iterator[Change]:
+    def loading(
+        self, model: str, needed_bytes: int, limit_bytes: int | None
+    ) -> Iterator[MemoryChange]:
         """Around the load of a new model, which holds at least ``needed_bytes`` afterwards.
 
         If the body raises, or these errors are raised at its end, the caller undoes what it did;
@@ -92,7 +94,7 @@ class Budget:
             raise
 
     @contextmanager
-    def growing(self, model: str, needed_bytes: int = 0) -> Iterator[Change]:
+    def growing(self, model: str, needed_bytes: int = 0) -> Iterator[MemoryChange]:
         """Around something that makes a loaded model larger: graphs for another partition.
 
         If it ends with an error, the caller undoes what it did; nothing is counted.
@@ -115,7 +117,7 @@ class Budget:
         account.held_bytes += change.grown_bytes
 
     @contextmanager
-    def shrinking(self, model: str) -> Iterator[Change]:
+    def shrinking(self, model: str) -> Iterator[MemoryChange]:
         """Around something that makes a loaded model smaller.
 
         Raises:
@@ -127,7 +129,7 @@ class Budget:
         account.held_bytes += change.grown_bytes
 
     @contextmanager
-    def unloading(self, model: str) -> Iterator[Change]:
+    def unloading(self, model: str) -> Iterator[MemoryChange]:
         """Around the end of a model; its account ends with it, whatever happens.
 
         Raises:
@@ -138,24 +140,26 @@ class Budget:
             yield change
 
     @contextmanager
-    def _measured(self) -> Iterator[Change]:
+    def _measured(self) -> Iterator[MemoryChange]:
         with self._lock:
             assert not self._measuring, "one change of a GPU's memory is measured inside another"
             self._measuring = True
             try:
                 before = self._driver.memory()
-                change = Change(before, before)
+                change = MemoryChange(before, before)
                 yield change
                 change.after = self._driver.memory()
             finally:
                 self._measuring = False
 
-    def _admit(self, model: str, account: _Account, needed_bytes: int, memory: Memory) -> None:
+    def _admit(
+        self, model: str, account: _Account, needed_bytes: int, memory: DeviceMemory
+    ) -> None:
         _check_limit(model, account, account.held_bytes + needed_bytes)
         if needed_bytes > memory.free_bytes - self._reserve_bytes:
             raise self._short(model, needed_bytes, memory)
 
-    def _short(self, model: str, needed_bytes: int, memory: Memory) -> DeviceMemoryError:
+    def _short(self, model: str, needed_bytes: int, memory: DeviceMemory) -> DeviceMemoryError:
         free = max(0, memory.free_bytes - self._reserve_bytes)
         needs = f"at least {_mib(needed_bytes)}" if needed_bytes else "more memory"
         text = f"it needs {needs} on the GPU, {_mib(free)} of {_mib(memory.total_bytes)} are there"

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from threading import Lock
 from typing import Final
 
-from interlace.device.cuda.driver.api import Driver, Mapped
-from interlace.shm.buddy import Buddy
+from interlace.device.cuda.driver.api import Driver, MappedBlock
+from interlace.shm.buddy_allocator import BuddyAllocator
 
 #: Room for the parameters of a few thousand graphs: pinning more would be felt by those served.
 _SLAB_BYTES: Final = 1 << 22
@@ -26,8 +26,8 @@ class MappedMemory:
     def __init__(self, driver: Driver, slab_bytes: int = _SLAB_BYTES) -> None:
         self._driver = driver
         self._slab_bytes = slab_bytes
-        self._slabs: list[tuple[Mapped, Buddy]] = []
-        self._owners: dict[int, tuple[Buddy, int]] = {}
+        self._slabs: list[tuple[MappedBlock, BuddyAllocator]] = []
+        self._owners: dict[int, tuple[BuddyAllocator, int]] = {}
         self._lock = Lock()
 
     @property
@@ -35,7 +35,7 @@ class MappedMemory:
         """Bytes in pieces, rounding included."""
         return sum(blocks.used_bytes for _, blocks in self._slabs)
 
-    def take(self, nbytes: int) -> Mapped:
+    def take(self, nbytes: int) -> MappedBlock:
         """A piece; a new slab is pinned if none has room.
 
         Raises:
@@ -47,13 +47,13 @@ class MappedMemory:
                 if offset is not None:
                     return self._piece(slab, blocks, offset, nbytes)
             size = max(self._slab_bytes, 1 << max(6, (nbytes - 1).bit_length()))
-            slab, blocks = self._driver.allocate_mapped(size), Buddy(size)
+            slab, blocks = self._driver.allocate_mapped(size), BuddyAllocator(size)
             self._slabs.append((slab, blocks))
             offset = blocks.alloc(nbytes)
             assert offset is not None
             return self._piece(slab, blocks, offset, nbytes)
 
-    def give_back(self, piece: Mapped) -> None:
+    def give_back(self, piece: MappedBlock) -> None:
         """The GPU uses the piece no more.
 
         Raises:
@@ -78,12 +78,14 @@ class MappedMemory:
             for slab, _ in slabs:
                 steps.callback(self._driver.free_mapped, slab)
 
-    def _piece(self, slab: Mapped, blocks: Buddy, offset: int, nbytes: int) -> Mapped:
+    def _piece(
+        self, slab: MappedBlock, blocks: BuddyAllocator, offset: int, nbytes: int
+    ) -> MappedBlock:
         self._owners[slab.host + offset] = (blocks, offset)
-        return Mapped(slab.host + offset, slab.device + offset, nbytes)
+        return MappedBlock(slab.host + offset, slab.device + offset, nbytes)
 
 
-class Words:
+class MappedWords:
     """64-bit words that the host writes and kernels read when they run; zero at first."""
 
     def __init__(self, memory: MappedMemory, count: int) -> None:

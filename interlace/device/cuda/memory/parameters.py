@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.memory.mapped import MappedMemory, Words
+from interlace.device.cuda.memory.mapped import MappedMemory, MappedWords
 
 _ROWS: Final = 0
 SEQUENCE: Final = 1
@@ -20,7 +20,7 @@ _WORD_BYTES: Final = 8
 _GRANULE_BYTES: Final = 512  #: the driver rounds allocations up to it
 
 
-class Parameters:
+class BatchParameters:
     """The parameters of one program on one lane, for two batches in turn.
 
     A block, in 64-bit words: the number of rows, the sequence number, when the batch began and
@@ -48,7 +48,7 @@ class Parameters:
         with ExitStack() as undo:
             self.copy = driver.allocate(self.nbytes)
             undo.callback(driver.free, self.copy)
-            self._words = Words(memory, _BLOCKS * self._count + 1)
+            self._words = MappedWords(memory, _BLOCKS * self._count + 1)
             undo.pop_all()
 
     @property

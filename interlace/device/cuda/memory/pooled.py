@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from threading import Lock
 from typing import Any, Final
 
-from interlace.device.cuda.driver.api import Driver, Memory
+from interlace.device.cuda.driver.api import DeviceMemory, Driver
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.memory.ranges import Ranges
+from interlace.device.cuda.memory.ranges import RangeAllocator
 
 #: What is taken at the start and what is added at a time: this much, or a part of what is free.
 _FIRST_BYTES: Final = 1 << 30
@@ -16,7 +16,7 @@ _MORE_BYTES: Final = 512 << 20
 _PART: Final = 16
 
 
-class Pooled:
+class PooledDriver:
     """A driver whose device memory is cut from slabs; everything else is the driver's own.
 
     The driver takes memory back when all that runs on the GPU has ended, and what comes behind
@@ -31,17 +31,17 @@ class Pooled:
         """
         self._driver = driver
         self._lock = Lock()
-        self._slabs: dict[int, Ranges] = {}
+        self._slabs: dict[int, RangeAllocator] = {}
         self._owners: dict[int, int] = {}  # the slab of each address that is taken
         self._add(_part(driver, _FIRST_BYTES))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._driver, name)
 
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         free, total = self._driver.memory()
         with self._lock:
-            return Memory(free + sum(slab.free_bytes for slab in self._slabs.values()), total)
+            return DeviceMemory(free + sum(slab.free_bytes for slab in self._slabs.values()), total)
 
     def allocate(self, nbytes: int) -> int:
         with self._lock:
@@ -102,7 +102,7 @@ class Pooled:
 
     def _more(self, nbytes: int) -> None:
         """A slab with room for so much, with some to spare if there is memory for it."""
-        needed = Ranges.rounded(nbytes)
+        needed = RangeAllocator.rounded(nbytes)
         try:
             self._add(max(needed, _part(self._driver, _MORE_BYTES)))
         except CudaError as error:
@@ -111,7 +111,7 @@ class Pooled:
             self._add(needed)
 
     def _add(self, nbytes: int) -> None:
-        self._slabs[self._driver.allocate(nbytes)] = Ranges(nbytes)
+        self._slabs[self._driver.allocate(nbytes)] = RangeAllocator(nbytes)
 
 
 def _part(driver: Driver, most_bytes: int) -> int:

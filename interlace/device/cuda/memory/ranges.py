@@ -8,7 +8,7 @@ from typing import Final
 ALIGN_BYTES: Final = 512  #: as the driver's own allocations
 
 
-class Ranges:
+class RangeAllocator:
     """Which bytes of ``size_bytes`` are taken. Offsets only: it touches no memory."""
 
     def __init__(self, size_bytes: int) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from interlace.core.tensor import Span
-from interlace.device.cuda.driver.api import Driver, Mapped
+from interlace.device.cuda.driver.api import Driver, MappedBlock
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -24,7 +24,7 @@ class RegisteredArenas:
         self._driver = driver
         self._arenas = arenas
         self._owner_pid = owner_pid
-        self._mapped: dict[int, Mapped] = {}
+        self._mapped: dict[int, MappedBlock] = {}
         self._adopted: dict[int, Arena] = {}
 
     @property
@@ -45,7 +45,7 @@ class RegisteredArenas:
             self._arenas.forget(arena.number)
             raise
 
-    def register(self, number: int) -> Mapped:
+    def register(self, number: int) -> MappedBlock:
         """Map an arena, lock its pages and make it known to the GPU; later calls are cheap.
 
         Raises:
@@ -103,11 +103,11 @@ class RegisteredArenas:
             for number in list(self._mapped):
                 steps.callback(self.forget, number)
 
-    def _register(self, number: int) -> Mapped:
+    def _register(self, number: int) -> MappedBlock:
         memory = self._arenas.memory(number)
         return self._driver.register(_host(memory), len(memory), memory.readonly)
 
-    def _register_writable(self, number: int) -> Mapped:
+    def _register_writable(self, number: int) -> MappedBlock:
         """Not every platform takes read-only pages: map the arena anew, but write nothing to it."""
         self._arenas.forget(number)
         arena = Arena.adopt(self._owner_pid, number)

@@ -7,20 +7,20 @@ from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.memory.mapped import MappedMemory, Words
+from interlace.device.cuda.memory.mapped import MappedMemory, MappedWords
 from interlace.device.cuda.memory.parameters import row_addresses
 
 _ALIGN: Final = 256
 
 
-class Field(NamedTuple):
+class RingInput(NamedTuple):
     """One input of every row of a ring."""
 
     name: str
     row_bytes: int
 
 
-class Ring:
+class DeviceRing:
     """``slots`` rows of every input in device memory (GPU resident memory pool, E2bird 5.1).
 
     The engine decides which request lies where. The ring holds it to one rule: a slot is not
@@ -29,7 +29,7 @@ class Ring:
     """
 
     def __init__(
-        self, driver: Driver, memory: MappedMemory, fields: tuple[Field, ...], slots: int
+        self, driver: Driver, memory: MappedMemory, fields: tuple[RingInput, ...], slots: int
     ) -> None:
         self.fields = fields
         self.slots = slots
@@ -38,7 +38,7 @@ class Ring:
         self._readers = [0] * slots
         bases, nbytes = _laid_out(fields, slots)
         with ExitStack() as undo:
-            self._words = Words(memory, slots * (len(fields) + 1) + 1)
+            self._words = MappedWords(memory, slots * (len(fields) + 1) + 1)
             undo.callback(self._words.close)
             self._memory = driver.allocate(nbytes)
             undo.pop_all()
@@ -117,7 +117,7 @@ class Ring:
         return range(slot, slot + rows)
 
 
-def _laid_out(fields: tuple[Field, ...], slots: int) -> tuple[list[int], int]:
+def _laid_out(fields: tuple[RingInput, ...], slots: int) -> tuple[list[int], int]:
     """Where each input begins, and bytes in all."""
     bases, nbytes = [], 0
     for field in fields:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 
-def put_aside(thaw: bool = False) -> None:
+def freeze_heap(thaw: bool = False) -> None:
     """Leave everything that is there now out of later searches, after one among what is new.
 
     A search through torch and a few models stops the process for 50 ms and more, one through what a

@@ -9,18 +9,18 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from interlace.device.cuda.worker.heap import put_aside
+from interlace.device.cuda.worker.heap import freeze_heap
 
 #: Jobs after which what models left behind is searched for once.
 _THAW: Final = 64
 
 
-class _Job(NamedTuple):
+class _LoaderJob(NamedTuple):
     run: Callable[[], Any]
     ended: Callable[[Any], None]
 
 
-class Loader:
+class LoaderThread:
     """Jobs one after the other on a thread of its own; their ends are heard in ``drain``.
 
     One at a time, since captures are, and since models that load side by side would each see the
@@ -29,7 +29,7 @@ class Loader:
 
     def __init__(self) -> None:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_LoaderJob | None] = queue.SimpleQueue()
         self._ended: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._open = 0
         self._thread = threading.Thread(target=self._serve, name="loader", daemon=True)
@@ -43,7 +43,7 @@ class Loader:
     def submit(self, run: Callable[[], Any], ended: Callable[[Any], None]) -> None:
         """Have a job done; ``ended`` gets what it returned or raised, inside ``drain``."""
         self._open += 1
-        self._jobs.put(_Job(run, ended))
+        self._jobs.put(_LoaderJob(run, ended))
 
     def fileno(self) -> int:
         return self._wake
@@ -70,6 +70,6 @@ class Loader:
             except BaseException as error:  # a model's own code may even call sys.exit
                 result = error
             done += 1
-            put_aside(thaw=done % _THAW == 0)
+            freeze_heap(thaw=done % _THAW == 0)
             self._ended.append((job.ended, result))
             os.eventfd_write(self._wake, 1)

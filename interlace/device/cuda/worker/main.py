@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import Final
 
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.worker.equipment import Equipment, keepers_tools
-from interlace.device.cuda.worker.heap import put_aside
-from interlace.device.cuda.worker.lending import Keeper
+from interlace.device.cuda.worker.context import GpuContext, weight_server_models
+from interlace.device.cuda.worker.error_text import error_text
+from interlace.device.cuda.worker.heap import freeze_heap
+from interlace.device.cuda.worker.weight_server import WeightServer
 from interlace.device.cuda.worker.wire import (
-    Answered,
     FromGpu,
     GpuReady,
+    GpuReply,
     GpuSetup,
-    KeeperSetup,
-    Noted,
+    Notice,
     ToGpu,
+    WeightServerSetup,
     decode_to_gpu,
 )
-from interlace.device.cuda.worker.words import told
-from interlace.device.cuda.worker.worker import Worker
-from interlace.device.wire import Failed, Ready
-from interlace.shm.frames import BlockingFrames
+from interlace.device.cuda.worker.worker import GpuWorker
+from interlace.device.process.wire import Failed, Ready
+from interlace.shm.frame_socket import BlockingFrameSocket
 
 Note = Callable[[str], None]
 
@@ -48,7 +48,7 @@ GPU_FAILED: Final = 70  #: exit code when the GPU failed: what it held is not gi
 def main(descriptor: int, owner_pid: int, name: str) -> None:
     """Serve frames until the owner closes its end; the first frame is ``GpuSetup``."""
     _settle(owner_pid, name)
-    frames: BlockingFrames[FromGpu, ToGpu] = BlockingFrames(
+    frames: BlockingFrameSocket[FromGpu, ToGpu] = BlockingFrameSocket(
         socket.socket(fileno=descriptor), decode_to_gpu
     )
     status = 0
@@ -63,27 +63,27 @@ def main(descriptor: int, owner_pid: int, name: str) -> None:
     os._exit(status)  # threads of the driver and of torch have nothing more to say
 
 
-def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
+def _serve(frames: BlockingFrameSocket[FromGpu, ToGpu]) -> int:
     setup = frames.receive()
     if setup is None:
         return 0
 
     def note(text: str) -> None:
         with contextlib.suppress(OSError):  # the other end is closed: nobody reads it
-            frames.send(Noted(text))
+            frames.send(Notice(text))
 
     try:
-        if isinstance(setup, KeeperSetup):
+        if isinstance(setup, WeightServerSetup):
             return _keep(setup, frames, note)
         if not isinstance(setup, GpuSetup):
             raise ValueError(f"a {type(setup).__name__} frame is not expected here")
-        equipment = Equipment(setup, note)
+        equipment = GpuContext(setup, note)
     except Exception as error:
-        frames.send(Answered("", Failed(told("the GPU's process could not start", error))))
+        frames.send(GpuReply("", Failed(error_text("the GPU's process could not start", error))))
         return 0
-    worker = Worker(frames, equipment, setup.patience_s)
-    put_aside()
-    frames.send(Answered("", GpuReady(equipment.lanes.blocks, equipment.took_s)))
+    worker = GpuWorker(frames, equipment, setup.patience_s)
+    freeze_heap()
+    frames.send(GpuReply("", GpuReady(equipment.lanes.blocks, equipment.took_s)))
     try:
         worker.serve()
     except CudaError:
@@ -94,10 +94,12 @@ def _serve(frames: BlockingFrames[FromGpu, ToGpu]) -> int:
     return 0
 
 
-def _keep(setup: KeeperSetup, frames: BlockingFrames[FromGpu, ToGpu], note: Note) -> int:
+def _keep(setup: WeightServerSetup, frames: BlockingFrameSocket[FromGpu, ToGpu], note: Note) -> int:
     with ExitStack() as steps:
-        keeper = Keeper(setup.path, frames.fileno(), *keepers_tools(setup, note, steps))
-        frames.send(Answered("", Ready()))
+        keeper = WeightServer(
+            setup.path, frames.fileno(), *weight_server_models(setup, note, steps)
+        )
+        frames.send(GpuReply("", Ready()))
         keeper.serve()
     return 0
 

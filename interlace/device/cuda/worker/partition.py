@@ -5,39 +5,39 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from interlace.device.cuda.partitions.lanes import Lane
-from interlace.device.cuda.worker.flight import Flight
-from interlace.device.cuda.worker.models import Served
-from interlace.device.cuda.worker.wire import Asked, ReleaseLane
-from interlace.device.wire import Failed, LoadModel, RunBatch, UnloadModel
+from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.worker.in_flight import InFlightBatch
+from interlace.device.cuda.worker.model_cache import CudaModel
+from interlace.device.cuda.worker.wire import GpuRequest, ReleaseLane
+from interlace.device.process.wire import Failed, LoadModel, RunBatch, UnloadModel
 
 #: Batches of a partition on the GPU: one runs, one is launched behind it.
 DEPTH: Final = 2
 
 
-class Refused(NamedTuple):
+class RefusedBatch(NamedTuple):
     """A batch that was not launched, and its answer, which comes after those asked for before."""
 
-    asked: Asked
+    asked: GpuRequest
     answer: Failed
 
 
-class Waiting(NamedTuple):
+class WaitingBatch(NamedTuple):
     """A batch that has not begun, and the model as it was loaded when the batch came."""
 
-    asked: Asked
+    asked: GpuRequest
     run: RunBatch
-    served: Served
+    served: CudaModel
 
 
-class Change(NamedTuple):
+class PartitionChange(NamedTuple):
     """A piece of work other than a batch."""
 
     line: str
     what: LoadModel | UnloadModel | ReleaseLane
 
 
-class Partition:
+class GpuPartition:
     """Batches run one after the other; changes are made one at a time, beside them where they can.
 
     ``flights`` are launched, or refused while others of them were; answers are given in that order.
@@ -48,10 +48,10 @@ class Partition:
     def __init__(self, name: str, lane: Lane) -> None:
         self.name = name
         self.lane = lane
-        self.models: dict[str, Served] = {}
-        self.batches: deque[Waiting] = deque()
-        self.flights: deque[Flight | Refused] = deque()
-        self.changes: deque[Change] = deque()
+        self.models: dict[str, CudaModel] = {}
+        self.batches: deque[WaitingBatch] = deque()
+        self.flights: deque[InFlightBatch | RefusedBatch] = deque()
+        self.changes: deque[PartitionChange] = deque()
         self.changing = False
         self.patient_until_s: float | None = None
 
@@ -62,6 +62,6 @@ class Partition:
         return any(key is None or run.model == key for run in runs)
 
     @property
-    def launched(self) -> list[Flight]:
+    def launched(self) -> list[InFlightBatch]:
         """What is on the GPU, in order."""
-        return [one for one in self.flights if isinstance(one, Flight)]
+        return [one for one in self.flights if isinstance(one, InFlightBatch)]

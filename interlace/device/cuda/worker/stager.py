@@ -9,10 +9,10 @@ from typing import Final
 from interlace.core.tensor import Span
 from interlace.device.cuda.completion.base import Completions
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.engine.staging import InputRings, Part
-from interlace.device.cuda.partitions.lanes import Lane
-from interlace.device.cuda.worker.wire import Staged, StageInputs, StageRequest
-from interlace.device.wire import RunBatch
+from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.memory.staging import DeviceRings, StagedPart
+from interlace.device.cuda.worker.wire import StagedInputs, StageInputs, StageRequest
+from interlace.device.process.wire import RunBatch
 
 _NOT: Final = "inputs could not be staged: {}"
 
@@ -20,14 +20,14 @@ _NOT: Final = "inputs could not be staged: {}"
 _Numbered = tuple[int, StageRequest]
 
 
-class Stager:
+class InputStager:
     """Copies inputs on the lane aside; batches read them where they lie."""
 
-    def __init__(self, rings: InputRings, lane: Lane, completions: Completions) -> None:
+    def __init__(self, rings: DeviceRings, lane: Lane, completions: Completions) -> None:
         self.lane = lane
         self._rings = rings
         self._completions = completions
-        self._lines: deque[tuple[int, str, Staged]] = deque()
+        self._lines: deque[tuple[int, str, StagedInputs]] = deque()
         self._forgotten: set[str] = set()
 
     @property
@@ -35,7 +35,7 @@ class Stager:
         """Whether something is on its way."""
         return bool(self._lines)
 
-    def begin(self, line: str, stage: StageInputs) -> Staged | None:
+    def begin(self, line: str, stage: StageInputs) -> StagedInputs | None:
         """Start copies; ``ended`` gives the line back when all have ended.
 
         Requests whose slots follow each other are copied together. Returns the answer if nothing
@@ -48,18 +48,18 @@ class Stager:
         for group in _groups(stage.requests):
             self._copy(group, failures)
         if all(failures):
-            return Staged(tuple(failures))
+            return StagedInputs(tuple(failures))
         try:
             sequence = self._rings.tell()
         except CudaError as error:
             if error.sticky:
                 raise
-            return Staged(tuple(failure or _NOT.format(error) for failure in failures))
+            return StagedInputs(tuple(failure or _NOT.format(error) for failure in failures))
         self._completions.submitted(self.lane.index, sequence, self.lane.stream)
-        self._lines.append((sequence, line, Staged(tuple(failures))))
+        self._lines.append((sequence, line, StagedInputs(tuple(failures))))
         return None
 
-    def ended(self, sequence: int) -> list[tuple[str, Staged]]:
+    def ended(self, sequence: int) -> list[tuple[str, StagedInputs]]:
         """The lines of the copies that have ended, and their answers."""
         self._rings.ended(sequence)
         lines = []
@@ -74,7 +74,8 @@ class Stager:
         first = group[0][1]
         self._forgotten.discard(first.model)
         parts = [
-            Part(one.rows, [(name, Span(*span)) for name, *span in one.inputs]) for _, one in group
+            StagedPart(one.rows, [(name, Span(*span)) for name, *span in one.inputs])
+            for _, one in group
         ]
         try:
             self._rings.copy(first.model, first.slot, first.slots, parts)

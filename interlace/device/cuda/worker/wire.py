@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import msgspec
 
-from interlace.device.cuda.engine.threads import LibraryChoice
-from interlace.device.wire import (
+from interlace.device.cuda.backend.library_threads import LibraryChoice
+from interlace.device.process.wire import (
+    BatchResult,
     Failed,
     ForgetArena,
     FreeBatches,
     Loaded,
     LoadModel,
-    Ran,
     Ready,
     RunBatch,
     Unloaded,
@@ -54,7 +54,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     rest_us: int = 0
 
 
-class KeeperSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
+class WeightServerSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
     """The first frame of a process that keeps weights and lends them through a socket at ``path``.
 
     The rest as in ``GpuSetup``.
@@ -96,7 +96,7 @@ class StageInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
     requests: tuple[StageRequest, ...]
 
 
-class Asked(msgspec.Struct, array_like=True, tag=13, frozen=True):
+class GpuRequest(msgspec.Struct, array_like=True, tag=13, frozen=True):
     """Something of one partition (of none, for inputs), answered in ``line``.
 
     The rows of a staged batch begin at ``slot`` of its model's ring. A batch ``alone`` runs when
@@ -116,7 +116,7 @@ class ForgetInputs(msgspec.Struct, array_like=True, tag=17, frozen=True):
     model: str
 
 
-ToGpu = GpuSetup | KeeperSetup | Asked | FreeBatches | ForgetInputs | ForgetArena
+ToGpu = GpuSetup | WeightServerSetup | GpuRequest | FreeBatches | ForgetInputs | ForgetArena
 
 # ---------------------------------------------------------------------------- GPU to main process
 
@@ -141,42 +141,54 @@ class Released(msgspec.Struct, array_like=True, tag=12, frozen=True):
     """The answer to ``ReleaseLane``."""
 
 
-class Staged(msgspec.Struct, array_like=True, tag=16, frozen=True):
+class StagedInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
     """The inputs lie in their slots, but for requests with a word of failure; in order."""
 
     failures: tuple[str, ...]
 
 
-class Answered(msgspec.Struct, array_like=True, tag=13, frozen=True):
+class GpuReply(msgspec.Struct, array_like=True, tag=13, frozen=True):
     line: str
-    answer: Ready | GpuReady | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
+    answer: (
+        Ready
+        | GpuReady
+        | Carved
+        | Released
+        | Loaded
+        | Unloaded
+        | BatchResult
+        | StagedInputs
+        | Failed
+    )
 
 
-class Broken(msgspec.Struct, array_like=True, tag=14, frozen=True):
+class GpuFailed(msgspec.Struct, array_like=True, tag=14, frozen=True):
     """The GPU failed and the process ends. What was under way is in ``lines``. Not an answer."""
 
     detail: str
     lines: tuple[str, ...]
 
 
-class Waits(msgspec.Struct, array_like=True, tag=18, frozen=True):
+class BatchStarved(msgspec.Struct, array_like=True, tag=18, frozen=True):
     """The batch of this line waits for output memory: free what is delivered. Not an answer."""
 
     line: str
 
 
-class Noted(msgspec.Struct, array_like=True, tag=15, frozen=True):
+class Notice(msgspec.Struct, array_like=True, tag=15, frozen=True):
     """Something an operator should read. Not an answer."""
 
     text: str
 
 
-class Worn(msgspec.Struct, array_like=True, tag=21, frozen=True):
+class RestartWanted(msgspec.Struct, array_like=True, tag=21, frozen=True):
     """The process serves well, and is to be started anew when it has no partitions. No answer."""
 
 
-FromGpu = Answered | Waits | Broken | Noted | Worn
-GpuAnswer = Ready | GpuReady | Carved | Released | Loaded | Unloaded | Ran | Staged | Failed
+FromGpu = GpuReply | BatchStarved | GpuFailed | Notice | RestartWanted
+GpuAnswer = (
+    Ready | GpuReady | Carved | Released | Loaded | Unloaded | BatchResult | StagedInputs | Failed
+)
 
 decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode
 decode_from_gpu = msgspec.msgpack.Decoder[FromGpu](FromGpu).decode

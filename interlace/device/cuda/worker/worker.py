@@ -8,26 +8,26 @@ from collections.abc import Callable
 from typing import Final
 
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.worker.batches import Batches
-from interlace.device.cuda.worker.changes import Changes
-from interlace.device.cuda.worker.equipment import Equipment
-from interlace.device.cuda.worker.partition import Change, Partition, Waiting
+from interlace.device.cuda.worker.batch_runner import BatchRunner
+from interlace.device.cuda.worker.context import GpuContext
+from interlace.device.cuda.worker.partition import GpuPartition, PartitionChange, WaitingBatch
+from interlace.device.cuda.worker.partition_changes import PartitionChanges
 from interlace.device.cuda.worker.wire import (
-    Answered,
-    Asked,
-    Broken,
+    BatchStarved,
     Carved,
     CarveLane,
     ForgetInputs,
     FromGpu,
     GpuAnswer,
+    GpuFailed,
+    GpuReply,
+    GpuRequest,
     ReleaseLane,
+    RestartWanted,
     StageInputs,
     ToGpu,
-    Waits,
-    Worn,
 )
-from interlace.device.wire import (
+from interlace.device.process.wire import (
     Failed,
     ForgetArena,
     FreeBatches,
@@ -35,7 +35,7 @@ from interlace.device.wire import (
     RunBatch,
     UnloadModel,
 )
-from interlace.shm.frames import BlockingFrames
+from interlace.shm.frame_socket import BlockingFrameSocket
 
 #: How often a GPU that works is asked whether it still does: a flag tells no error.
 _CHECK_S: Final = 0.25
@@ -43,7 +43,7 @@ _CHECK_S: Final = 0.25
 _LOOK_S: Final = 4e-5
 
 
-class Worker:
+class GpuWorker:
     """Carries out what frames ask for, on all partitions beside each other.
 
     Nothing here blocks: what takes time is done by the loader's thread.
@@ -51,20 +51,20 @@ class Worker:
 
     def __init__(
         self,
-        frames: BlockingFrames[FromGpu, ToGpu],
-        equipment: Equipment,
+        frames: BlockingFrameSocket[FromGpu, ToGpu],
+        equipment: GpuContext,
         patience_s: float,
     ) -> None:
         self._frames = frames
         self._equipment = equipment
-        self._partitions: dict[str, Partition] = {}
-        self._changes = Changes(equipment, self._changed)
-        self._batches = Batches(
+        self._partitions: dict[str, GpuPartition] = {}
+        self._changes = PartitionChanges(equipment, self._changed)
+        self._batches = BatchRunner(
             equipment,
             self._partitions,
             patience_s,
             self._answer,
-            lambda line: frames.send(Waits(line)),
+            lambda line: frames.send(BatchStarved(line)),
             self._changes.begin,
         )
         self._checked_s = time.monotonic()
@@ -87,7 +87,7 @@ class Worker:
                 self._check()
         except CudaError as error:
             changing = (one.changes[0].line for one in self._partitions.values() if one.changing)
-            self._frames.send(Broken(str(error), (*self._batches.lines, *changing)))
+            self._frames.send(GpuFailed(str(error), (*self._batches.lines, *changing)))
             raise
 
     @property
@@ -132,7 +132,7 @@ class Worker:
                 self._open = False
             case FreeBatches(batches=batches):
                 self._batches.free(batches)
-            case Asked():
+            case GpuRequest():
                 self._asked(frame)
             case ForgetInputs(model=model):
                 self._equipment.stager.forget(model)
@@ -148,7 +148,7 @@ class Worker:
             if error.sticky:  # else it only stays mapped
                 raise
 
-    def _asked(self, asked: Asked) -> None:
+    def _asked(self, asked: GpuRequest) -> None:
         line, name = asked.line, asked.partition
         match asked.what:
             case RunBatch() as run:
@@ -160,9 +160,9 @@ class Worker:
             case CarveLane() as what:
                 self._answer(line, self._carve(name, what))
             case LoadModel() | UnloadModel() | ReleaseLane() as what:
-                self._change(name, Change(line, what))
+                self._change(name, PartitionChange(line, what))
 
-    def _run(self, asked: Asked, run: RunBatch) -> None:
+    def _run(self, asked: GpuRequest, run: RunBatch) -> None:
         if run.freed:
             self._batches.free(run.freed)
         partition = self._partitions.get(asked.partition)
@@ -172,7 +172,7 @@ class Worker:
         elif served is None:
             self._answer(asked.line, Failed(f"model {run.model} is not loaded here"))
         else:
-            self._batches.run(partition, Waiting(asked, run, served))
+            self._batches.run(partition, WaitingBatch(asked, run, served))
 
     def _carve(self, name: str, what: CarveLane) -> GpuAnswer:
         try:
@@ -181,10 +181,10 @@ class Worker:
             if isinstance(error, CudaError) and error.sticky:
                 raise
             return Failed(str(error))
-        self._partitions[name] = Partition(name, lane)
+        self._partitions[name] = GpuPartition(name, lane)
         return Carved(lane.units)
 
-    def _change(self, name: str, change: Change) -> None:
+    def _change(self, name: str, change: PartitionChange) -> None:
         partition = self._partitions.get(name)
         if partition is None:
             self._answer(change.line, Failed(f"no partition '{name}' here"))
@@ -193,13 +193,13 @@ class Worker:
         self._changes.begin(partition)
 
     # --------------------------------------------------------------------------------- answers
-    def _changed(self, partition: Partition, line: str, answer: GpuAnswer, gone: bool) -> None:
+    def _changed(self, partition: GpuPartition, line: str, answer: GpuAnswer, gone: bool) -> None:
         if gone:
             del self._partitions[partition.name]
         if self._equipment.worn and not self._worn:
             self._worn = True
-            self._frames.send(Worn())
+            self._frames.send(RestartWanted())
         self._answer(line, answer)
 
     def _answer(self, line: str, answer: GpuAnswer) -> None:
-        self._frames.send(Answered(line, answer))
+        self._frames.send(GpuReply(line, answer))

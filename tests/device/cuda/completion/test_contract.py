@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.kinds import KINDS, Kind, completions
+from interlace.device.cuda.completion.kinds import KINDS, CompletionKind, completions
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
 from tests.device.cuda.fake import IMAGE, FakeDriver
@@ -27,7 +27,7 @@ WAIT_S = 10.0
 class Bench:
     """Lanes of a fake GPU, each with a graph's last kernel, and completions under test."""
 
-    def __init__(self, kind: Kind, pace: str = "held") -> None:
+    def __init__(self, kind: CompletionKind, pace: str = "held") -> None:
         self.driver = FakeDriver(pace=pace)
         self.kernels = load_kernels(self.driver, IMAGE)
         self.completions: Completions = completions(kind, self.driver, LANES)
@@ -80,13 +80,13 @@ class Bench:
 
 
 @pytest.fixture(params=KINDS)
-def way(request: pytest.FixtureRequest) -> Kind:
-    kind: Kind = request.param
+def way(request: pytest.FixtureRequest) -> CompletionKind:
+    kind: CompletionKind = request.param
     return kind
 
 
 @pytest.fixture
-def bench(way: Kind) -> Iterator[Bench]:
+def bench(way: CompletionKind) -> Iterator[Bench]:
     made = Bench(way)
     yield made
     made.close()
@@ -138,7 +138,9 @@ def test_quiet_when_nothing_is_in_flight(bench: Bench) -> None:
     assert bench.drained(1) == [(0, 6)]
 
 
-def test_what_memory_tells_is_seen_without_the_descriptor(bench: Bench, way: Kind) -> None:
+def test_what_memory_tells_is_seen_without_the_descriptor(
+    bench: Bench, way: CompletionKind
+) -> None:
     assert not bench.completions.look(0.0)
     bench.submit(1, 4)
     bench.submit(1, 5)
@@ -153,7 +155,7 @@ def test_what_memory_tells_is_seen_without_the_descriptor(bench: Bench, way: Kin
 
 
 @pytest.mark.parametrize("kind", ["flags", "callback", "sweep"])
-def test_only_lanes_in_flight_are_looked_at(kind: Kind) -> None:
+def test_only_lanes_in_flight_are_looked_at(kind: CompletionKind) -> None:
     driver = FakeDriver(pace="held")
     made: Any = completions(kind, driver, 128)
     assert made.drain() == []
@@ -200,7 +202,7 @@ def test_a_closed_way_leaves_no_thread_and_no_descriptor_even_after_a_failure() 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_on_threads_that_end_by_themselves(kind: Kind) -> None:
+def test_on_threads_that_end_by_themselves(kind: CompletionKind) -> None:
     bench = Bench(kind, pace="threads")
     for round_ in range(50):
         for lane in range(LANES):
@@ -218,7 +220,9 @@ def test_on_threads_that_end_by_themselves(kind: Kind) -> None:
     moves=st.lists(st.tuples(st.integers(0, LANES - 1), st.sampled_from("srd")), max_size=40),
     steps=st.lists(st.integers(1, 5), min_size=40, max_size=40),
 )
-def test_each_end_is_told_once(kind: Kind, moves: list[tuple[int, str]], steps: list[int]) -> None:
+def test_each_end_is_told_once(
+    kind: CompletionKind, moves: list[tuple[int, str]], steps: list[int]
+) -> None:
     bench = Bench(kind)
     sequences, ran = [0] * LANES, [0] * LANES
     told: list[list[int]] = [[] for _ in range(LANES)]

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 
 from interlace.device.cuda.completion.event_sweep import EventSweep
-from interlace.device.cuda.completion.kinds import completions, usual
-from interlace.device.cuda.completion.loops import NoLoops, loops
+from interlace.device.cuda.completion.kinds import completions, default_kind
+from interlace.device.cuda.completion.loops import NoCompilerError, compiled_loops
 from tests.device.cuda.fake import FakeDriver
 
-NATIVE = "interlace.device.cuda.completion.native"
-NUMBA = "interlace.device.cuda.completion.compiled"
+NATIVE = "interlace.device.cuda.completion.c_loops"
+NUMBA = "interlace.device.cuda.completion.numba_loops"
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Nothing tried and nothing kept so far."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    loops.cache_clear()
+    compiled_loops.cache_clear()
     yield
-    loops.cache_clear()
+    compiled_loops.cache_clear()
 
 
 def broken_numba(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,12 +37,12 @@ def test_the_c_compiler_is_used_once_and_its_work_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     notes: list[str] = []
-    assert usual(notes.append) == "flags" and notes == []
+    assert default_kind(notes.append) == "flags" and notes == []
     (library,) = (tmp_path / ".cache/interlace/kernels").iterdir()
     assert library.suffix == ".so"
-    loops.cache_clear()
+    compiled_loops.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
-    assert usual(notes.append) == "flags" and notes == []
+    assert default_kind(notes.append) == "flags" and notes == []
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(
@@ -51,14 +51,14 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(
     (tmp_path / "file").touch()
     monkeypatch.setenv("HOME", str(tmp_path / "file"))
     notes: list[str] = []
-    assert usual(notes.append) == "flags" and notes == []
+    assert default_kind(notes.append) == "flags" and notes == []
 
 
 def test_without_a_compiler_numba_makes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     monkeypatch.setenv("PATH", "/nowhere")
     notes: list[str] = []
-    assert usual(notes.append) == "flags"
+    assert default_kind(notes.append) == "flags"
     assert "no C compiler (cc) on the path" in notes[0]
     driver = FakeDriver()
     completions("flags", driver, 2).close()
@@ -73,8 +73,8 @@ def test_a_compiler_that_fails_is_told_with_its_words(
     compiler.write_text("#!/bin/sh\necho no headers >&2\nexit 3\n")
     compiler.chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(NoLoops, match="failed with code 3: no headers"):
-        loops()
+    with pytest.raises(NoCompilerError, match="failed with code 3: no headers"):
+        compiled_loops()
 
 
 def test_with_neither_events_are_waited_for_and_that_is_said(
@@ -83,10 +83,10 @@ def test_with_neither_events_are_waited_for_and_that_is_said(
     broken_numba(monkeypatch)
     monkeypatch.setenv("PATH", "/nowhere")
     notes: list[str] = []
-    assert usual(notes.append) == "blocking"
+    assert default_kind(notes.append) == "blocking"
     assert "no C compiler" in notes[0] and "numba" in notes[0]
     driver = FakeDriver()
-    with pytest.raises(NoLoops):
+    with pytest.raises(NoCompilerError):
         completions("flags", driver, 2)
     sweep = completions("sweep", driver, 2)
     assert isinstance(sweep, EventSweep)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from interlace.device.cuda.driver import nvrtc
-from interlace.device.cuda.driver.api import Driver, Mapped
+from interlace.device.cuda.driver.api import Driver, MappedBlock
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels, load_kernels
 from tests.device.cuda.fake import IMAGE, FakeDriver
@@ -27,9 +27,9 @@ class Rig:
         image = IMAGE if kind == FAKE else cubin(self.driver.board.capability)
         self.kernels: Kernels = load_kernels(self.driver, image)
         self.stream = self.driver.stream()
-        self.held: list[Mapped] = []
+        self.held: list[MappedBlock] = []
 
-    def mapped(self, nbytes: int) -> tuple[Mapped, np.ndarray]:
+    def mapped(self, nbytes: int) -> tuple[MappedBlock, np.ndarray]:
         """Mapped memory and the host's view of its bytes, zero at first."""
         made = self.driver.allocate_mapped(nbytes)
         self.held.append(made)
@@ -37,7 +37,7 @@ class Rig:
         view[:] = 0
         return made, view
 
-    def words(self, *values: int) -> Mapped:
+    def words(self, *values: int) -> MappedBlock:
         """Mapped 64-bit words."""
         made, view = self.mapped(8 * len(values))
         view.view(np.uint64)[:] = values

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlace.device.cuda.completion.loops import loops
+from interlace.device.cuda.completion.loops import compiled_loops
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.driver.drivers import FAKE, REAL, Rig, missing, real
 
@@ -203,7 +203,7 @@ def test_events_follow_the_stream(rig: Rig) -> None:
 
 
 def test_a_c_function_is_called_in_stream_order(rig: Rig) -> None:
-    made, _ = loops()
+    made, _ = compiled_loops()
     fd = os.eventfd(0)
     words = (ctypes.c_uint64 * 2)(fd, 0)
     for _ in range(3):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from interlace.device.cuda.driver.api import Mapped
+from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.driver.drivers import FAKE, Rig
 from tests.device.cuda.fake import FakeCapturer, FakeDriver, Misuse
@@ -30,7 +30,7 @@ driver.close()
 """
 
 
-def host(mapped: Mapped) -> ctypes.Array[ctypes.c_uint64]:
+def host(mapped: MappedBlock) -> ctypes.Array[ctypes.c_uint64]:
     return (ctypes.c_uint64 * (mapped.nbytes // 8)).from_address(mapped.host)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeVar
 
-from interlace.device.cuda.driver.api import Board
+from interlace.device.cuda.driver.api import DeviceProperties
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.fake.faults import Faults
 from tests.device.cuda.fake.graphs import Graph, Recording, Recordings, node
@@ -20,7 +20,7 @@ from tests.device.cuda.fake.misuse import Misuse
 from tests.device.cuda.fake.streams import Event, Operation, Streams
 
 Cost = Callable[[str, Sequence[int], int], float]
-H100: Final = Board("Fake H100", "GPU-fake-0", (9, 0), 132, 80 << 30, 13000)
+H100: Final = DeviceProperties("Fake H100", "GPU-fake-0", (9, 0), 132, 80 << 30, 13000)
 
 
 #: Calls that wait for the whole GPU (CUDA Programming Guide, implicit synchronisation).
@@ -57,7 +57,7 @@ class Core:
     * ``close`` raises ``Misuse`` if anything is left over, or was misused earlier.
     """
 
-    def __init__(self, board: Board = H100, pace: str = "at once") -> None:
+    def __init__(self, board: DeviceProperties = H100, pace: str = "at once") -> None:
         self.trace: list[Ran] = []
         self.grant: Callable[[int], int] = lambda sms: sms
         self.cost_s: Cost = lambda name, arguments, sms: 0.0

@@ -8,8 +8,14 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from interlace.device.cuda.driver.api import Atom, Board, Green, Mapped, Split
-from interlace.device.cuda.driver.api import Memory as MemoryInfo
+from interlace.device.cuda.driver.api import (
+    Atom,
+    DeviceProperties,
+    GreenContext,
+    MappedBlock,
+    SmSplit,
+)
+from interlace.device.cuda.driver.api import DeviceMemory as MemoryInfo
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.fake.core import Core, Ran, find, take
 from tests.device.cuda.fake.kernels import Launch
@@ -33,7 +39,7 @@ class FakeDriver(Core):
     """``Driver`` without a GPU; ``Core`` says what tests can do with it."""
 
     @property
-    def board(self) -> Board:
+    def board(self) -> DeviceProperties:
         return self._board
 
     def memory(self) -> MemoryInfo:
@@ -59,19 +65,19 @@ class FakeDriver(Core):
         self._enter("free")
         self._memory.free(address)
 
-    def allocate_mapped(self, nbytes: int) -> Mapped:
+    def allocate_mapped(self, nbytes: int) -> MappedBlock:
         self._enter("allocate_mapped")
         return self._memory.allocate_mapped(nbytes)
 
-    def free_mapped(self, mapped: Mapped) -> None:
+    def free_mapped(self, mapped: MappedBlock) -> None:
         self._enter("free_mapped")
         self._memory.free_mapped(mapped)
 
-    def register(self, host: int, nbytes: int, read_only: bool = False) -> Mapped:
+    def register(self, host: int, nbytes: int, read_only: bool = False) -> MappedBlock:
         self._enter("register")
         return self._memory.register(host, nbytes, read_only)
 
-    def unregister(self, mapped: Mapped) -> None:
+    def unregister(self, mapped: MappedBlock) -> None:
         self._enter("unregister")
         self._memory.unregister(mapped)
 
@@ -87,7 +93,7 @@ class FakeDriver(Core):
         self._enter("ipc_close")
         self._memory.ipc_close(address)
 
-    def split(self, atom_sms: int, clusters: bool = True) -> Split:
+    def split(self, atom_sms: int, clusters: bool = True) -> SmSplit:
         self._enter("split")
         size = -(-atom_sms // _GRANULE_SMS) * _GRANULE_SMS
         if atom_sms <= 0 or size > self._board.sms or not (clusters or self.mixes):
@@ -100,9 +106,9 @@ class FakeDriver(Core):
         rest = frozenset(range(self._board.sms)).difference(*parts)
         atoms = tuple(Atom(size, Resource(number, part)) for part in parts)
         left = Atom(len(rest), Resource(number, rest)) if rest else None
-        return Split(atoms, left, clusters)
+        return SmSplit(atoms, left, clusters)
 
-    def green(self, atoms: Sequence[Atom]) -> Green:
+    def green(self, atoms: Sequence[Atom]) -> GreenContext:
         self._enter("green")
         resources: list[Resource] = [atom.resource for atom in atoms]
         if not resources:
@@ -116,21 +122,21 @@ class FakeDriver(Core):
         granted = frozenset(sorted(sms)[: self.grant(len(sms))])
         handle = next(self._numbers)
         self._greens[handle] = granted
-        return Green(handle, len(granted))
+        return GreenContext(handle, len(granted))
 
-    def destroy_green(self, green: Green) -> None:
+    def destroy_green(self, green: GreenContext) -> None:
         self._enter("destroy_green")
         if any(stream.green == green.handle for stream in self._streams.all()):
             raise Misuse("a green context is destroyed before its streams: they leak")
         take(self._greens, green.handle, "cuGreenCtxDestroy")
 
-    def enter(self, green: Green | None) -> None:
+    def enter(self, green: GreenContext | None) -> None:
         self._enter("enter")
         if green is not None:
             find(self._greens, green.handle, "cuCtxFromGreenCtx")
         self._contexts.current = None if green is None else green.handle
 
-    def stream(self, green: Green | None = None, priority: int = 0) -> int:
+    def stream(self, green: GreenContext | None = None, priority: int = 0) -> int:
         self._enter("stream")
         sms = frozenset(range(self._board.sms))
         if green is not None:

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
-from interlace.device.cuda.driver.api import Mapped
+from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.fake import mapping
 
@@ -49,7 +49,7 @@ class Memory:
         self._next = self._base
         self._begins: list[int] = []
         self._ranges: list[Range] = []
-        self._mapped: dict[Mapped, list[Range]] = {}
+        self._mapped: dict[MappedBlock, list[Range]] = {}
         self._areas: list[mapping.Area] = []
 
     @property
@@ -81,7 +81,7 @@ class Memory:
             _LIBC.fallocate(self._fd, _PUNCH_HOLE, offset, found.nbytes - _PAGE)
 
     # --------------------------------------------------------------------------- mapped memory
-    def allocate_mapped(self, nbytes: int) -> Mapped:
+    def allocate_mapped(self, nbytes: int) -> MappedBlock:
         if nbytes <= 0:
             raise CudaError("cuMemHostAlloc", "CUDA_ERROR_INVALID_VALUE")
         fd = os.memfd_create("fake-host", os.MFD_CLOEXEC)
@@ -91,13 +91,13 @@ class Memory:
             host = mapping.map_shared(fd, whole)
         finally:
             os.close(fd)
-        return self._know(Mapped(host, mapping.alias(host, whole), nbytes), True)
+        return self._know(MappedBlock(host, mapping.alias(host, whole), nbytes), True)
 
-    def free_mapped(self, mapped: Mapped) -> None:
+    def free_mapped(self, mapped: MappedBlock) -> None:
         self._forget(mapped, "cuMemFreeHost", "CUDA_ERROR_INVALID_VALUE")
         mapping.fence_off(mapped.host, -(-mapped.nbytes // _PAGE) * _PAGE)
 
-    def register(self, host: int, nbytes: int, read_only: bool) -> Mapped:
+    def register(self, host: int, nbytes: int, read_only: bool) -> MappedBlock:
         area = mapping.area(host)
         fits = area is not None and host + nbytes <= area.end and nbytes > 0
         if area is None or not fits or host % _PAGE or not (area.writable or read_only):
@@ -105,12 +105,12 @@ class Memory:
         known = self._at(host)
         if known is not None and known.live:
             raise CudaError("cuMemHostRegister", "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED")
-        return self._know(Mapped(host, mapping.alias(host, nbytes), nbytes), not read_only)
+        return self._know(MappedBlock(host, mapping.alias(host, nbytes), nbytes), not read_only)
 
-    def unregister(self, mapped: Mapped) -> None:
+    def unregister(self, mapped: MappedBlock) -> None:
         self._forget(mapped, "cuMemHostUnregister", "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED")
 
-    def _know(self, mapped: Mapped, writable: bool) -> Mapped:
+    def _know(self, mapped: MappedBlock, writable: bool) -> MappedBlock:
         ranges = [Range(mapped.device, mapped.nbytes, "mapped", writable)]
         if mapped.host != mapped.device:
             ranges.append(Range(mapped.host, mapped.nbytes, "host"))
@@ -119,7 +119,7 @@ class Memory:
         self._mapped[mapped] = ranges
         return mapped
 
-    def _forget(self, mapped: Mapped, call: str, name: str) -> None:
+    def _forget(self, mapped: MappedBlock, call: str, name: str) -> None:
         ranges = self._mapped.pop(mapped, None)
         if ranges is None:
             raise CudaError(call, name, f"{mapped.host:#x}")

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.device.cuda.driver.api import Board
+from interlace.device.cpu.resident import MemoryLimitError
+from interlace.device.cuda.driver.api import DeviceProperties
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.memory.budget import Budget, DeviceMemoryError
-from interlace.device.resident import MemoryLimitError
+from interlace.device.cuda.memory.budget import DeviceMemoryError, MemoryBudget
 from tests.device.cuda.fake.driver import FakeDriver
 
 MIB = 1 << 20
 NO_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
-SMALL = Board("Small", "GPU-small", (9, 0), 132, 1000 * MIB, 13000)
+SMALL = DeviceProperties("Small", "GPU-small", (9, 0), 132, 1000 * MIB, 13000)
 
 
 class OutOfMemoryError(RuntimeError):
@@ -32,7 +32,7 @@ def small() -> Iterator[FakeDriver]:
 
 
 def test_what_a_model_holds_is_what_the_driver_lost(small: FakeDriver) -> None:
-    budget = Budget(small)
+    budget = MemoryBudget(small)
     with budget.loading("a", 100 * MIB, None) as change:
         weights = small.allocate(300 * MIB)
     assert change.grown_bytes == budget.held_bytes("a") == 300 * MIB
@@ -50,7 +50,7 @@ def test_what_a_model_holds_is_what_the_driver_lost(small: FakeDriver) -> None:
 
 
 def test_a_limit_is_enforced_before_and_after(small: FakeDriver) -> None:
-    budget = Budget(small)
+    budget = MemoryBudget(small)
     with (
         pytest.raises(MemoryLimitError, match=r"needs 200\.0 MiB on the GPU, .* limit is 100\.0"),
         budget.loading("a", 200 * MIB, 100 * MIB),
@@ -77,7 +77,7 @@ def test_a_limit_is_enforced_before_and_after(small: FakeDriver) -> None:
 
 
 def test_what_is_not_there_is_told_with_what_is(small: FakeDriver) -> None:
-    budget = Budget(small, reserve_bytes=100 * MIB)
+    budget = MemoryBudget(small, reserve_bytes=100 * MIB)
     with budget.loading("large", 0, None):
         weights = small.allocate(500 * MIB)
     small.others(200 * MIB)
@@ -98,7 +98,7 @@ def test_what_is_not_there_is_told_with_what_is(small: FakeDriver) -> None:
 def test_memory_that_ends_while_loading_is_told_the_same_way(
     small: FakeDriver, error: Exception
 ) -> None:
-    budget = Budget(small)
+    budget = MemoryBudget(small)
     with (
         pytest.raises(DeviceMemoryError, match=r"at least 10\.0 MiB .* 1000\.0 MiB of") as caught,
         budget.loading("a", 10 * MIB, None),
@@ -116,7 +116,7 @@ def test_memory_that_ends_while_loading_is_told_the_same_way(
 
 
 def test_other_errors_pass_and_leave_no_account(small: FakeDriver) -> None:
-    budget = Budget(small)
+    budget = MemoryBudget(small)
     with pytest.raises(ZeroDivisionError), budget.loading("a", 0, None):
         raise ZeroDivisionError
     with pytest.raises(CudaError, match="INVALID_VALUE"), budget.loading("a", 0, None):
@@ -138,7 +138,7 @@ def test_other_errors_pass_and_leave_no_account(small: FakeDriver) -> None:
 
 
 def test_changes_are_measured_one_at_a_time(small: FakeDriver) -> None:
-    budget = Budget(small)
+    budget = MemoryBudget(small)
     trying = threading.Event()
 
     def load_beside() -> None:
@@ -167,7 +167,7 @@ def test_changes_are_measured_one_at_a_time(small: FakeDriver) -> None:
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(-4, 8)), max_size=30))
 def test_accounts_add_up_to_what_is_gone(changes: list[tuple[str, int]]) -> None:
     driver = FakeDriver(SMALL)
-    budget = Budget(driver)
+    budget = MemoryBudget(driver)
     pieces: dict[str, list[int]] = {}
     for model, size in changes:
         there = pieces.setdefault(model, [])

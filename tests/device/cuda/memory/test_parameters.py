@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.device.cuda.driver.api import Mapped
+from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import load_kernels
-from interlace.device.cuda.engine.transfer import Turn
+from interlace.device.cuda.graphs.transfer import BatchBoundary
 from interlace.device.cuda.memory.mapped import MappedMemory
-from interlace.device.cuda.memory.parameters import Parameters, row_addresses
-from interlace.shm.buddy import Buddy
+from interlace.device.cuda.memory.parameters import BatchParameters, row_addresses
+from interlace.shm.buddy_allocator import BuddyAllocator
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
 Result = TypeVar("Result")
@@ -58,7 +58,7 @@ def test_slabs_grow_with_what_is_asked_for_and_are_used_again(driver: FakeDriver
     with pytest.raises(ValueError, match="twice"):
         memory.give_back(small)
     with pytest.raises(ValueError, match="never taken"):
-        memory.give_back(Mapped(1, 1, 1))
+        memory.give_back(MappedBlock(1, 1, 1))
     memory.close()
     assert driver.leftovers() == []
 
@@ -68,7 +68,7 @@ def test_two_threads_are_never_inside_the_allocator_at_once(
 ) -> None:
     inside, overlaps = threading.Semaphore(1), []
 
-    class Slow(Buddy):
+    class Slow(BuddyAllocator):
         """Whoever comes while another is inside is written down."""
 
         def alloc(self, nbytes: int) -> int | None:
@@ -124,14 +124,14 @@ class Block:
 
     def __init__(self, driver: FakeDriver, memory: MappedMemory, *sizes: int) -> None:
         self.inputs, self.outputs, self.max_rows = sizes
-        self.made = Parameters(driver, memory, *sizes)
+        self.made = BatchParameters(driver, memory, *sizes)
         self.kernels = load_kernels(driver, IMAGE)
         self.stream = driver.stream()
         self.driver = driver
 
     def begin(self) -> int:
         """A batch begins; returns its turn."""
-        Turn(self.driver, self.kernels).begin(self.stream, self.made)
+        BatchBoundary(self.driver, self.kernels).begin(self.stream, self.made)
         return self.made.launched()
 
     @property
@@ -195,11 +195,11 @@ def test_words_do_not_overlap_and_lie_in_the_block(
 def test_a_block_begins_with_zeroes_also_where_another_was(
     driver: FakeDriver, mapped: MappedMemory
 ) -> None:
-    block = Parameters(driver, mapped, inputs=0, outputs=1, max_rows=1)
+    block = BatchParameters(driver, mapped, inputs=0, outputs=1, max_rows=1)
     block.write(9, 1, [], [8])
     begins = block.begins
     block.close()
-    again = Parameters(driver, mapped, inputs=0, outputs=1, max_rows=1)
+    again = BatchParameters(driver, mapped, inputs=0, outputs=1, max_rows=1)
     assert again.begins[:3] == begins[:3]
     assert [word(begins[0] + 8 * at) for at in range(2 * begins[1] + 1)] == [0] * 11
     again.close()
@@ -209,7 +209,7 @@ def test_without_memory_nothing_is_left(driver: FakeDriver, mapped: MappedMemory
     for call in ("allocate", "allocate_mapped"):
         driver.fail(call, NO_MEMORY)
         with pytest.raises(CudaError, match=NO_MEMORY):
-            Parameters(driver, mapped, 1, 1, 1)
+            BatchParameters(driver, mapped, 1, 1, 1)
         assert driver.leftovers() == []
 
 

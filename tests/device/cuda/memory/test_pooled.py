@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.memory.pooled import Pooled
-from interlace.device.cuda.memory.ranges import ALIGN_BYTES, Ranges
+from interlace.device.cuda.memory.pooled import PooledDriver
+from interlace.device.cuda.memory.ranges import ALIGN_BYTES, RangeAllocator
 from tests.device.cuda.fake.core import H100
 from tests.device.cuda.fake.driver import FakeDriver
 
@@ -25,14 +25,14 @@ SMALL = H100._replace(memory_bytes=64 * MIB)
 def test_ranges_never_overlap_and_come_together_again(
     steps: list[tuple[bool, int]], size: int
 ) -> None:
-    ranges, taken = Ranges(size), dict[int, int]()
+    ranges, taken = RangeAllocator(size), dict[int, int]()
     for take, number in steps:
         if take:
             begin = ranges.take(number)
             if begin is None:
                 continue
             assert begin % ALIGN_BYTES == 0 and begin + number <= size
-            end = begin + Ranges.rounded(number)
+            end = begin + RangeAllocator.rounded(number)
             assert all(end <= one or one + there <= begin for one, there in taken.items())
             taken[begin] = end - begin
         elif taken:
@@ -48,7 +48,7 @@ def test_ranges_never_overlap_and_come_together_again(
 
 
 def test_a_hole_is_used_before_what_lies_behind() -> None:
-    ranges = Ranges(10 * ALIGN_BYTES)
+    ranges = RangeAllocator(10 * ALIGN_BYTES)
     first, second = ranges.take(1), ranges.take(1)
     assert first is not None and second is not None
     ranges.give_back(first)
@@ -60,7 +60,7 @@ def test_a_hole_is_used_before_what_lies_behind() -> None:
 
 def test_models_come_and_go_without_the_driver() -> None:
     driver = FakeDriver(SMALL)
-    pool = Pooled(driver)
+    pool = PooledDriver(driver)
     whole = pool.memory()
     assert whole == driver.memory()._replace(free_bytes=SMALL.memory_bytes)
     asked = driver.calls["allocate"]
@@ -77,7 +77,7 @@ def test_models_come_and_go_without_the_driver() -> None:
 
 def test_slabs_are_added_and_given_back_when_that_is_asked_for() -> None:
     driver = FakeDriver(SMALL)
-    pool = Pooled(driver)
+    pool = PooledDriver(driver)
     kept, large = pool.allocate(100), pool.allocate(40 * MIB)
     rest = pool.allocate(pool.memory().free_bytes - 6 * MIB)  # less than a part of what is left
     with pytest.raises(CudaError, match="OUT_OF_MEMORY"):
@@ -96,7 +96,7 @@ def test_slabs_are_added_and_given_back_when_that_is_asked_for() -> None:
 
 def test_nothing_of_a_slab_is_shared_by_its_begin() -> None:
     driver = FakeDriver(SMALL)
-    pool = Pooled(driver)
+    pool = PooledDriver(driver)
     address = pool.allocate(100)
     with pytest.raises(CudaError, match="not shared"):
         pool.ipc_handle(address)
@@ -106,7 +106,7 @@ def test_nothing_of_a_slab_is_shared_by_its_begin() -> None:
 
 def test_everything_else_is_the_drivers() -> None:
     driver = FakeDriver(SMALL)
-    pool = Pooled(driver)
+    pool = PooledDriver(driver)
     assert cast(FakeDriver, pool).board == SMALL
     stream = pool.stream()
     assert pool.idle(stream)

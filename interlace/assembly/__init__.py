@@ -1,0 +1,1 @@
+"""A live server put together from settings: the only room that knows every concrete class."""

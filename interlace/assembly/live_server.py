@@ -1,0 +1,213 @@
+"""The composition root: the only place that knows every concrete class of a live server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from interlace import __version__
+from interlace.assembly.accelerators import Accelerators
+from interlace.control.deployments import Deployments
+from interlace.control.lifecycle import ModelLifecycle
+from interlace.control.model_preparer import ModelPreparer
+from interlace.control.registry import VersionRegistry
+from interlace.control.snapshots import SnapshotSource
+from interlace.control.startup import Startup
+from interlace.control.status_futures import StatusFutures
+from interlace.control.status_updates import StatusUpdates
+from interlace.control.worker_deaths import WorkerDeathObserver
+from interlace.control.worker_monitor import WorkerMonitor
+from interlace.core.hardware import Fleet
+from interlace.device.cpu.device import CpuDevice
+from interlace.engine.engine import Engine
+from interlace.policy.base import System
+from interlace.profiling.rig import Rig
+from interlace.profiling.store import ProfileStore
+from interlace.runtime.clock import WallClock
+from interlace.runtime.gpu_provider import FixedGpuProvider
+from interlace.runtime.log import LogHeader, LogWriter
+from interlace.runtime.plan_solver import ProcessPlanSolver
+from interlace.runtime.runtime import Runtime
+from interlace.server.administration.api import AdminApi
+from interlace.server.api_keys import ApiKeys
+from interlace.server.dataplane.plane import DataPlane
+from interlace.server.dataplane.run_delay import RunDelay
+from interlace.server.door.admin import AdminDoor
+from interlace.server.door.door import Door
+from interlace.server.door.life import DoorSettings
+from interlace.server.http.admin_routes import health_routes, metrics_route
+from interlace.server.http.inference_handler import InferenceHandler
+from interlace.server.http.limits import HttpLimits
+from interlace.server.http.origins import Origins, loopback
+from interlace.server.http.server import HttpServer, all_routes
+from interlace.server.model_table import ModelTable
+from interlace.server.shared_memory import Regions
+from interlace.server.statistics.execution_counter import ExecutionCounter
+from interlace.server.statistics.metrics import Metrics
+from interlace.shm.arena import Arena, ArenaMap
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """What the operator chose."""
+
+    root: Path
+    accelerators: Accelerators
+    system: System
+    profiles: Path
+    host: str
+    grpc_port: int
+    keys: ApiKeys
+    allow_client_shm: bool
+    allow_hosts: tuple[str, ...] = ()
+    log: Path | None = None
+    log_bytes: int = 1 << 30
+    arena_bytes: int = 2 << 30
+    http: HttpLimits = field(default_factory=HttpLimits)
+
+
+class LiveServer:
+    """A live server, its parts wired; nothing listens and nothing is loaded yet."""
+
+    def __init__(self, choices: ServeSettings, say: Say) -> None:
+        loop = asyncio.get_running_loop()
+        self.arena = Arena.create(choices.arena_bytes)
+        self.arenas = ArenaMap(os.getpid())
+        self.arenas.add(self.arena)
+        inputs = (self.arena.number,)
+        self.devices = choices.accelerators.make(loop, self.arenas, inputs, say)
+        self.clock = WallClock(loop)
+        self.fleet = Fleet(choices.accelerators.gpus)
+        self.engine = Engine(self.fleet, choices.system)
+        self._planner = ThreadPoolExecutor(1, "planner")
+        solver = ProcessPlanSolver(choices.system, self.clock, self._planner)
+        self.table = ModelTable()
+        self._log = self._log_of(choices, say)
+        self.runtime = Runtime(
+            self.engine,
+            self.clock,
+            {device.gpu.id: device for device in self.devices.all},
+            solver,
+            [
+                ExecutionCounter(self.table),
+                WorkerDeathObserver(say),
+                *([self._log] if self._log else []),
+            ],
+            scaling=FixedGpuProvider(say),
+        )
+        self.devices.on_away(self.runtime.away, self.runtime.back)
+        self._core_wait = RunDelay(loop)
+        self.plane = DataPlane(self.runtime, self.table, self.arenas, waited_ms=self._core_wait.ms)
+        self.registry = VersionRegistry()
+        standing = StatusUpdates(self.registry, self.table, say)
+        self.news = StatusFutures(standing.set_aside, standing.back)
+        self.runtime.on_status = self.news.tell
+        self._watching: list[asyncio.Future[None]] = []
+        self._control(choices, say)
+        self._transports(choices, say)
+
+    def _log_of(self, choices: ServeSettings, say: Say) -> LogWriter | None:
+        if choices.log is None:
+            return None
+        started = datetime.now().astimezone().isoformat(timespec="milliseconds")
+        header = LogHeader(__version__, choices.system.name, self.fleet, started=started)
+        return LogWriter(choices.log, header, self.engine, choices.log_bytes, say)
+
+    def _control(self, choices: ServeSettings, say: Say) -> None:
+        store = ProfileStore(choices.profiles, say)
+        rig = Rig(self.devices.all[0], self.clock, self.arena)
+        preparation = ModelPreparer(choices.root, self.devices, rig, store)
+        deployments = Deployments(
+            self.runtime, self.devices, self.table, self.news, self.engine.state
+        )
+        self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
+        self.startup = Startup(
+            preparation, deployments, self.devices, self.registry, self.lifecycle.alone, say
+        )
+
+    def _transports(self, choices: ServeSettings, say: Say) -> None:
+        regions = Regions(choices.allow_client_shm)
+        self.figures = SnapshotSource(
+            self.engine.state,
+            self.arena,
+            self.registry,
+            lambda: self.plane.in_flight,
+            lambda: self.connections,
+        )
+        admin = AdminApi(
+            self.plane,
+            self.table,
+            self.lifecycle,
+            self.clock,
+            regions,
+            self.figures.resident_bytes,
+        )
+        metrics = Metrics(self.table, self.figures.snapshot)
+        infer = InferenceHandler(
+            self.plane, self.table, self.arena, self.arenas, regions, choices.http
+        )
+        routes = all_routes(admin, metrics.render)
+        keys, origins = choices.keys, _origins(choices)
+        # A GPU's driver locks the pages of requests, and would go on reading those given back.
+        trims = not choices.accelerators.settings
+        self.http = HttpServer(routes, infer, self.arena, choices.http, keys, origins, trims)
+        pages = [metrics_route(metrics.render), *health_routes(admin)]
+        self.metrics = HttpServer(pages, keys=keys, origins=origins)
+        self.door = Door(
+            self.plane,
+            AdminDoor(admin),
+            self.table,
+            regions,
+            self.arenas,
+            DoorSettings(
+                choices.host,
+                choices.grpc_port,
+                choices.keys,
+                inside=len(os.sched_getaffinity(0)) == 1,
+            ),
+            say,
+        )
+
+    def watch(self, say: Say) -> None:
+        """Begin to look after workers on cores, once a second."""
+        self._watching = [
+            asyncio.ensure_future(
+                WorkerMonitor(device, self.engine.state, self.registry, say).run()
+            )
+            for device in self.devices.all
+            if isinstance(device, CpuDevice)
+        ]
+
+    @property
+    def connections(self) -> int:
+        """HTTP connections open now."""
+        return self.http.connections
+
+    async def close(self) -> None:
+        """Give everything back."""
+        self.startup.close()
+        for task in self._watching:
+            task.cancel()
+        await self.door.close()
+        self.devices.close()
+        self._core_wait.close()
+        if self._log is not None:
+            self._log.close()
+        self._planner.shutdown(wait=False, cancel_futures=True)
+        self.arenas.close()
+        self.arena.close()
+
+
+def _origins(choices: ServeSettings) -> Origins:
+    """The names that requests may call this server by: any, where it listens to others too."""
+    if not loopback(choices.host) and not choices.allow_hosts:
+        return Origins()
+    names = ("localhost", choices.host, *choices.allow_hosts)
+    return Origins(frozenset(name.lower() for name in names))

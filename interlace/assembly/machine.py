@@ -1,0 +1,58 @@
+"""This machine as a device: which cores, how much memory, where things are kept."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from interlace.core.user_errors import UserError
+from interlace.device.cpu.settings import CpuSettings
+
+#: Part of the machine's memory that models may hold; the rest is for buffers and neighbours.
+_MEMORY_PART = 0.8
+
+
+def default_profiles() -> Path:
+    """Where profiles are kept unless the operator says otherwise."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without one
+        home = Path("/nonexistent")
+    return home / ".cache/interlace/profiles"
+
+
+def memory_bytes() -> int:
+    """What models may hold of this machine's memory."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(total * _MEMORY_PART)
+
+
+def cpu_settings(text: str | None, weights: Path | None = None) -> CpuSettings:
+    """The cores of a list (see ``parse_cores``) as a device; ``weights`` are shared there.
+
+    Raises:
+        CommandError: not such a list, or a core that is not there.
+    """
+    return CpuSettings(parse_cores(text), memory_bytes(), str(weights) if weights else None)
+
+
+def parse_cores(text: str | None) -> tuple[int, ...]:
+    """Cores from a list such as ``0-3,6``; without one, all that this process may use.
+
+    Raises:
+        CommandError: not such a list, or a core that is not there.
+    """
+    allowed = os.sched_getaffinity(0)
+    if text is None:
+        return tuple(sorted(allowed))
+    cores: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise UserError(f"--cores {text}: expected core numbers such as 0-3,6")
+        cores.update(range(int(first), int(last or first) + 1))
+    missing = sorted(cores - allowed)
+    if missing or not cores:
+        have = ",".join(map(str, sorted(allowed)))
+        raise UserError(f"--cores {text}: no core {missing[0] if missing else ''}; have {have}")
+    return tuple(sorted(cores))

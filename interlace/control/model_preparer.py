@@ -1,0 +1,162 @@
+"""From a folder to something that can be deployed: read, opened once, profiled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+
+from interlace.control.storage import StorageReader
+from interlace.core.errors import RepositoryError, ServeError
+from interlace.core.model import Model
+from interlace.core.profile import Profile
+from interlace.core.tensor import Signature
+from interlace.profiling.fill import FillResult, fill
+from interlace.profiling.progress import OnSweepStep, no_progress
+from interlace.profiling.rig import Rig
+from interlace.profiling.store import ProfileStore
+from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings
+from interlace.repository import (
+    Digests,
+    Draft,
+    complete,
+    config_json,
+    folder_names,
+    read,
+    scan_folder,
+)
+from interlace.repository.folder import ModelFolder
+from interlace.server.cache import GenerationalCache
+
+_log = logging.getLogger(__name__)
+
+#: What so many models said of themselves is remembered.
+_SIGNATURES: Final = 256
+
+
+class ModelDescription(Protocol):
+    """What a model said of itself."""
+
+    @property
+    def signature(self) -> Signature: ...
+
+
+class ModelOpener(Protocol):
+    """Opens a model where it can do no harm, and asks what it is."""
+
+    async def describe(self, model: Model) -> ModelDescription: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """A model with what is needed to deploy and to describe it."""
+
+    model: Model
+    profile: Profile
+    config: Mapping[str, object]
+
+
+class ModelPreparer:
+    """One repository's models made ready. Measuring goes one model at a time."""
+
+    def __init__(self, root: Path, opener: ModelOpener, rig: Rig, store: ProfileStore) -> None:
+        self.root = root
+        self._opener = opener
+        self._rig = rig
+        self._store = store
+        self._storage = StorageReader()
+        self._digests = Digests()
+        self._signatures: GenerationalCache[Hashable, Signature] = GenerationalCache(_SIGNATURES)
+        self._measuring = asyncio.Lock()
+
+    async def names(self) -> list[str]:
+        """What may be model folders.
+
+        Raises:
+            RepositoryError: the repository itself cannot be read.
+        """
+        return await self._storage.read(str(self.root), partial(folder_names, self.root), _one_step)
+
+    async def found(self, name: str) -> ModelFolder | None:
+        """One model folder; ``None`` if there is none of that name.
+
+        Raises:
+            RepositoryError: no folder may have that name, or storage does not answer.
+        """
+        look = partial(scan_folder, self.root, name)
+        found = await self._storage.read(str(self.root / name[:200]), look, _one_step)
+        if found is None:
+            self._digests.forget(self.root / name)
+        return found
+
+    async def draft(self, name: str, version: int, config: str | None = None) -> Draft:
+        """What the files of one version say.
+
+        Raises:
+            RepositoryError: file, key, found, expected.
+        """
+        work = partial(read, self.root, name, version, config, self._digests)
+        return await self._storage.read(
+            str(self.root / name / str(version)), work, lambda: self._digests.steps
+        )
+
+    async def open(self, draft: Draft, generation: int) -> Model:
+        """The complete model; opened unless the same files were before, described the same way.
+
+        Raises:
+            RepositoryError: files and model contradict each other.
+            ServeError: the model cannot be opened.
+        """
+        model = draft.provisional()
+        known = _described_by(model)
+        signature = self._signatures.find(known)
+        if signature is None:
+            signature = (await self._opener.describe(model)).signature
+            self._signatures.put(known, signature)
+        return complete(draft, signature, generation)
+
+    async def profiles(
+        self, models: Sequence[Model], progress: OnSweepStep = no_progress
+    ) -> FillResult:
+        """Profiles for registered models before anything is served."""
+        return await self._fill(models, THOROUGH, progress)
+
+    async def profile_quickly(self, model: Model) -> FillResult:
+        """The profile of one registered model, measured beside what is served if need be."""
+        return await self._fill([model], QUICK, no_progress)
+
+    async def _fill(
+        self, models: Sequence[Model], how: SweepSettings, progress: OnSweepStep
+    ) -> FillResult:
+        async with self._measuring:
+            try:
+                return await fill(self._rig, models, self._store, how, progress)
+            finally:
+                await self._rig.close()
+
+
+def _one_step() -> int:
+    """Of reads that are short: either they end in time, or they hang."""
+    return 0
+
+
+def _described_by(model: Model) -> Hashable:
+    """What a model's description depends on: its files, and the tensors it is told it has."""
+    told = model.signature
+    return model.digest, told.inputs, told.outputs, told.batched, tuple(model.sample.items())
+
+
+def failure_text(error: Exception) -> str:
+    """Why a model is not served, in words; what nobody expects goes to the log in full."""
+    if not isinstance(error, RepositoryError | ServeError):
+        _log.error("a model could not be prepared", exc_info=error)
+    return str(error) or repr(error)
+
+
+def prepared_model(draft: Draft, model: Model, profile: Profile) -> PreparedModel:
+    """The parts, with the configuration that clients read."""
+    return PreparedModel(model, profile, config_json(model, draft.config))

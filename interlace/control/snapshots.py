@@ -1,0 +1,128 @@
+"""Figures of one instant, for the metrics page and the table that `serve` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from interlace.control.registry import VersionRegistry
+from interlace.engine.state import EngineState
+from interlace.server.statistics.snapshot import CpuGauges, ModelGauges, ServerSnapshot
+from interlace.shm.arena import Arena
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one deployment runs: a partition, its cores or SMs, its share, its planned batch."""
+
+    model: str
+    gpu: str
+    partition: str
+    units: tuple[int, ...]
+    share_pct: int
+    batch: int
+    rate_rps: float
+
+
+def placements(state: EngineState) -> list[Placement]:
+    """Every loaded slot of every ready partition."""
+    return [
+        Placement(
+            slot.model, live.gpu, live.id, live.units, live.share_pct, slot.batch, slot.rate_rps
+        )
+        for live in sorted(state.lives.values(), key=lambda live: live.id)
+        for slot in live.slots
+    ]
+
+
+class SnapshotSource:
+    """Takes snapshots of a running server."""
+
+    def __init__(
+        self,
+        state: EngineState,
+        arena: Arena,
+        registry: VersionRegistry,
+        in_flight: Callable[[], int],
+        connections: Callable[[], int],
+    ) -> None:
+        self._state = state
+        self._arena = arena
+        self._registry = registry
+        self._in_flight = in_flight
+        self._connections = connections
+        self._processor = _Processor()
+
+    def snapshot(self) -> ServerSnapshot:
+        """Everything the metrics page shows besides the ledgers."""
+        return ServerSnapshot(
+            models={key: self._model(key) for key in self._state.models},
+            ready=self._registry.ready(),
+            headroom_ratio=self._state.target.headroom,
+            workers=len(self._state.lives),
+            worker_restarts=self._state.partitions_lost,
+            in_flight=self._in_flight(),
+            connections=self._connections(),
+            arena_used_bytes=self._arena.used_bytes,
+            arena_size_bytes=self._arena.size_bytes,
+            cpu=self._processor.look(),
+        )
+
+    def resident_bytes(self, key: str) -> int | None:
+        """Memory that a deployment holds over all partitions; ``None`` if it is loaded nowhere."""
+        held = [
+            live.resident_bytes[key]
+            for live in self._state.lives.values()
+            if key in live.resident_bytes
+        ]
+        return sum(held) if held else None
+
+    def _model(self, key: str) -> ModelGauges:
+        here = [place for place in placements(self._state) if place.model == key]
+        headroom = self._state.target.headroom
+        rate_rps = sum(place.rate_rps for place in here)
+        return ModelGauges(
+            share_pct=float(sum(place.share_pct for place in here)),
+            resident_bytes=self.resident_bytes(key) or 0,
+            queue_rows=self._state.models[key].queue.rows,
+            capacity_rps=rate_rps if headroom is not None else None,
+        )
+
+
+class _Processor:
+    """Use of the machine's processors since the last look."""
+
+    def __init__(self) -> None:
+        self._last = _ticks()
+
+    def look(self) -> CpuGauges | None:
+        """``None`` where /proc does not say."""
+        now, memory = _ticks(), _memory_bytes()
+        if now is None or memory is None:
+            return None
+        busy, total = (0, 0) if self._last is None else self._last
+        self._last = now
+        passed = now[1] - total
+        utilization = (now[0] - busy) / passed if passed > 0 else 0.0
+        return CpuGauges(min(max(utilization, 0.0), 1.0), *memory)
+
+
+def _ticks() -> tuple[int, int] | None:
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    except OSError:
+        return None
+    values = [int(field) for field in fields]
+    total = sum(values)
+    return total - values[3] - values[4], total
+
+
+def _memory_bytes() -> tuple[int, int] | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    total = kib["MemTotal"] * 1024
+    return total, total - kib.get("MemAvailable", 0) * 1024

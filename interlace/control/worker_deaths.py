@@ -1,0 +1,106 @@
+"""Deaths of workers as lines for the operator: which, of what, doing what, and when it is back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from interlace.core.messages import (
+    Command,
+    Event,
+    GpuLeft,
+    Load,
+    PartitionLost,
+    ReleasePartition,
+    Run,
+    Unload,
+    Work,
+    WorkFinished,
+)
+from interlace.server.model_table import model_of
+
+_WORKERS: Final = 1024
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One partition's: what is loaded, what it did when it died, and what is missing since."""
+
+    loaded: set[str] = field(default_factory=set)
+    doing: str = ""
+    missing: set[str] = field(default_factory=set)
+    lost_ms: float = 0.0
+
+
+class WorkerDeathObserver:
+    """An observer of the runtime. One line when a worker dies, one when it serves as before."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._workers: dict[str, _Worker] = {}
+
+    def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
+        if type(event) is WorkFinished:
+            if event.failure is not None:
+                self._failed(event)
+            elif type(event.work) is not Run:
+                self._ended(event.work, now_ms)
+        elif type(event) is PartitionLost:
+            self._lost(event, now_ms)
+        elif type(event) is GpuLeft:
+            self._say(f"{event.gpu} is gone: planned without it until it is back")
+
+    def _of(self, partition: str) -> _Worker:
+        worker = self._workers.setdefault(partition, _Worker())
+        while len(self._workers) > _WORKERS:  # those that died and were not made again
+            del self._workers[next(iter(self._workers))]
+        return worker
+
+    def _failed(self, event: WorkFinished) -> None:
+        failure, work = event.failure, event.work
+        if failure is None or not failure.fatal or not isinstance(work, Run | Load):
+            return
+        worker = self._of(work.partition)
+        worker.doing = worker.doing or _doing(work)
+
+    def _lost(self, lost: PartitionLost, now_ms: float) -> None:
+        worker = self._of(lost.partition)
+        doing = worker.doing or "idle"
+        self._say(f"worker {lost.partition} of {lost.gpu} died ({doing}): {lost.detail}")
+        worker.missing |= worker.loaded
+        worker.loaded.clear()
+        worker.doing, worker.lost_ms = "", now_ms
+
+    def _ended(self, work: Work, now_ms: float) -> None:
+        match work:
+            case ReleasePartition(partition=partition):
+                self._workers.pop(partition, None)
+            case Load(partition=partition, model=model):
+                worker = self._of(partition)
+                worker.loaded.add(model)
+                self._back(partition, worker, model, now_ms)
+            case Unload(partition=partition, model=model) if partition in self._workers:
+                self._workers[partition].loaded.discard(model)
+            case _:
+                pass
+
+    def _back(self, partition: str, worker: _Worker, model: str, now_ms: float) -> None:
+        if model not in worker.missing:
+            return
+        worker.missing.discard(model)
+        if not worker.missing:
+            took_s = (now_ms - worker.lost_ms) / 1000.0
+            self._say(f"worker {partition} serves again {took_s:.2f} s after it died")
+
+
+def _doing(work: Run | Load) -> str:
+    if isinstance(work, Load):
+        return f"loading {_name(work.model)}"
+    batch = work.batch
+    again = ", second try" if batch.attempt > 1 else ""
+    return f"running batch {batch.id} of {_name(batch.model)}, {batch.rows} rows{again}"
+
+
+def _name(key: str) -> str:
+    return "/".join(model_of(key))

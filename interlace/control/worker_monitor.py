@@ -1,0 +1,148 @@
+"""Workers looked at while they serve: memory beyond its limit, and work when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from interlace.control.registry import VersionRegistry
+from interlace.engine.live_partition import LivePartition
+from interlace.engine.state import EngineState
+
+_PERIOD_S: Final = 1.0
+#: What a model without a limit may hold in one worker: so many times its profile, and at least.
+_TIMES: Final = 2
+_FLOOR_BYTES: Final = 512 << 20
+#: A worker that used so much of a core while it had nothing to do, so many times in a row.
+_BUSY_CORES: Final = 0.5
+_BUSY_LOOKS: Final = 5
+_TICKS_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
+
+
+class WorkerDevice(Protocol):
+    """A device whose partitions are processes on cores."""
+
+    @property
+    def fork_server_pid(self) -> int | None: ...
+    def workers(self) -> Mapping[str, int]: ...
+    def end(self, partition: str, cause: str, blamed: tuple[str, ...]) -> None:
+        """Have a worker replaced, for a reason; it counts against these models."""
+        ...
+
+
+@dataclass(slots=True)
+class _WorkerUsage:
+    """One worker: processor time and starts of batches at the last look, and idle looks so far."""
+
+    cpu_s: float
+    starts_ms: dict[str, float] = field(default_factory=dict)
+    looks: int = 0
+    told: bool = False
+
+
+class WorkerMonitor:
+    """Replaces workers that hold too much memory; tells of those that are busy with nothing.
+
+    Memory is what a process has for itself beyond what it was forked with. Its limit is the sum of
+    its models' ``memory_limit``, or of twice their profiles, at least 512 MiB each.
+    """
+
+    def __init__(
+        self,
+        device: WorkerDevice,
+        state: EngineState,
+        registry: VersionRegistry,
+        say: Callable[[str], None],
+    ) -> None:
+        self._device = device
+        self._state = state
+        self._registry = registry
+        self._say = say
+        self._seen: dict[int, _WorkerUsage] = {}
+
+    async def run(self) -> None:
+        """Look once a second, until cancelled."""
+        while True:
+            await asyncio.sleep(_PERIOD_S)
+            self.look()
+
+    def look(self) -> None:
+        """Look at every worker once."""
+        server = self._device.fork_server_pid
+        inherited_bytes = (_own_bytes(server) or 0) if server is not None else 0
+        workers = dict(self._device.workers())
+        self._seen = {pid: seen for pid, seen in self._seen.items() if pid in workers.values()}
+        for partition, pid in workers.items():
+            live = self._state.lives.get(partition)
+            held_bytes = _own_bytes(pid)
+            if live is None or held_bytes is None or not live.model_states:
+                continue
+            self._weigh(live, held_bytes - inherited_bytes)
+            self._idle(live, pid)
+
+    def _weigh(self, live: LivePartition, held_bytes: int) -> None:
+        limit_bytes = sum(self._limit_bytes(key) for key in live.model_states)
+        if held_bytes <= limit_bytes:
+            return
+        names = ", ".join(sorted(live.model_states))
+        cause = (
+            f"replaced: it held {held_bytes >> 20} MiB, its limit is {limit_bytes >> 20} MiB "
+            f"(memory_limit, or twice the profile, of {names})"
+        )
+        # Of several models nobody knows whose memory it is.
+        self._device.end(
+            live.id, cause, tuple(live.model_states) if len(live.model_states) == 1 else ()
+        )
+
+    def _limit_bytes(self, key: str) -> int:
+        entry = self._registry.by_key(key)
+        stated = entry.model.terms.memory_limit_bytes if entry and entry.model else None
+        if stated is not None:
+            return stated
+        deployed = self._state.models.get(key)
+        profile = deployed.profile if deployed else None
+        measured = profile.weights_bytes + profile.activation_bytes if profile else 0
+        return max(_TIMES * measured, _FLOOR_BYTES)
+
+    def _idle(self, live: LivePartition, pid: int) -> None:
+        cpu_s = _cpu_s(pid)
+        if cpu_s is None:
+            return
+        seen = self._seen.setdefault(pid, _WorkerUsage(cpu_s))
+        idle = live.batch is None and live.starts_ms == seen.starts_ms
+        settled = all(live.loaded(key) for key in live.model_states)
+        busy = cpu_s - seen.cpu_s > _BUSY_CORES * _PERIOD_S
+        seen.looks = seen.looks + 1 if idle and settled and busy else 0
+        used_pct = (cpu_s - seen.cpu_s) / _PERIOD_S * 100.0
+        seen.cpu_s, seen.starts_ms = cpu_s, dict(live.starts_ms)
+        if seen.looks >= _BUSY_LOOKS and not seen.told:
+            seen.told = True
+            self._say(
+                f"worker {live.id} (process {pid}) uses {used_pct:.0f} % of a core while it has "
+                f"nothing to do: one of {', '.join(sorted(live.model_states))} left threads "
+                "running, "
+                "which slows its neighbours"
+            )
+
+
+def _own_bytes(pid: int) -> int | None:
+    """Memory that a process has for itself, or had before it was forked; ``None`` if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    _, found, rest = text.partition("\nRssAnon:")
+    return int(rest.split(None, 1)[0]) << 10 if found else None
+
+
+def _cpu_s(pid: int) -> float | None:
+    """Processor time of a process and its threads; ``None`` if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) * _TICKS_S

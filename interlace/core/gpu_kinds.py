@@ -1,0 +1,99 @@
+"""Kinds of GPU as data: units, memory, and how each may be cut."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from interlace.core.hardware import Fleet, Gpu, Trait
+
+_GB: Final = 10**9
+#: MPS takes any percentage (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE); finer steps than these differ by
+#: less than profiles do from one day to the next.
+_MPS_PCT: Final = tuple(range(5, 101, 5))
+_MPS: Final = frozenset(
+    {
+        Trait.MULTI_MODEL,
+        Trait.SHARED_WEIGHTS,
+        Trait.OVERLAPPED_REORGANISATION,
+        Trait.HOST_ACCESS,
+        Trait.INPUT_POOL,
+    }
+)
+#: Compute slices of MIG's instances on an A100 and where they may begin; 3g takes the memory of
+#: four slices, so that two of them fill the GPU (NVIDIA MIG user guide, A100 profiles).
+_MIG_STARTS: Final = ((1, range(7)), (2, (0, 2, 4)), (3, (0, 4)), (4, (0,)), (7, (0,)))
+#: Bytes of memory of an A100-80GB's instances (1g.10gb to 7g.80gb).
+_MIG_MEMORY: Final = {1: 10 * _GB, 2: 20 * _GB, 3: 40 * _GB, 4: 40 * _GB, 7: 80 * _GB}
+
+
+def _slices_pct(slices: int) -> int:
+    """The share of a MIG instance: rounded down, so that what stands side by side is <= 100."""
+    return 100 * slices // 7
+
+
+def _mig_layouts() -> tuple[tuple[int, ...], ...]:
+    """Largest sets of MIG instances that may stand side by side, as shares."""
+    found: set[tuple[int, ...]] = set()
+
+    def fill(taken: frozenset[int], shares_pct: tuple[int, ...]) -> None:
+        placed = False
+        for slices, starts in _MIG_STARTS:
+            for start in starts:
+                width = 4 if slices == 3 else slices
+                cells = frozenset(range(start, min(start + width, 8)))
+                if not cells & taken:
+                    placed = True
+                    fill(taken | cells, tuple(sorted((*shares_pct, _slices_pct(slices)))))
+        if not placed:
+            found.add(shares_pct)
+
+    fill(frozenset(), ())
+    counted = {one: Counter(one) for one in found}
+    inside = {one for one in found for other in found - {one} if counted[one] <= counted[other]}
+    return tuple(sorted(found - inside))
+
+
+def _green(units: int, block: int = 8) -> tuple[int, ...]:
+    """Shares of green contexts: multiples of ``block`` SMs (sm_90), rounded down, and the whole."""
+    return (*(100 * count // units for count in range(block, units, block)), 100)
+
+
+def _mps(kind: str, units: int, memory_bytes: int) -> Gpu:
+    return Gpu("", kind, units, memory_bytes, _MPS_PCT, _MPS)
+
+
+#: Templates, without an id, by name. ``fraction`` gives the true part of the GPU that a share is.
+GPU_KINDS: Final[Mapping[str, Gpu]] = MappingProxyType(
+    {
+        gpu.kind: gpu
+        for gpu in (
+            _mps("p100", 56, 16 * _GB),  # D-STACK Figure 3; units, bytes: NVIDIA's data sheet
+            _mps("v100", 80, 16 * _GB),  # D-STACK section 3, testbed
+            _mps("t4", 40, 16 * _GB),  # D-STACK section 7.1
+            _mps("titan-rtx", 72, 24 * _GB),  # E2bird Table 5; bytes: NVIDIA's data sheet
+            _mps("2080ti", 68, 11 * _GB),  # gpulet Table 3; units, bytes: NVIDIA's data sheet
+            _mps("a100", 108, 80 * _GB),  # NVIDIA's data sheet
+            Gpu(
+                id="",
+                kind="a100-mig",
+                units=7,
+                memory_bytes=80 * _GB,
+                shares_pct=tuple(_slices_pct(slices) for slices in _MIG_MEMORY),
+                layouts=_mig_layouts(),
+                walls=tuple((_slices_pct(s), size) for s, size in _MIG_MEMORY.items()),
+            ),
+            # SXM, as NVIDIA's data sheets have them; 128 of the 132 SMs can be parted.
+            Gpu("", "h100", 132, 80 * _GB, _green(132), frozenset(Trait)),
+            Gpu("", "h200", 132, 141 * _GB, _green(132), frozenset(Trait)),
+        )
+    }
+)
+
+
+def uniform_fleet(kind: Gpu, count: int) -> Fleet:
+    """``count`` accelerators of one kind: gpu0, gpu1, ..."""
+    return Fleet(tuple(replace(kind, id=f"gpu{index}") for index in range(count)))

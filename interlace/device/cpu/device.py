@@ -1,0 +1,248 @@
+"""This machine's processor as a device: cores are its units, partitions are worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from interlace.core.hardware import Gpu, Trait
+from interlace.core.messages import (
+    CopyInputs,
+    CreatePartition,
+    Failure,
+    Load,
+    PartitionLost,
+    ReleasePartition,
+    Run,
+    Unload,
+    Work,
+    WorkFinished,
+)
+from interlace.core.model import Model
+from interlace.device.base import Done
+from interlace.device.cpu.cores import CoreAllocator, cpu_kind
+from interlace.device.cpu.describe import Describer, Description
+from interlace.device.cpu.input_rings import HostRings
+from interlace.device.cpu.partition import CpuPartition
+from interlace.device.cpu.settings import CpuSettings
+from interlace.device.process.spawner import ForkServerSpawner
+from interlace.shm.arena import Arena, ArenaMap
+
+_TRAITS: Final = frozenset(
+    {
+        Trait.MULTI_MODEL,
+        Trait.SHARED_WEIGHTS,
+        Trait.INPUT_POOL,
+        Trait.GATHER_DMA,
+        Trait.LIGHT_SYNC,
+        Trait.OVERLAPPED_REORGANISATION,
+    }
+)
+
+#: So many loads of a model in a row may be killed from outside before that is its own doing: it
+#: needs more memory than there is.
+_KILLED_LOADING: Final = 2
+
+
+def cpu_gpu(settings: CpuSettings) -> Gpu:
+    """The accelerator that a device of these settings is; nothing is started."""
+    return Gpu(
+        settings.id,
+        cpu_kind(len(settings.cores)),
+        len(settings.cores),
+        settings.memory_bytes,
+        CoreAllocator(settings.cores).shares_pct,
+        _TRAITS,
+    )
+
+
+class CpuDevice:
+    """A ``Device`` whose partitions are processes pinned to cores. One event loop owns it.
+
+    Outputs are read through ``arenas``. Bytes never pass through here: only references do.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, arenas: ArenaMap, settings: CpuSettings
+    ) -> None:
+        self._loop = loop
+        self._arenas = arenas
+        self._settings = settings
+        self._cores = CoreAllocator(settings.cores)
+        self._models: dict[str, Model] = {}
+        self._killed: Counter[str] = Counter()
+        self._partitions: dict[str, CpuPartition] = {}
+        self._retired: list[CpuPartition] = []  # dead, and read until the last reply is delivered
+        self._spawner = ForkServerSpawner(loop)
+        self._describer = Describer(loop, self._spawner, settings)
+        self._pools = HostRings(loop, arenas)
+        self._on_lost: Callable[[PartitionLost], None] = lambda lost: None
+        self._open = True
+        self._gpu = cpu_gpu(settings)
+        arenas.watchers.append(self._forget_arena)
+
+    @property
+    def gpu(self) -> Gpu:
+        return self._gpu
+
+    def register(self, model: Model) -> None:
+        self._models[model.key] = model
+        self._spawner.preload(self._settings.preload.get(model.format, ()))
+
+    def forget(self, key: str) -> None:
+        self._models.pop(key, None)
+        self._killed.pop(key, None)
+        self._pools.forget(key)
+
+    def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
+        self._on_lost = lost
+
+    def do(self, work: Work, done: Done) -> None:
+        try:
+            self._do(work, done)
+        except (ValueError, OSError) as error:
+            self._loop.call_soon(done, WorkFinished(work, failure=Failure(str(error))))
+
+    def free(self, batch: int) -> None:
+        for partition in self._partitions.values():
+            if batch in partition.held:
+                partition.free(batch)
+                return
+        for partition in self._retired:
+            if batch in partition.held:
+                partition.held.discard(batch)
+                self._dispose(partition)
+                return
+
+    def workers(self) -> dict[str, int]:
+        """Process id of each partition's worker, once it is forked."""
+        pids = {name: partition.link.pid for name, partition in self._partitions.items()}
+        return {name: pid for name, pid in pids.items() if pid is not None}
+
+    def end(self, partition: str, cause: str, blamed: tuple[str, ...]) -> None:
+        """Have a partition's worker replaced, for a reason; it counts against these models."""
+        found = self._partitions.get(partition)
+        if found is not None:
+            found.blamed = blamed
+            found.link.kill(cause, innocent=True)
+
+    @property
+    def fork_server_pid(self) -> int | None:
+        """Process id of the fork server, while there is one."""
+        return self._spawner.pid
+
+    async def describe(self, model: Model, limit_s: float = 120.0) -> Description:
+        """A model's signature and memory, read by loading it in a process of its own.
+
+        Raises:
+            ServeError: it does not load, or not within ``limit_s``; in the words of its format.
+        """
+        return await self._describer.describe(model, limit_s)
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._arenas.watchers.remove(self._forget_arena)
+        self._describer.close()
+        for partition in list(self._partitions.values()):
+            partition.link.close("the device is closed")
+        self._pools.close()
+        self._spawner.close()
+
+    def _forget_arena(self, number: int) -> None:
+        for partition in self._partitions.values():
+            partition.forget_arena(number)
+
+    def _do(self, work: Work, done: Done) -> None:
+        if isinstance(work, CreatePartition):
+            self._carve(work, done)
+            return
+        if isinstance(work, CopyInputs):
+            if not self._open:
+                raise ValueError(f"{self._gpu.id} is closed")
+            self._pools.stage(work, done)
+            return
+        partition = self._partitions.get(work.partition)
+        if partition is None:
+            raise ValueError(f"no partition '{work.partition}' on {self._gpu.id}")
+        if partition.releasing:
+            raise ValueError(f"partition '{work.partition}' is being released")
+        if isinstance(work, Run):
+            partition.run(work, self._pools.window(work.batch), done)
+        elif isinstance(work, Load):
+            model = self._models.get(work.model)
+            if model is None:
+                raise ValueError(f"model {work.model} is not registered with {self._gpu.id}")
+            spared = self._killed[work.model] < _KILLED_LOADING
+            partition.load(work, model, partial(self._loaded, done), spared)
+        elif isinstance(work, Unload):
+            partition.unload(work, done)
+        else:
+            assert isinstance(work, ReleasePartition)
+            partition.release(work, done)
+
+    def _carve(self, work: CreatePartition, done: Done) -> None:
+        if not self._open:
+            raise ValueError(f"{self._gpu.id} is closed")
+        if work.partition in self._partitions:
+            raise ValueError(f"partition '{work.partition}' of {self._gpu.id} exists already")
+        going = [self._partitions[name] for name in work.leaving if name in self._partitions]
+        cores = self._cores.grant(work.share_pct, [core for one in going for core in one.cores])
+        try:
+            arena = Arena.create(self._settings.arena_bytes)
+        except OSError:
+            self._cores.give_back(cores)
+            raise
+        setup = self._settings.setup(work.partition, cores, arena)
+        partition = CpuPartition(self._loop, setup, arena, self._settings.limits, self._ended)
+        self._arenas.add(arena)
+        self._partitions[work.partition] = partition
+        try:
+            partition.carve(work, self._spawner, partial(self._carved, partition, done))
+        except OSError:
+            self._drop(partition)
+            raise
+
+    def _carved(self, partition: CpuPartition, done: Done, finished: WorkFinished) -> None:
+        if finished.failure is not None and not finished.failure.fatal:
+            self._drop(partition)  # its worker lives but could not settle: nobody ever had it
+            partition.link.close(finished.failure.detail)
+        done(finished)
+
+    def _loaded(self, done: Done, finished: WorkFinished) -> None:
+        """Count loads of a model that were killed from outside, one after the other."""
+        assert isinstance(finished.work, Load)
+        if finished.failure is None:
+            self._killed.pop(finished.work.model, None)
+        elif finished.failure.fatal and finished.failure.innocent:
+            self._killed[finished.work.model] += 1
+        done(finished)
+
+    def _ended(self, partition: CpuPartition, cause: str) -> None:
+        if not self._drop(partition):
+            return
+        if partition.releasing:
+            partition.finish_release()
+        elif self._open:
+            self._on_lost(PartitionLost(self._gpu.id, partition.name, cause, partition.blamed))
+
+    def _drop(self, partition: CpuPartition) -> bool:
+        if self._partitions.get(partition.name) is not partition:
+            return False
+        del self._partitions[partition.name]
+        self._cores.give_back(partition.cores)
+        self._retired.append(partition)
+        self._dispose(partition)
+        return True
+
+    def _dispose(self, partition: CpuPartition) -> None:
+        if partition.held:
+            return
+        self._retired.remove(partition)
+        self._arenas.forget(partition.arena.number)
+        partition.arena.wipe()
+        partition.arena.close()

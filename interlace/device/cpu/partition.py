@@ -1,0 +1,183 @@
+"""One partition: a worker, its cores, its output memory, and what its replies still refer to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from interlace.core.messages import (
+    CreatePartition,
+    Failure,
+    Load,
+    ReleasePartition,
+    Run,
+    Unload,
+    WorkFinished,
+)
+from interlace.core.model import Model
+from interlace.device.base import Done
+from interlace.device.cpu.settings import WorkTimeouts
+from interlace.device.process.batch_frames import batch_timing, request_outputs, run_frame
+from interlace.device.process.link import FrameProtocol, WorkerLink
+from interlace.device.process.pending import PendingRequest
+from interlace.device.process.spawner import ForkServerSpawner
+from interlace.device.process.wire import (
+    BatchResult,
+    Column,
+    ForgetArena,
+    FreeBatches,
+    FromWorker,
+    Loaded,
+    LoadModel,
+    Starved,
+    ToWorker,
+    UnloadModel,
+    WorkerAnswer,
+    WorkerSetup,
+    decode_from_worker,
+)
+from interlace.shm.arena import Arena
+
+_FREED_MAX: Final = 256
+CpuWorkerLink = WorkerLink[ToWorker, FromWorker, WorkerAnswer]
+
+
+class CpuPartition:
+    """Translates work into frames for its worker and answers into ``WorkFinished``.
+
+    ``held`` are batches whose outputs lie in ``arena`` until they are freed. Freed batches ride
+    along with the next batch, so that freeing costs the worker no wake-up of its own, unless it
+    waits for memory.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        setup: WorkerSetup,
+        arena: Arena,
+        limits: WorkTimeouts,
+        on_dead: Callable[[CpuPartition, str], None],
+    ) -> None:
+        self.name = setup.name
+        self.cores = setup.cores
+        self.arena = arena
+        self.held: set[int] = set()
+        self.blamed: tuple[str, ...] = ()  #: models for which its worker is ended
+        speech = FrameProtocol(decode_from_worker, self._heard)
+        self.link: CpuWorkerLink = WorkerLink(loop, setup.name, speech, partial(on_dead, self))
+        self._setup = setup
+        self._limits = limits
+        self._freed: list[int] = []
+        self._starved = False
+        self._release: Callable[[], None] | None = None
+
+    def carve(self, work: CreatePartition, spawner: ForkServerSpawner, done: Done) -> None:
+        """Start the worker.
+
+        Raises:
+            OSError: no file descriptor is left.
+        """
+        question = PendingRequest(partial(self._carved, work, done), self._limits.carve_s, "start")
+        self.link.start(spawner, self._setup, question)
+
+    def load(self, work: Load, model: Model, done: Done, spared: bool) -> None:
+        """Load a model; ``spared`` if it is not its fault when its worker is killed meanwhile."""
+        question = PendingRequest(
+            partial(_loaded, work, done, spared), self._limits.load_s, f"load {work.model}"
+        )
+        self.link.ask(LoadModel(model, work.batches), question)
+
+    def unload(self, work: Unload, done: Done) -> None:
+        answer = partial(_ended, work, done)
+        question = PendingRequest(answer, self._limits.load_s, f"unload {work.model}")
+        self.link.ask(UnloadModel(work.model), question)
+
+    def run(self, work: Run, window: tuple[Column, ...] | None, done: Done) -> None:
+        """Execute a batch, in place if its rows lie in a ``window`` of the model's ring.
+
+        Raises:
+            ValueError: the batch cannot be put in a frame.
+        """
+        frame = run_frame(work.batch, tuple(self._freed), window)
+        what = f"batch {work.batch.id} of {work.batch.model}"
+        answer = partial(self._ran, work, done)
+        if self.link.ask(frame, PendingRequest(answer, work.limit_ms / 1000.0, what)):
+            self._freed.clear()
+
+    def release(self, work: ReleasePartition, done: Done) -> None:
+        """End the worker after what it was asked; ``finish_release`` answers."""
+        self._release = partial(done, WorkFinished(work))
+        self.link.finish()
+
+    @property
+    def releasing(self) -> bool:
+        """Its end is asked for, not a loss."""
+        return self._release is not None
+
+    def finish_release(self) -> None:
+        """Answer the ``ReleasePartition``, now that the worker is gone."""
+        if self._release is not None:
+            self._release()
+
+    def free(self, batch: int) -> None:
+        """The replies of that batch are delivered."""
+        self.held.discard(batch)
+        self._freed.append(batch)
+        if self._starved or len(self._freed) >= _FREED_MAX:
+            self._send_freed()
+
+    def forget_arena(self, number: int) -> None:
+        """Inputs lie there no more: the worker drops its mapping."""
+        self.link.tell(ForgetArena(number))
+
+    def _heard(self, frame: FromWorker) -> tuple[str, WorkerAnswer] | None:
+        if not isinstance(frame, Starved):
+            return "", frame
+        # The worker waits for memory: it gets what is freed, and from now on at once. That it is
+        # not delivered is not the worker's fault.
+        self._starved = True
+        self.link.extend("", self._setup.patience_s)
+        if self._freed:
+            self._send_freed()
+        return None
+
+    def _send_freed(self) -> None:
+        self.link.tell(FreeBatches(tuple(self._freed)))
+        self._freed.clear()
+
+    def _carved(self, work: CreatePartition, done: Done, answer: WorkerAnswer | Failure) -> None:
+        failure = _failure(answer)
+        done(WorkFinished(work, failure=failure, units=() if failure else self.cores))
+
+    def _ran(self, work: Run, done: Done, answer: WorkerAnswer | Failure) -> None:
+        self._starved = False
+        batch = work.batch
+        if not isinstance(answer, BatchResult):
+            # Killed from outside while it ran a batch: once that is chance, twice it is not.
+            done(WorkFinished(work, failure=_failure(answer, spared=batch.attempt == 1)))
+            return
+        if answer.held:
+            self.held.add(batch.id)
+        done(WorkFinished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
+
+
+def _loaded(work: Load, done: Done, spared: bool, answer: WorkerAnswer | Failure) -> None:
+    if isinstance(answer, Loaded):
+        done(WorkFinished(work, resident_bytes=answer.resident_bytes))
+    else:
+        done(WorkFinished(work, failure=_failure(answer, spared)))
+
+
+def _ended(work: Unload, done: Done, answer: WorkerAnswer | Failure) -> None:
+    done(WorkFinished(work, failure=_failure(answer)))
+
+
+def _failure(answer: WorkerAnswer | Failure, spared: bool = False) -> Failure | None:
+    """``spared``: who was killed from outside is not to blame for it."""
+    if isinstance(answer, Failure):
+        return answer if spared else replace(answer, innocent=False)
+    detail = getattr(answer, "detail", None)
+    return None if detail is None else Failure(detail)

@@ -1,0 +1,80 @@
+"""A model loaded in a worker: opened, tried at its batch sizes, weighed, and let go of."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from interlace.core.model import Model
+from interlace.core.tensor import Signature
+from interlace.device.process.memory import process_memory
+from interlace.device.process.wire import LoadModel
+from interlace.formats.arrays import sample_array, sample_shape
+from interlace.formats.memory import release_free_memory
+from interlace.formats.runner import ModelRunner
+
+OpenModel = Callable[[Model, int, str | None], ModelRunner]
+
+_FREE_DIM: Final = 64  #: size of a free dimension for which nobody stated one
+_WARM_RUNS: Final = 3  #: TorchScript profiles twice and compiles on the third
+
+
+class MemoryLimitError(Exception):
+    """A model needs more memory than its operator allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentModel:
+    """``signature`` is what requests are served by; ``resident_bytes`` what the model holds."""
+
+    model: Model
+    runner: ModelRunner
+    signature: Signature
+    resident_bytes: int
+
+    @classmethod
+    def load(
+        cls, load: LoadModel, threads: int, weights_dir: str | None, open_model: OpenModel
+    ) -> ResidentModel:
+        """Open a model and run it at the batch sizes asked for, so that no request pays for it.
+
+        Raises:
+            MemoryLimitError: it holds more than ``terms.memory_limit_bytes``.
+            Exception: whatever the model's format raises.
+        """
+        model = load.model
+        before = process_memory().anonymous_bytes
+        runner = open_model(model, threads, weights_dir)
+        stated = model.signature.inputs and model.signature.outputs
+        signature = model.signature if stated else runner.signature
+        for rows in sorted(load.batches, reverse=True):
+            _warm_up(model, runner, signature, rows)
+        grown = max(0, process_memory().anonymous_bytes - before)
+        held = max(runner.resident_bytes, runner.shared_bytes + grown)
+        resident = cls(model, runner, signature, held)
+        limit = model.terms.memory_limit_bytes
+        if limit is not None and resident.resident_bytes > limit:
+            resident.close()
+            raise MemoryLimitError(
+                f"it needs {resident.resident_bytes} bytes, its memory limit is {limit} bytes; "
+                f"raise the limit or use a smaller model"
+            )
+        return resident
+
+    def close(self) -> None:
+        """Let go of the model and give its memory back to the system."""
+        self.runner.close()
+        release_free_memory()
+
+
+def _warm_up(model: Model, runner: ModelRunner, signature: Signature, rows: int) -> None:
+    inputs = {}
+    for spec in signature.inputs:
+        dims = sample_shape(spec, tuple(model.sample.get(spec.name, ())), _FREE_DIM)
+        inputs[spec.name] = sample_array(spec, (rows, *dims) if signature.batched else dims)
+    # Made-up inputs may be nonsense to the model; requests will show.
+    with contextlib.suppress(Exception):
+        for _ in range(_WARM_RUNS):
+            runner.run(inputs)

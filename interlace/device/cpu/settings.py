@@ -1,0 +1,78 @@
+"""What a CPU device is made of, and how long its work may take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from interlace.core.model import Format
+from interlace.device.process.wire import WorkerSetup
+from interlace.shm.arena import Arena
+
+_FORMATS: Final = "interlace.formats"
+#: What each format imports, also late, when it opens a model: loaded in the fork server, so that
+#: workers share the pages (110 MB and 3 s per worker for transformers).
+_FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
+    Format.ONNX: (f"{_FORMATS}.onnx",),
+    Format.TORCHSCRIPT: (f"{_FORMATS}.torchscript",),
+    Format.EXPORTED: (
+        f"{_FORMATS}.exported",
+        "torch._export.serde.serialize",
+        "torch._functorch.partitioners",
+    ),
+    Format.HUGGINGFACE: (
+        f"{_FORMATS}.huggingface",
+        "transformers.modeling_utils",
+        "transformers.modeling_layers",
+        "transformers.masking_utils",
+    ),
+    Format.FACTORY: (f"{_FORMATS}.factory",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTimeouts:
+    """How long work may take before its worker is killed, in seconds; a ``Run`` says so itself."""
+
+    carve_s: float = 60.0
+    load_s: float = 300.0
+    stage_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSettings:
+    """What a CPU device is made of.
+
+    ``memory_bytes`` is what models may hold; ``weights_dir`` where shared weights lie, ``None`` to
+    keep weights private per worker; ``arena_bytes`` the output memory of one worker, taken only as
+    it is used; ``patience_s`` how long a batch waits for output memory. ``opener`` names
+    ``open_model`` as ``module:function``; ``preload`` are the modules that the
+    fork server imports for each format.
+    """
+
+    cores: tuple[int, ...]
+    memory_bytes: int
+    weights_dir: str | None = None
+    id: str = "cpu0"
+    arena_bytes: int = 1 << 30
+    patience_s: float = 5.0
+    limits: WorkTimeouts = field(default_factory=WorkTimeouts)
+    preload: Mapping[Format, tuple[str, ...]] = field(default_factory=lambda: _FORMAT_MODULES)
+    opener: str = "interlace.formats:open_model"
+
+    def setup(
+        self, name: str, cores: tuple[int, ...], arena: Arena, background: bool = False
+    ) -> WorkerSetup:
+        """The first frame of a worker of this process."""
+        return WorkerSetup(
+            name,
+            cores,
+            os.getpid(),
+            arena.number,
+            self.opener,
+            self.weights_dir,
+            self.patience_s,
+            background,
+        )

@@ -1,0 +1,178 @@
+"""Main loop of a worker process: one per partition, frames of work in, answers out."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import socket
+import time
+from collections import deque
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from interlace.core.errors import RepositoryError
+from interlace.device.cpu.execution import execute
+from interlace.device.cpu.inputs import BatchInputs
+from interlace.device.cpu.resident import OpenModel, ResidentModel
+from interlace.device.process.output_blocks import OutputBlocks
+from interlace.device.process.wire import (
+    Failed,
+    ForgetArena,
+    FreeBatches,
+    FromWorker,
+    Loaded,
+    LoadModel,
+    Ready,
+    RunBatch,
+    Starved,
+    ToWorker,
+    Unloaded,
+    UnloadModel,
+    WorkerAnswer,
+    WorkerSetup,
+    decode_to_worker,
+)
+from interlace.shm.arena import Arena, ArenaMap
+from interlace.shm.frame_socket import BlockingFrameSocket
+
+_PR_SET_NAME: Final = 15
+_OOM_SCORE: Final = "500"  # when memory runs out, a worker goes before the server
+_BACKGROUND_NICE: Final = 10
+_DETAIL_CHARS: Final = 2000
+
+
+def work(sock: socket.socket, name: str) -> None:
+    """Serve frames until the main process closes its end. The first frame is ``WorkerSetup``."""
+    frames: BlockingFrameSocket[FromWorker, ToWorker] = BlockingFrameSocket(sock, decode_to_worker)
+    with contextlib.suppress(BrokenPipeError, ConnectionError):
+        setup = frames.receive()
+        if not isinstance(setup, WorkerSetup):
+            return
+        try:
+            _prepare_process(setup, name)
+            worker = CpuWorker(frames, setup)
+        except Exception as error:
+            frames.send(Failed(_error_text("the worker could not start", error)))
+            return
+        frames.send(Ready())
+        worker.serve()
+
+
+def _prepare_process(setup: WorkerSetup, name: str) -> None:
+    os.sched_setaffinity(0, setup.cores)
+    if setup.background:
+        os.nice(_BACKGROUND_NICE)
+    # A batch process never pre-empts the front end when it wakes up; the front end does.
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, name[:15].encode(), 0, 0, 0)
+
+
+class CpuWorker:
+    """Carries out one frame at a time, in order."""
+
+    def __init__(
+        self, frames: BlockingFrameSocket[FromWorker, ToWorker], setup: WorkerSetup
+    ) -> None:
+        self._frames = frames
+        self._setup = setup
+        self._backlog: deque[ToWorker] = deque()
+        self._models: dict[str, ResidentModel] = {}
+        arena = Arena.adopt(setup.owner_pid, setup.arena)
+        arenas = ArenaMap(setup.owner_pid)
+        arenas.add(arena)
+        self._arenas = arenas
+        self._blocks = OutputBlocks(arena, self._wait_for_memory)
+        self._intake = BatchInputs(arenas, self._blocks)
+        self._open: OpenModel = _load_opener(setup.opener)
+
+    def serve(self) -> None:
+        """Answer frames until the other end is closed."""
+        backlog, receive, send = self._backlog, self._frames.receive, self._frames.send
+        while True:
+            frame = backlog.popleft() if backlog else receive()
+            if frame is None:
+                return
+            answer = self._run(frame) if isinstance(frame, RunBatch) else self._carry_out(frame)
+            if answer is not None:
+                send(answer)
+
+    def _carry_out(self, frame: ToWorker) -> WorkerAnswer | None:
+        match frame:
+            case FreeBatches(batches=batches):
+                self._blocks.free(batches)
+                return None
+            case ForgetArena(arena=number):
+                self._arenas.forget(number)
+                return None
+            case LoadModel():
+                return self._load(frame)
+            case UnloadModel(model=key):
+                resident = self._models.pop(key, None)
+                if resident is not None:
+                    resident.close()
+                    del resident
+                    self._blocks.arena.trim()
+                return Unloaded(key)
+            case _:
+                return Failed(f"a {type(frame).__name__} frame is not expected here")
+
+    def _load(self, frame: LoadModel) -> WorkerAnswer:
+        model = frame.model
+        if model.key in self._models:
+            return Failed(f"model {model.key} is already loaded here")
+        threads = len(self._setup.cores)
+        try:
+            resident = ResidentModel.load(frame, threads, self._setup.weights_dir, self._open)
+        except (Exception, SystemExit) as error:
+            return Failed(_error_text(f"model {model.name} does not load", error))
+        self._models[model.key] = resident
+        return Loaded(
+            model.key,
+            resident.runner.signature,
+            resident.runner.resident_bytes,
+            resident.resident_bytes,
+        )
+
+    def _run(self, run: RunBatch) -> WorkerAnswer:
+        self._blocks.free(run.freed)
+        resident = self._models.get(run.model)
+        if resident is None:
+            return Failed(f"model {run.model} is not loaded here")
+        try:
+            return execute(run, resident, self._intake, self._blocks)
+        except (Exception, SystemExit) as error:
+            return Failed(_error_text(f"model {run.model} failed on batch {run.batch}", error))
+
+    def _wait_for_memory(self) -> bool:
+        self._frames.send(Starved())
+        until = time.monotonic() + self._setup.patience_s
+        while (left := until - time.monotonic()) > 0:
+            try:
+                frame = self._frames.receive_within(left)
+            except TimeoutError:
+                return False
+            if frame is None:
+                raise ConnectionError("the main process closed its end")
+            if isinstance(frame, FreeBatches):
+                self._blocks.free(frame.batches)
+                return True
+            self._backlog.append(frame)
+        return False
+
+
+def _error_text(what: str, error: BaseException) -> str:
+    if isinstance(error, RepositoryError):
+        return str(error)[:_DETAIL_CHARS]  # it names the file, and reads by itself
+    return f"{what}: {type(error).__name__}: {error}"[:_DETAIL_CHARS]
+
+
+def _load_opener(path: str) -> OpenModel:
+    module, _, name = path.partition(":")
+    opener: OpenModel = getattr(import_module(module), name)
+    return opener

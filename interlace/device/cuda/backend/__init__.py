@@ -1,0 +1,1 @@
+"""Torch on a lane of a GPU."""

@@ -1,0 +1,1 @@
+"""A model's work as CUDA graphs: captured, kept, launched."""

@@ -1,0 +1,142 @@
+"""The programs of one model on one lane."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from interlace.device.cuda.backend.base import on_stream
+from interlace.device.cuda.graphs.capture_stream import CaptureStream
+from interlace.device.cuda.graphs.eager import EagerProgram, output_slots
+from interlace.device.cuda.graphs.program import (
+    DefaultedProgram,
+    Dims,
+    GraphProgram,
+    LaneContext,
+    StaticInputs,
+    input_slots,
+)
+from interlace.device.cuda.models.opening import PortableModel
+from interlace.device.cuda.models.samples import most_rows, sample_inputs
+from interlace.perf.buckets import bucket_for
+
+#: Shapes that run eagerly and are remembered on a lane; the oldest is forgotten.
+_EAGER_MAX: Final = 64
+
+LaneProgram = GraphProgram | DefaultedProgram | EagerProgram
+
+
+class GraphCache:
+    """Graphs by batch size for the shapes of ``dims``; everything else eagerly.
+
+    ``graphs`` are added by the thread that captures, and used by the one that launches.
+    """
+
+    def __init__(self, station: LaneContext, model: PortableModel, dims: Dims) -> None:
+        self.graphs: tuple[GraphProgram, ...] = ()
+        self._station = station
+        self._model = model
+        self._dims = dims
+        self._inputs: StaticInputs | None = None
+        self._eager: OrderedDict[object, EagerProgram] = OrderedDict()
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        return tuple(program.rows for program in self.graphs)
+
+    @property
+    def side(self) -> CaptureStream:
+        """Where its graphs are captured."""
+        return self._station.side
+
+    @property
+    def inputs_bytes(self) -> int:
+        return 0 if self._inputs is None else self._inputs.nbytes
+
+    @property
+    def graphs_bytes(self) -> int:
+        return sum(program.nbytes for program in self.graphs)
+
+    def capture(self, buckets: Sequence[int], undo: ExitStack) -> Sequence[GraphProgram]:
+        """Graphs for the batch sizes that it has none for, to be added.
+
+        The largest comes first: it sizes the lane's pool. ``undo`` destroys them.
+
+        Raises:
+            Exception: one cannot be captured, or memory is out; nothing is left of them then.
+        """
+        made: list[GraphProgram] = []
+        with ExitStack() as begun:
+            for rows in sorted(set(buckets) - set(self.buckets), reverse=True):
+                made.append(GraphProgram(self._station, self._model, self._static(), rows))
+                begun.callback(made[-1].close)
+            undo.push(begun.pop_all())
+        return made
+
+    def add(self, made: Sequence[GraphProgram]) -> None:
+        """Use these graphs from now on."""
+        self.graphs = tuple(sorted((*self.graphs, *made), key=lambda program: program.rows))
+
+    def program(self, rows: int, given: Mapping[str, tuple[int, ...]]) -> LaneProgram:
+        """What runs ``rows`` rows of these inputs, named with the dims of one row.
+
+        Raises:
+            Exception: whatever the model raises on made-up inputs of a shape that is new to it.
+        """
+        place = bucket_for(self.buckets, rows)
+        if place is None or any(self._dims.get(name) != dims for name, dims in given.items()):
+            return self._eagerly(rows, given)
+        program = self.graphs[place]
+        if len(given) == len(program.inputs):
+            return program
+        assert self._inputs is not None
+        fills = self._inputs.fills
+        if any(one.name not in given and one.name not in fills for one in program.inputs):
+            return self._eagerly(rows, given)
+        return DefaultedProgram(program, frozenset(given), fills)
+
+    def close(self) -> None:
+        """Destroy everything; nothing runs. The station stays."""
+        with ExitStack() as steps:
+            if self._inputs is not None:
+                steps.callback(self._inputs.close)
+            for graph in self.graphs:
+                steps.callback(graph.close)
+            for eager in self._eager.values():
+                steps.callback(eager.close)
+        self.graphs, self._inputs = (), None
+        self._eager.clear()
+
+    def _static(self) -> StaticInputs:
+        """The inputs' place, with contents that the model accepts."""
+        if self._inputs is not None:
+            return self._inputs
+        model, backend, stream = self._model, self._station.backend, self._station.side.stream
+        signature, rows = model.signature, most_rows(model.signature)
+        slots = input_slots(signature, self._dims)
+        inputs = StaticInputs(backend.driver, slots, rows, model.defaults)
+        self._inputs = inputs
+        with on_stream(backend, stream):
+            sample = sample_inputs(signature, self._dims, rows, model.device)
+            inputs.write(sample, rows if signature.batched else None, model.device)
+        backend.driver.synchronize(stream)
+        return inputs
+
+    def _eagerly(self, rows: int, given: Mapping[str, tuple[int, ...]]) -> EagerProgram:
+        key = (rows, tuple(sorted(given.items())))
+        known = self._eager.get(key)
+        if known is not None:
+            self._eager.move_to_end(key)
+            return known
+        station, model = self._station, self._model
+        outputs = station.backend.threads.run(
+            station.lane.green,
+            lambda: output_slots(station.backend, station.lane.stream, model, rows, given),
+        )
+        program = EagerProgram(station, model, rows, given, outputs)
+        self._eager[key] = program
+        if len(self._eager) > _EAGER_MAX:
+            self._eager.popitem(last=False)[1].close()
+        return program

@@ -1,0 +1,149 @@
+"""A model without a graph: its kernels are launched one by one, on the lane's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+
+from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.tensors import TORCH_TYPES
+from interlace.device.cuda.graphs.program import (
+    Dims,
+    LaneContext,
+    TensorSlot,
+    input_slots,
+    output_layout,
+    slot,
+)
+from interlace.device.cuda.graphs.transfer import BatchBoundary, Gather, Publish
+from interlace.device.cuda.memory.parameters import BatchParameters
+from interlace.device.cuda.models.opening import PortableModel
+from interlace.device.cuda.models.samples import sample_inputs
+
+
+class EagerProgram:
+    """For models that cannot be captured, and for shapes that no graph was captured for.
+
+    Memory comes from torch's cache of the lane's stream. What a batch left behind is kept until the
+    next one is launched: what is freed then is used again by that stream alone, so after its end.
+    """
+
+    def __init__(
+        self,
+        station: LaneContext,
+        model: PortableModel,
+        rows: int,
+        dims: Dims,
+        outputs: tuple[TensorSlot, ...],
+    ) -> None:
+        self.batched = model.signature.batched
+        self.inputs = input_slots(model.signature, dims)
+        self.outputs = outputs
+        self._station = station
+        self._model = model
+        there = station.backend.driver, station.backend.kernels
+        self._turn, self._gather, self._publish = (
+            BatchBoundary(*there),
+            Gather(*there),
+            Publish(*there),
+        )
+        self.rows = rows
+        self._kept: Sequence[torch.Tensor] = ()
+        places = len(self.inputs), len(outputs)
+        self._parameters = BatchParameters(there[0], station.memory, *places, rows)
+
+    def launch(
+        self,
+        sequence: int,
+        rows: int,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[int],
+    ) -> int:
+        """Start it: per input the address of each row, per output where its rows go.
+
+        Returns the batch's turn. The batch before the last one has ended.
+
+        Raises:
+            ValueError: the sizes of its outputs are others than for made-up inputs.
+            CudaError: a launch was refused.
+            Exception: whatever the model raises.
+        """
+        self._parameters.write(sequence, rows, sources, targets)
+        station = self._station
+        stream = station.lane.stream
+        self._turn.begin(stream, self._parameters)
+        turn = self._parameters.launched()
+        try:
+            station.backend.threads.run(station.lane.green, partial(self._run, stream))
+        except Exception:
+            # Nobody awaits its end. Its turn has been taken: the next block must be free again.
+            station.backend.driver.synchronize(stream)
+            raise
+        return turn
+
+    def times_ns(self, turn: int) -> tuple[int, int]:
+        """When the batch of a turn, which has ended, began and ended by the GPU's clock."""
+        return self._parameters.times_ns(turn)
+
+    def close(self) -> None:
+        """Let go of its memory; it does not run."""
+        self._kept = ()
+        self._parameters.close()
+
+    def _run(self, stream: int) -> None:
+        backend = self._station.backend
+        with on_stream(backend, stream), torch.inference_mode():
+            values = self._gathered(stream)
+            keep_up(backend, stream)
+            self._kept = self._model.outputs(values)
+            found = output_layout(self._model.signature, self._kept)
+            if found != self.outputs:
+                raise ValueError(
+                    f"outputs of shapes {[one.dims for one in found]} instead of "
+                    f"{[one.dims for one in self.outputs]}: on a GPU, sizes of outputs must follow "
+                    f"from sizes of inputs"
+                )
+            self._send(stream)
+
+    def _gathered(self, stream: int) -> dict[str, torch.Tensor]:
+        values = {}
+        for place, one in enumerate(self.inputs):
+            shape = (self.rows, *one.dims) if self.batched else one.dims
+            value = torch.empty(shape, dtype=TORCH_TYPES[one.datatype], device=self._model.device)
+            if one.row_bytes:
+                self._gather.launch(
+                    stream, self._parameters, place, value.data_ptr(), one.row_bytes
+                )
+            values[one.name] = value
+        return values
+
+    def _send(self, stream: int) -> None:
+        for place, tensor in enumerate(self._kept):
+            row_bytes = self.outputs[place].row_bytes
+            if row_bytes:
+                self._publish.launch(stream, self._parameters, place, tensor.data_ptr(), row_bytes)
+        self._turn.finish(stream, self._parameters, self._station.flag)
+
+
+def output_slots(
+    backend: CudaBackend, stream: int, model: PortableModel, rows: int, dims: Dims
+) -> tuple[TensorSlot, ...]:
+    """What comes out for inputs of these shapes; found by a run if the signature leaves it open.
+
+    Raises:
+        Exception: whatever the model raises on made-up inputs.
+    """
+    signature = model.signature
+    if not any(-1 in spec.dims for spec in signature.outputs):
+        return tuple(slot(spec.name, spec.datatype, spec.dims) for spec in signature.outputs)
+    with on_stream(backend, stream), torch.inference_mode():
+        values = sample_inputs(signature, dims, rows, model.device)
+        return output_layout(signature, model.outputs(values))
+
+
+def keep_up(backend: CudaBackend, stream: int) -> None:
+    """Torch on the CPU follows no stream: have what was launched end first."""
+    if torch.device(backend.torch_device).type == "cpu":
+        backend.driver.synchronize(stream)

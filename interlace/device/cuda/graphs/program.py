@@ -1,0 +1,242 @@
+"""A model as a graph: for up to so many rows of fixed shapes, on one lane."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+import torch
+
+from interlace.core.tensor import Signature, element_count
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.backend.tensors import TORCH_TYPES, tensor_at
+from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.graphs.capture_stream import CaptureStream
+from interlace.device.cuda.graphs.transfer import BatchBoundary, Gather, Publish
+from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.parameters import BatchParameters
+from interlace.device.cuda.models.opening import PortableModel
+from interlace.device.cuda.models.weights import allocate
+
+_ALIGN_BYTES: Final = 256
+
+Dims = Mapping[str, tuple[int, ...]]
+
+
+class TensorSlot(NamedTuple):
+    """One input or output; ``dims`` are those of a row, or the whole shape if there are no rows."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    row_bytes: int
+
+
+class LaneContext(NamedTuple):
+    """What programs of one lane work with. ``flag`` is the lane's word as the GPU sees it."""
+
+    backend: CudaBackend
+    memory: MappedMemory
+    lane: Lane
+    side: CaptureStream
+    flag: int
+
+
+def input_slots(signature: Signature, dims: Dims) -> tuple[TensorSlot, ...]:
+    """The inputs that ``dims`` names, in the order of the signature."""
+    return tuple(
+        slot(spec.name, spec.datatype, dims[spec.name])
+        for spec in signature.inputs
+        if spec.name in dims
+    )
+
+
+def slot(name: str, datatype: str, dims: tuple[int, ...]) -> TensorSlot:
+    return TensorSlot(name, datatype, dims, element_count(dims) * TORCH_TYPES[datatype].itemsize)
+
+
+class StaticInputs:
+    """Where a model's graphs of one lane find their inputs: one place for all batch sizes.
+
+    ``fills`` are rows for optional inputs that a request leaves out.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        slots: Sequence[TensorSlot],
+        max_rows: int,
+        defaults: Mapping[str, int],
+    ) -> None:
+        """
+        Raises:
+            MemoryError: what is needed and what there is.
+            CudaError: the GPU failed.
+        """
+        self.slots = tuple(slots)
+        self._driver = driver
+        self._filled = {one.name: defaults[one.name] for one in slots if one.name in defaults}
+        offsets, end = [], 0
+        for one in self.slots:
+            offsets.append(end)
+            rows = max_rows + (one.name in self._filled)
+            end += -(-one.row_bytes * rows // _ALIGN_BYTES) * _ALIGN_BYTES
+        self.nbytes = max(1, end)
+        self._base = allocate(driver, self.nbytes, "its inputs")
+        self.addresses = [self._base + offset for offset in offsets]
+        self.fills = {
+            one.name: address + max_rows * one.row_bytes
+            for one, address in zip(self.slots, self.addresses, strict=True)
+            if one.name in self._filled
+        }
+
+    def values(self, rows: int | None, device: str) -> dict[str, torch.Tensor]:
+        """Tensors on the first ``rows`` rows of each input; ``None`` for a model without rows."""
+        return {
+            one.name: _tensor(one, address, rows, device)
+            for one, address in zip(self.slots, self.addresses, strict=True)
+        }
+
+    def write(self, sample: Mapping[str, torch.Tensor], rows: int | None, device: str) -> None:
+        """Contents that the model accepts, and the fills."""
+        for name, value in self.values(rows, device).items():
+            value.copy_(sample[name])
+        for one in self.slots:
+            if one.name in self.fills:
+                _tensor(one, self.fills[one.name], 1, device).fill_(self._filled[one.name])
+
+    def close(self) -> None:
+        self._driver.free(self._base)
+
+
+def _tensor(one: TensorSlot, address: int, rows: int | None, device: str) -> torch.Tensor:
+    shape = one.dims if rows is None else (rows, *one.dims)
+    return tensor_at(address, shape, TORCH_TYPES[one.datatype], device)
+
+
+class GraphProgram:
+    """Gather, model, publish, signal: one launch for a batch of up to ``rows`` rows.
+
+    The graph never changes; what differs from batch to batch is read from parameter blocks, of
+    which there are two: one batch may be launched behind another.
+    """
+
+    def __init__(
+        self, station: LaneContext, model: PortableModel, inputs: StaticInputs, rows: int
+    ) -> None:
+        """Capture it.
+
+        Raises:
+            Exception: the model does what cannot be captured, or whatever else it raises.
+        """
+        self.rows = rows
+        self.batched = model.signature.batched
+        self.inputs = inputs.slots
+        self.outputs: tuple[TensorSlot, ...] = ()
+        self._station = station
+        self._model = model
+        there = station.backend.driver, station.backend.kernels
+        self._turn, self._gather, self._publish = (
+            BatchBoundary(*there),
+            Gather(*there),
+            Publish(*there),
+        )
+        self._addresses = inputs.addresses
+        self._values = inputs.values(rows if self.batched else None, model.device)
+        self._kept: Sequence[torch.Tensor] = ()
+        count = len(model.signature.outputs)
+        with ExitStack() as undo:
+            places = len(self.inputs), count
+            self._parameters = BatchParameters(there[0], station.memory, *places, rows)
+            undo.callback(self._parameters.close)
+            self._captured = station.side.capture(self._body)
+            undo.pop_all()
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory that came with the graph."""
+        return self._captured.nbytes + self._parameters.nbytes
+
+    def launch(
+        self,
+        sequence: int,
+        rows: int,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[int],
+    ) -> int:
+        """Start it: per input the address of each row, per output where its rows go.
+
+        Returns the batch's turn. The batch before the last one has ended.
+
+        Raises:
+            ValueError: more rows than it has, or not as many inputs or outputs.
+            CudaError: the launch was refused.
+        """
+        self._parameters.write(sequence, rows, sources, targets)
+        station = self._station
+        station.backend.driver.launch_graph(self._captured.executable, station.lane.stream)
+        return self._parameters.launched()
+
+    def times_ns(self, turn: int) -> tuple[int, int]:
+        """When the batch of a turn, which has ended, began and ended by the GPU's clock."""
+        return self._parameters.times_ns(turn)
+
+    def close(self) -> None:
+        """Destroy it; it does not run."""
+        self._kept, self._values = (), {}
+        self._station.side.destroy(self._captured)
+        self._parameters.close()
+
+    def _body(self) -> None:
+        stream, parameters = self._station.side.stream, self._parameters
+        self._turn.begin(stream, parameters)
+        for place, one in enumerate(self.inputs):
+            if one.row_bytes:
+                self._gather.launch(
+                    stream, parameters, place, self._addresses[place], one.row_bytes
+                )
+        # A test's graph calls this again for each launch: then what was made is kept meanwhile.
+        self._kept = self._model.outputs(self._values)
+        self.outputs = output_layout(self._model.signature, self._kept)
+        for place, tensor in enumerate(self._kept):
+            row_bytes = self.outputs[place].row_bytes
+            if row_bytes:
+                self._publish.launch(stream, parameters, place, tensor.data_ptr(), row_bytes)
+        self._turn.finish(stream, parameters, self._station.flag)
+
+
+def output_layout(signature: Signature, outputs: Sequence[torch.Tensor]) -> tuple[TensorSlot, ...]:
+    """What came out, a row of it."""
+    return tuple(
+        slot(spec.name, spec.datatype, tuple(tensor.shape)[1 if signature.batched else 0 :])
+        for spec, tensor in zip(signature.outputs, outputs, strict=True)
+    )
+
+
+class DefaultedProgram:
+    """A program that gets some optional inputs from the rows that are kept for them."""
+
+    def __init__(self, program: GraphProgram, given: frozenset[str], fills: Mapping[str, int]):
+        self.rows = program.rows
+        self.batched = program.batched
+        self.outputs = program.outputs
+        self.inputs = tuple(one for one in program.inputs if one.name in given)
+        self._program = program
+        self._fills = [None if one.name in given else fills[one.name] for one in program.inputs]
+
+    def launch(
+        self,
+        sequence: int,
+        rows: int,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[int],
+    ) -> int:
+        """As ``GraphProgram.launch``, with the sources of ``inputs``."""
+        given = iter(sources)
+        whole = [next(given) if fill is None else [fill] * rows for fill in self._fills]
+        return self._program.launch(sequence, rows, whole, targets)
+
+    def times_ns(self, turn: int) -> tuple[int, int]:
+        return self._program.times_ns(turn)

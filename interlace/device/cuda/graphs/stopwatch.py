@@ -1,0 +1,50 @@
+"""How long an execution takes on a lane: as a graph, which is how it will be served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final, Protocol
+
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.graphs.capture_stream import CaptureStream
+
+_WARM: Final = 3
+_RUNS: Final = 20
+
+
+class Stopwatch(Protocol):
+    def __call__(
+        self, backend: CudaBackend, side: CaptureStream, run: Callable[[], object]
+    ) -> float:
+        """Time of one execution, in ms."""
+        ...
+
+
+def graph_ms(backend: CudaBackend, side: CaptureStream, run: Callable[[], object]) -> float:
+    """The mean over replays one after the other, between two events.
+
+    The lane need not be idle, but is timed with what runs on it.
+
+    Raises:
+        CudaError: the GPU failed.
+    """
+    driver = backend.driver
+    kept: list[object] = []
+
+    def body() -> None:
+        kept[:] = [run()]
+
+    captured = side.capture(body)
+    with ExitStack() as steps:
+        steps.callback(side.destroy, captured)
+        begin, end = driver.event(timing=True), driver.event(timing=True)
+        steps.callback(driver.destroy_event, begin)
+        steps.callback(driver.destroy_event, end)
+        for count in (_WARM, _RUNS):
+            driver.record(begin, side.stream)
+            for _ in range(count):
+                driver.launch_graph(captured.executable, side.stream)
+            driver.record(end, side.stream)
+            driver.synchronize(side.stream)
+        return driver.elapsed_ms(begin, end) / _RUNS

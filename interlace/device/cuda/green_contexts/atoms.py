@@ -1,0 +1,110 @@
+"""The SMs of a GPU as atoms: a set of them is a bit mask, a share is a number of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from interlace.device.cuda.driver.api import SmSplit
+
+
+@dataclass(frozen=True, slots=True)
+class Atoms:
+    """``count`` atoms of ``atom_sms`` SMs each, and a rest that is too small for an atom.
+
+    Bit ``i`` of a mask is atom ``i``; bit ``count`` is the rest, which only the whole GPU has, so
+    that partitions of one share have one number of SMs wherever they lie.
+    """
+
+    count: int
+    atom_sms: int
+    rest_sms: int = 0
+
+    @classmethod
+    def of(cls, split: SmSplit) -> Atoms:
+        """The atoms that the driver made.
+
+        Raises:
+            ValueError: they differ in size, or there are no SMs at all.
+        """
+        sizes = {atom.sms for atom in split.atoms}
+        rest_sms = split.rest.sms if split.rest else 0
+        if len(sizes) > 1:
+            raise ValueError(f"atoms of {sorted(sizes)} SMs: expected one size")
+        if not sizes and not rest_sms:
+            raise ValueError("a GPU without SMs")
+        return cls(len(split.atoms), sizes.pop() if sizes else 0, rest_sms)
+
+    @property
+    def units(self) -> int:
+        """All SMs."""
+        return self.count * self.atom_sms + self.rest_sms
+
+    @property
+    def whole(self) -> int:
+        """The mask of all SMs."""
+        return (1 << self.count + (self.rest_sms > 0)) - 1
+
+    @property
+    def rest(self) -> int:
+        """The mask of the rest; 0 if there is none."""
+        return (1 << self.count) if self.rest_sms else 0
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """Atoms of each legal share, ascending: percentages rounded down; 100 has the rest too."""
+        sizes = range(1, self.count + 1)
+        shares = {100 * size * self.atom_sms // self.units: size for size in sizes}
+        shares[100] = self.count
+        shares.pop(0, None)
+        return shares
+
+    @property
+    def shares_pct(self) -> tuple[int, ...]:
+        """Legal shares, ascending."""
+        return tuple(self.sizes)
+
+    def size(self, share_pct: int) -> int:
+        """Atoms of a share.
+
+        Raises:
+            ValueError: no such share.
+        """
+        size = self.sizes.get(share_pct)
+        if size is None:
+            raise ValueError(f"a share of {share_pct} %: expected one of {list(self.shares_pct)}")
+        return size
+
+    def sms(self, mask: int) -> int:
+        """SMs of a mask."""
+        atoms = mask & ~(1 << self.count)
+        return atoms.bit_count() * self.atom_sms + (self.rest_sms if mask >> self.count else 0)
+
+    def numbers(self, mask: int) -> tuple[int, ...]:
+        """The SMs of a mask, numbered through from atom to atom."""
+        found: list[int] = []
+        for one in indices(mask):
+            first = one * self.atom_sms
+            found.extend(range(first, first + self.atom_sms if one < self.count else self.units))
+        return tuple(found)
+
+    def holders(self, masks: Iterable[int]) -> tuple[int, ...]:
+        """Of how many of the masks each atom is part; the rest comes last if there is one."""
+        counts = [0] * self.whole.bit_length()
+        for mask in masks:
+            for index in indices(mask):
+                counts[index] += 1
+        return tuple(counts)
+
+
+def span(first: int, count: int) -> int:
+    """The mask of ``count`` atoms in a row."""
+    return ((1 << count) - 1) << first
+
+
+def indices(mask: int) -> Iterator[int]:
+    """The atoms of a mask, ascending."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest

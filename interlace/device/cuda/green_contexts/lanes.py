@@ -1,0 +1,153 @@
+"""Lanes on green contexts: sets of SMs in one process, carved beforehand, changed by choosing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import ExitStack
+from typing import Final
+
+from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.green_contexts.atoms import Atoms
+from interlace.device.cuda.green_contexts.contexts import GreenContexts
+from interlace.device.cuda.green_contexts.ladder import Occupancy, Rung, choose, ladder, reuse
+from interlace.device.cuda.green_contexts.splitting import best_split
+from interlace.device.cuda.lanes import Lane, LaneTable
+
+#: Lanes that plans may ask for, one by one.
+_LANES_MAX: Final = 96
+#: Lanes that share no hardware queue: there are 32 (CUDA_DEVICE_MAX_CONNECTIONS), a lane has two
+#: streams, one that serves and one that captures, and the lane aside one.
+_LANES_APART: Final = 15
+
+
+class GreenLanes:
+    """Each lane is one stream of one green context; the lane of all SMs is a plain stream.
+
+    The SMs are split once. Contexts are unions of atoms, so they may overlap, and the bookkeeping
+    of who has which atom is ours: the driver reserves nothing. Contexts are made beforehand, a
+    lane's stream when the lane is first carved.
+    """
+
+    def __init__(self, driver: Driver, lanes_max: int = _LANES_MAX) -> None:
+        self._driver = driver
+        self._lanes_max = lanes_max
+        split = best_split(driver)
+        self.atoms = Atoms.of(split)
+        self.contexts = GreenContexts(
+            driver, self.atoms, [*split.atoms, *([split.rest] if split.rest else [])]
+        )
+        self._roster = LaneTable()
+        self._aside: Lane | None = None
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return tuple(self._roster)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        return self.atoms.count, self.atoms.atom_sms
+
+    def prepare(self, rungs: Iterable[Rung] | None = None) -> int:
+        """Make contexts for rungs (the whole ladder by default), as many as the driver grants.
+
+        How many fit is not documented, so a refusal only ends it; ``carve`` makes what is missing.
+        Returns how many contexts there are.
+
+        Raises:
+            CudaError: the GPU failed.
+        """
+        wanted = ladder(self.atoms) if rungs is None else rungs
+        self.contexts.prepare(rung.mask for rung in wanted if rung.mask != self.atoms.whole)
+        return len(self.contexts.masks)
+
+    def aside(self) -> Lane:
+        """On the SMs that no share has if the driver grants them, else on a plain stream."""
+        if self._aside is None:
+            try:
+                self._aside = self._lane(0, 0, self.atoms.rest)
+            except CudaError as error:
+                if error.sticky or not self.atoms.rest:
+                    raise
+                self._aside = self._lane(0, 0, 0)
+        return self._aside
+
+    def carve(self, name: str, share_pct: int, leaving: Collection[str] = ()) -> Lane:
+        """A lane on SMs that nobody else has, as far as there are enough.
+
+        If no context can be made any more, one that stands already is used, overlap or not:
+        ``units`` say which SMs it has.
+        """
+        self._roster.check_new(name)
+        mask = choose(self.atoms, share_pct, self._crowd(leaving))
+        lane = self._idle(mask) or self._make(share_pct, mask, leaving)
+        lane.name = name
+        return lane
+
+    def release(self, name: str) -> None:
+        self._roster.release(name)
+
+    def retire(self, lane: Lane) -> None:
+        self._roster.remove(lane)
+        self._driver.destroy_stream(lane.stream)
+
+    def close(self) -> None:
+        aside, self._aside = self._aside, None
+        with ExitStack() as steps:  # last in, first out; every step is tried
+            steps.callback(self.contexts.close)
+            for lane in [*self._roster.clear(), *([aside] if aside else [])]:
+                steps.callback(self._driver.destroy_stream, lane.stream)
+
+    def _crowd(self, leaving: Collection[str]) -> Occupancy:
+        used = [lane for lane in self._roster if lane.name is not None]
+        idle = {lane.mask for lane in self._roster.idle()}
+        return Occupancy(
+            [lane.mask for lane in used if lane.name not in leaving],
+            [lane.mask for lane in used if lane.name in leaving],
+            idle.union(self.contexts.masks),
+        )
+
+    def _idle(self, mask: int) -> Lane | None:
+        return next((lane for lane in self._roster.idle() if lane.mask == mask), None)
+
+    def _make(self, share_pct: int, mask: int, leaving: Collection[str]) -> Lane:
+        """A new lane, or the best on what stands if there can be no new context or stream."""
+        try:
+            return self._grow(share_pct, mask)
+        except CudaError as error:
+            other = reuse(self.atoms, share_pct, self._crowd(leaving))
+            if error.sticky or other is None:
+                raise
+            return self._idle(other) or self._grow(share_pct, other)
+
+    def _grow(self, share_pct: int, mask: int) -> Lane:
+        """A new lane; the newest idle one makes room for it if nothing was captured there."""
+        spare = [lane for lane in self._roster.idle() if lane.pool is None]
+        if len(self.lanes) >= min(_LANES_APART, self._lanes_max) and spare:
+            self.retire(spare.pop())
+        try:
+            return self._create(share_pct, mask)
+        except CudaError as error:
+            if error.sticky or not spare:
+                raise
+        self.retire(spare.pop())
+        return self._create(share_pct, mask)
+
+    def _create(self, share_pct: int, mask: int) -> Lane:
+        if len(self.lanes) >= self._lanes_max:
+            name, detail = "CUDA_ERROR_NOT_PERMITTED", f"there are {self._lanes_max} lanes already"
+            raise CudaError("cuGreenCtxStreamCreate", name, detail)
+        return self._roster.add(self._lane(self._roster.index(), share_pct, mask))
+
+    def _lane(self, index: int, share_pct: int, mask: int) -> Lane:
+        if mask in (0, self.atoms.whole):
+            mask = self.atoms.whole
+            units = self.atoms.numbers(mask)
+            return Lane(index, share_pct, len(units), self._driver.stream(), mask, units=units)
+        held = {lane.mask for lane in self._roster}
+        if self._aside is not None:
+            held.add(self._aside.mask)
+        green = self.contexts.of(mask, held)
+        stream = self._driver.stream(green)
+        units = self.atoms.numbers(mask)
+        return Lane(index, share_pct, green.sms, stream, mask, green=green, units=units)

@@ -1,0 +1,133 @@
+"""Lanes: the ways onto a GPU's SMs. Nothing of ours runs on a stream outside them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Protocol
+
+from interlace.device.cuda.driver.api import GreenContext
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """A stream, the SMs behind it, and the memory pool of the graphs captured on it.
+
+    A lane outlives its partition: while it is idle (``name is None``) it keeps what was captured on
+    it, so the next partition that gets it runs at once. ``index`` is its number among the lanes of
+    the process that exist now, 0 for the lane aside. ``mask`` are its atoms, 0 where SMs are not
+    parted; ``units`` are its SMs by number, ``sms`` how many of them the driver granted, read back.
+    Whoever captures sets ``pool``.
+    """
+
+    index: int
+    share_pct: int
+    sms: int
+    stream: int
+    mask: int = 0
+    priority: int = 0
+    green: GreenContext | None = None
+    name: str | None = None
+    pool: object | None = None
+    units: tuple[int, ...] = ()
+
+
+class Lanes(Protocol):
+    """The lanes of one process."""
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """All that exist, idle ones too; the lane aside is not among them."""
+        ...
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Into how many blocks of how many SMs the GPU is cut; (0, 0) if it is not."""
+        ...
+
+    def aside(self) -> Lane:
+        """The lane of work that belongs to no partition, such as staging inputs."""
+        ...
+
+    def carve(self, name: str, share_pct: int, leaving: Collection[str] = ()) -> Lane:
+        """A lane for a partition. It may overlap partitions that are ``leaving``.
+
+        Raises:
+            ValueError: no such share, or a partition of that name exists.
+            CudaError: the driver refused; what was made for it is given back.
+        """
+        ...
+
+    def release(self, name: str) -> None:
+        """The partition is gone and nothing runs on its lane, which is idle now.
+
+        Raises:
+            ValueError: no such partition.
+        """
+        ...
+
+    def retire(self, lane: Lane) -> None:
+        """Destroy an idle lane; what was captured on it is destroyed before.
+
+        Raises:
+            ValueError: it is in use, or destroyed already.
+            CudaError: the driver refused; the lane is forgotten all the same.
+        """
+        ...
+
+    def close(self) -> None:
+        """Destroy all lanes: first the streams, then what they belong to. Nothing runs any more.
+
+        Raises:
+            CudaError: the driver refused at least once; everything was tried.
+        """
+        ...
+
+
+class LaneTable:
+    """Which lanes there are, and which partition has which."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, Lane] = {}
+
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(tuple(self._lanes.values()))
+
+    def index(self) -> int:
+        """The smallest number from 1 on that no lane has."""
+        return next(number for number in count(1) if number not in self._lanes)
+
+    def add(self, lane: Lane) -> Lane:
+        self._lanes[lane.index] = lane
+        return lane
+
+    def idle(self) -> list[Lane]:
+        return [lane for lane in self if lane.name is None]
+
+    def check_new(self, name: str) -> None:
+        """Raises ValueError if a partition of that name exists."""
+        if any(lane.name == name for lane in self):
+            raise ValueError(f"partition '{name}' exists already")
+
+    def release(self, name: str) -> None:
+        """Make the partition's lane idle, or raise ValueError."""
+        for lane in self:
+            if lane.name == name:
+                lane.name = None
+                return
+        raise ValueError(f"no partition '{name}'")
+
+    def remove(self, lane: Lane) -> None:
+        """Forget an idle lane, or raise ValueError."""
+        if self._lanes.get(lane.index) is not lane:
+            raise ValueError(f"lane {lane.index} does not exist any more")
+        if lane.name is not None:
+            raise ValueError(f"lane {lane.index} is in use by partition '{lane.name}'")
+        del self._lanes[lane.index]
+
+    def clear(self) -> list[Lane]:
+        """Forget all lanes; returns them."""
+        lanes = list(self)
+        self._lanes.clear()
+        return lanes

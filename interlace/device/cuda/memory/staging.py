@@ -1,0 +1,229 @@
+"""Inputs copied to the GPU when they arrive, beside what runs there (E2bird section 5.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import NamedTuple, Protocol
+
+from interlace.core.tensor import Span
+from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.kernels import Kernels
+from interlace.device.cuda.graphs.transfer import Gather, Publish
+from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.parameters import row_addresses
+from interlace.device.cuda.memory.registered import RegisteredArenas
+from interlace.device.cuda.memory.ring import DeviceRing, RingInput
+
+
+class RowCopies(Protocol):
+    """How bytes come to a slot."""
+
+    def copy(
+        self, stream: int, ring: DeviceRing, place: int, slot: int, sources: Sequence[int]
+    ) -> None:
+        """Start the copy of an input's rows to a slot and those after it, in stream order."""
+        ...
+
+
+class KernelCopies:
+    """SMs read the arena in place: small copies never wait behind a model's load."""
+
+    def __init__(self, driver: Driver, kernels: Kernels) -> None:
+        self._gather = Gather(driver, kernels)
+
+    def copy(
+        self, stream: int, ring: DeviceRing, place: int, slot: int, sources: Sequence[int]
+    ) -> None:
+        table, row_bytes = ring.source_words(place, slot, sources), ring.fields[place].row_bytes
+        target, rows = ring.address(place, slot), len(sources)
+        self._gather.fetch(stream, table, ring.slots_word, target, row_bytes, rows)
+
+
+class EngineCopies:
+    """The copy engine: no SM is used, but it serves in order and knows no priority."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def copy(
+        self, stream: int, ring: DeviceRing, place: int, slot: int, sources: Sequence[int]
+    ) -> None:
+        row_bytes, first = ring.fields[place].row_bytes, 0
+        for at in range(1, len(sources) + 1):  # rows that lie without gaps are one copy
+            if at == len(sources) or sources[at] != sources[at - 1] + row_bytes:
+                target, nbytes = ring.address(place, slot + first), (at - first) * row_bytes
+                self._driver.copy(target, sources[first], nbytes, stream)
+                first = at
+
+
+class StagedPart(NamedTuple):
+    """One request's rows and inputs."""
+
+    rows: int
+    inputs: Sequence[tuple[str, Span]]
+
+
+class _Copied(NamedTuple):
+    ring: DeviceRing
+    slot: int
+    rows: int
+
+
+class DeviceRings:
+    """The rings of all models of a process, filled on one lane in the order asked for.
+
+    ``flag`` is the lane's flag as the GPU sees it: ``tell`` has a number written there when all
+    copies before it are done, and whoever reads it calls ``ended``.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        kernels: Kernels,
+        memory: MappedMemory,
+        arenas: RegisteredArenas,
+        lane: Lane,
+        flag: int,
+        copies: RowCopies | None = None,
+    ) -> None:
+        self._driver = driver
+        self._memory = memory
+        self._arenas = arenas
+        self._lane = lane
+        self._flag = flag
+        self._publish = Publish(driver, kernels)
+        self._copies: RowCopies = copies or KernelCopies(driver, kernels)
+        self._rings: dict[str, DeviceRing] = {}
+        self._copied: list[_Copied] = []  #: and not told of
+        self._on_their_way: deque[tuple[int, list[_Copied]]] = deque()
+        self._sequence = 0
+
+    def copy(self, model: str, slot: int, slots: int, parts: Sequence[StagedPart]) -> None:
+        """Start copying requests' inputs to ``slot`` and those after it, as one; then ``tell``.
+
+        Raises:
+            ValueError: the inputs are no whole rows or are of several sizes, the slots do not exist
+                or are in use, or an arena is gone.
+            CudaError: no memory is left for a ring, or the driver refused.
+        """
+        fields = _fields(parts[0])
+        if any(_fields(part) != fields for part in parts):
+            raise ValueError("requests with inputs of several sizes")
+        sources = [self._sources(parts, place, field) for place, field in enumerate(fields)]
+        rows = sum(part.rows for part in parts)
+        ring = self._ring(model, fields, slots)
+        ring.begin_copy(slot, rows)
+        with ExitStack() as undo:
+            undo.callback(ring.end_copy, slot, rows)
+            for place, (field, addresses) in enumerate(zip(fields, sources, strict=True)):
+                if field.row_bytes:
+                    self._copies.copy(self._lane.stream, ring, place, slot, addresses)
+            undo.pop_all()
+        self._copied.append(_Copied(ring, slot, rows))
+
+    def tell(self) -> int:
+        """Have the flag written when what was copied since the last time is there.
+
+        Returns the sequence number that it has then; numbers grow by one.
+
+        Raises:
+            CudaError: the driver refused; the copies count for nothing.
+        """
+        copied, self._copied = self._copied, []
+        ring, slot, _ = copied[-1]
+        sequence = self._sequence + 1
+        try:
+            word = ring.sequence_word(slot, sequence)
+            self._publish.signal(self._lane.stream, self._flag, word)
+        except CudaError:
+            _end(copied)
+            raise
+        self._sequence = sequence
+        self._on_their_way.append((sequence, copied))
+        return sequence
+
+    def ended(self, sequence: int) -> None:
+        """The flag has this number: those copies and all before them are done."""
+        waiting = self._on_their_way
+        while waiting and waiting[0][0] <= sequence:
+            _end(waiting.popleft()[1])
+
+    def begin_batch(self, model: str, slot: int, rows: int) -> tuple[Sequence[int], ...]:
+        """Per input the addresses of a batch's rows, which nothing overwrites until its end.
+
+        Raises:
+            ValueError: they are not staged here, or not yet.
+        """
+        ring = self._rings.get(model)
+        if ring is None:
+            raise ValueError(f"nothing of model {model} is staged here")
+        ring.begin_batch(slot, rows)
+        return ring.window(slot, rows)
+
+    def end_batch(self, model: str, slot: int, rows: int) -> None:
+        """The batch has ended: its slots may be used again."""
+        ring = self._rings.get(model)
+        if ring is not None:
+            ring.end_batch(slot, rows)
+
+    def forget(self, model: str) -> None:
+        """Give a model's ring back; unknown models pass.
+
+        Raises:
+            ValueError: something of it is on its way or runs.
+            CudaError: the driver refused.
+        """
+        ring = self._rings.get(model)
+        if ring is None:
+            return
+        if not ring.idle:
+            raise ValueError(f"the inputs of model {model} are in use")
+        del self._rings[model]
+        ring.close()
+
+    def close(self) -> None:
+        """Give all rings back; nothing is on its way or runs any more.
+
+        Raises:
+            CudaError: the driver refused at least once; everything was tried.
+        """
+        rings, self._rings = self._rings, {}
+        self._on_their_way.clear()
+        self._copied.clear()
+        with ExitStack() as steps:
+            for ring in rings.values():
+                steps.callback(ring.close)
+
+    def _sources(self, parts: Sequence[StagedPart], place: int, field: RingInput) -> list[int]:
+        """Where each row of an input lies."""
+        found: list[int] = []
+        for part in parts:
+            first = self._arenas.address(part.inputs[place][1])
+            found += row_addresses(first, part.rows, field.row_bytes)
+        return found
+
+    def _ring(self, model: str, fields: tuple[RingInput, ...], slots: int) -> DeviceRing:
+        """The model's ring; a new one if rows are different now, which an idle ring's may be."""
+        ring = self._rings.get(model)
+        if ring is None or (ring.fields, ring.slots) != (fields, slots):
+            self.forget(model)
+            ring = self._rings[model] = DeviceRing(self._driver, self._memory, fields, slots)
+        return ring
+
+
+def _end(copied: Sequence[_Copied]) -> None:
+    for one in copied:
+        one.ring.end_copy(one.slot, one.rows)
+
+
+def _fields(part: StagedPart) -> tuple[RingInput, ...]:
+    fields = []
+    for name, span in part.inputs:
+        if part.rows <= 0 or span.nbytes % part.rows:
+            raise ValueError(f"input '{name}': {span.nbytes} bytes in {part.rows} rows")
+        fields.append(RingInput(name, span.nbytes // part.rows))
+    return tuple(fields)

@@ -1,0 +1,299 @@
+"""A model on a GPU: weights once, programs by lane and batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from interlace.core.model import Model
+from interlace.core.tensor import Signature
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.backend.carve_out import carve_out
+from interlace.device.cuda.graphs.cache import GraphCache, LaneProgram
+from interlace.device.cuda.graphs.capture_stream import CaptureStream, capture_stream_of
+from interlace.device.cuda.graphs.preparation import GraphPreparation, is_capture_error
+from interlace.device.cuda.graphs.program import GraphProgram, LaneContext
+from interlace.device.cuda.graphs.stopwatch import Stopwatch, graph_ms
+from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.memory.budget import MemoryBudget, MemoryChange
+from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.models.opening import OpenTorch, open_portable
+from interlace.device.cuda.models.precision import VariantResult, first_line
+from interlace.device.cuda.models.samples import most_rows, sample_dims
+from interlace.device.cuda.models.table import LoadedModelRow
+from interlace.device.cuda.models.variant import candidate_variants
+from interlace.device.cuda.models.variant_choice import (
+    VariantChooser,
+    borrow_weights,
+    place_weights,
+)
+from interlace.device.cuda.models.weights import DeviceWeights, WeightsHandle, lay_out
+from interlace.formats import open_torch
+from interlace.formats.memory import release_free_memory
+from interlace.perf.buckets import choose_buckets
+
+
+class LoadContext(NamedTuple):
+    """What models of one process are loaded with.
+
+    ``flag`` gives the word of a lane (by its index) as the GPU sees it; ``note`` tells operators.
+    ``stopwatch`` is ``None`` where times mean nothing. ``lent`` gives the weights of a model that
+    another process has on this GPU, and keeps there as long as this one has the model. With
+    ``carve_out`` libraries are told how many SMs a lane has while its work is prepared. ``choices``
+    is a folder for the variants that were chosen. While it is not ``quiet``, somebody is served.
+    """
+
+    backend: CudaBackend
+    memory: MappedMemory
+    budget: MemoryBudget
+    flag: Callable[[int], int]
+    note: Callable[[str], None]
+    stopwatch: Stopwatch | None = graph_ms
+    open_model: OpenTorch = open_torch
+    lent: Callable[[Model], WeightsHandle | None] = lambda model: None
+    carve_out: bool = False
+    choices: Path | None = None
+    quiet: Callable[[], bool] = lambda: True
+
+
+class LoadedModel:
+    """One model for all lanes of a process.
+
+    ``prepare`` and ``close`` belong to the thread that loads, which may be another one than that
+    which calls ``program`` and launches; the rest is for both.
+    """
+
+    def __init__(self, shop: LoadContext, model: Model) -> None:
+        """Open it on the host; the GPU is not used yet.
+
+        Raises:
+            RepositoryError: it does not open, or a tensor has no fixed size.
+        """
+        self.model = model
+        self.figures: Sequence[VariantResult] = ()
+        self._shop = shop
+        self._portable = open_portable(model, shop.backend.torch_device, shop.open_model)
+        self.eager_because = self._portable.eager_because
+        self._dims = sample_dims(model, self.signature)
+        self._preparation = GraphPreparation(
+            shop.backend, model.key, self._portable, self._dims, shop.note
+        )
+        self._weights: DeviceWeights | None = None
+        self._stocks: dict[Lane, GraphCache] = {}
+        self._sides: set[CaptureStream] = set()
+
+    @property
+    def signature(self) -> Signature:
+        return self._portable.signature
+
+    @property
+    def weights_bytes(self) -> int:
+        return 0 if self._weights is None else self._weights.own_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Device memory it took, as the driver counts it; shared pools count to the first user."""
+        return self._shop.budget.held_bytes(self.model.key)
+
+    @property
+    def entry(self) -> LoadedModelRow:
+        """Its line in the table of loaded models."""
+        stocks = tuple(self._stocks.values())
+        return LoadedModelRow(
+            self.model.key,
+            str(self._portable.variant),
+            stocks[0].buckets if stocks else (),
+            len(stocks),
+            self.weights_bytes,
+            sum(stock.inputs_bytes for stock in stocks),
+            sum(stock.graphs_bytes for stock in stocks),
+            self.eager_because,
+        )
+
+    def ready(self, lane: Lane, batches: Sequence[int]) -> bool:
+        """Whether it can run at those batch sizes on that lane now."""
+        stock = self._stocks.get(lane)
+        if stock is None:
+            return False
+        return bool(self.eager_because) or set(self._buckets(batches)) <= set(stock.buckets)
+
+    def prepare(self, lane: Lane, batches: Sequence[int]) -> None:
+        """Make it ready there: weights and variant the first time, then graphs.
+
+        Without ``batches``, those are captured that waste little. A model that cannot be captured
+        runs eagerly from then on, and says why.
+
+        Raises:
+            MemoryLimitError: it takes more than its operator allows.
+            MemoryError, DeviceMemoryError: the GPU has no room.
+            CudaError: the GPU failed.
+            Exception: the model fails in the only variant that is allowed.
+        """
+        job = partial(self._prepare, lane, batches)
+        stock, made = self._shop.backend.threads.run(lane.green, job)
+        stock.add(made)
+        self._stocks[lane] = stock
+
+    def _prepare(
+        self, lane: Lane, batches: Sequence[int]
+    ) -> tuple[GraphCache, Sequence[GraphProgram]]:
+        shop = self._shop
+        others = shop.backend.driver.board.sms - lane.sms
+        with ExitStack() as undo, carve_out(others if shop.carve_out else 0):
+            if self._weights is None:
+                with self._loading(undo) as change:
+                    self._settle(self._side(lane, undo), max(self._buckets(batches)))
+                    stock, made = self._made(lane, batches, undo)
+                self._shop.note(f"{self.model.key} loaded, {self._how(made)}: {change}")
+            else:
+                with self._shop.budget.growing(self.model.key):
+                    stock, made = self._made(lane, batches, undo)
+            undo.pop_all()
+        return stock, made
+
+    def program(self, lane: Lane, rows: int, dims: Mapping[str, tuple[int, ...]]) -> LaneProgram:
+        """What runs a batch of so many rows on a lane; ``dims`` are shapes with the rows, if any.
+
+        Raises:
+            ValueError: an input is longer than the model allows.
+            Exception: whatever the model raises on made-up inputs of a shape that is new to it.
+        """
+        given = {name: tuple(shape[1:]) for name, shape in dims.items()}
+        if not self.signature.batched:
+            given = {name: tuple(shape) for name, shape in dims.items()}
+        for name, shape in given.items():
+            most = self._portable.longest.get(name)
+            if most is not None and shape and shape[-1] > most:
+                raise ValueError(f"input '{name}' of length {shape[-1]}: at most {most}")
+        return self._stocks[lane].program(rows, given)
+
+    def share(self) -> WeightsHandle:
+        """What another process of this GPU reads the weights with, while they are here.
+
+        Raises:
+            ValueError: it is not ready on any lane.
+            CudaError: the platform has no CUDA IPC.
+        """
+        if self._weights is None:
+            raise ValueError(f"the weights of {self.model.key} are not on the GPU")
+        return self._weights.share(self._portable.variant)
+
+    def leave_lanes(self, held: Collection[str]) -> Callable[[], None] | None:
+        """Forget what it has on lanes of other partitions than these; a job that gives it back.
+
+        The job is for the thread that loads. ``None`` if there is nothing.
+        """
+        left = [lane for lane in self._stocks if lane.name not in held]
+        stocks = [self._stocks.pop(lane) for lane in left]
+        return partial(self._close_stocks, stocks) if stocks else None
+
+    def close(self) -> None:
+        """Destroy its graphs, then give its memory back. Nothing of it runs."""
+        key, budget = self.model.key, self._shop.budget
+        if key in budget.models:
+            with budget.unloading(key) as change:
+                self._give_back()
+            self._shop.note(f"{key} unloaded: {change}")
+        else:
+            self._give_back()
+
+    # ---------------------------------------------------------------------------------- inside
+    def _how(self, made: Sequence[GraphProgram]) -> str:
+        if self.eager_because:
+            return f"{self._portable.variant}, run eagerly ({self.eager_because})"
+        rows = ", ".join(str(program.rows) for program in reversed(made))
+        return f"{self._portable.variant}, as graphs of {rows} rows"
+
+    def _loading(self, undo: ExitStack) -> AbstractContextManager[MemoryChange]:
+        portable, terms = self._portable, self.model.terms
+        undo.callback(self._give_back)
+        least = min(
+            lay_out(portable.originals, variant, portable.exact).nbytes
+            for variant in candidate_variants(terms, portable.has_convolutions)
+        )
+        return self._shop.budget.loading(self.model.key, least, terms.memory_limit_bytes)
+
+    def _buckets(self, batches: Sequence[int]) -> tuple[int, ...]:
+        most = most_rows(self.signature)
+        return tuple(sorted({min(rows, most) for rows in batches})) or choose_buckets(most)
+
+    def _side(self, lane: Lane, undo: ExitStack) -> CaptureStream:
+        side = capture_stream_of(self._shop.backend, lane)
+        undo.callback(side.leave)
+        self._sides.add(side)
+        return side
+
+    def _settle(self, side: CaptureStream, rows: int) -> None:
+        """Choose the variant, have the weights in it on the GPU, and try it once."""
+        shop, portable = self._shop, self._portable
+        chooser = VariantChooser(self.model, portable, shop.backend, side, rows)
+        lent = shop.lent(self.model)
+        if lent is not None:
+            self._weights = borrow_weights(portable, lent, shop.backend)
+        else:
+            variant, self.figures = chooser.choose(shop.stopwatch, shop.choices)
+            for figure in self.figures:
+                shop.note(f"{self.model.key}: {figure}")
+            self._weights = place_weights(portable, variant, shop.backend, side.stream)
+        portable.settle()
+        release_free_memory()
+
+    def _made(
+        self, lane: Lane, batches: Sequence[int], undo: ExitStack
+    ) -> tuple[GraphCache, Sequence[GraphProgram]]:
+        """The lane's stock, and graphs to be added to it."""
+        side = self._side(lane, undo)
+        stock = self._stocks.get(lane)
+        if stock is None:
+            shop = self._shop
+            station = LaneContext(shop.backend, shop.memory, lane, side, shop.flag(lane.index))
+            stock = GraphCache(station, self._portable, self._dims)
+            undo.callback(stock.close)
+        buckets = self._buckets(batches)
+        known = frozenset(rows for one in self._stocks.values() for rows in one.buckets)
+        if self.eager_because:
+            self._preparation.run_eagerly(lane, buckets, known)
+            return stock, ()
+        try:
+            return stock, self._preparation.graphs(stock, buckets, known, undo)
+        except Exception as error:
+            if not is_capture_error(error):
+                raise
+            if not stock.graphs:
+                stock.close()  # its inputs have no use
+            self.eager_because = first_line(error)
+            if self._stocks:
+                self._shop.note(f"{self.model.key} runs eagerly: {self.eager_because}")
+        self._preparation.run_eagerly(lane, buckets, known)
+        return stock, ()
+
+    def _close_stocks(self, stocks: Sequence[GraphCache]) -> None:
+        with self._shop.budget.shrinking(self.model.key) as change, ExitStack() as steps:
+            steps.callback(self._trim)
+            for stock in stocks:
+                self._sides.discard(stock.side)
+                steps.callback(stock.side.leave)
+                steps.callback(stock.close)
+        self._shop.note(f"{self.model.key} left {len(stocks)} lane(s): {change}")
+
+    def _trim(self) -> None:
+        """Memory goes back to the driver when nobody is served: he would wait for it."""
+        if self._shop.quiet():
+            self._shop.backend.capturer.trim()
+
+    def _give_back(self) -> None:
+        with ExitStack() as steps:
+            steps.callback(self._trim)
+            if self._weights is not None:
+                steps.callback(self._weights.close)
+            for side in self._sides:
+                steps.callback(side.leave)
+            for stock in self._stocks.values():
+                steps.callback(stock.close)
+        self._weights = None
+        self._sides.clear()
+        self._stocks.clear()
+        self._portable.close()

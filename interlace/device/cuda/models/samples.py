@@ -1,0 +1,49 @@
+"""Made-up inputs on the GPU, to warm up, measure and compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import torch
+
+from interlace.core.model import Model
+from interlace.core.tensor import Signature
+from interlace.formats.arrays import sample_array, sample_shape
+from interlace.formats.torch_values import to_torch
+
+_UNBOUNDED_ROWS: Final = 32
+_FREE_DIM: Final = 64  #: size of a free dimension for which nobody stated one
+
+
+def most_rows(signature: Signature) -> int:
+    """The largest batch; some number where neither model nor operator sets a bound."""
+    return (signature.max_batch or _UNBOUNDED_ROWS) if signature.batched else 1
+
+
+def sample_dims(model: Model, signature: Signature) -> dict[str, tuple[int, ...]]:
+    """Dims of one row by input name, free ones as the operator states them."""
+    return {
+        spec.name: sample_shape(spec, tuple(model.sample.get(spec.name, ())), _FREE_DIM)
+        for spec in signature.inputs
+    }
+
+
+def sample_inputs(
+    signature: Signature, dims: Mapping[str, tuple[int, ...]], rows: int, device: str, seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """One batch of the inputs that ``dims`` names.
+
+    Integers are ones; floats lie in 0..1, or are normally distributed if the seed is odd.
+    """
+    values = {}
+    random = np.random.default_rng(seed)
+    for spec in (one for one in signature.inputs if one.name in dims):
+        shape = (rows, *dims[spec.name]) if signature.batched else dims[spec.name]
+        array = sample_array(spec, shape)
+        if array.dtype.kind == "f":
+            drawn = random.standard_normal(shape) if seed % 2 else random.random(shape)
+            array = np.asarray(drawn, dtype=array.dtype)
+        values[spec.name] = to_torch(array, spec.datatype).to(device)
+    return values

@@ -1,0 +1,207 @@
+"""What a process that holds a GPU works with, made in order and given back in reverse."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, cast
+
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.backend.library_trial import library_threads
+from interlace.device.cuda.completion.flags import LaneFlags
+from interlace.device.cuda.completion.kinds import completions, default_kind
+from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.graphs.stopwatch import Stopwatch, graph_ms
+from interlace.device.cuda.lanes import Lane, Lanes
+from interlace.device.cuda.memory.budget import MemoryBudget
+from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.pooled import PooledDriver
+from interlace.device.cuda.memory.registered import RegisteredArenas
+from interlace.device.cuda.memory.staging import DeviceRings
+from interlace.device.cuda.models.loaded import LoadContext, LoadedModel
+from interlace.device.cuda.worker.loader import LoaderThread
+from interlace.device.cuda.worker.model_cache import ModelCache
+from interlace.device.cuda.worker.stager import InputStager
+from interlace.device.cuda.worker.weight_server import WeightBorrower
+from interlace.device.cuda.worker.wire import GpuSetup, WeightServerSetup
+from interlace.shm.arena import Arena, ArenaMap
+
+#: Lanes of one process at most: two ladders of the largest GPU, and what plans add beside.
+LANES_MAX: Final = 128
+
+
+class GpuContext:
+    """The GPU as one process has it. ``outputs`` is the arena that replies refer to.
+
+    ``took_s`` says how long which step of starting took.
+    """
+
+    def __init__(self, setup: GpuSetup, note: Callable[[str], None]) -> None:
+        """Start CUDA, lock the arenas, carve the lanes.
+
+        Raises:
+            CudaError: the GPU or its driver refused; what was made is given back.
+            ValueError: an arena is gone.
+        """
+        self.note = note
+        laps = StartTimes()
+        with ExitStack() as steps:
+            plain = made_backend(setup.backend, setup.gpu, steps)
+            laps.end("torch, CUDA and kernels")
+            pool = PooledDriver(plain.driver)
+            steps.callback(pool.close_slabs)
+            driver = cast(Driver, pool)  # in all that is not memory it is the driver's
+            backend = plain._replace(driver=driver)
+            self._mapped = MappedMemory(driver)
+            steps.callback(self._mapped.close)
+            self.lanes: Lanes = function_named(setup.lanes)(driver)
+            steps.callback(self.lanes.close)
+            laps.end("lanes")
+            threads = library_threads(setup.handle_context, backend, self.lanes, note)
+            steps.callback(threads.close)
+            self._backend = backend = backend._replace(threads=threads)
+            laps.end("trial of libraries")
+            self.outputs = Arena.adopt(setup.owner_pid, setup.arena)
+            self.arenas = RegisteredArenas(driver, ArenaMap(setup.owner_pid), setup.owner_pid)
+            steps.callback(self.arenas.close)
+            self.arenas.add(self.outputs)
+            for number in setup.arenas:
+                self.arenas.register(number)
+            laps.end("page-locked memory")
+            kind = _kind(setup.completion, note)
+            self.completions = completions(kind, driver, LANES_MAX, setup.rest_us)
+            steps.callback(self.completions.close)
+            self.stager = self._stager(backend, steps)
+            borrowed = WeightBorrower(setup.lender, note)
+            shop = self._shop(setup, backend, borrowed)
+            opened = partial(LoadedModel, shop)
+            trim = partial(_trim, backend, pool)
+            self.models = ModelCache(opened, borrowed.give_back, setup.keep_bytes, trim)
+            steps.callback(self.models.close)
+            self.loader = LoaderThread()
+            steps.callback(self.loader.close)
+            laps.end("completion")
+            self.took_s = laps.took_s
+            self._steps = steps.pop_all()
+
+    def close(self) -> None:
+        """Give everything back; nothing runs any more.
+
+        Raises:
+            CudaError: the driver refused at least once; everything was tried.
+        """
+        self._steps.close()
+
+    @property
+    def worn(self) -> bool:
+        """Whether a new process would be better, when nobody needs this one."""
+        return self._backend.capturer.worn
+
+    def _stager(self, backend: CudaBackend, steps: ExitStack) -> InputStager:
+        lane = self.lanes.aside()
+        flag = self.completions.flag(lane.index).device
+        arenas, memory = self.arenas, self._mapped
+        rings = DeviceRings(backend.driver, backend.kernels, memory, arenas, lane, flag)
+        steps.callback(rings.close)
+        return InputStager(rings, lane, self.completions)
+
+    def _shop(self, setup: GpuSetup, backend: CudaBackend, borrowed: WeightBorrower) -> LoadContext:
+        shop = LoadContext(
+            backend,
+            self._mapped,
+            MemoryBudget(backend.driver),
+            lambda index: self.completions.flag(index).device,
+            self.note,
+            stopwatch_of(backend),
+            function_named(setup.opener),
+            choices=_folder(setup.choices),
+            quiet=lambda: not self.completions.busy,
+        )
+        shop = shop._replace(carve_out=setup.carve_out)
+        return shop._replace(lent=borrowed.lent) if setup.lender else shop
+
+
+class StartTimes:
+    """How long the steps of something took, one after the other."""
+
+    def __init__(self) -> None:
+        self._began_s = time.perf_counter()
+        self.took_s: tuple[tuple[str, float], ...] = ()
+
+    def end(self, step: str) -> None:
+        """A step has ended; the next one begins."""
+        now_s = time.perf_counter()
+        self.took_s += ((step, now_s - self._began_s),)
+        self._began_s = now_s
+
+
+def weight_server_models(
+    setup: WeightServerSetup, note: Callable[[str], None], steps: ExitStack
+) -> tuple[ModelCache, Lane]:
+    """The models of a process that serves nobody, and the lane that they are tried on.
+
+    Raises:
+        CudaError: the GPU or its driver refused.
+    """
+    backend = made_backend(setup.backend, setup.gpu, steps)
+    mapped = MappedMemory(backend.driver)
+    steps.callback(mapped.close)
+    lanes: Lanes = function_named(setup.lanes)(backend.driver)
+    steps.callback(lanes.close)
+    lane = lanes.carve("weights", 100)
+    flags = LaneFlags(backend.driver, lane.index + 1)
+    steps.callback(flags.close)
+    shop = LoadContext(
+        backend,
+        mapped,
+        MemoryBudget(backend.driver),
+        lambda index: flags.mapped(index).device,
+        note,
+        stopwatch_of(backend),
+        function_named(setup.opener),
+        choices=_folder(setup.choices),
+    )
+    models = ModelCache(partial(LoadedModel, shop), keep_bytes=setup.keep_bytes)
+    steps.callback(models.close)
+    return models, lane
+
+
+def function_named(path: str) -> Any:
+    """The function that ``module:function`` names."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def made_backend(maker: str, gpu: str, steps: ExitStack) -> CudaBackend:
+    """The backend that ``module:function`` makes; ``steps`` close it.
+
+    Raises:
+        CudaError: the GPU or its driver refused.
+    """
+    backend: CudaBackend = function_named(maker)(gpu)
+    steps.callback(backend.driver.close)
+    steps.callback(backend.driver.unload_kernels, backend.kernels.module)
+    return backend
+
+
+def stopwatch_of(backend: CudaBackend) -> Stopwatch | None:
+    """How variants are timed; not at all where there is no GPU."""
+    return None if backend.torch_device.startswith("cpu") else graph_ms
+
+
+def _trim(backend: CudaBackend, pool: PooledDriver) -> None:
+    """Give the driver back what torch and the pool do not use."""
+    backend.capturer.trim()
+    pool.trim()
+
+
+def _folder(name: str) -> Path | None:
+    return Path(name) if name else None
+
+
+def _kind(name: str, note: Callable[[str], None]) -> Any:
+    return name or default_kind(note)

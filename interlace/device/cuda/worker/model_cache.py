@@ -1,0 +1,201 @@
+"""The models of a process: weights once for all partitions, kept while one of them holds them.
+
+And for a while longer, where that is asked for: what comes back soon is not opened again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from interlace.core.model import Model
+from interlace.core.tensor import Signature
+from interlace.device.cpu.resident import MemoryLimitError
+from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.memory.budget import is_short_of_memory
+from interlace.device.cuda.worker.in_flight import BatchProgram
+
+if TYPE_CHECKING:
+    from interlace.device.cuda.models.weights import WeightsHandle
+
+
+class CudaModel(Protocol):
+    """A model whose weights are on the GPU, with its programs by lane."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def signature(self) -> Signature: ...
+    @property
+    def weights_bytes(self) -> int: ...
+    @property
+    def resident_bytes(self) -> int: ...
+    def ready(self, lane: Lane, batches: Sequence[int]) -> bool:
+        """True if it can run at those batch sizes on that lane now."""
+        ...
+
+    def prepare(self, lane: Lane, batches: Sequence[int]) -> None:
+        """Make it ready there; takes its time, and disturbs nobody who is being served."""
+        ...
+
+    def program(self, lane: Lane, rows: int, dims: Mapping[str, tuple[int, ...]]) -> BatchProgram:
+        """What runs a batch of so many rows, with inputs of these shapes, on that lane."""
+        ...
+
+    def share(self) -> WeightsHandle:
+        """What another process of this GPU reads the weights with, while they are here."""
+        ...
+
+    def leave_lanes(self, held: Collection[str]) -> Callable[[], None] | None:
+        """Forget what it has on lanes of other partitions than these; a job that gives it back."""
+        ...
+
+    def close(self) -> None:
+        """Destroy its graphs, then give its memory back. Nothing of it runs."""
+        ...
+
+
+class ModelCache:
+    """Who holds what. ``load`` and ``drop`` are jobs for the loader's thread, the rest is quick."""
+
+    def __init__(
+        self,
+        opened: Callable[[Model], CudaModel],
+        closed: Callable[[str], None] = lambda key: None,
+        keep_bytes: int = 0,
+        trim: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``closed`` gets the key of a model when nothing is left of it.
+
+        ``trim`` gives the driver back what was freed, and may hold up those who are served.
+
+        What nobody holds is kept while all of that takes at most ``keep_bytes``. Who left longest
+        ago goes first, and all go when another model is short of memory.
+        """
+        self._opened = opened
+        self._closed = closed
+        self._keep_bytes = keep_bytes
+        self._trim = trim
+        self._served: dict[str, CudaModel] = {}  # those that were let go of stand in that order
+        self._holders: dict[str, set[str]] = {}
+        self._lock = threading.Lock()  # between two looks at who holds a model
+
+    def at_once(
+        self, model: Model, partition: str, lane: Lane, batches: Sequence[int]
+    ) -> CudaModel | None:
+        """The model, held by the partition now, if it needs nothing more to run on its lane."""
+        with self._lock:
+            served = self._served.get(model.key)
+            if served is None or not served.ready(lane, batches):
+                return None
+            if not self._holders.get(model.key) and served.model != model:
+                return None
+            self._holders.setdefault(model.key, set()).add(partition)
+            return served
+
+    def load(self, model: Model, partition: str, lane: Lane, batches: Sequence[int]) -> CudaModel:
+        """A job: open the model unless another partition has, and make it ready on a lane.
+
+        If it is short of memory, what is kept for later goes, and it is tried once more.
+
+        Raises:
+            Exception: whatever opening or capturing raises; nothing is left of it then.
+        """
+        known = self._served.get(model.key)
+        if known is not None and not self._holders.get(model.key) and known.model != model:
+            self._forget(model.key)  # another one under the same name
+        try:
+            served = self._prepared(model, lane, batches)
+        except Exception as error:
+            if not is_short_of_memory(error):
+                raise
+            if not self._made_room(model.key, partition) and isinstance(error, MemoryLimitError):
+                raise
+            served = self._prepared(model, lane, batches)
+        with self._lock:
+            self._served[model.key] = served
+            self._holders.setdefault(model.key, set()).add(partition)
+        return served
+
+    def leave(self, key: str, partition: str) -> bool:
+        """A partition serves it no more; true if nobody does, so that it is to be dropped."""
+        with self._lock:
+            holders = self._holders.get(key, set())
+            holders.discard(partition)
+            return not holders
+
+    def drop(self, key: str) -> None:
+        """A job: let go of a model, unless somebody holds it again.
+
+        Raises:
+            Exception: whatever closing it, or one that was kept, raises.
+        """
+        with self._lock:
+            if self._holders.get(key) or key not in self._served:
+                return
+            self._served[key] = self._served.pop(key)  # the last to have been let go of
+            kept = [key for key in self._served if not self._holders.get(key)]
+            held_bytes = sum(self._served[key].resident_bytes for key in kept)
+        for one in kept:
+            if held_bytes <= self._keep_bytes:
+                break
+            held_bytes -= self._served[one].resident_bytes
+            self._forget(one)
+
+    def close(self) -> None:
+        """Let go of everything; nothing runs any more. Every step is tried."""
+        served, self._served = self._served, {}
+        with ExitStack() as steps:
+            for key, one in served.items():
+                steps.callback(self._close, key, one)
+
+    def _prepared(self, model: Model, lane: Lane, batches: Sequence[int]) -> CudaModel:
+        served = self._served.get(model.key)
+        if served is None:
+            return self._open(model, lane, batches)
+        served.prepare(lane, batches)
+        return served
+
+    def _made_room(self, key: str, partition: str) -> bool:
+        """Give back what is kept for later, but for that model there; false if there is none."""
+        with self._lock:
+            kept = [one for one in self._served if one != key and not self._holders.get(one)]
+            left = []
+            for one, served in self._served.items():
+                if one not in kept:
+                    held = self._holders.get(one, set()) | ({partition} if one == key else set())
+                    left.append(served.leave_lanes(held))
+        for one in kept:
+            self._forget(one)
+        jobs = [job for job in left if job is not None]
+        for job in jobs:
+            job()
+        self._trim()
+        return bool(kept or jobs)
+
+    def _forget(self, key: str) -> None:
+        """Close one that nobody holds."""
+        with self._lock:
+            if self._holders.get(key):
+                return
+            self._holders.pop(key, None)
+            served = self._served.pop(key, None)
+        if served is not None:
+            self._close(key, served)
+
+    def _open(self, model: Model, lane: Lane, batches: Sequence[int]) -> CudaModel:
+        served = self._opened(model)
+        try:
+            served.prepare(lane, batches)
+        except BaseException:
+            self._close(model.key, served)
+            raise
+        return served
+
+    def _close(self, key: str, served: CudaModel) -> None:
+        try:
+            served.close()
+        finally:
+            self._closed(key)

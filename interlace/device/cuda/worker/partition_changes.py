@@ -1,0 +1,133 @@
+"""Changes of partitions: loading, unloading, giving up. Each at its turn, beside what is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.worker.context import GpuContext
+from interlace.device.cuda.worker.error_text import error_text
+from interlace.device.cuda.worker.model_cache import CudaModel
+from interlace.device.cuda.worker.partition import GpuPartition, PartitionChange
+from interlace.device.cuda.worker.wire import GpuAnswer, Released, ReleaseLane
+from interlace.device.process.wire import Failed, Loaded, LoadModel, Unloaded, UnloadModel
+
+#: The partition, the line, the answer, and whether the partition is gone.
+OnChanged = Callable[[GpuPartition, str, GpuAnswer, bool], None]
+
+
+class PartitionChanges:
+    """Makes the changes of a partition in the order asked for, one at a time."""
+
+    def __init__(self, equipment: GpuContext, changed: OnChanged) -> None:
+        self._equipment = equipment
+        self._models = equipment.models
+        self._loader = equipment.loader
+        self._changed = changed
+
+    def begin(self, partition: GpuPartition) -> None:
+        """Begin the next change, if its time has come."""
+        while partition.changes and not partition.changing:
+            change = partition.changes[0]
+            match change.what:
+                case LoadModel():
+                    self._load(partition, change, change.what)
+                case UnloadModel(model=key):
+                    if partition.busy_with(key):
+                        return  # its batches go first
+                    self._unload(partition, change, key)
+                case ReleaseLane():
+                    if partition.busy_with():
+                        return
+                    self._release(partition, change)
+
+    def _load(self, partition: GpuPartition, change: PartitionChange, load: LoadModel) -> None:
+        model = load.model
+        if model.key in partition.models:
+            self._end(partition, change, Failed(f"model {model.key} is already loaded here"))
+            return
+        there = (model, partition.name, partition.lane, load.batches)
+        served = self._models.at_once(*there)
+        if served is not None:
+            self._loaded(partition, change, load, served)
+            return
+        job = partial(self._models.load, *there)
+        self._aside(partition, job, partial(self._loaded, partition, change, load))
+
+    def _loaded(
+        self,
+        partition: GpuPartition,
+        change: PartitionChange,
+        load: LoadModel,
+        result: CudaModel | BaseException,
+    ) -> None:
+        model = load.model
+        if isinstance(result, BaseException):
+            what = f"model {model.name} does not load"
+            self._end(partition, change, Failed(error_text(what, result)))
+            return
+        partition.models[model.key] = result
+        answer = Loaded(model.key, result.signature, result.weights_bytes, result.resident_bytes)
+        self._end(partition, change, answer)
+
+    def _unload(self, partition: GpuPartition, change: PartitionChange, key: str) -> None:
+        partition.models.pop(key, None)
+        ended = partial(self._end, partition, change, Unloaded(key))
+        if not self._models.leave(key, partition.name):
+            ended()
+            return
+
+        def dropped(result: object) -> None:
+            if isinstance(result, BaseException):
+                what = f"model {key} was unloaded, but not all of its memory came back"
+                self._equipment.note(error_text(what, result))
+            ended()
+
+        self._aside(partition, partial(self._models.drop, key), dropped)
+
+    def _release(self, partition: GpuPartition, change: PartitionChange) -> None:
+        keys, partition.models = list(partition.models), {}
+        orphans = [key for key in keys if self._models.leave(key, partition.name)]
+        if orphans:
+            self._aside(
+                partition,
+                partial(self._drop_all, orphans),
+                lambda result: self._released(partition, change),
+            )
+        else:
+            self._released(partition, change)
+
+    def _drop_all(self, keys: list[str]) -> None:
+        for key in keys:
+            self._models.drop(key)
+
+    def _released(self, partition: GpuPartition, change: PartitionChange) -> None:
+        self._equipment.lanes.release(partition.name)
+        self._end(partition, change, Released(), gone=True)
+
+    def _aside(
+        self, partition: GpuPartition, job: Callable[[], Any], ended: Callable[[Any], None]
+    ) -> None:
+        """Do a job in the loader's thread. A GPU that fails there has failed for all."""
+        partition.changing = True
+
+        def heard(result: Any) -> None:
+            if isinstance(result, CudaError) and result.sticky:
+                raise result
+            partition.changing = False
+            ended(result)
+            self.begin(partition)
+
+        self._loader.submit(job, heard)
+
+    def _end(
+        self,
+        partition: GpuPartition,
+        change: PartitionChange,
+        answer: GpuAnswer,
+        gone: bool = False,
+    ) -> None:
+        assert partition.changes.popleft() is change
+        self._changed(partition, change.line, answer, gone)

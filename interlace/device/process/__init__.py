@@ -1,0 +1,1 @@
+"""What every device process shares: frames, pending requests, the fork server, output memory."""

@@ -1,0 +1,132 @@
+"""The fork server: one small single-threaded process from which every worker is forked."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from importlib import import_module
+from typing import NoReturn
+
+import msgspec
+
+from interlace.device.cpu.worker import work
+from interlace.device.process.wire import (
+    Exited,
+    Forked,
+    ForkWorker,
+    FromForkServer,
+    Preload,
+    decode_to_fork_server,
+)
+from interlace.shm.frame_socket import FRAME_BYTES_MAX
+
+
+def main(descriptor: int) -> None:
+    """Fork a worker per ``ForkWorker`` frame until the main process closes its end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the main process drains, then closes the socket
+    # Thread pools that libraries make on import are sized by the affinity: with one core there are
+    # none, and forking stays safe. Each worker sets its own affinity.
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    sock = socket.socket(fileno=descriptor)
+    _ForkServer(sock).serve()
+
+
+class _ForkServer:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._children: dict[int, int] = {}  # worker by pid
+        self._wakeup, wake = socket.socketpair()
+        for end in (self._wakeup, wake):
+            end.setblocking(False)
+        self._wake = wake
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(sock, selectors.EVENT_READ)
+        self._selector.register(self._wakeup, selectors.EVENT_READ)
+
+    def serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._wakeup:
+                    self._reap()
+                elif not self._carry_out():
+                    self._end()
+                    return
+
+    def _carry_out(self) -> bool:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._sock, FRAME_BYTES_MAX, 1)
+        except ConnectionError:
+            return False
+        if not data:
+            return False
+        match decode_to_fork_server(memoryview(data)):
+            case Preload(modules=modules):
+                _preload(modules)
+            case ForkWorker() as fork:
+                self._fork(fork, descriptors[0])
+        return True
+
+    def _fork(self, fork: ForkWorker, descriptor: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(fork, descriptor)
+        os.close(descriptor)
+        self._children[pid] = fork.worker
+        self._send(Forked(fork.worker, pid))
+
+    def _become_worker(self, fork: ForkWorker, descriptor: int) -> NoReturn:
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for thing in (self._selector, self._wakeup, self._wake, self._sock):
+                thing.close()
+            work(socket.socket(fileno=descriptor), fork.name)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _reap(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wakeup.recv(4096)
+        while self._children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            worker = self._children.pop(pid)
+            self._send(Exited(worker, os.waitstatus_to_exitcode(status)))
+
+    def _end(self) -> None:
+        # Workers end by themselves when their sockets close; one that is busy would not soon.
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+
+    def _send(self, frame: FromForkServer) -> None:
+        with contextlib.suppress(OSError):  # the main process is gone: the next read says so
+            self._sock.send(self._encode(frame))
+
+
+def _preload(modules: tuple[str, ...]) -> None:
+    for module in modules:
+        # A library that is missing or broken is the error of the model that needs it.
+        with contextlib.suppress(Exception):
+            import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection in a worker would touch, and so copy, every shared page

@@ -1,0 +1,137 @@
+"""The main process's side of the fork server: asks for workers, hears of their end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from interlace.device.process.wire import (
+    Exited,
+    Forked,
+    ForkWorker,
+    FromForkServer,
+    Preload,
+    ToForkServer,
+)
+from interlace.device.process.wire import decode_from_fork_server as decode
+from interlace.shm.frame_socket import AsyncFrameSocket, frame_pair
+
+_CODE: Final = (
+    "import json, sys; descriptor, sys.path[:] = json.loads(sys.argv[1]); "
+    "from interlace.device.process.fork_server import main; main(descriptor)"
+)
+#: onnxruntime reports to its maker unless this is set before it is imported, by a thread that it
+#: starts on import, which would make forking unsafe.
+_QUIET: Final = ("env", "ORT_DISABLE_TELEMETRY=1")
+_CLOSE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnCallbacks:
+    """A worker asked for: what its owner hears of it. ``status`` as in ``wire.Exited``."""
+
+    forked: Callable[[int], None]  #: its process id
+    exited: Callable[[int | None], None]  #: exit status, ``None`` if the fork server died before
+
+
+class ForkServerSpawner:
+    """Starts the fork server when it is first needed, and again if it dies.
+
+    Forking from a small process that has the libraries loaded takes milliseconds, shares their
+    pages, and is safe whatever threads the main process has. Nothing here blocks the loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ids = count(1)
+        self._modules: dict[str, None] = {}
+        self._births: dict[int, SpawnCallbacks] = {}
+        self._frames: AsyncFrameSocket[ToForkServer, FromForkServer] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def preload(self, modules: Iterable[str]) -> None:
+        """Have workers forked from now on share these modules; importing begins at once."""
+        new = [module for module in modules if module not in self._modules]
+        self._modules.update(dict.fromkeys(new))
+        if not new:
+            return
+        with contextlib.suppress(OSError, BufferError):  # told to whoever needs a worker
+            if self._frames is not None:
+                self._frames.send(Preload(tuple(new)))
+            else:
+                self._started()
+
+    def spawn(self, name: str, descriptor: int, birth: SpawnCallbacks) -> None:
+        """Fork a worker that talks over ``descriptor``, which must stay open until it is forked."""
+        worker = next(self._ids)
+        self._births[worker] = birth
+        try:
+            self._started().send(ForkWorker(worker, name), descriptor)
+        except (OSError, BufferError):
+            self._loop.call_soon(self._exited, worker, None)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the fork server, while it runs."""
+        return None if self._process is None else self._process.pid
+
+    def close(self) -> None:
+        """End the fork server and, through it, every worker. Waits a second at most."""
+        if self._frames is not None:
+            self._frames.close()
+            self._frames = None
+        self._bury(_CLOSE_S)
+
+    def _started(self) -> AsyncFrameSocket[ToForkServer, FromForkServer]:
+        if self._frames is None:
+            ours, theirs = frame_pair()
+            argument = json.dumps([theirs.fileno(), sys.path])
+            try:
+                self._process = subprocess.Popen(
+                    [*_QUIET, sys.executable, "-c", _CODE, argument],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError:
+                ours.close()
+                raise
+            finally:
+                theirs.close()
+            self._frames = AsyncFrameSocket(self._loop, ours, decode, self._heard, self._lost)
+            self._frames.send(Preload(tuple(self._modules)))
+        return self._frames
+
+    def _heard(self, frame: FromForkServer) -> None:
+        match frame:
+            case Forked(worker=worker, pid=pid):
+                self._births[worker].forked(pid)
+            case Exited(worker=worker, status=status):
+                self._exited(worker, status)
+
+    def _exited(self, worker: int, status: int | None) -> None:
+        self._births.pop(worker).exited(status)
+
+    def _lost(self) -> None:
+        # Workers it forked live on; what they do is seen on their own sockets.
+        self._frames = None
+        self._bury(0.0)
+        for worker in list(self._births):
+            self._exited(worker, None)
+
+    def _bury(self, patience_s: float) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+            return
+        process.kill()
+        process.wait()

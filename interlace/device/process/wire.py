@@ -1,0 +1,180 @@
+"""Frames between the main process, its fork server and its workers. Tensors go by reference."""
+
+from __future__ import annotations
+
+import msgspec
+
+from interlace.core.model import Model
+from interlace.core.tensor import Signature
+
+# --------------------------------------------------------------------- main process to fork server
+
+
+class Preload(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """Import these modules, so that workers forked from now on share their pages."""
+
+    modules: tuple[str, ...]
+
+
+class ForkWorker(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """Fork a worker that talks over the descriptor sent along."""
+
+    worker: int
+    name: str
+
+
+class Forked(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    worker: int
+    pid: int
+
+
+class Exited(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """``status`` as of ``os.waitstatus_to_exitcode``: negative for a signal."""
+
+    worker: int
+    status: int
+
+
+ToForkServer = Preload | ForkWorker
+FromForkServer = Forked | Exited
+
+# -------------------------------------------------------------------------- main process to worker
+
+
+class WorkerSetup(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """The first frame: what the worker is. ``opener`` is ``module:function`` of ``open_model``.
+
+    A ``background`` worker gives way to all that serve.
+    """
+
+    name: str
+    cores: tuple[int, ...]
+    owner_pid: int
+    arena: int
+    opener: str
+    weights_dir: str | None
+    patience_s: float  #: how long a batch waits for output memory
+    background: bool = False
+
+
+class LoadModel(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    model: Model
+    batches: tuple[int, ...]
+
+
+class UnloadModel(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    model: str
+
+
+class Column(msgspec.Struct, array_like=True, frozen=True):
+    """One input of every request of a batch. ``dims`` is the first request's shape."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    arenas: tuple[int, ...]
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+class RunBatch(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    """Execute a batch. ``wanted`` are output names, empty for all; ``freed`` are delivered.
+
+    The columns of a ``staged`` batch are windows of the model's ring: one run of bytes each, which
+    outputs must not refer to. ``padded_rows`` are executed if they are more than the rows.
+    """
+
+    batch: int
+    model: str
+    rows: tuple[int, ...]
+    columns: tuple[Column, ...]
+    wanted: tuple[str, ...]
+    freed: tuple[int, ...]
+    staged: bool = False
+    padded_rows: int = 0
+
+
+class FreeBatches(msgspec.Struct, array_like=True, tag=5, frozen=True):
+    """The replies of these batches are delivered. No answer."""
+
+    batches: tuple[int, ...]
+
+
+class ForgetArena(msgspec.Struct, array_like=True, tag=6, frozen=True):
+    """No input lies in that arena any more, and none ever will. No answer."""
+
+    arena: int
+
+
+ToWorker = WorkerSetup | LoadModel | UnloadModel | RunBatch | FreeBatches | ForgetArena
+
+# -------------------------------------------------------------------------- worker to main process
+
+
+class Ready(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """The answer to ``WorkerSetup``."""
+
+
+class Loaded(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    model: str
+    signature: Signature
+    weights_bytes: int
+    resident_bytes: int
+
+
+class Unloaded(msgspec.Struct, array_like=True, tag=3, frozen=True):
+    model: str
+
+
+class BatchOutput(msgspec.Struct, array_like=True, frozen=True):
+    """One output of a batch: where it begins, and what each request has of it.
+
+    ``dims`` is the shape of the whole batch. With ``sizes`` empty each row takes ``row_bytes``;
+    otherwise each request takes its entry of ``sizes``.
+    """
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+    arena: int
+    offset: int
+    row_bytes: int
+    sizes: tuple[int, ...]
+
+
+class BatchResult(msgspec.Struct, array_like=True, tag=4, frozen=True):
+    """A batch ended well. ``held``: the worker keeps memory for it until it is freed.
+
+    ``began_ns`` and ``ended_ns`` are by the accelerator's clock, 0 where it has none;
+    ``executed_rows`` as in ``Timing``.
+    """
+
+    batch: int
+    outputs: tuple[BatchOutput, ...]
+    batched: bool
+    held: bool
+    input_ms: float
+    infer_ms: float
+    output_ms: float
+    began_ns: int = 0
+    ended_ns: int = 0
+    executed_rows: int = 0
+
+
+class Failed(msgspec.Struct, array_like=True, tag=5, frozen=True):
+    """The piece of work failed, the worker is well."""
+
+    detail: str
+
+
+class Starved(msgspec.Struct, array_like=True, tag=6, frozen=True):
+    """A batch waits for output memory: free what is delivered. Not an answer."""
+
+
+FromWorker = Ready | Loaded | Unloaded | BatchResult | Failed | Starved
+WorkerAnswer = Ready | Loaded | Unloaded | BatchResult | Failed
+
+decode_to_fork_server = msgspec.msgpack.Decoder[ToForkServer](ToForkServer).decode
+decode_from_fork_server = msgspec.msgpack.Decoder[FromForkServer](FromForkServer).decode
+decode_to_worker = msgspec.msgpack.Decoder[ToWorker](ToWorker).decode
+decode_from_worker = msgspec.msgpack.Decoder[FromWorker](FromWorker).decode

@@ -1,0 +1,140 @@
+"""What becomes of batches that together ask for more of an accelerator than there is."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from interlace.perf.latency import Surface
+from interlace.perf.processor_sharing import EQUAL, ProcessorSharing
+
+#: A model needs the smallest share at which it is within this factor of its best latency.
+_ENOUGH = 1.05
+
+
+class RunningBatch(NamedTuple):
+    """A batch that runs: its rows, the share it may use, and its latencies alone."""
+
+    model: str
+    rows: int
+    share_pct: int
+    latency: Surface
+
+
+class Contention(Protocol):
+    """Speeds, each in (0, 1] of that alone, of batches whose shares add up to more than 100."""
+
+    def __call__(self, running: Sequence[RunningBatch]) -> Sequence[float]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EqualRows:
+    """Every row in flight has an equal part of what its model gets; needs share the accelerator.
+
+    Workers of one model without limits that run together take what one batch of all their rows
+    takes: E2bird's hypothesis of equal resource sharing (section 7.2), confirmed by its Figure 7 up
+    to 64 workers. Each worker beyond the first costs ``switch_part`` of that more, for switching
+    between streams: the paper shows it (128 workers of Figure 7, single rows of Figure 12) without
+    a law, and its two figures differ, so it is a setting.
+
+    Between models, and between partitions with limits, the hardware is first come, first served:
+    each gets SMs in proportion to what it could use, the smallest share at which it is nearly as
+    fast as alone. Where those needs fit together nobody is slowed, as with two models on D-STACK's
+    default MPS (Figure 11a); where limits exceed 100 % latency climbs and throughput does not, as
+    in the primitives paper's Figures 12a and 12b.
+    """
+
+    switch_part: float = 0.0
+
+    def __call__(self, running: Sequence[RunningBatch]) -> Sequence[float]:
+        if len(running) == 1:
+            return (1.0,)
+        parts = _allotted(running)
+        slower = 1.0 + self.switch_part * (len(running) - 1)
+        speeds: list[float] = []
+        for index, one in enumerate(running):
+            crowd, share_pct = parts[_key(index, one)]
+            all_ms = _latency_ms(crowd.latency, crowd.rows, share_pct)
+            alone_ms = _latency_ms(one.latency, one.rows, one.share_pct)
+            speeds.append(min(1.0, alone_ms / (all_ms * slower)))
+        return speeds
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWork:
+    """Workers of one model without limits divide its capacity as ``sharing`` says (W / u).
+
+    By default each has an equal part whatever its rows, so that smaller ones end earlier: the
+    reading of E2bird section 7.1 under which a few workers of mixed sizes have a lower mean latency
+    than one (Figure 12). Nothing is gained from rows computed together; ``EqualRows`` is the other
+    end. Models and partitions with limits share as there.
+    """
+
+    sharing: ProcessorSharing = EQUAL
+
+    def __call__(self, running: Sequence[RunningBatch]) -> Sequence[float]:
+        members: dict[tuple[str, int], list[int]] = {}
+        for index, one in enumerate(running):
+            members.setdefault(_key(index, one), []).append(index)
+        speeds = [1.0] * len(running)
+        for key, (crowd, share_pct) in _allotted(running).items():
+            all_ms = _latency_ms(crowd.latency, crowd.rows, share_pct)
+            part = _latency_ms(crowd.latency, crowd.rows, crowd.share_pct) / all_ms
+            sizes = [running[index].rows for index in members[key]]
+            for index, speed in zip(members[key], self.sharing.speeds(sizes), strict=True):
+                speeds[index] = min(1.0, part * speed)
+        return speeds
+
+
+def _allotted(
+    running: Sequence[RunningBatch],
+) -> Mapping[tuple[str, int], tuple[RunningBatch, float]]:
+    """Each crowd as one batch, and the share it gets: its own, unless needs exceed the whole."""
+    together = _together(running)
+    needs_pct = {key: _need_pct(busy) for key, busy in together.items()}
+    total_pct = sum(needs_pct.values())
+    if total_pct <= 100.0:
+        return {key: (busy, busy.share_pct) for key, busy in together.items()}
+    return {key: (busy, needs_pct[key] * 100.0 / total_pct) for key, busy in together.items()}
+
+
+def _key(index: int, one: RunningBatch) -> tuple[str, int]:
+    """Workers without limits are one crowd by model; whoever has a limit is on its own."""
+    return one.model, index if one.share_pct < 100 else -1
+
+
+def _together(running: Sequence[RunningBatch]) -> Mapping[tuple[str, int], RunningBatch]:
+    """The batches of each crowd as one, rows added up."""
+    groups: dict[tuple[str, int], RunningBatch] = {}
+    for index, one in enumerate(running):
+        key = _key(index, one)
+        seen = groups.get(key)
+        groups[key] = one if seen is None else seen._replace(rows=seen.rows + one.rows)
+    return groups
+
+
+def _need_pct(busy: RunningBatch) -> float:
+    """The smallest share, in steps of 5, at which a batch is nearly as fast as in its own."""
+    best_ms = _latency_ms(busy.latency, busy.rows, busy.share_pct)
+    for share_pct in range(5, busy.share_pct, 5):
+        if _latency_ms(busy.latency, busy.rows, share_pct) <= best_ms * _ENOUGH:
+            return float(share_pct)
+    return float(busy.share_pct)
+
+
+def _latency_ms(latency: Surface, rows: int, share_pct: float) -> float:
+    """The latency at any share: a line between measured ones, more in proportion below them all.
+
+    Planners are promised nothing between measured shares; hardware does not step there.
+    """
+    shares = latency.shares_pct
+    if share_pct <= shares[0]:
+        return latency.latency_ms(rows, shares[0]) * shares[0] / share_pct
+    if share_pct >= shares[-1]:
+        return latency.latency_ms(rows, shares[-1])
+    above = bisect_left(shares, share_pct)
+    low, high = shares[above - 1], shares[above]
+    slow_ms, fast_ms = latency.latency_ms(rows, low), latency.latency_ms(rows, high)
+    return slow_ms + (fast_ms - slow_ms) * (share_pct - low) / (high - low)

@@ -1,0 +1,99 @@
+"""Which partitions a simulated accelerator has, what they hold, and whether there is room."""
+
+from __future__ import annotations
+
+from interlace.core.hardware import Gpu
+from interlace.core.messages import (
+    CreatePartition,
+    Load,
+    PartitionWork,
+    ReleasePartition,
+    Run,
+    Unload,
+)
+from interlace.core.profile import Profiles
+from interlace.perf.memory import needed_bytes
+
+
+class PartitionTable:
+    """Partitions and models after all that was asked for, done or not."""
+
+    def __init__(self, gpu: Gpu, truth: Profiles) -> None:
+        self._gpu = gpu
+        self._truth = truth
+        self.shares: dict[str, int] = {}
+        self._loaded: dict[str, set[str]] = {}
+
+    def has(self, partition: str, model: str) -> bool:
+        """True if the model is loaded there, or will be before what is asked for now begins."""
+        return model in self._loaded.get(partition, ())
+
+    def refusal(self, work: PartitionWork) -> str | None:
+        """Why this work is impossible, ``None`` if it is not."""
+        name, gpu = work.partition, self._gpu
+        if isinstance(work, CreatePartition):
+            if name in self.shares:
+                return f"partition '{name}' of {gpu.id} exists already"
+            if work.share_pct not in gpu.shares_pct:
+                return f"a share of {work.share_pct} %: expected one of {gpu.shares_pct}"
+            return None
+        if name not in self._loaded:
+            return f"no partition '{name}' on {gpu.id}"
+        match work:
+            case Load(model=model) if model not in self._truth:
+                return f"{model} has no profile here"
+            case Load(model=model):
+                return self._crowded(name, model)
+            case Run(batch=batch) if not self.has(name, batch.model):
+                return f"model {batch.model} is not loaded in partition '{name}'"
+        return None
+
+    def enter(self, work: PartitionWork) -> None:
+        """Take note of work that begins some time."""
+        name = work.partition
+        match work:
+            case CreatePartition(share_pct=share_pct):
+                self.shares[name] = share_pct
+                self._loaded[name] = set()
+            case Load(model=model):
+                self._loaded[name].add(model)
+            case Unload(model=model):
+                self._loaded[name].discard(model)
+            case ReleasePartition():
+                del self._loaded[name]
+
+    def undo(self, work: PartitionWork) -> None:
+        """That work failed: what it would have made is not there."""
+        match work:
+            case CreatePartition(partition=name):
+                self.forget(name)
+            case Load(partition=name, model=model):
+                self._loaded[name].discard(model)
+
+    def forget(self, name: str) -> None:
+        self.shares.pop(name, None)
+        self._loaded.pop(name, None)
+
+    def clear(self) -> None:
+        self.shares.clear()
+        self._loaded.clear()
+
+    def _crowded(self, partition: str, model: str) -> str | None:
+        """Why the model finds no room beside what is held; weights count as in plans."""
+        if model in self._loaded[partition]:
+            return None
+        walls = dict(self._gpu.walls)
+        limit = walls.get(self.shares[partition], self._gpu.memory_bytes)
+        if self.shares[partition] in walls:
+            held = list(self._loaded[partition])
+        else:
+            there = [name for name in self._loaded if self.shares[name] not in walls]
+            held = [one for name in there for one in self._loaded[name]]
+        taken = needed_bytes(held, self._truth)
+        needed = needed_bytes([*held, model], self._truth) - taken
+        if needed <= limit - taken:
+            return None
+        return (
+            f"no memory for {model} in partition '{partition}' of {self._gpu.id}: it needs "
+            f"{needed} bytes, and {limit - taken} of {limit} are free"
+        )

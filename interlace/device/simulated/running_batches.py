@@ -1,0 +1,127 @@
+"""Batches that run side by side, each at a speed that its company decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from interlace.device.simulated.contention import Contention, RunningBatch
+from interlace.perf.interference import CoRunner, Interference
+
+
+class Timer(Protocol):
+    """The part of a clock that a simulated device needs."""
+
+    def now_ms(self) -> float: ...
+    def call_at(self, at_ms: float, call: Callable[[], None]) -> None: ...
+
+
+class _Running:
+    __slots__ = ("busy", "ended", "left_ms", "since_ms", "speed", "turn")
+
+    def __init__(self, busy: RunningBatch, work_ms: float, ended: Callable[[], None]) -> None:
+        self.busy = busy
+        self.left_ms = work_ms  #: as of ``since_ms``, when its speed was set
+        self.since_ms = 0.0
+        self.ended = ended
+        self.speed = 0.0
+        self.turn = 0
+
+
+class RunningBatches:
+    """Executions by partition. When one begins or ends, what is left of the others is retimed.
+
+    Speeds are 1 alone; 1 over the interference factor beside others; times what the contention rule
+    says where the shares exceed 100. While the device is stalled nothing moves. Whose speed stays
+    is left alone, so that partitions which do not meet cost one timer a batch.
+    """
+
+    def __init__(
+        self, timer: Timer, interference: Interference | None, contention: Contention
+    ) -> None:
+        self._timer = timer
+        self._interference = interference
+        self._contention = contention
+        self._running: dict[str, _Running] = {}
+        self._shares_pct = 0
+        self._stalled_until_ms = float("-inf")
+        self._stalled = False
+        #: somebody's speed may not be 1
+        self._mixed = interference is not None
+
+    def begin(
+        self, partition: str, busy: RunningBatch, work_ms: float, ended: Callable[[], None]
+    ) -> None:
+        """Run work that takes ``work_ms`` alone; ``ended`` is called when it is done."""
+        one = self._running[partition] = _Running(busy, work_ms, ended)
+        self._shares_pct += busy.share_pct
+        if self._mixed or self._shares_pct > 100:
+            self._retime()
+        else:
+            self._set(partition, one, 1.0)
+
+    def drop(self, partition: str) -> None:
+        """Forget what runs there: its process died."""
+        one = self._running.pop(partition, None)
+        if one is not None:
+            self._left(one)
+
+    def clear(self) -> None:
+        self._running.clear()
+        self._shares_pct = 0
+
+    def stall(self, for_ms: float) -> None:
+        """Nothing moves for that long."""
+        self._stalled_until_ms = max(self._stalled_until_ms, self._timer.now_ms() + for_ms)
+        self._timer.call_at(self._stalled_until_ms, self._resume)
+        self._stalled = True
+        self._retime()
+
+    def _resume(self) -> None:
+        if self._stalled and self._timer.now_ms() >= self._stalled_until_ms:
+            self._stalled = False
+            self._retime()
+
+    def _left(self, one: _Running) -> None:
+        self._shares_pct -= one.busy.share_pct
+        if self._mixed:
+            self._retime()
+
+    def _retime(self) -> None:
+        company = list(self._running.items())
+        over = self._shares_pct > 100
+        self._mixed = over or self._stalled or self._interference is not None
+        speeds = self._speeds([one for _, one in company], over)
+        for (name, one), speed in zip(company, speeds, strict=True):
+            if speed != one.speed:
+                self._set(name, one, speed)
+
+    def _speeds(self, company: Sequence[_Running], over: bool) -> Sequence[float]:
+        if self._stalled or not company:
+            return [0.0] * len(company)
+        speeds = self._contention([one.busy for one in company]) if over else [1.0] * len(company)
+        if self._interference is None:
+            return speeds
+        runners = [CoRunner(one.busy.model, one.busy.rows, one.busy.share_pct) for one in company]
+        return [
+            speed / self._interference(one, runners[:index] + runners[index + 1 :])
+            for index, (one, speed) in enumerate(zip(runners, speeds, strict=True))
+        ]
+
+    def _set(self, partition: str, one: _Running, speed: float) -> None:
+        """Enter the work done at the old speed, and go on at the new one."""
+        now_ms = self._timer.now_ms()
+        one.left_ms = max(0.0, one.left_ms - (now_ms - one.since_ms) * one.speed)
+        one.since_ms, one.speed = now_ms, speed
+        one.turn += 1
+        if speed > 0.0:
+            turn = one.turn
+            at_ms = now_ms + one.left_ms / speed
+            self._timer.call_at(at_ms, lambda: self._end(partition, one, turn))
+
+    def _end(self, partition: str, one: _Running, turn: int) -> None:
+        if one.turn != turn or self._running.get(partition) is not one:
+            return  # retimed or dropped meanwhile
+        del self._running[partition]
+        self._left(one)
+        one.ended()

@@ -1,0 +1,78 @@
+"""Arrival rates, smoothed, and whether the parts that models have in all the work moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+#: Factor between the planned and the seen part of all work that counts as a move.
+_MOVED: Final = 1.5
+#: A tick this much before the end of a period closes it: clocks are not exact.
+_EARLY_MS: Final = 100.0
+
+
+@dataclass(slots=True)
+class _Meter:
+    rows: int = 0
+    rate_rps: float = 0.0
+    seen: bool = False
+
+
+class ArrivalRates:
+    """Rows per second asked of each model, refused ones included.
+
+    A sample is taken every ``period_ms``; ``weight`` is the newest one's part in the rate.
+    """
+
+    def __init__(self, period_ms: float = 1000.0, weight: float = 0.3) -> None:
+        self._meters: dict[str, _Meter] = {}
+        self._period_ms = period_ms
+        self._weight = weight
+        self._last_ms = 0.0
+
+    def count(self, model: str, rows: int) -> None:
+        """Enter one arrival."""
+        meter = self._meters.get(model)
+        if meter is None:
+            meter = self._meters[model] = _Meter()
+        meter.rows += rows
+
+    def forget(self, model: str) -> None:
+        self._meters.pop(model, None)
+
+    def tick(self, now_ms: float) -> bool:
+        """Take a sample if a period is over; true if so."""
+        elapsed_ms = max(now_ms - self._last_ms, 1.0)
+        if elapsed_ms < self._period_ms - _EARLY_MS:
+            return False
+        self._last_ms = now_ms
+        for meter in self._meters.values():
+            rate_rps = meter.rows / elapsed_ms * 1000.0
+            weight = self._weight if meter.seen else 1.0
+            meter.rate_rps += weight * (rate_rps - meter.rate_rps)
+            meter.seen = meter.seen or meter.rows > 0
+            meter.rows = 0
+        return True
+
+    def rate_rps(self, model: str) -> float:
+        """The smoothed rate; 0 for a model that was never asked."""
+        meter = self._meters.get(model)
+        return meter.rate_rps if meter else 0.0
+
+    def parts_moved(self, cost_ms: Mapping[str, float], planned_rps: Mapping[str, float]) -> bool:
+        """True when some model's part of all the work is far from what was planned for it.
+
+        ``cost_ms`` is the accelerator time of one row. Parts are compared rather than rates: a
+        plan that uses the whole fleet need not change when everything grows alike.
+        """
+        seen = _parts({m: self.rate_rps(m) * c for m, c in cost_ms.items()})
+        planned = _parts({m: planned_rps.get(m, 0.0) * c for m, c in cost_ms.items()})
+        if not seen or not planned:
+            return False
+        return any(seen[m] > 0.1 and seen[m] > _MOVED * planned[m] for m in cost_ms)
+
+
+def _parts(work: Mapping[str, float]) -> dict[str, float]:
+    total = sum(work.values())
+    return {model: part / total for model, part in work.items()} if total > 0 else {}

@@ -1,0 +1,37 @@
+"""Who loses requests, and who contends for the turns of a partition: see ``policy.fairness``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlace.engine.live_partition import LivePartition
+from interlace.engine.state import DeployedModel, EngineState
+
+#: A model is losing for so long after the last request that it lost.
+LOSING_MS: Final = 1000.0
+
+
+def record_loss(state: EngineState, deployed: DeployedModel | None, now_ms: float) -> None:
+    """A request of the model was refused, dropped or late."""
+    state.lost_request_ms = now_ms
+    if deployed is not None:
+        deployed.lost_request_ms = now_ms
+
+
+def mark_contending(state: EngineState, gpu: str, now_ms: float) -> None:
+    """Before a decision: find who contends in each partition that takes a batch now."""
+    calm = now_ms - state.lost_request_ms > LOSING_MS
+    for live in state.here.get(gpu, ()):
+        if live.takes(now_ms) and not (calm and not live.ledger.contending):
+            live.ledger.contend(_contending(state, live, now_ms))
+
+
+def _contending(state: EngineState, live: LivePartition, now_ms: float) -> set[str]:
+    """Models with a turn that lose requests and have a whole batch waiting."""
+    return {
+        slot.model
+        for slot, deployed in state.turns.get(live.id, ())
+        if now_ms - deployed.lost_request_ms <= LOSING_MS
+        and deployed.queue.rows >= slot.batch
+        and slot.model in live.ledger.planned_rps
+    }

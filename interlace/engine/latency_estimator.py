@@ -1,0 +1,142 @@
+"""Predicted latency of a model: its profile, corrected by what was seen lately."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from interlace.core.plan import Demand
+from interlace.core.profile import Profile
+from interlace.perf.latency import surface
+
+#: A stochastic estimate of the ratio seen/predicted that this part of executions stays below.
+_QUANTILE = 0.9
+_STEP = 0.05
+_LOW, _HIGH = 0.5, 20.0
+#: Mean distance of what is seen from the estimate: where it begins, its weight, and the part of it
+#: that a step is made of.
+_SPREAD, _SPREAD_WEIGHT, _WIDE = 0.1, 0.05, 8.0
+_SHAPES = 256
+#: Successes that narrow the margin as much as one miss widens it; then parts of the SLO.
+#: The least is for what the server does not see: the way of the request and of its reply.
+_ODDS, _CAUTION_STEP, _CAUTION_LEAST, _CAUTION_MOST = 1500.0, 0.05, 0.02, 0.8
+_STALE_MS, _BRIGHTEN = 1000.0, 0.97
+
+
+class AdmissionMargin:
+    """How long before its deadline a request must be predicted to end, to be let in.
+
+    Predictions err, and a queue filled to the last millisecond turns every error into a broken
+    promise. The margin is steered by what becomes of accepted requests (Robbins and Monro's
+    recursion on the event itself): a miss widens it by a step, a success narrows it by a step over
+    ``_ODDS``. A miss speaks only against the margin that let the request in: those that were let
+    in before the last widening, such as all the others behind one stall, do not count again.
+    """
+
+    __slots__ = ("_least_ms", "_most_ms", "_step_ms", "_widened_ms", "margin_ms")
+
+    def __init__(self, slo_ms: float) -> None:
+        self._least_ms = slo_ms * _CAUTION_LEAST
+        self.margin_ms = self._least_ms
+        self._step_ms = slo_ms * _CAUTION_STEP
+        self._most_ms = slo_ms * _CAUTION_MOST
+        self._widened_ms = float("-inf")
+
+    def kept(self) -> None:
+        """An accepted request was answered in time."""
+        self.margin_ms = max(self._least_ms, self.margin_ms - self._step_ms / _ODDS)
+
+    def missed(self, arrived_ms: float, now_ms: float) -> None:
+        """A request accepted at ``arrived_ms`` was late, or had to be dropped."""
+        if arrived_ms >= self._widened_ms:
+            self.margin_ms = min(self._most_ms, self.margin_ms + self._step_ms)
+            self._widened_ms = now_ms
+
+
+class LatencyEstimator:
+    """Latency tables of one model by share, and correction factors by shape of batch.
+
+    The correction follows the 0.9 quantile of seen over predicted latency (Robbins and Monro's
+    recursion): it rises by 0.9 of a step when an execution is slower than believed and falls by
+    0.1 of one when it is not. Steps are in proportion to the spread of what is seen, so that
+    latencies that do not vary are believed exactly.
+    """
+
+    def __init__(self, demand: Demand, profile: Profile) -> None:
+        self._surface = surface(profile)
+        self._slo_ms = demand.slo_ms
+        self._max_batch = demand.max_batch
+        self._tables: dict[int, tuple[float, ...]] = {}
+        self._best: dict[int, int] = {}
+        self._overall = _Correction(1.0)
+        self._by_shape: dict[Hashable, _Correction] = {}
+        self._learned_ms = float("-inf")
+
+    def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
+        table = self._tables.get(share_pct)
+        if table is None:
+            table = self._tables[share_pct] = self._table(share_pct)
+        believed_ms = table[rows] if rows < len(table) else self._far_ms(rows, share_pct)
+        return believed_ms * self._by_shape.get(shape, self._overall).value
+
+    def best_batch(self, share_pct: int) -> int:
+        best = self._best.get(share_pct)
+        if best is None:
+            batch = self._surface.best_batch(self._slo_ms / 2.0, share_pct, self._max_batch)
+            best = self._best[share_pct] = max(1, batch)
+        return best
+
+    def decay(self, shape: Hashable, now_ms: float) -> None:
+        """A request was refused because even alone it seemed too slow.
+
+        Refusals teach nothing, so a pessimistic estimate would never be corrected: it decays
+        a little at each, until one request is let through and shows the truth.
+        """
+        if now_ms - self._learned_ms > _STALE_MS and shape in self._by_shape:
+            self._by_shape[shape].decay()
+        elif now_ms - self._learned_ms > _STALE_MS:
+            self._overall.decay()
+
+    def learn(
+        self, rows: int, share_pct: int, shape: Hashable, seen_ms: float, now_ms: float
+    ) -> None:
+        """Enter one execution that took ``seen_ms``."""
+        self._learned_ms = now_ms
+        before = self._by_shape.get(shape, self._overall)
+        ratio = seen_ms / self.latency_ms(rows, share_pct, shape) * before.value
+        if shape not in self._by_shape and len(self._by_shape) < _SHAPES:
+            self._by_shape[shape] = _Correction(before.value, before.spread)
+        if shape in self._by_shape:
+            self._by_shape[shape].follow(ratio)
+        self._overall.follow(ratio)
+
+    def _table(self, share_pct: int) -> tuple[float, ...]:
+        rows = range(1, self._max_batch + 1)
+        return (0.0, *(self._surface.latency_ms(n, share_pct) for n in rows))
+
+    def _far_ms(self, rows: int, share_pct: int) -> float:
+        return self._surface.latency_ms(rows, share_pct)
+
+
+class _Correction:
+    """A correction and how far what is seen lies from it: steps are as large as the spread."""
+
+    __slots__ = ("spread", "value")
+
+    def __init__(self, value: float, spread: float = _SPREAD) -> None:
+        self.value = value
+        self.spread = spread
+
+    def follow(self, ratio: float) -> None:
+        """Enter one ratio of seen over predicted latency."""
+        off = ratio - self.value
+        self.spread += _SPREAD_WEIGHT * (abs(off) - self.spread)
+        size = min(self.value, _WIDE * self.spread)
+        # A jump far above is followed faster than one step would.
+        if off > 0.0:
+            self.value += _STEP * _QUANTILE * max(size, min(off, 10.0 * self.value))
+        else:
+            self.value -= _STEP * (1.0 - _QUANTILE) * size
+        self.value = min(max(self.value, _LOW), _HIGH)
+
+    def decay(self) -> None:
+        self.value = max(_LOW, self.value * _BRIGHTEN)

@@ -1,0 +1,164 @@
+"""The life of a partition and of the models in it, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+from typing import Final
+
+from interlace.core.messages import Command, Run, WakeAt
+from interlace.core.plan import Partition, Slot
+from interlace.engine.service_tags import ServiceTags
+
+
+class PartitionState(Enum):
+    """Where a partition stands."""
+
+    CARVING = "carving"
+    READY = "ready"
+    DRAINING = "draining"
+    RELEASING = "releasing"
+    GONE = "gone"
+
+
+#: Every change a partition can make. What is not here is a bug and stops the engine.
+TRANSITIONS: Final[dict[PartitionState, frozenset[PartitionState]]] = {
+    PartitionState.CARVING: frozenset({PartitionState.READY, PartitionState.GONE}),
+    PartitionState.READY: frozenset({PartitionState.DRAINING, PartitionState.GONE}),
+    PartitionState.DRAINING: frozenset(
+        {PartitionState.READY, PartitionState.RELEASING, PartitionState.GONE}
+    ),
+    PartitionState.RELEASING: frozenset({PartitionState.GONE}),
+    PartitionState.GONE: frozenset(),
+}
+
+
+class ModelState(Enum):
+    """Where a model stands in one partition."""
+
+    LOADING = "loading"
+    LOADED = "loaded"
+    UNLOADING = "unloading"
+
+
+@dataclass(slots=True)
+class LaunchedBatch:
+    """A batch that a partition has: the work, when it began or should, when it should end."""
+
+    run: Run
+    started_ms: float
+    expected_end_ms: float
+
+
+@dataclass(slots=True)
+class LivePartition:
+    """One partition as it is now: a ``PartitionView`` for policies, changed by the engine alone.
+
+    ``batch`` is executed; ``following``, where the accelerator has an ``ahead_ms``, was given to it
+    already and begins when ``batch`` ends.
+    """
+
+    id: str
+    gpu: str
+    share_pct: int
+    life: PartitionState = PartitionState.CARVING
+    units: tuple[int, ...] = ()
+    model_states: dict[str, ModelState] = field(default_factory=dict)
+    resident_bytes: dict[str, int] = field(default_factory=dict)
+    slots: Sequence[Slot] = ()
+    ahead_ms: float = 0.0
+    batch: LaunchedBatch | None = None
+    following: LaunchedBatch | None = None
+    starts_ms: dict[str, float] = field(default_factory=dict)
+    round_ms: float = 0.0  #: see ``perf.pace``
+    ledger: ServiceTags = field(default_factory=ServiceTags)
+    dying: bool = False  #: its process died; what it held is being finished
+
+    def become(self, life: PartitionState) -> None:
+        """Move to another state.
+
+        Raises:
+            AssertionError: the table does not allow it.
+        """
+        assert life in TRANSITIONS[self.life], f"partition {self.id}: {self.life} to {life}"
+        self.life = life
+
+    @property
+    def accepting(self) -> bool:
+        return self.life is PartitionState.READY and not self.dying
+
+    @property
+    def given(self) -> Sequence[LaunchedBatch]:
+        """The batches that it has, in order."""
+        return [one for one in (self.batch, self.following) if one is not None]
+
+    @property
+    def opens_ms(self) -> float:
+        """When the next batch may be given to it before the running one ends; infinite if not."""
+        if self.following is not None or not self.ahead_ms or not self.accepting:
+            return inf
+        return inf if self.batch is None else self.batch.expected_end_ms - self.ahead_ms
+
+    def takes(self, now_ms: float) -> bool:
+        return self.accepting and (self.batch is None or self.opens_ms <= now_ms)
+
+    def give(self, run: Run, run_ms: float, now_ms: float) -> LaunchedBatch:
+        """A batch that is predicted to take ``run_ms`` is sent to it.
+
+        Raises:
+            AssertionError: it has as many as it may have.
+        """
+        assert self.following is None, f"partition {self.id} has two batches"
+        start_ms = max(now_ms, self.free_at_ms)
+        running = LaunchedBatch(run, start_ms, start_ms + run_ms)
+        if self.batch is None:
+            self.batch = running
+        else:
+            self.following = running
+        return running
+
+    def ended(self, batch: int, now_ms: float) -> LaunchedBatch | None:
+        """What it had of that id, which ended; the one that follows begins."""
+        first = self.batch
+        if first is None or first.run.batch.id != batch:
+            return None
+        self.batch, self.following = self.following, None
+        if self.batch is not None:
+            late_ms = now_ms - self.batch.started_ms
+            self.batch.started_ms += late_ms
+            self.batch.expected_end_ms += late_ms
+        return first
+
+    @property
+    def running(self) -> str | None:
+        return self.batch.run.batch.model if self.batch else None
+
+    @property
+    def free_at_ms(self) -> float:
+        last = self.following or self.batch
+        return last.expected_end_ms if last else -inf
+
+    @property
+    def rows_running(self) -> int:
+        return self.batch.run.batch.rows if self.batch else 0
+
+    def last_start_ms(self, model: str) -> float:
+        return self.starts_ms.get(model, float("-inf"))
+
+    def behind_ms(self, ahead: str) -> Mapping[str, float]:
+        return self.ledger.behind_ms(ahead)
+
+    def loaded(self, model: str) -> bool:
+        return self.model_states.get(model) is ModelState.LOADED
+
+    def as_plan(self) -> Partition:
+        """This partition as a plan would name it."""
+        return Partition(self.id, self.gpu, self.share_pct, tuple(self.slots))
+
+
+def next_wake(lives: Iterable[LivePartition]) -> list[Command]:
+    """A wake for when the first of these may be given its next batch, before it is idle."""
+    at_ms = min((live.opens_ms for live in lives), default=inf)
+    return [WakeAt(at_ms)] if at_ms < inf else []

@@ -1,0 +1,139 @@
+"""One bounded queue per model, most urgent first."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+from interlace.core.request import UNSTATED_PRIORITY, Request
+
+#: Order of service: priority, then deadline, then arrival.
+QueueKey = tuple[int, float, int]
+
+
+def queue_key(request: Request) -> QueueKey:
+    """A request's place in its queue. Ids grow with arrival, so equal deadlines are FIFO."""
+    return (request.priority or UNSTATED_PRIORITY, request.deadline_ms, request.id)
+
+
+class RequestQueue:
+    """Waiting requests of one model, ordered by ``queue_key``; at most ``limit`` of them."""
+
+    __slots__ = ("_claims", "_requests", "limit", "rows")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.rows = 0
+        self._claims: list[QueueKey] = []
+        self._requests: dict[int, Request] = {}
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    @property
+    def full(self) -> bool:
+        return len(self._claims) >= self.limit
+
+    @property
+    def head(self) -> Request | None:
+        return self._requests[self._claims[0][2]] if self._claims else None
+
+    @property
+    def complete(self) -> bool:
+        """Always false: more can join."""
+        return False
+
+    @property
+    def next_deadline_ms(self) -> float:
+        """The deadline of the head; infinite if nothing is queued."""
+        return self._claims[0][1] if self._claims else float("inf")
+
+    @property
+    def tail_deadline_ms(self) -> float:
+        return self._claims[-1][1] if self._claims else float("inf")
+
+    def push(self, request: Request) -> None:
+        insort(self._claims, queue_key(request))
+        self._requests[request.id] = request
+        self.rows += request.rows
+
+    def remove(self, request_id: int) -> Request | None:
+        """Take one request out; ``None`` if it is not queued."""
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            del self._claims[bisect_left(self._claims, queue_key(request))]
+            self.rows -= request.rows
+        return request
+
+    def deadline_ms(self, index: int) -> float:
+        """The deadline at that place of the order of service; infinite past the end."""
+        return self._claims[index][1] if index < len(self._claims) else float("inf")
+
+    def rows_before(self, request: Request) -> int:
+        """Rows served before ``request``: exact when every request has as many rows."""
+        count = len(self._claims)
+        if not count:
+            return 0
+        return self.rows * bisect_left(self._claims, queue_key(request)) // count
+
+    def batch_rows(self, limit: int) -> int:
+        """Rows that ``take(limit)`` would return."""
+        if not self._claims:
+            return 0
+        return sum(request.rows for request in self._next_members(limit))
+
+    def take(self, limit: int) -> tuple[Request, ...]:
+        """Remove and return the next batch: the head, and those after it that may join it.
+
+        Only requests of the head's shape join, in order; one that is too large for the rows left
+        does not stop smaller ones behind it. The head is taken even if it alone exceeds ``limit``.
+        """
+        members = self._next_members(limit)
+        count = len(members)
+        if self._claims[count - 1][2] == members[-1].id:  # the usual case: the first ``count``
+            del self._claims[:count]
+            for request in members:
+                del self._requests[request.id]
+                self.rows -= request.rows
+        else:
+            for request in members:
+                self.remove(request.id)
+        return tuple(members)
+
+    def in_order(self) -> Sequence[Request]:
+        """Everything that waits, most urgent first."""
+        return [self._requests[c[2]] for c in self._claims]
+
+    def expired(self, before_ms: float) -> list[Request]:
+        """Remove and return every request whose deadline is earlier than ``before_ms``."""
+        late = [self._requests[c[2]] for c in self._claims if c[1] < before_ms]
+        for request in late:
+            self.remove(request.id)
+        return late
+
+    def pop(self, count: int) -> list[Request]:
+        """Remove and return the first ``count`` requests, whatever their shape."""
+        first = [self._requests[c[2]] for c in self._claims[:count]]
+        for request in first:
+            self.remove(request.id)
+        return first
+
+    def clear(self) -> list[Request]:
+        """Remove and return everything, in order."""
+        everything = [self._requests[c[2]] for c in self._claims]
+        self._claims.clear()
+        self._requests.clear()
+        self.rows = 0
+        return everything
+
+    def _next_members(self, limit: int) -> list[Request]:
+        head = self._requests[self._claims[0][2]]
+        members, rows = [head], head.rows
+        for index in range(1, len(self._claims)):
+            if rows >= limit:
+                break
+            request = self._requests[self._claims[index][2]]
+            if request.shape == head.shape and rows + request.rows <= limit:
+                members.append(request)
+                rows += request.rows
+        return members

@@ -1,0 +1,278 @@
+"""The data half of the engine: admit, queue, form batches, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+
+from interlace.core.errors import ServeError
+from interlace.core.hardware import Gpu
+from interlace.core.messages import Command, CopyInputs, Run, SendReply, WakeAt, WorkFinished
+from interlace.core.request import Batch, Outcome, Reply, Request, Timing
+from interlace.engine import contention, refusals, retries, timeouts
+from interlace.engine.arrival_rates import ArrivalRates
+from interlace.engine.input_pool import InputPool
+from interlace.engine.input_staging import InputStaging
+from interlace.engine.live_partition import LivePartition, PartitionState, next_wake
+from interlace.engine.retries import AFTER_MS
+from interlace.engine.state import DeployedModel, EngineState
+from interlace.engine.view import GpuView
+from interlace.policy.base import Drop, Launch, System
+
+
+class RequestScheduler:
+    """Requests from arrival to answer. Every accepted request is answered exactly once."""
+
+    def __init__(self, state: EngineState, system: System, rates: ArrivalRates) -> None:
+        self._state = state
+        self._system = system
+        self._rates = rates
+        self.staging = InputStaging(state, system.staged)
+        self._views: dict[str, GpuView] = {}
+        for gpu in state.fleet.gpus:
+            self.joined(gpu)
+
+    def joined(self, gpu: Gpu) -> None:
+        """There is an accelerator more to dispatch to."""
+        self._views[gpu.id] = GpuView(self._state, self._rates, self.staging, gpu)
+
+    def arrive(self, request: Request, now_ms: float) -> list[Command]:
+        """Admit or refuse; start at once if something is idle."""
+        deployed = self._state.models.get(request.model)
+        error = refusals.not_served(request, deployed)
+        if deployed is None or error is not None:
+            return [_refused(request, error or refusals.unknown(request))]
+        self._rates.count(request.model, request.rows)
+        error = self._judge(request, deployed, now_ms)
+        if error is not None:
+            contention.record_loss(self._state, deployed, now_ms)
+            return [_refused(request, error)]
+        deployed.queue.push(request)
+        stages = self.staging.fill(deployed)
+        if stages:
+            return [*stages, WakeAt(request.deadline_ms + AFTER_MS)]
+        # In the order of the hosts: a set's order is another in every process.
+        places = (*deployed.hosts, *deployed.lenders) if deployed.lenders else deployed.hosts
+        open_ = dict.fromkeys(host.gpu for host in places if host.takes(now_ms))
+        commands = self.dispatch(open_, now_ms) if open_ else []
+        if deployed.queue.head is request:
+            commands.append(WakeAt(request.deadline_ms + AFTER_MS))
+        if not open_:
+            commands += next_wake(places)
+        return commands
+
+    def count_refused(self, model: str, rows: int, now_ms: float) -> list[Command]:
+        """Enter rows that were refused without being asked for here."""
+        deployed = self._state.models.get(model)
+        if deployed is not None:
+            self._rates.count(model, rows)
+            contention.record_loss(self._state, deployed, now_ms)
+        return []
+
+    def _judge(self, request: Request, deployed: DeployedModel, now_ms: float) -> ServeError | None:
+        if deployed.full:
+            return refusals.full(request, deployed)
+        if not deployed.hosts:
+            return None  # loading: it waits in the queue, and its deadline is kept there
+        view = self._views[deployed.hosts[0].gpu]
+        refusal = self._system.admission(request, view, now_ms)
+        if refusal is None:
+            return None
+        if refusal.retry_after_ms is None:
+            deployed.estimator.decay(request.shape, now_ms)
+        return refusals.late(request, refusal, now_ms)
+
+    def cancel(self, model: str, request_id: int) -> list[Command]:
+        """Take a request out of its queue; one that runs is answered when its batch ends."""
+        deployed = self._state.models.get(model)
+        request = deployed.remove(request_id) if deployed else None
+        if request is None and request_id in self._state.given_up:
+            return []
+        if request is None:
+            if any(_holds(live, request_id) for live in self._state.lives.values()):
+                self._state.cancelled.add(request_id)
+            return []
+        self._state.retried.discard(request_id)
+        return [retries.cancelled(request)]
+
+    def staged(self, finished: WorkFinished, stage: CopyInputs, now_ms: float) -> list[Command]:
+        """A request's inputs are on the accelerator: it may be launched."""
+        deployed = self.staging.copied(finished, stage)
+        return [] if deployed is None else self.dispatch((stage.gpu,), now_ms)
+
+    def finish(self, finished: WorkFinished, run: Run, now_ms: float) -> list[Command]:
+        """Answer a batch, or see that what failed is tried once more."""
+        live = self._state.lives.get(run.partition)
+        batch = run.batch
+        running = live.ended(batch.id, now_ms) if live else None
+        started_ms = running.started_ms if running else now_ms
+        deployed = self._state.models.get(batch.model)
+        stages: list[Command] = []
+        if batch.slot is not None and deployed is not None:
+            stages = self.staging.ended(deployed, run.gpu, batch.requests)
+        if finished.failure is not None:
+            return stages + retries.retry_or_fail(self._state, batch, finished.failure, now_ms)
+        if live is not None and deployed is not None:
+            self._learn(batch, live, now_ms - started_ms, now_ms)
+            self._state.charge(live.gpu, batch.model, started_ms, now_ms - started_ms)
+        return stages + self._answers(finished, batch, started_ms, now_ms)
+
+    def dispatch(self, gpus: Iterable[str], now_ms: float) -> list[Command]:
+        """Ask the dispatcher what starts now on these accelerators."""
+        commands: list[Command] = []
+        for gpu in gpus:
+            commands += self._expire_hopeless(gpu, now_ms)
+            contention.mark_contending(self._state, gpu, now_ms)
+            decision = self._system.dispatcher(self._views[gpu], now_ms)
+            for drop in decision.drops:
+                commands += self._drop(drop, gpu, now_ms)
+            for launch in decision.launches:
+                commands += self._launch(launch, now_ms)
+            if decision.wake_ms is not None:
+                commands.append(WakeAt(decision.wake_ms))
+            view = self._views[gpu]
+            commands += next_wake(
+                live
+                for live in view.partitions
+                if now_ms < live.opens_ms < inf and view.queued(live)
+            )
+        return commands
+
+    def expire(self, now_ms: float) -> list[Command]:
+        """Answer what missed its deadline in a queue, and ask to be woken for the next."""
+        commands: list[Command] = []
+        next_ms = float("inf")
+        for deployed in self._state.models.values():
+            if not deployed.queue.rows and not deployed.pools:
+                continue  # most, where there are many
+            for place in deployed.places:
+                for request in place.expired(now_ms):
+                    commands.append(self._expired(request, 0.0, now_ms))
+                next_ms = min(next_ms, place.next_deadline_ms)
+        if next_ms < float("inf"):
+            commands.append(WakeAt(next_ms + AFTER_MS))
+        return commands
+
+    def abandon(self, deployed: DeployedModel, error: ServeError) -> list[Command]:
+        """Answer everything queued for a model that is not served any more."""
+        queued = [request for place in deployed.places for request in place.clear()]
+        self._state.retried.difference_update(request.id for request in queued)
+        return [SendReply(Reply(request, Outcome.FAILED, error=error)) for request in queued]
+
+    def _drop(self, drop: Drop, gpu: str, now_ms: float) -> list[Command]:
+        """Answer requests that the dispatcher gave up for the sake of those behind them."""
+        deployed = self._state.models[drop.model]
+        commands: list[Command] = []
+        for request in self.staging.source(deployed, gpu).pop(drop.requests):
+            self._state.retried.discard(request.id)
+            contention.record_loss(self._state, deployed, now_ms)
+            error = refusals.given_up(request, now_ms)
+            commands.append(SendReply(Reply(request, Outcome.EXPIRED, error=error)))
+        return commands
+
+    def _launch(self, launch: Launch, now_ms: float) -> list[Command]:
+        deployed = self._state.models[launch.model]
+        live = self._state.lives[launch.partition]
+        assert live.life is PartitionState.READY, f"launch into {live.id}, which is {live.life}"
+        assert live.takes(now_ms), f"launch into {live.id}, which runs a batch"
+        source = self.staging.source(deployed, live.gpu)
+        head = source.head
+        if head is None:
+            return []  # requests of several rows: an earlier launch took more than was asked
+        slot: int | None = None
+        attempt = 2 if head.id in self._state.retried else 1
+        if isinstance(source, InputPool):
+            slot, requests = source.take(launch.rows)
+        else:
+            # A request whose batch failed before runs alone: if it is the cause, it fails alone.
+            rows = head.rows if attempt > 1 else launch.rows
+            requests = source.take(rows)
+        rows = sum(request.rows for request in requests)
+        self._state.batches += 1
+        batch = Batch(
+            self._state.batches, launch.model, requests, rows, attempt, slot, launch.padded_rows
+        )
+        run_ms = deployed.estimator.latency_ms(batch.run_rows, live.share_pct, head.shape)
+        run = Run(live.gpu, live.id, batch, timeouts.limit_ms(self._state, live, run_ms))
+        running = live.give(run, run_ms, now_ms)
+        live.starts_ms[launch.model] = now_ms
+        live.ledger.began(launch.model, rows)
+        self._state.began(live.gpu, launch.model, now_ms)
+        return [run, *timeouts.began(self._state, running)]
+
+    def _learn(self, batch: Batch, live: LivePartition, seen_ms: float, now_ms: float) -> None:
+        estimator = self._state.models[batch.model].estimator
+        estimator.learn(batch.run_rows, live.share_pct, batch.requests[0].shape, seen_ms, now_ms)
+
+    def _answers(
+        self, finished: WorkFinished, batch: Batch, started_ms: float, now_ms: float
+    ) -> list[Command]:
+        answers: list[Command] = []
+        deployed = self._state.models.get(batch.model)
+        for request, outputs in zip(batch.requests, finished.outputs, strict=True):
+            self._state.retried.discard(request.id)
+            if request.id in self._state.cancelled:
+                self._state.cancelled.discard(request.id)
+                answers.append(retries.cancelled(request))
+                continue
+            in_time = now_ms <= request.deadline_ms
+            outcome = Outcome.OK if in_time else Outcome.LATE
+            if deployed is not None and in_time:
+                deployed.admission_margin.kept()
+            elif deployed is not None:
+                deployed.admission_margin.missed(request.arrived_ms, now_ms)
+                contention.record_loss(self._state, deployed, now_ms)
+            if request.id in self._state.given_up:
+                answers.append(retries.given_up(self._state, request, now_ms))
+                continue
+            timing = Timing(
+                started_ms - request.arrived_ms,
+                finished.timing.input_ms,
+                finished.timing.infer_ms,
+                finished.timing.output_ms,
+                batch.rows,
+            )
+            reply = Reply(request, outcome, outputs, None, timing, batch.id)
+            answers.append(SendReply(reply))
+        return answers
+
+    def _waiting(self, gpu: str) -> list[DeployedModel]:
+        """Tenants with something queued that are hosted on this accelerator."""
+        return [
+            deployed
+            for deployed in self._state.homes.get(gpu, ())
+            if deployed.queue.rows or (deployed.pools and deployed.waiting)
+        ]
+
+    def _expire_hopeless(self, gpu: str, now_ms: float) -> list[Command]:
+        """Drop what cannot make it any more, before a batch is formed."""
+        commands: list[Command] = []
+        for deployed in self._waiting(gpu):
+            source = self.staging.source(deployed, gpu) if deployed.pools else deployed.queue
+            head = source.head
+            if head is None:
+                continue
+            fastest_ms = inf
+            for share_pct in deployed.shares_pct:
+                run_ms = deployed.estimator.latency_ms(head.rows, share_pct, head.shape)
+                fastest_ms = min(run_ms, fastest_ms)
+            soonest_ms = deployed.soonest_ms(now_ms) + fastest_ms
+            if source.next_deadline_ms >= soonest_ms:
+                continue
+            for request in source.expired(soonest_ms):
+                commands.append(self._expired(request, fastest_ms, now_ms))
+        return commands
+
+    def _expired(self, request: Request, run_ms: float, now_ms: float) -> Command:
+        self._state.retried.discard(request.id)
+        contention.record_loss(self._state, self._state.models.get(request.model), now_ms)
+        error = refusals.expired(request, run_ms, now_ms)
+        return SendReply(Reply(request, Outcome.EXPIRED, error=error))
+
+
+def _refused(request: Request, error: ServeError) -> Command:
+    return SendReply(Reply(request, Outcome.REFUSED, error=error))
+
+
+def _holds(live: LivePartition, request_id: int) -> bool:
+    return any(r.id == request_id for one in live.given for r in one.run.batch.requests)

@@ -1,0 +1,27 @@
+"""The round of each partition at the present rates, kept beside it for dispatchers."""
+
+from __future__ import annotations
+
+from interlace.engine.arrival_rates import ArrivalRates
+from interlace.engine.live_partition import LivePartition
+from interlace.engine.state import DeployedModel, EngineState
+from interlace.perf.service_round import AffineCost, line, round_ms
+
+
+def update_round_times(state: EngineState, rates: ArrivalRates) -> None:
+    """Work out every partition's round anew: after hosts changed, and at every look at the rates.
+
+    A model's rate is spread evenly over its hosts.
+    """
+    for live in state.lives.values():
+        own = [slot.model for slot in live.slots if not slot.guest]
+        models = [state.models[model] for model in own if model in state.models]
+        live.round_ms = round_ms(_toll(deployed, live, rates) for deployed in models)
+
+
+def _toll(deployed: DeployedModel, live: LivePartition, rates: ArrivalRates) -> AffineCost:
+    batch = deployed.demand.max_batch
+    single_ms = deployed.estimator.latency_ms(1, live.share_pct)
+    fixed_ms, row_ms = line(single_ms, batch, deployed.estimator.latency_ms(batch, live.share_pct))
+    rate_rps = rates.rate_rps(deployed.demand.model) or deployed.demand.rate_rps
+    return AffineCost(fixed_ms, row_ms, rate_rps / max(1, len(deployed.hosts)))

@@ -1,0 +1,73 @@
+"""One file a model format: from a version folder to something that runs on numpy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Format, Model
+from interlace.formats.runner import ModelRunner
+
+if TYPE_CHECKING:  # it needs torch
+    from interlace.formats.opened import OpenedModel
+
+#: Each module has ``open_runner(model, threads, weights_dir)``, and those of torch formats
+#: ``open_call(model)``. It is imported when first needed, so a worker that serves ONNX models never
+#: imports torch.
+_MODULES: Final = {
+    Format.ONNX: "interlace.formats.onnx",
+    Format.TORCHSCRIPT: "interlace.formats.torchscript",
+    Format.EXPORTED: "interlace.formats.exported",
+    Format.HUGGINGFACE: "interlace.formats.huggingface",
+    Format.FACTORY: "interlace.formats.factory",
+}
+
+
+def open_model(model: Model, threads: int, weights_dir: str | None) -> ModelRunner:
+    """Load a model into this process.
+
+    ``threads`` is how many the model may use for one execution. With ``weights_dir`` its weights
+    lie there in a file that all processes map; ``None`` keeps them private. A model whose
+    signature is empty or partial is opened all the same if it can describe itself.
+
+    Raises:
+        RepositoryError: the model's files are broken, or say less than is needed to run it.
+        MemoryError: no memory for it.
+    """
+    module = import_module(_MODULES[model.format])
+    with _in_words(model):
+        runner: ModelRunner = module.open_runner(model, threads, weights_dir)
+    return runner
+
+
+def open_torch(model: Model) -> OpenedModel:
+    """Open a model of a torch format on the CPU, to be moved to where it shall run.
+
+    Raises:
+        RepositoryError: ONNX, which torch does not run, or as ``open_model``.
+        MemoryError: no memory for it.
+    """
+    if model.format is Format.ONNX:
+        raise RepositoryError(model.path, "an ONNX model", "a format that torch runs")
+    module = import_module(_MODULES[model.format])
+    with _in_words(model):
+        opened: OpenedModel = module.open_call(model)
+    return opened
+
+
+@contextmanager
+def _in_words(model: Model) -> Iterator[None]:
+    try:
+        yield
+    except (RepositoryError, MemoryError):
+        raise
+    except Exception as error:  # libraries raise anything on a broken file
+        lines = str(error).strip().splitlines() or [""]
+        raise RepositoryError(
+            model.path,
+            f"a model that does not load ({type(error).__name__}: {lines[0][:500]})",
+            f"a working {model.format.value} model",
+        ) from error

@@ -1,0 +1,188 @@
+"""ONNX graphs: ``model.onnx`` through onnxruntime."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Model
+from interlace.core.tensor import BYTES, Signature, TensorSpec
+from interlace.formats.arrays import check_outputs
+from interlace.formats.memory import release_free_memory
+from interlace.formats.onnx_sharing import OptimisedModel, optimised_model, session_options
+from interlace.formats.runner import Array, ModelRunner
+
+FILE: Final = "model.onnx"
+_PROVIDERS: Final = ["CPUExecutionProvider"]
+_BF16: Final = 16  # TensorProto.BFLOAT16
+
+_DATATYPES: Final = {
+    "tensor(bool)": "BOOL",
+    "tensor(uint8)": "UINT8",
+    "tensor(uint16)": "UINT16",
+    "tensor(uint32)": "UINT32",
+    "tensor(uint64)": "UINT64",
+    "tensor(int8)": "INT8",
+    "tensor(int16)": "INT16",
+    "tensor(int32)": "INT32",
+    "tensor(int64)": "INT64",
+    "tensor(float16)": "FP16",
+    "tensor(bfloat16)": "BF16",
+    "tensor(float)": "FP32",
+    "tensor(double)": "FP64",
+    "tensor(string)": BYTES,
+}
+
+
+def open_runner(model: Model, threads: int, weights_dir: str | None) -> ModelRunner:
+    """Open an ONNX model; with ``weights_dir`` its optimised form is shared and mapped.
+
+    Raises:
+        RepositoryError: no output is a tensor, or an input is none.
+    """
+    source = Path(model.path, FILE)
+    optimised = optimised_model(source, model, weights_dir)
+    options = session_options(threads)
+    # Plans of memory are kept for every shape that comes: there must not be any number of those.
+    options.enable_mem_pattern = not _has_free_dims(model.signature)
+    if optimised.shared_bytes:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(str(optimised.path), options, providers=_PROVIDERS)
+    release_free_memory()
+    return OnnxRunner(session, model, optimised, str(source))
+
+
+def _has_free_dims(signature: Signature) -> bool:
+    return any(-1 in spec.dims for spec in signature.inputs)
+
+
+class OnnxRunner:
+    """Runs one session; inputs are read in place."""
+
+    def __init__(self, session: Any, model: Model, optimised: OptimisedModel, source: str) -> None:
+        self._session = session
+        self._signature, skipped = describe(session, source)
+        self._served = model.signature if model.signature.outputs else self._signature
+        self._datatypes = {spec.name: spec.datatype for spec in self._served.inputs}
+        self._outputs = [spec.name for spec in self._served.outputs]
+        specs = (*self._served.inputs, *self._served.outputs)
+        self._bf16 = any(spec.datatype == "BF16" for spec in specs)
+        self._optimised = optimised
+        self._warnings = (*optimised.warnings, *skipped)
+
+    @property
+    def signature(self) -> Signature:
+        return self._signature
+
+    @property
+    def resident_bytes(self) -> int:
+        return self._optimised.total_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        return self._optimised.shared_bytes
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self._warnings
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        feed = {
+            name: _to_text(name, array) if self._datatypes[name] == BYTES else array
+            for name, array in inputs.items()
+        }
+        results = self._run_bf16(feed) if self._bf16 else self._session.run(self._outputs, feed)
+        outputs = {
+            name: _to_bytes(array) if array.dtype == np.object_ else array
+            for name, array in zip(self._outputs, results, strict=True)
+        }
+        rows = next(iter(inputs.values())).shape[0] if self._served.batched else 1
+        check_outputs(outputs, self._served, rows)
+        return outputs
+
+    def close(self) -> None:
+        self._session = None
+
+    def _run_bf16(self, feed: Mapping[str, Array]) -> list[Array]:
+        # numpy has no BF16, so values go in and come out as onnxruntime's own.
+        make = ort.OrtValue.ortvalue_from_numpy
+        values = {
+            name: ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BF16)
+            if self._datatypes[name] == "BF16"
+            else make(array)
+            for name, array in feed.items()
+        }
+        return [_read(value) for value in self._session.run_with_ort_values(self._outputs, values)]
+
+
+def _read(value: Any) -> Array:
+    if value.data_type() != "tensor(bfloat16)":
+        array: Array = value.numpy()
+        return array
+    buffer = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
+    return np.frombuffer(buffer, np.uint16).reshape(value.shape()).copy()
+
+
+def _to_text(name: str, array: Array) -> Array:
+    try:
+        decoded = [element.decode() for element in array.ravel()]
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"input '{name}': onnxruntime takes UTF-8 strings only ({error})"
+        ) from error
+    return np.array(decoded, dtype=object).reshape(array.shape)
+
+
+def _to_bytes(array: Array) -> Array:
+    encoded = np.empty(array.size, dtype=object)
+    encoded[:] = [element.encode() for element in array.ravel()]
+    return encoded.reshape(array.shape)
+
+
+def describe(session: Any, source: str) -> tuple[Signature, tuple[str, ...]]:
+    """What a session says of itself, and which outputs are left out, in words.
+
+    Raises:
+        RepositoryError: no output is a tensor, or an input is none.
+    """
+    inputs = [_spec(node) for node in session.get_inputs()]
+    outputs = [_spec(node) for node in session.get_outputs()]
+    for node, spec in zip(session.get_inputs(), inputs, strict=True):
+        if spec is None:
+            raise RepositoryError(source, f"input '{node.name}' of type {node.type}", "a tensor")
+    known = [spec for spec in outputs if spec is not None]
+    if not known:
+        raise RepositoryError(source, "no output that is a tensor", "at least one")
+    skipped = tuple(
+        f"{source}: output '{node.name}' of type {node.type} is not served: it is no tensor"
+        for node, spec in zip(session.get_outputs(), outputs, strict=True)
+        if spec is None
+    )
+    optional = [_spec(node, optional=True) for node in session.get_overridable_initializers()]
+    specs = [spec for spec in inputs if spec is not None]
+    batched = bool(specs) and all(spec.dims[:1] == (-1,) for spec in (*specs, *known))
+    if not batched:
+        specs += [spec for spec in optional if spec is not None]
+    cut = 1 if batched else 0
+    return (
+        Signature(_without_rows(specs, cut), _without_rows(known, cut), batched, 0),
+        skipped,
+    )
+
+
+def _without_rows(specs: list[TensorSpec], cut: int) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(s.name, s.datatype, s.dims[cut:], s.optional) for s in specs)
+
+
+def _spec(node: Any, optional: bool = False) -> TensorSpec | None:
+    datatype = _DATATYPES.get(node.type)
+    if datatype is None:
+        return None
+    dims = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
+    return TensorSpec(node.name, datatype, dims, optional)

@@ -1,0 +1,113 @@
+"""Param-Share for ONNX: the optimised model saved once, its weights mapped by every worker."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import onnxruntime as ort
+
+from interlace.core.model import Model
+from interlace.formats.machine import machine_key
+from interlace.formats.onnx_layout import align_weights
+from interlace.formats.weights_folder import publish
+
+GRAPH: Final = "model.onnx"
+WEIGHTS: Final = "weights.bin"
+#: Smaller constants stay inside the graph file.
+_EXTERNAL_FROM_BYTES: Final = 1024
+#: To be raised when the files are written in another way, so that old ones are not looked at.
+_REVISION: Final = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class OptimisedModel:
+    """Which file to open, and what is known of its weights."""
+
+    path: Path
+    total_bytes: int
+    shared_bytes: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+def session_options(threads: int) -> Any:
+    """Options every session has: these threads and no others, which sleep when idle."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    # Spinning threads would take the cores of the neighbours.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    return options
+
+
+def optimised_model(source: Path, model: Model, weights_dir: str | None) -> OptimisedModel:
+    """The shared, optimised form of a model, made by the first who asks.
+
+    It is one folder: the graph, and beside it the constants both as the graph has them and as the
+    kernels pack them, so that onnxruntime maps either and copies neither. It holds for this
+    processor and this onnxruntime only, and is named so. Without a usable ``weights_dir`` the
+    model's own file is what to open, and ``warnings`` say why.
+    """
+    own = OptimisedModel(source, _model_bytes(source))
+    if weights_dir is None:
+        return own
+    name = f"{model.digest}-{machine_key(ort.__version__, _REVISION)}.onnx"
+    folder = Path(weights_dir) / name
+    try:
+        if not folder.is_dir():
+            publish(folder, lambda draft: _write(source, draft))
+    except OSError as error:
+        warning = f"weights of {model.name} are private, not shared: {error}"
+        return OptimisedModel(source, own.total_bytes, 0, (warning,))
+    if not (folder / WEIGHTS).exists():  # a graph with no constants worth sharing
+        return own
+    return OptimisedModel(folder / GRAPH, own.total_bytes, own.total_bytes)
+
+
+def _write(source: Path, folder: Path) -> None:
+    try:
+        _save(source, folder, packed=True)
+    except ValueError:  # packed in a way that cannot be laid out: every worker packs for itself
+        shutil.rmtree(folder)
+        _save(source, folder, packed=False)
+
+
+def _save(source: Path, folder: Path, packed: bool) -> None:
+    folder.mkdir()
+    options = session_options(threads=1)
+    options.optimized_model_filepath = str(folder / GRAPH)
+    for key, value in (
+        ("session.optimized_model_external_initializers_file_name", WEIGHTS),
+        (
+            "session.optimized_model_external_initializers_min_size_in_bytes",
+            str(_EXTERNAL_FROM_BYTES),
+        ),
+        ("session.save_external_prepacked_constant_initializers", str(int(packed))),
+    ):
+        options.add_session_config_entry(key, value)
+    try:
+        ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        _tell_disk_from_model(source, error)
+    if (folder / WEIGHTS).exists():
+        align_weights(folder / GRAPH, folder / WEIGHTS)
+
+
+def _tell_disk_from_model(source: Path, error: Exception) -> NoReturn:
+    # onnxruntime has no error type for a full disk: if the model opens without being written,
+    # writing was what failed.
+    ort.InferenceSession(str(source), session_options(1), providers=["CPUExecutionProvider"])
+    reason = str(error).strip().splitlines()[-1][-160:]
+    raise OSError(f"the optimised model could not be written (... {reason})") from error
+
+
+def _model_bytes(source: Path) -> int:
+    return sum(
+        entry.stat().st_size
+        for entry in source.parent.iterdir()
+        if entry.is_file() and entry.suffix not in (".json", ".txt", ".md")
+    )

@@ -1,0 +1,55 @@
+"""The one contract of every model format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from interlace.core.tensor import Signature
+
+#: One tensor on the host. ``BYTES`` are object arrays of ``bytes``, ``BF16`` are uint16 arrays.
+Array = np.ndarray[Any, Any]
+
+
+class ModelRunner(Protocol):
+    """A model ready to run in this process. One thread at a time calls it."""
+
+    @property
+    def signature(self) -> Signature:
+        """What the model says of itself, filled up from its description where it is silent.
+
+        ``max_batch`` is the largest row count that the model itself allows, 0 if it names none.
+        """
+        ...
+
+    @property
+    def resident_bytes(self) -> int:
+        """Weights and constants the model holds in this process, those it shares included."""
+        ...
+
+    @property
+    def shared_bytes(self) -> int:
+        """The part of ``resident_bytes`` that all processes running this model have in common."""
+        ...
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What an operator should know, such as why the weights are not shared."""
+        ...
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs by name for one batch; the inputs are only read and may be read-only.
+
+        An output may be a view of an input's memory.
+
+        Raises:
+            Exception: whatever the model raises; ``ValueError`` if a result contradicts the
+                signature.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the model's memory; ``run`` must not be called again."""
+        ...

@@ -1,0 +1,54 @@
+"""Sample inputs of a torch model: what it is tried out on when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from interlace.core.model import Model
+from interlace.core.tensor import TensorSpec
+from interlace.formats.arrays import sample_array, sample_shape
+from interlace.formats.torch_values import to_torch
+
+#: Rows of the first and the second sample of a model that takes batches.
+ROWS: Final = (1, 2)
+#: Size of a free dimension for which nobody stated one.
+_FREE_DIM: Final = 64
+
+
+def sample_shapes(
+    specs: Sequence[TensorSpec], model: Model, batched: bool, attempt: int
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of the first (``attempt`` 0) or second sample by input name.
+
+    The second has another number of rows and smaller free dims: other sizes show which output
+    dims follow them, and smaller ones exceed no limit of the model.
+    """
+    rows = (ROWS[attempt],) if batched else ()
+    shapes = {}
+    for spec in specs:
+        refined = _refined(spec, model)
+        dims = sample_shape(refined, tuple(model.sample.get(spec.name, ())), _FREE_DIM)
+        if attempt:
+            pairs = zip(dims, refined.dims, strict=True)
+            dims = tuple((size // 2 or 2) if free < 0 else size for size, free in pairs)
+        shapes[spec.name] = (*rows, *dims)
+    return shapes
+
+
+def sample_values(
+    specs: Sequence[TensorSpec], model: Model, batched: bool, attempt: int
+) -> dict[str, Any]:
+    """New tensors (object arrays for ``BYTES``) of those shapes by input name."""
+    shapes = sample_shapes(specs, model, batched, attempt)
+    return {
+        spec.name: to_torch(sample_array(spec, shapes[spec.name]), spec.datatype) for spec in specs
+    }
+
+
+def _refined(spec: TensorSpec, model: Model) -> TensorSpec:
+    # The description may give sizes where the model's own file has free dims.
+    for other in model.signature.inputs:
+        if other.name == spec.name and len(other.dims) == len(spec.dims):
+            return TensorSpec(spec.name, spec.datatype, other.dims)
+    return spec

@@ -1,0 +1,94 @@
+"""A torch model behind the contract of a runner, whatever file it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from interlace.core.model import Model
+from interlace.core.tensor import Signature
+from interlace.formats.arrays import check_outputs
+from interlace.formats.opened import ModelCall, OpenedModel
+from interlace.formats.runner import Array
+from interlace.formats.torch_sharing import WeightsFootprint, share_weights
+from interlace.formats.torch_values import (
+    accept_read_only_arrays,
+    named_values,
+    pick,
+    to_numpy,
+    to_torch,
+)
+from interlace.formats.trial import DeclaredSignature, try_out
+
+
+class TorchRunner:
+    """Runs a ``ModelCall`` on numpy arrays without copying them."""
+
+    def __init__(
+        self, call: ModelCall, model: Model, spoken: DeclaredSignature, weights: WeightsFootprint
+    ) -> None:
+        """Try the model out and learn what its description leaves open.
+
+        Raises:
+            RepositoryError: nothing says what the inputs are, or what comes out cannot be learnt.
+        """
+        accept_read_only_arrays()
+        self._call: ModelCall | None = call
+        self._weights = weights
+        trial = try_out(call, model, spoken)
+        self._signature = trial.signature
+        self._served = _complete(model.signature) or trial.signature
+        self._copies = trial.writes_inputs
+        self._datatypes = {spec.name: spec.datatype for spec in self._served.inputs}
+
+    @property
+    def signature(self) -> Signature:
+        return self._signature
+
+    @property
+    def resident_bytes(self) -> int:
+        return self._weights.total_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        return self._weights.shared_bytes
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self._weights.warnings
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        assert self._call is not None, "run after close"
+        with torch.inference_mode():
+            values = {
+                name: to_torch(array.copy() if self._copies else array, self._datatypes[name])
+                for name, array in inputs.items()
+            }
+            result = pick(named_values(self._call(values)), self._served.outputs)
+            outputs = {name: to_numpy(value) for name, value in result.items()}
+        rows = next(iter(inputs.values())).shape[0] if self._served.batched else 1
+        check_outputs(outputs, self._served, rows)
+        return outputs
+
+    def close(self) -> None:
+        self._call = None
+
+
+def open_on_cpu(
+    open_call: Callable[[Model], OpenedModel], model: Model, threads: int, weights_dir: str | None
+) -> TorchRunner:
+    """Open a model and run it on this process's cores, its weights shared by ``weights_dir``.
+
+    Raises:
+        RepositoryError: as ``open_call``, or as ``TorchRunner``.
+    """
+    torch.set_num_threads(threads)
+    opened = open_call(model)
+    # Before the first execution, which may keep constants of its own.
+    weights = share_weights(opened.tensors, model, weights_dir)
+    return TorchRunner(opened.call, model, opened.spoken, weights)
+
+
+def _complete(signature: Signature) -> Signature | None:
+    return signature if signature.inputs and signature.outputs else None

@@ -1,0 +1,79 @@
+"""TorchScript archives: ``model.pt``."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Model
+from interlace.core.tensor import TensorSpec
+from interlace.formats.opened import OpenedModel, ordered_call
+from interlace.formats.runner import ModelRunner
+from interlace.formats.torch_runner import open_on_cpu
+from interlace.formats.torch_sharing import module_tensors
+from interlace.formats.trial import DeclaredSignature
+
+FILE: Final = "model.pt"
+
+
+def open_runner(model: Model, threads: int, weights_dir: str | None) -> ModelRunner:
+    """As ``open_call``, on the CPU."""
+    return open_on_cpu(open_call, model, threads, weights_dir)
+
+
+def open_call(model: Model) -> OpenedModel:
+    """Open a TorchScript model.
+
+    The archive holds the arguments' names but neither shapes nor types: ``config.pbtxt`` must
+    give the inputs, under the names of the arguments, as ``NAME__0``, ``NAME__1`` ..., or in
+    their order.
+
+    Raises:
+        RepositoryError: the inputs are not described, or not as many as ``forward`` takes.
+    """
+    source = str(Path(model.path, FILE))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # the format is the user's choice
+        warnings.simplefilter("ignore", FutureWarning)
+        module = torch.jit.load(source, map_location="cpu").eval()
+    names = _order(module, model.signature.inputs, source)
+    return OpenedModel(ordered_call(module, names), _tensors(module), DeclaredSignature(source))
+
+
+def _tensors(module: Any) -> dict[str, torch.Tensor]:
+    tensors = module_tensors(module)
+    # A frozen module has its weights among the constants of its graph.
+    constants = module.code_with_constants[1].const_mapping
+    return tensors | {
+        f"constant.{name}": value
+        for name, value in constants.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _order(module: Any, inputs: tuple[TensorSpec, ...], source: str) -> tuple[str, ...]:
+    arguments = [argument.name for argument in module.forward.schema.arguments[1:]]
+    required = sum(not a.has_default_value() for a in module.forward.schema.arguments[1:])
+    if not inputs:
+        raise RepositoryError(
+            source,
+            f"forward({', '.join(arguments)}), which says neither shapes nor types",
+            'a config.pbtxt beside the version folder with input [ { name: "'
+            f'{arguments[0] if arguments else "x"}" data_type: TYPE_FP32 dims: [ ... ] }} ]',
+        )
+    names = [spec.name for spec in inputs]
+    if not required <= len(names) <= len(arguments):
+        raise RepositoryError(
+            source,
+            f"inputs {names} described",
+            f"one for each argument of forward({', '.join(arguments)})",
+        )
+    if set(names) <= set(arguments):
+        return tuple(arguments[: max(map(arguments.index, names)) + 1])
+    if all(name.rpartition("__")[2].isdigit() for name in names):
+        return tuple(sorted(names, key=lambda name: int(name.rpartition("__")[2])))
+    return tuple(names)

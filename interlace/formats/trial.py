@@ -1,0 +1,117 @@
+"""A torch model tried out on sample inputs: what comes out, and does it write into its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Model
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.formats.samples import ROWS, sample_shapes, sample_values
+from interlace.formats.torch_values import named_values, value_datatype
+
+RunModel = Callable[[Mapping[str, Any]], Any]
+ValuesByName = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSignature:
+    """What the model's own file says; ``None`` where it is silent.
+
+    ``source`` names the file, ``hint`` how to say what is missing.
+    """
+
+    source: str
+    inputs: tuple[TensorSpec, ...] | None = None
+    outputs: tuple[TensorSpec, ...] | None = None
+    batched: bool | None = None
+    max_batch: int = 0
+    hint: str = "inputs declared in config.pbtxt: input [ { name data_type dims } ]"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """What trying a model out showed."""
+
+    signature: Signature
+    writes_inputs: bool
+
+
+def try_out(run: RunModel, model: Model, spoken: DeclaredSignature) -> TrialResult:
+    """Run a model on sample inputs: twice if its file does not say what comes out, else once.
+
+    Raises:
+        RepositoryError: the inputs are unknown; or the model fails on them, or gives something
+            else than is described.
+    """
+    inputs = spoken.inputs or model.signature.inputs
+    if not inputs:
+        raise RepositoryError(spoken.source, "no description of the inputs", spoken.hint)
+    batched = model.signature.batched if spoken.batched is None else spoken.batched
+    try:
+        first, wrote = _execute(run, sample_values(inputs, model, batched, 0))
+        second = first
+        if spoken.outputs is None:
+            second, _ = _execute(run, sample_values(inputs, model, batched, 1))
+    except Exception as error:
+        shapes = sample_shapes(inputs, model, batched, 0)
+        raise RepositoryError(
+            spoken.source,
+            f"a model that failed on sample inputs of shape {shapes} ({error})",
+            "a model that runs; sizes of free dims can be given under [sample] in interlace.toml",
+        ) from error
+    outputs = spoken.outputs
+    if outputs is None:
+        outputs = _named_as_declared(_learn(first, second, batched, spoken.source), model, spoken)
+    return TrialResult(Signature(inputs, outputs, batched, spoken.max_batch), wrote)
+
+
+def _execute(run: RunModel, values: ValuesByName) -> tuple[ValuesByName, bool]:
+    tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
+    # Version counters exist under no_grad, not under inference_mode.
+    with torch.no_grad():
+        before = [tensor._version for tensor in tensors]
+        result = named_values(run(values))
+        wrote = before != [tensor._version for tensor in tensors]
+    return result, wrote
+
+
+def _learn(
+    first: ValuesByName, second: ValuesByName, batched: bool, source: str
+) -> tuple[TensorSpec, ...]:
+    specs = []
+    for name, value in first.items():
+        datatype = value_datatype(value)
+        if datatype is None:
+            raise RepositoryError(source, f"output '{name}' of type {value.dtype}", "a v2 datatype")
+        shapes = tuple(value.shape), tuple(second[name].shape)
+        if batched and tuple(shape[:1] for shape in shapes) != tuple((rows,) for rows in ROWS):
+            raise RepositoryError(
+                source,
+                f"output '{name}' of shape {list(shapes[0])} for {ROWS[0]} row and "
+                f"{list(shapes[1])} for {ROWS[1]}",
+                "rows first in every output, or max_batch = 0 for a model that takes no batches",
+            )
+        dims = tuple(a if a == b else -1 for a, b in zip(*shapes, strict=True))
+        specs.append(TensorSpec(name, datatype, dims[1:] if batched else dims))
+    return tuple(specs)
+
+
+def _named_as_declared(
+    learnt: tuple[TensorSpec, ...], model: Model, spoken: DeclaredSignature
+) -> tuple[TensorSpec, ...]:
+    """The outputs under the names they are described by, where order is all that relates them."""
+    declared = [spec.name for spec in model.signature.outputs]
+    found = [spec.name for spec in learnt]
+    if set(declared) <= set(found):
+        return learnt
+    if len(declared) != len(found):
+        raise RepositoryError(spoken.source, f"{len(found)} outputs: {found}", f"{declared}")
+    return tuple(
+        TensorSpec(name, spec.datatype, spec.dims)
+        for name, spec in zip(declared, learnt, strict=True)
+    )

@@ -1,0 +1,62 @@
+"""A request as the load generator sends it: bytes, ready for the socket."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: HTTP/1.1 POST (``proto`` "http") or a unary gRPC call over h2c ("grpc")."""
+
+    proto: str
+    port: int
+    path: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedCall:
+    """A call as it goes out; ``head`` is the HPACK block of a gRPC call, empty for HTTP."""
+
+    proto: str
+    port: int
+    payload: bytes
+    head: bytes = b""
+
+
+def pack(wire: Call) -> EncodedCall:
+    """The bytes of a call."""
+    if wire.proto == "http":
+        lines = "".join(f"{key}: {value}\r\n" for key, value in wire.headers.items())
+        head = (
+            f"POST {wire.path} HTTP/1.1\r\nHost: 127.0.0.1:{wire.port}\r\n{lines}"
+            f"Content-Length: {len(wire.body)}\r\n\r\n"
+        )
+        return EncodedCall("http", wire.port, head.encode() + wire.body)
+    message = struct.pack(">BI", 0, len(wire.body)) + wire.body
+    pairs = {
+        ":method": "POST", ":scheme": "http", ":path": wire.path, ":authority": "127.0.0.1",
+        "te": "trailers", "content-type": "application/grpc", "user-agent": "load", **wire.headers,
+    }  # fmt: skip
+    return EncodedCall("grpc", wire.port, message, _hpack(pairs))
+
+
+def _hpack(pairs: Mapping[str, str]) -> bytes:
+    """Literal header fields, never indexed."""
+    return b"".join(b"\x00" + _text(k.encode()) + _text(v.encode()) for k, v in pairs.items())
+
+
+def _text(data: bytes) -> bytes:
+    size = len(data)
+    if size < 127:
+        return bytes([size]) + data
+    out, size = bytearray([127]), size - 127
+    while size >= 128:
+        out.append(size % 128 + 128)
+        size //= 128
+    out.append(size)
+    return bytes(out) + data

@@ -1,0 +1,137 @@
+"""What each model could do in a partition of one share: its batches, their times and capacities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from interlace.core.plan import Demand
+from interlace.packing.queueing import Floats
+from interlace.perf.interference import CoRunner, Interference
+from interlace.perf.latency import Surface
+
+Ints = npt.NDArray[np.int64]
+
+#: Neighbours that each batch is tried beside.
+_NEIGHBOURS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class DemandArrays:
+    """The models to be placed, as arrays over models: what does not depend on the share.
+
+    ``replicas`` is how many partitions are taken to share each model's queue.
+    """
+
+    rate_rps: Floats
+    slo_ms: Floats
+    attainment: Floats
+    cv: Floats
+    replicas: Floats
+
+    def part(self, models: Ints) -> DemandArrays:
+        """The same for some of the models."""
+        return DemandArrays(
+            self.rate_rps[models],
+            self.slo_ms[models],
+            self.attainment[models],
+            self.cv[models],
+            self.replicas[models],
+        )
+
+
+def demand_arrays(demand: Sequence[Demand], replicas: Floats | None = None) -> DemandArrays:
+    """The demand as arrays; one replica each unless told otherwise."""
+    return DemandArrays(
+        np.array([d.rate_rps for d in demand], float),
+        np.array([d.slo_ms for d in demand], float),
+        np.array([d.attainment for d in demand], float),
+        np.array([d.cv for d in demand], float),
+        np.ones(len(demand)) if replicas is None else replicas,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """Batches (models x choices) and their latency in ms at one share; infinite where not legal."""
+
+    share_pct: int
+    rows: Floats
+    latency_ms: Floats
+
+    def choice(self, model: int, batch: int) -> int | None:
+        """The index of a batch among a model's choices, if it is legal."""
+        known = (self.rows[model] == batch) & np.isfinite(self.latency_ms[model])
+        return int(known.argmax()) if known.any() else None
+
+    def part(self, models: Ints) -> BatchOptions:
+        """The same for some of the models."""
+        return BatchOptions(self.share_pct, self.rows[models], self.latency_ms[models])
+
+    def capacity_rps(self, arrays: DemandArrays, duty_ms: Floats) -> Floats:
+        """Rate that each choice serves in cycles of ``duty_ms``: models x choices x cycles.
+
+        Nexus' rule, for arrivals as even as their rate: full batches if what comes in one cycle is
+        in time after the next, duty + L(b) <= SLO (gpulet section 2.2).
+        """
+        left_ms = (arrays.slo_ms[:, None] - self.latency_ms) * arrays.replicas[:, None]
+        own_ms = self.latency_ms[:, :, None]
+        # A batch cannot take longer than the cycle it is in.
+        legal = (own_ms <= duty_ms * (1 + 1e-9)) & (left_ms[:, :, None] >= duty_ms * (1 - 1e-9))
+        return np.where(legal, self.rows[:, :, None] * 1000.0 / duty_ms, 0.0)
+
+
+def batch_options(
+    demand: Sequence[Demand],
+    surfaces: Sequence[Surface],
+    share_pct: int,
+    interference: Interference,
+) -> BatchOptions:
+    """The choices at one share, each as slow as the worst neighbour makes it."""
+    rivals = _worst_neighbours(demand, 100 - share_pct, interference)
+    widest = max((len(batches(d.max_batch)) for d in demand), default=1)
+    rows = np.ones((len(demand), widest))
+    latency_ms = np.full((len(demand), widest), np.inf)
+    for index, (one, latency) in enumerate(zip(demand, surfaces, strict=True)):
+        if share_pct < min(latency.shares_pct):
+            continue
+        measured = latency.at_share(share_pct)[-1][0]
+        for choice, batch in enumerate(batches(min(one.max_batch, measured))):
+            slow = _slowdown(CoRunner(one.model, batch, share_pct), rivals, interference)
+            ms = latency.latency_ms(batch, share_pct) * slow
+            if ms > one.slo_ms:
+                break
+            rows[index, choice], latency_ms[index, choice] = batch, ms
+    return BatchOptions(share_pct, rows, latency_ms)
+
+
+def batches(max_batch: int) -> list[int]:
+    """1, 2, 3, 4, 6, 8, 12, ... and the largest."""
+    found = {max_batch}
+    power = 1
+    while power <= max_batch:
+        found.update(b for b in (power, 3 * power // 2) if b <= max_batch)
+        power *= 2
+    return sorted(found)
+
+
+def _worst_neighbours(
+    demand: Sequence[Demand], rest_pct: int, interference: Interference
+) -> list[CoRunner]:
+    """The neighbours that slow a probe the most: nobody's worst neighbour is far from them."""
+    if rest_pct <= 0 or not demand:
+        return []
+    probe = CoRunner(demand[0].model, 1, 100 - rest_pct)
+    others = [CoRunner(one.model, one.max_batch, rest_pct) for one in demand]
+    if len(others) > _NEIGHBOURS:
+        others.sort(key=lambda other: (-interference(probe, [other]), other.model))
+    return others[:_NEIGHBOURS]
+
+
+def _slowdown(runner: CoRunner, rivals: Sequence[CoRunner], interference: Interference) -> float:
+    """The most that any one neighbour in the rest of the accelerator slows this batch."""
+    return max((interference(runner, [rival]) for rival in rivals), default=1.0)

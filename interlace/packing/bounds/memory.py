@@ -1,0 +1,33 @@
+"""The memory bound: weights and one instance of every model somewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from interlace.core.hardware import Gpu
+from interlace.core.plan import Demand
+from interlace.core.profile import Profiles
+from interlace.packing.bounds.bound import Bound
+from interlace.packing.bounds.rates import ShareRates, highest_rates
+
+
+def memory(demand: Sequence[Demand], gpu: Gpu, profiles: Profiles) -> Bound:
+    """G >= sum of weights and activations over the memory of one; more requests cost nothing.
+
+    Behind walls, one accelerator has what the partitions of its roomiest layout have.
+    """
+    return memory_of(highest_rates(demand, gpu, profiles), gpu, profiles)
+
+
+def memory_of(rates: ShareRates, gpu: Gpu, profiles: Profiles) -> Bound:
+    """The memory bound for rates that are known."""
+    held = [profiles[one.model] for one in rates.demand]
+    total = sum(one.weights_bytes + one.activation_bytes for one in held)
+    return Bound(total / _room_bytes(gpu), {one.model: 0.0 for one in held})
+
+
+def _room_bytes(gpu: Gpu) -> int:
+    walls = dict(gpu.walls)
+    if not gpu.layouts or any(s not in walls for layout in gpu.layouts for s in layout):
+        return gpu.memory_bytes
+    return min(gpu.memory_bytes, max(sum(walls[s] for s in layout) for layout in gpu.layouts))

@@ -1,0 +1,181 @@
+"""Column generation: a greedy start, patterns priced by duals, whole numbers at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from interlace.packing.layouts import Layout
+from interlace.packing.master_problem import IntegerSolution, MasterProblem, RelaxedSolution
+from interlace.packing.pattern import Pattern, PricingProblem
+from interlace.packing.queueing import Floats
+
+#: Requests per second below which a rate counts as served: rounding.
+NOTHING_RPS: Final = 1e-6
+_TOLERANCE: Final = 1e-6
+_PROGRESS: Final = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """How long to search: pricing rounds, columns a round and share, branch-and-bound nodes.
+
+    Nodes are what ends a search, so that it ends alike everywhere; the time limit is for the case
+    that a single node takes for ever.
+    """
+
+    rounds: int = 30
+    columns: int = 4
+    dive_rounds: int = 3
+    nodes: int = 200
+    time_limit_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class PackingSolution:
+    """Patterns with how many of each, what stays unserved, and the relaxation's accelerators.
+
+    ``relaxed`` bounds every choice of patterns under the same rule if pricing was exact.
+    """
+
+    patterns: Counter[Pattern]
+    layouts: tuple[Layout, ...]
+    unserved_rps: Floats
+    relaxed: float
+    proven: bool
+
+    @property
+    def accelerators(self) -> int:
+        return len(self.layouts)
+
+
+def generate_columns(
+    problems: Mapping[int, PricingProblem],
+    rate_rps: Floats,
+    layouts: Sequence[Layout],
+    limit: int,
+    effort: SearchLimits,
+    kept: Counter[Pattern] | None = None,
+) -> PackingSolution:
+    """Fewest accelerators, at most ``limit``, whose patterns serve the rates."""
+    worth = cheapest_gpus_per_rps(problems, len(rate_rps))
+    start = greedy(problems, rate_rps, worth, per_area(problems))
+    master = MasterProblem(
+        rate_rps, worth, tuple(problems), tuple(layouts), limit, kept or Counter()
+    )
+    master.add([*start, *(kept or ())])
+    relaxed = _generate(master, problems, rate_rps, effort, effort.rounds)
+    bound = relaxed.accelerators
+    _dive(master, problems, relaxed, effort)
+    choice = master.choose(effort.nodes, effort.time_limit_s)
+    return _found(master, choice, bound)
+
+
+def greedy(
+    problems: Mapping[int, PricingProblem],
+    rate_rps: Floats,
+    price: Floats,
+    share_price: Mapping[int, float],
+) -> Counter[Pattern]:
+    """Take the pattern of most value for its share, as often as it is full, until all is served."""
+    left = rate_rps.copy()
+    taken: Counter[Pattern] = Counter()
+    while (left > NOTHING_RPS).any():
+        offers = [p for problem in problems.values() for p in problem.best(price, left)]
+        offers = [p for p in offers if _value(p, price, left) > 0]
+        if not offers:
+            break
+        best = max(offers, key=lambda p: _value(p, price, left) / share_price[p.share_pct])
+        models = [model for model, _ in best.turns]
+        rates = np.array(best.rates_rps)
+        count = max(1, int((left[models] / np.maximum(rates, NOTHING_RPS)).min()))
+        left[models] = np.maximum(left[models] - count * rates, 0.0)
+        taken[best] += count
+    return taken
+
+
+def cheapest_gpus_per_rps(problems: Mapping[int, PricingProblem], count: int) -> Floats:
+    """Accelerators that one request/s of each model takes at the least, alone in a partition."""
+    worth = np.full(count, np.inf)
+    for share_pct, problem in problems.items():
+        worth = np.minimum(worth, share_pct / 100.0 * problem.worth())
+    return np.where(np.isfinite(worth), worth, 0.0)
+
+
+def per_area(problems: Mapping[int, PricingProblem]) -> dict[int, float]:
+    """The part of an accelerator that each share is."""
+    return {share_pct: share_pct / 100.0 for share_pct in problems}
+
+
+def _value(pattern: Pattern, price: Floats, left_rps: Floats) -> float:
+    models = [model for model, _ in pattern.turns]
+    return float((price[models] * np.minimum(pattern.rates_rps, left_rps[models])).sum())
+
+
+def _generate(
+    master: MasterProblem,
+    problems: Mapping[int, PricingProblem],
+    left_rps: Floats,
+    effort: SearchLimits,
+    rounds: int,
+) -> RelaxedSolution:
+    """Add patterns that the duals say are worth more than their share; the relaxed optimum."""
+    relaxed = master.relax()
+    for _ in range(rounds):
+        found = []
+        for share_pct, problem in problems.items():
+            least = relaxed.share_price[share_pct] + _TOLERANCE
+            offers = problem.best(relaxed.model_price, left_rps, effort.columns)
+            found += [p for p in offers if _value(p, relaxed.model_price, left_rps) > least]
+        if not master.add(found):
+            break
+        relaxed = master.relax()
+    return relaxed
+
+
+def _dive(
+    master: MasterProblem,
+    problems: Mapping[int, PricingProblem],
+    relaxed: RelaxedSolution,
+    effort: SearchLimits,
+) -> None:
+    """Fix whole patterns of the relaxation one after another, pricing new ones for what is left.
+
+    The patterns that a relaxation likes are full of what there is most of; whole numbers need some
+    that fit what the others leave over.
+    """
+    left = master.rate_rps.copy()
+    before = float("inf")
+    # What is left shrinks with every pattern, or the accelerators are used up.
+    while (left > NOTHING_RPS).any() and (work := float((left * master.worth).sum())) < before:
+        before = work * (1 - _PROGRESS)
+        order = np.argsort(-relaxed.amounts, kind="stable")
+        fresh = relaxed.amounts - [master.fixed[p] for p in master.patterns]
+        taken = {int(i): int(fresh[i]) for i in order if fresh[i] >= 1.0 - _TOLERANCE}
+        if not taken and fresh.max(initial=0.0) <= _TOLERANCE:
+            break
+        taken = taken or {int(fresh.argmax()): 1}
+        for index, count in taken.items():
+            master.fixed[master.patterns[index]] += count
+        left = _left(master)
+        relaxed = _generate(master, problems, left, effort, effort.dive_rounds)
+    master.fixed.clear()
+
+
+def _left(master: MasterProblem) -> Floats:
+    left = master.rate_rps.copy()
+    for pattern, count in master.fixed.items():
+        for (model, _), rate in zip(pattern.turns, pattern.rates_rps, strict=True):
+            left[model] = max(0.0, left[model] - count * rate)
+    return np.where(left > master.rate_rps * _TOLERANCE, left, 0.0)
+
+
+def _found(master: MasterProblem, choice: IntegerSolution, relaxed: float) -> PackingSolution:
+    used = Counter({p: n for p, n in zip(master.patterns, choice.patterns, strict=True) if n > 0})
+    counts = zip(master.layouts, choice.layouts, strict=True)
+    cuts = tuple(layout for layout, count in counts for _ in range(count))
+    return PackingSolution(used, cuts, choice.unserved_rps, relaxed, choice.proven)

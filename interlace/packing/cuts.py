@@ -1,0 +1,111 @@
+"""Accelerators while they are being cut, partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Partition, Slot
+from interlace.core.profile import Profiles
+from interlace.perf.duty import CycleTurn, DutyCycle, fit
+from interlace.perf.memory import holds
+
+
+@dataclass(slots=True, eq=False)
+class Glet:
+    """A partition in the making (gpulet calls it that), the turns in it and their cycle.
+
+    ``cycle`` is ``None`` where the one of lowest occupancy will do.
+    """
+
+    share_pct: int
+    turns: list[CycleTurn] = field(default_factory=list)
+    cycle: DutyCycle | None = None
+
+    @property
+    def models(self) -> list[str]:
+        return [turn.model for turn in self.turns]
+
+    def without(self, model: str) -> list[CycleTurn]:
+        """The turns of all other models."""
+        return [turn for turn in self.turns if turn.model != model]
+
+    def rate_rps(self, model: str) -> float:
+        """What is planned here for a model."""
+        return sum(turn.rate_rps for turn in self.turns if turn.model == model)
+
+
+@dataclass(slots=True, eq=False)
+class GpuCut:
+    """One accelerator and the glets it has been cut into so far, at most ``most`` of them."""
+
+    gpu: Gpu
+    most: int = 0
+    glets: list[Glet] = field(default_factory=list)
+    remaining_pct: int = 0
+
+    def __post_init__(self) -> None:
+        self._look()
+
+    def share(self, wanted_pct: int) -> int | None:
+        """The share that a glet of at least ``wanted_pct`` would get; ``None`` if there is no room.
+
+        The last glet that an accelerator may have takes all that remains of it.
+        """
+        if wanted_pct > self.remaining_pct:
+            return None
+        if self.most and len(self.glets) + 1 >= self.most and self.glets:
+            return self.remaining_pct
+        there = [glet.share_pct for glet in self.glets]
+        for share in self.gpu.shares_pct:
+            if share >= wanted_pct and self.gpu.legal([*there, share]):
+                return share
+        return None
+
+    def add(self, glet: Glet) -> None:
+        """One more glet; its share must be legal beside the others."""
+        self.glets.append(glet)
+        self._look()
+
+    def holds(self, glet: Glet, model: str, profiles: Profiles) -> bool:
+        """True if there is memory for the model in ``glet``, be that one of these or a new one."""
+        if model in glet.models:
+            return True
+        others = [(g.share_pct, g.models) for g in self.glets if g is not glet]
+        return holds(self.gpu, [*others, (glet.share_pct, [*glet.models, model])], profiles)
+
+    def _look(self) -> None:
+        there = [glet.share_pct for glet in self.glets]
+        full = self.most and len(there) >= self.most
+        legal = (s for s in reversed(self.gpu.shares_pct) if self.gpu.legal([*there, s]))
+        self.remaining_pct = 0 if full else next(legal, 0)
+
+
+def cuts(fleet: Fleet, most: int = 0) -> list[GpuCut]:
+    """Every accelerator of a fleet, uncut."""
+    return [GpuCut(gpu, most) for gpu in fleet.gpus]
+
+
+def partitions(cut: Iterable[GpuCut]) -> tuple[Partition, ...]:
+    """The glets as partitions: of their own cycle, or of the one of lowest occupancy."""
+    return tuple(
+        _partition(f"{one.gpu.id}:{index}", one.gpu.id, glet)
+        for one in cut
+        for index, glet in enumerate(one.glets)
+        if glet.turns
+    )
+
+
+def _partition(name: str, gpu: str, glet: Glet) -> Partition:
+    cycle = glet.cycle or fit(glet.turns)
+    assert cycle is not None, f"{name} was given turns that fit no cycle"
+    return Partition(name, gpu, glet.share_pct, slots(glet.turns, cycle), cycle.duty_ms)
+
+
+def slots(turns: Sequence[CycleTurn], cycle: DutyCycle) -> tuple[Slot, ...]:
+    """Turns of a cycle as a plan's slots."""
+    return tuple(
+        Slot(turn.model, batch, turn.rate_rps)
+        for turn, batch in zip(turns, cycle.batches, strict=True)
+    )

@@ -1,0 +1,65 @@
+"""Time that a partition's own models leave, lent to the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.perf.latency import Surface, surface
+from interlace.perf.memory import holds
+
+
+def with_guests(plan: Plan, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles) -> Plan:
+    """The plan with every model that has a place a guest wherever it breaks no promise.
+
+    A guest's batch is so short that a request of a partition's own models that comes just after it
+    began still ends in time: at most the SLO less the longest planned batches of the others and
+    its own. Guests are held in memory where there is room, the longest SLOs first.
+    """
+    placed = {slot.model for partition in plan.partitions for slot in partition.slots}
+    wanted = {one.model: one for one in demand if one.model in placed}
+    surfaces = {name: surface(profiles[name]) for name in wanted}
+    parts = {partition.id: partition for partition in plan.partitions}
+    for partition in plan.partitions:
+        room_ms = _room_ms(partition, wanted, surfaces)
+        for one in sorted(wanted.values(), key=lambda d: (-d.slo_ms, d.model)):
+            guest = _guest(one, partition, room_ms, surfaces)
+            if guest is None:
+                continue
+            before = parts[partition.id]
+            after = {**parts, before.id: replace(before, slots=(*before.slots, guest))}
+            held = [
+                (p.share_pct, [slot.model for slot in p.slots])
+                for p in after.values()
+                if p.gpu == before.gpu
+            ]
+            if holds(fleet.gpu(before.gpu), held, profiles):
+                parts = after
+    return replace(plan, partitions=tuple(parts.values()))
+
+
+def _room_ms(
+    partition: Partition, wanted: Mapping[str, Demand], surfaces: Mapping[str, Surface]
+) -> float:
+    """How long the partition may be taken from its own models."""
+    runs = {
+        slot.model: surfaces[slot.model].latency_ms(slot.batch, partition.share_pct)
+        for slot in partition.slots
+    }
+    return min((wanted[m].slo_ms - sum(runs.values()) for m in runs), default=0.0)
+
+
+def _guest(
+    one: Demand, partition: Partition, room_ms: float, surfaces: Mapping[str, Surface]
+) -> Slot | None:
+    if any(slot.model == one.model for slot in partition.slots):
+        return None
+    latency = surfaces[one.model]
+    if partition.share_pct < latency.shares_pct[0]:
+        return None
+    limit_ms = min(room_ms, one.slo_ms / 2.0)
+    batch = latency.largest_batch(limit_ms, partition.share_pct, one.max_batch)
+    return Slot(one.model, batch, 0.0, guest=True) if batch else None

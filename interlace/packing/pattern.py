@@ -1,0 +1,53 @@
+"""A way to fill a partition, and who offers such ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from interlace.packing.batch_options import BatchOptions, DemandArrays
+from interlace.packing.queueing import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """``turns`` are (model index, batch) in a partition, ``rates_rps`` what each serves.
+
+    ``duty_ms`` is the cycle that the turns follow each other in, 0 if deadlines say who is next.
+    """
+
+    share_pct: int
+    turns: tuple[tuple[int, int], ...]
+    rates_rps: tuple[float, ...]
+    duty_ms: float = 0.0
+
+
+class PricingProblem(Protocol):
+    """Patterns of one share, by what they are worth."""
+
+    @property
+    def options(self) -> BatchOptions: ...
+    @property
+    def arrays(self) -> DemandArrays: ...
+    def best(self, price: Floats, left_rps: Floats, count: int = 1) -> list[Pattern]:
+        """Up to ``count`` patterns of highest value, best first.
+
+        ``price`` is the worth of one request/s of each model, ``left_rps`` how many are wanted:
+        more than that is worth nothing.
+        """
+        ...
+
+    def of(self, turns: Sequence[tuple[int, int]], rates_rps: Sequence[float]) -> Pattern | None:
+        """These turns with what they serve here; ``None`` if one of them cannot be."""
+        ...
+
+    def worth(self) -> Floats:
+        """The least part of the partition's time that one request/s of each model takes."""
+        ...
+
+
+class ServiceOrder(Protocol):
+    """Who runs next in a partition that several models share."""
+
+    def __call__(self, options: BatchOptions, arrays: DemandArrays) -> PricingProblem: ...

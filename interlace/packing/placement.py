@@ -1,0 +1,232 @@
+"""Chosen patterns placed on accelerators: layouts filled, memory kept, moves avoided."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from interlace.core.hardware import Gpu
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.packing.layouts import Layout
+from interlace.packing.pattern import Pattern
+from interlace.perf.memory import needed_bytes
+
+#: Part of a model's rate that its other partitions can take on.
+_TINY_PART: Final = 0.02
+#: Accelerators that a partition is tried on: those that are there already, newest first.
+_TRIED: Final = 48
+
+
+@dataclass(slots=True)
+class FilledGpu:
+    """One accelerator while it is filled, to a given layout if there is one."""
+
+    gpu: Gpu
+    patterns: list[Pattern] = field(default_factory=list)
+    layout: Counter[int] | None = None
+    used_pct: int = 0
+
+    def put(self, pattern: Pattern) -> None:
+        self.patterns.append(pattern)
+        self.used_pct += pattern.share_pct
+
+    def takes(self, share_pct: int) -> bool:
+        """True if one more partition of that share may stand here."""
+        if self.used_pct + share_pct > 100:
+            return False
+        if self.layout is None:
+            return self.gpu.legal([*(p.share_pct for p in self.patterns), share_pct])
+        return sum(p.share_pct == share_pct for p in self.patterns) < self.layout[share_pct]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementInput:
+    """What is to be placed for whom, beside what is known and what runs now."""
+
+    demand: Sequence[Demand]
+    profiles: Profiles
+    current: Plan
+
+
+def place(
+    chosen: Counter[Pattern],
+    gpus: Sequence[Gpu],
+    layouts: Sequence[Layout],
+    question: PlacementInput,
+) -> tuple[list[FilledGpu], list[Pattern]]:
+    """Patterns on accelerators, and those that found no place.
+
+    First largest shares first, each to where the current plan has it, else to the fullest that has
+    the share and the memory. If that takes more accelerators than the ``layouts`` that were
+    chosen, every accelerator is filled to its layout instead.
+    """
+    free = _filled([FilledGpu(gpu) for gpu in gpus], chosen, question)
+    if not free[1] and sum(bool(home.patterns) for home in free[0]) <= len(layouts):
+        return free
+    cut = [
+        FilledGpu(gpu, layout=Counter(layouts[i]) if i < len(layouts) else None)
+        for i, gpu in enumerate(gpus)
+    ]
+    strict = _filled(cut, chosen, question)
+    return min(free, strict, key=lambda one: (len(one[1]), sum(bool(h.patterns) for h in one[0])))
+
+
+def _filled(
+    homes: list[FilledGpu], chosen: Counter[Pattern], question: PlacementInput
+) -> tuple[list[FilledGpu], list[Pattern]]:
+    everything = sorted(chosen.elements(), key=lambda p: (-p.share_pct, p.turns))
+    lost = []
+    rest = _kept(everything, homes, question)
+    begun = [home for home in homes if home.patterns]
+    empty = [home for home in reversed(homes) if not home.patterns]
+    for pattern in rest:
+        home = _best([h for h in begun if h.used_pct + pattern.share_pct <= 100], pattern, question)
+        if home is None:
+            home = next((h for h in reversed(empty) if _fits(h, pattern, question)), None)
+            if home is not None:
+                empty.remove(home)
+                begun.append(home)
+        if home is None:
+            lost.append(pattern)
+        else:
+            home.put(pattern)
+    return homes, lost
+
+
+def _best(
+    begun: Sequence[FilledGpu], pattern: Pattern, question: PlacementInput
+) -> FilledGpu | None:
+    """Where its weights are already, then the fullest."""
+    fitting = [h for h in begun[-_TRIED:] if _fits(h, pattern, question)]
+    return max(fitting, key=lambda h: (_shared(h, pattern), h.used_pct), default=None)
+
+
+def partitions(
+    homes: Sequence[FilledGpu], demand: Sequence[Demand], served: Sequence[float], current: Plan
+) -> tuple[Partition, ...]:
+    """The homes as partitions; each model's rate is spread in proportion to what each can serve.
+
+    ``served`` is what the plan promises of each model. A partition of the same share and models on
+    the same accelerator keeps its id.
+    """
+    capacity = [0.0] * len(demand)
+    for pattern in (p for h in homes for p in h.patterns):
+        for (model, _), rate in zip(pattern.turns, pattern.rates_rps, strict=True):
+            capacity[model] += rate
+    part = [s / c if c > 0 else 0.0 for s, c in zip(served, capacity, strict=True)]
+    names = _PartitionIds(current)
+    return tuple(
+        _partition(names, home.gpu.id, pattern, demand, part)
+        for home in homes
+        for pattern in home.patterns
+    )
+
+
+def _partition(
+    names: _PartitionIds,
+    gpu: str,
+    pattern: Pattern,
+    demand: Sequence[Demand],
+    part: Sequence[float],
+) -> Partition:
+    turns = zip(pattern.turns, pattern.rates_rps, strict=True)
+    slots = tuple(Slot(demand[m].model, batch, rate * part[m]) for (m, batch), rate in turns)
+    name = names.take(gpu, pattern.share_pct, [slot.model for slot in slots])
+    return Partition(name, gpu, pattern.share_pct, slots, pattern.duty_ms)
+
+
+def without_tiny_turns(patterns: Counter[Pattern], rate_rps: Sequence[float]) -> Counter[Pattern]:
+    """The patterns without the smallest turns of each model, up to a fiftieth of its rate.
+
+    A model that is in a partition for almost nothing still draws its queue there.
+    """
+    spare = [_TINY_PART * rate for rate in rate_rps]
+    dropped: set[tuple[Pattern, int]] = set()
+    turns = [
+        (rate * count, pattern, index, model)
+        for pattern, count in patterns.items()
+        for index, ((model, _), rate) in enumerate(
+            zip(pattern.turns, pattern.rates_rps, strict=True)
+        )
+        if rate < _TINY_PART / 2 * rate_rps[model]
+    ]
+    for rate, pattern, index, model in sorted(turns, key=lambda turn: (turn[0], turn[2], turn[3])):
+        if rate <= spare[model]:
+            spare[model] -= rate
+            dropped.add((pattern, index))
+    kept: Counter[Pattern] = Counter()
+    for pattern, count in patterns.items():
+        large = [i for i in range(len(pattern.turns)) if (pattern, i) not in dropped]
+        if large:
+            less = tuple(pattern.turns[i] for i in large)
+            rates = tuple(pattern.rates_rps[i] for i in large)
+            kept[replace(pattern, turns=less, rates_rps=rates)] += count
+    return kept
+
+
+class _PartitionIds:
+    """Ids of partitions: those of the current plan where they fit, fresh ones otherwise."""
+
+    def __init__(self, current: Plan) -> None:
+        self._free = list(current.partitions)
+        self._used = {p.id for p in current.partitions}
+
+    def take(self, gpu: str, share_pct: int, models: Sequence[str]) -> str:
+        """An id for a partition of that share and those models."""
+        here = [p for p in self._free if p.gpu == gpu and p.share_pct == share_pct]
+        if here:
+            best = max(here, key=lambda p: len({s.model for s in p.slots} & set(models)))
+            self._free.remove(best)
+            return best.id
+        number = 0
+        while f"{gpu}:{number}" in self._used:
+            number += 1
+        self._used.add(f"{gpu}:{number}")
+        return f"{gpu}:{number}"
+
+
+def _kept(
+    patterns: Sequence[Pattern], homes: Sequence[FilledGpu], question: PlacementInput
+) -> list[Pattern]:
+    """Put patterns that the current plan has where it has them; the others."""
+    names = [one.model for one in question.demand]
+    free = list(question.current.partitions)
+    by_id = {home.gpu.id: home for home in homes}
+    rest = []
+    for pattern in patterns:
+        models = {names[m] for m, _ in pattern.turns}
+        same = (
+            p
+            for p in free
+            if p.share_pct == pattern.share_pct
+            and p.gpu in by_id
+            and {s.model for s in p.slots} == models
+            and _fits(by_id[p.gpu], pattern, question)
+        )
+        before = next(same, None)
+        if before is None:
+            rest.append(pattern)
+        else:
+            free.remove(before)
+            by_id[before.gpu].put(pattern)
+    return rest
+
+
+def _fits(home: FilledGpu, pattern: Pattern, question: PlacementInput) -> bool:
+    if not home.takes(pattern.share_pct):
+        return False
+    mine = [question.demand[m].model for m, _ in pattern.turns]
+    walls = dict(home.gpu.walls)
+    if pattern.share_pct in walls:
+        return needed_bytes(mine, question.profiles) <= walls[pattern.share_pct]
+    here = [question.demand[m].model for p in home.patterns for m, _ in p.turns]
+    return needed_bytes([*here, *mine], question.profiles) <= home.gpu.memory_bytes
+
+
+def _shared(home: FilledGpu, pattern: Pattern) -> int:
+    """Models whose weights are there already."""
+    here = {m for p in home.patterns for m, _ in p.turns}
+    return len(here & {m for m, _ in pattern.turns})

@@ -1,0 +1,1 @@
+"""Capacity planning: a scenario in, the fewest accelerators and how they are cut out."""

@@ -1,0 +1,93 @@
+"""A planner that follows a plan that was made before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.perf.latency import surface
+from interlace.policy.base import Planner
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFollower:
+    """The same partitions whatever the rates, for as long as a model of theirs is deployed.
+
+    Models are found by their public name, which a deployment key begins with; during a reload the
+    old and the new deployment have the same places. Slots of models that are not deployed are left
+    out. Models that the plan does not know are planned by ``otherwise`` as if they were alone, and
+    each of those places becomes a turn in the smallest partition of at least that share, or the
+    largest there is: a plan is followed, not improved. Without a model of the plan, ``otherwise``
+    plans.
+    """
+
+    partitions: tuple[Partition, ...]
+    otherwise: Planner
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        kept = [replace(part, slots=_deployed(part.slots, demand)) for part in self.partitions]
+        homes = {slot.model for part in kept for slot in part.slots}
+        guests = [one for one in demand if one.model not in homes]
+        if not homes:
+            return self.otherwise(demand, fleet, profiles, current)
+        if not guests:
+            return Plan(tuple(kept))
+        alone = self.otherwise(guests, fleet, profiles, Plan())
+        return _joined(kept, alone, {one.model: one for one in guests}, profiles)
+
+
+def public_name(key: str) -> str:
+    """The name people use of a deployment key such as ``resnet50/1#3``."""
+    return key.partition("#")[0].rpartition("/")[0] or key
+
+
+def _deployed(slots: Sequence[Slot], demand: Sequence[Demand]) -> tuple[Slot, ...]:
+    """A slot for every deployment of the models in ``slots``."""
+    return tuple(
+        replace(slot, model=one.model, batch=min(slot.batch, one.max_batch))
+        for slot in slots
+        for one in demand
+        if public_name(one.model) == slot.model
+    )
+
+
+def _joined(
+    kept: list[Partition], alone: Plan, guests: Mapping[str, Demand], profiles: Profiles
+) -> Plan:
+    """The kept partitions with turns for guests, where one row of theirs meets the SLO."""
+    placed: set[str] = set()
+    for part in alone.partitions:
+        index = _nearest(kept, part.share_pct)
+        home = kept[index]
+        for slot in part.slots:
+            there = any(own.model == slot.model for own in home.slots)
+            batch = _batch(slot, guests[slot.model], home.share_pct, profiles)
+            if batch and not there:
+                home = replace(home, slots=(*home.slots, replace(slot, batch=batch)))
+                placed.add(slot.model)
+        kept[index] = home
+    left = {name: one.rate_rps for name, one in guests.items() if name not in placed}
+    why = "not one row is within its SLO in a partition of the plan that is followed"
+    return Plan(tuple(kept), left, {name: alone.reasons.get(name, why) for name in left})
+
+
+def _nearest(kept: Sequence[Partition], share_pct: int) -> int:
+    """The smallest partition of at least that share, else the largest; of equals the emptiest."""
+
+    def rank(index: int) -> tuple[bool, int, int]:
+        missing = share_pct - kept[index].share_pct
+        return (missing > 0, abs(missing), len(kept[index].slots))
+
+    return min(range(len(kept)), key=rank)
+
+
+def _batch(slot: Slot, asked: Demand, share_pct: int, profiles: Profiles) -> int:
+    latency = surface(profiles[slot.model])
+    if share_pct < latency.shares_pct[0]:
+        return 0
+    return latency.largest_batch(asked.slo_ms, share_pct, slot.batch)

@@ -1,0 +1,133 @@
+"""A plan kept in a file: written by `interlace plan`, followed by `interlace serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Partition, Plan
+from interlace.core.user_errors import InputError
+from interlace.planning.follower import PlanFollower
+from interlace.policy.base import System
+
+_SCHEMA: Final = 1
+
+
+class PlanFile(msgspec.Struct, forbid_unknown_fields=True):
+    """Partitions by public model name, and the kind of accelerator they were made for."""
+
+    schema: int
+    system: str
+    gpu_kind: str
+    gpus: list[str]
+    partitions: list[Partition]
+
+
+def save(path: Path, system: str, gpu: Gpu, plan: Plan) -> None:
+    """Write a plan. Model names in it are the ones people use.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    gpus = sorted({p.gpu for p in plan.partitions})
+    kept = PlanFile(_SCHEMA, system, gpu.kind, gpus, list(plan.partitions))
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+
+
+def load(path: Path, gpu: Gpu, system: str) -> tuple[Partition, ...]:
+    """The partitions of a plan file, moved to ``gpu``.
+
+    Raises:
+        InputError: not a plan file, or one for another system or other hardware; what differs.
+    """
+    kept = _read(path)
+    _check_made_for(path, kept, gpu, system)
+    if len({part.gpu for part in kept.partitions}) > 1:
+        raise InputError(f"--plan {path}: it needs {len(kept.gpus)} accelerators, there is one")
+    shares = [part.share_pct for part in kept.partitions]
+    if not gpu.legal(shares):
+        raise InputError(f"--plan {path}: {gpu.kind} cannot be cut into {shares} %")
+    return tuple(replace(part, gpu=gpu.id) for part in kept.partitions)
+
+
+def load_fleet_plan(path: Path, gpu: Gpu, system: str) -> tuple[Fleet, tuple[Partition, ...]]:
+    """The accelerators of a plan file, each like ``gpu``, and its partitions on them.
+
+    Raises:
+        InputError: not a plan file, or one for another system or other hardware; what differs.
+    """
+    kept = _read(path)
+    _check_made_for(path, kept, gpu, system)
+    fleet = Fleet(tuple(replace(gpu, id=name) for name in kept.gpus))
+    for one in fleet.gpus:
+        shares = [part.share_pct for part in kept.partitions if part.gpu == one.id]
+        if any(share not in gpu.shares_pct for share in shares):
+            raise InputError(f"--plan {path}: {gpu.kind} cannot be cut into {shares} %")
+    return fleet, tuple(kept.partitions)
+
+
+def _check_made_for(path: Path, kept: PlanFile, gpu: Gpu, system: str) -> None:
+    if kept.system != system:
+        raise InputError(
+            f"--plan {path}: {kept.system} made it and {system} would serve it: "
+            f"serve with --system {kept.system}, or plan with --system {system}"
+        )
+    if kept.gpu_kind != gpu.kind:
+        raise InputError(
+            f"--plan {path}: it is for {kept.gpu_kind} and this is {gpu.kind}: plan again here"
+        )
+
+
+def following(system: System, path: Path | None, gpu: Gpu) -> System:
+    """The system with its planner bound to a plan file, if there is one.
+
+    Raises:
+        InputError: the file is not a plan by this system for ``gpu``.
+    """
+    if path is None:
+        return system
+    return replace(system, planner=PlanFollower(load(path, gpu, system.name), system.planner))
+
+
+def unknown_models(system: System, names: Collection[str]) -> list[str]:
+    """Models of the plan that ``system`` follows which are not among ``names``: places left empty.
+
+    None if it follows no plan.
+    """
+    if not isinstance(system.planner, PlanFollower):
+        return []
+    planned = {slot.model for part in system.planner.partitions for slot in part.slots}
+    return sorted(planned - set(names))
+
+
+def _read(path: Path) -> PlanFile:
+    try:
+        kept = msgspec.json.decode(path.read_bytes(), type=PlanFile)
+    except OSError as error:
+        raise InputError(f"--plan {path}: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise InputError(f"--plan {path}: not a plan file: {error}") from None
+    if kept.schema != _SCHEMA:
+        raise InputError(f"--plan {path}: schema {kept.schema}; this version reads {_SCHEMA}")
+    if not any(part.slots for part in kept.partitions):
+        raise InputError(f"--plan {path}: no model has a place in it")
+    _check(path, kept.partitions)
+    return kept
+
+
+def _check(path: Path, partitions: Sequence[Partition]) -> None:
+    """Figures that a person may have edited are still possible."""
+    for part in partitions:
+        models = [slot.model for slot in part.slots]
+        legal = all(s.batch >= 1 and isfinite(s.rate_rps) and s.rate_rps >= 0 for s in part.slots)
+        if not legal or len(set(models)) < len(models) or not part.duty_ms >= 0:
+            raise InputError(
+                f"--plan {path}: partition {part.id}: expected every model once, batches from 1, "
+                "rates and duty_ms from 0"
+            )

@@ -1,0 +1,18 @@
+"""Which partitions take a batch now, and when it would begin there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from interlace.policy.base import PartitionView, View
+
+
+def available_partitions(view: View, now_ms: float) -> Sequence[PartitionView]:
+    """Partitions of an accelerator that take a batch now: the idle, then those about to be."""
+    found = [partition for partition in view.partitions if partition.takes(now_ms)]
+    return sorted(found, key=lambda partition: partition.running is not None)
+
+
+def start_ms(partition: PartitionView, now_ms: float) -> float:
+    """When a batch that is given to a partition now would begin."""
+    return max(now_ms, partition.free_at_ms)

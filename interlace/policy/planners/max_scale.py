@@ -1,0 +1,123 @@
+"""The widest plan: a planner's answer to the largest multiple of the demand that still fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.packing.feasibility import feasible, known_rate
+from interlace.perf.memory import holds
+from interlace.perf.tables import Tables
+from interlace.policy.base import Planner
+
+#: A rate that asks only whether the SLO can be met at all.
+_TRICKLE_RPS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class MaxScale:
+    """Use the whole of a fixed fleet: plan for k times every rate, with the largest k that fits.
+
+    The factor is the plan's ``headroom``: above 1 it is room to grow, below 1 what part of the
+    demand is served. A model that fits nowhere in a duty cycle still gets a home if one row meets
+    its SLO somewhere, so that admission can promise what the moment allows.
+
+    The factor is looked for between ``lowest`` and ``highest`` in ``steps`` halvings of their
+    ratio: few for a planner that takes long, and has margins of its own.
+    """
+
+    planner: Planner
+    lowest: float = 1e-3
+    highest: float = 1e4
+    steps: int = 24
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        tables = Tables(profiles)
+        asked = feasible([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
+        wanted = asked.wanted
+        servable = [d for d in wanted if not self._hopeless(d, fleet, profiles, current)]
+        factor = self._largest(servable, fleet, profiles, current)
+        plan = self.planner(_scaled(servable, factor), fleet, profiles, current)
+        plan = _housed(plan, wanted, fleet, tables)
+        short = {d.model: d.rate_rps * (1 - factor) for d in servable if factor < 1}
+        lost = {d.model: d.rate_rps for d in wanted if d not in servable}
+        reasons = {name: "the accelerators are full" for name in short}
+        reasons |= {d.model: _why_hopeless(d, tables) for d in wanted if d not in servable}
+        housed = {slot.model for p in plan.partitions for slot in p.slots}
+        for one in (d for d in servable if d.model not in housed):
+            lost[one.model] = one.rate_rps
+            reasons[one.model] = "no accelerator has the memory or the time left for it"
+        return replace(
+            plan,
+            unserved_rps=asked.unserved_rps | short | lost,
+            reasons=asked.reasons | reasons,
+            headroom=factor,
+        )
+
+    def _hopeless(self, one: Demand, fleet: Fleet, profiles: Profiles, current: Plan) -> bool:
+        alone = replace(one, rate_rps=_TRICKLE_RPS)
+        return bool(self.planner([alone], fleet, profiles, current).unserved_rps)
+
+    def _largest(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> float:
+        low, high = self.lowest, self.highest
+        for _ in range(self.steps):
+            middle = (low * high) ** 0.5
+            plan = self.planner(_scaled(demand, middle), fleet, profiles, current)
+            if plan.unserved_rps:
+                high = middle
+            else:
+                low = middle
+        return low
+
+
+def _scaled(demand: Sequence[Demand], factor: float) -> list[Demand]:
+    return [replace(one, rate_rps=one.rate_rps * factor) for one in demand]
+
+
+def _housed(plan: Plan, demand: Sequence[Demand], fleet: Fleet, tables: Tables) -> Plan:
+    """The plan with a slot of rate 0 for every model that has none and could meet its SLO."""
+    partitions = list(plan.partitions) or [Partition(f"{g.id}:0", g.id, 100) for g in fleet.gpus]
+    for one in demand:
+        if any(slot.model == one.model for p in partitions for slot in p.slots):
+            continue
+        latency = tables.surface(one.model)
+        homes = [
+            p
+            for p in partitions
+            if p.share_pct >= latency.shares_pct[0]
+            and latency.latency_ms(1, p.share_pct) <= one.slo_ms
+            and _fits_memory(p, one.model, partitions, fleet, tables)
+        ]
+        if homes:
+            home = min(homes, key=lambda p: (len(p.slots), p.id))
+            slot = Slot(one.model, 1, 0.0)
+            partitions[partitions.index(home)] = replace(home, slots=(*home.slots, slot))
+    return replace(plan, partitions=tuple(partitions))
+
+
+def _fits_memory(
+    home: Partition, model: str, partitions: Sequence[Partition], fleet: Fleet, tables: Tables
+) -> bool:
+    """True if the accelerator's memory holds one more instance of the model."""
+    held = [
+        (p.share_pct, [slot.model for slot in p.slots] + [model] * (p is home))
+        for p in partitions
+        if p.gpu == home.gpu
+    ]
+    return holds(fleet.gpu(home.gpu), held, tables.profiles)
+
+
+def _why_hopeless(one: Demand, tables: Tables) -> str:
+    alone_ms = tables.surface(one.model).latency_ms(1, 100)
+    return (
+        f"one row alone takes {alone_ms:.1f} ms on a whole accelerator; with as long a wait before "
+        f"it, that is more than the SLO of {one.slo_ms:g} ms: raise the SLO above "
+        f"{2 * alone_ms:.0f} ms"
+    )

@@ -1,0 +1,117 @@
+"""What executions side by side say: who slows whom, and how much of the time they shared."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+from interlace.core.hardware import Gpu
+from interlace.core.model import Model
+from interlace.core.profile import Profile
+from interlace.perf.interference import CoRunner
+from interlace.perf.slowdown.observation import Observation
+from interlace.profiling.overlap import Interval, inside, overlap, together
+
+
+class CoRunModel(NamedTuple):
+    """Who runs in one of the partitions, in batches of how many rows."""
+
+    model: Model
+    batch: int
+
+
+class CoRun(NamedTuple):
+    """One runner among others, measured in the same minute alone and beside them.
+
+    ``overlap`` is the part of its time during which all neighbours ran too; latencies are medians.
+    """
+
+    runner: CoRunner
+    neighbours: tuple[CoRunner, ...]
+    alone_ms: float
+    beside_ms: float
+    overlap: float
+    executions: int
+
+    @property
+    def slowdown(self) -> float:
+        """As seen: neighbours that rested meanwhile slowed nobody."""
+        return self.beside_ms / self.alone_ms
+
+    @property
+    def full_slowdown(self) -> float:
+        """What it would be with neighbours that never rest: the excess over the overlap."""
+        if self.overlap <= 0:
+            return 1.0
+        return max(1.0, 1.0 + (self.slowdown - 1.0) / self.overlap)
+
+
+def observations(seen: Sequence[CoRun]) -> list[Observation]:
+    """For the predictors of ``perf.slowdown``; what was hardly measured is left out."""
+    return [
+        Observation(one.runner, one.neighbours, one.full_slowdown)
+        for one in seen
+        if one.overlap >= 0.5 and one.executions >= 5
+    ]
+
+
+def corun_share_pct(gpu: Gpu, sides: int) -> int | None:
+    """The largest share of which that many may stand side by side; ``None`` if there is none."""
+    fitting = [share for share in gpu.shares_pct if gpu.legal((share,) * sides)]
+    return max(fitting, default=None)
+
+
+def batch_for(profile: Profile, share_pct: int, slo_ms: float) -> int:
+    """The largest measured batch of which two in a row are in time; else the smallest.
+
+    Two: one that runs when a request comes, and its own.
+    """
+    known = {batch: point for (batch, share), point in profile.points.items() if share == share_pct}
+    good = [batch for batch, point in known.items() if 2.0 * point.p95_ms <= slo_ms]
+    return max(good, default=min(known, default=1))
+
+
+def pairs(sides: Sequence[CoRunModel]) -> list[tuple[CoRunModel, ...]]:
+    """Every two, each beside itself too."""
+    return list(combinations_with_replacement(sides, 2))
+
+
+def triples(sides: Sequence[CoRunModel]) -> list[tuple[CoRunModel, ...]]:
+    """As many threes as there are models, each model in three of them: all would be many."""
+    count = len(sides)
+    if count < 3:
+        return []
+    return [tuple(sides[(first + k) % count] for k in range(3)) for first in range(count)]
+
+
+def coruns_from(
+    runners: Sequence[CoRunner],
+    alone: Sequence[Sequence[Interval]],
+    beside: Sequence[Sequence[Interval]],
+) -> list[CoRun]:
+    """What the executions of all runners say of each; nothing of a time when one had not begun.
+
+    One that never ran whole beside the others is left out.
+    """
+    window = together(beside)
+    if window is None:
+        return []
+    seen: list[CoRun] = []
+    for place, runner in enumerate(runners):
+        own = inside(beside[place], window)
+        if not own:
+            continue
+        others = [run for other, run in enumerate(beside) if other != place]
+        seen.append(
+            CoRun(
+                runner,
+                tuple(one for other, one in enumerate(runners) if other != place),
+                statistics.median(one.took_ms for one in alone[place]),
+                statistics.median(one.took_ms for one in own),
+                overlap(own, others),
+                len(own),
+            )
+        )
+    return seen

@@ -1,0 +1,92 @@
+"""Models run side by side, each in a partition of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from interlace.core.messages import CreatePartition, Load, ReleasePartition
+from interlace.perf.interference import CoRunner
+from interlace.profiling.busy import at_once, keep_busy
+from interlace.profiling.corun import CoRun, CoRunModel, coruns_from, pairs, triples
+from interlace.profiling.overlap import Interval
+from interlace.profiling.rig import MeasureError, Rig
+from interlace.profiling.sample_requests import SampleInputs
+
+_TIMEOUT_S = 120.0
+
+
+class CoRunPartitions:
+    """Partitions of one share side by side, with what was loaded into each so far."""
+
+    def __init__(self, rig: Rig, share_pct: int, count: int) -> None:
+        self._rig = rig
+        self._share_pct = share_pct
+        self._names = [f"corun-{rig.next_id()}" for _ in range(count)]
+        self._loaded: set[tuple[str, str]] = set()
+        self._carved: list[str] = []
+
+    async def __aenter__(self) -> CoRunPartitions:
+        await self._rig.close()  # partitions of the sweep would stand in the way
+        try:
+            for name in self._names:
+                await self._rig.do(
+                    CreatePartition(self._rig.gpu.id, name, self._share_pct), _TIMEOUT_S
+                )
+                self._carved.append(name)
+        except MeasureError:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for name in self._carved:
+            try:
+                await self._rig.do(ReleasePartition(self._rig.gpu.id, name), _TIMEOUT_S)
+            except MeasureError:
+                continue  # it is gone either way
+
+    async def measure(self, sides: Sequence[CoRunModel], seconds: float) -> list[CoRun]:
+        """Each alone for half of ``seconds``, in turn, then all of them for ``seconds``.
+
+        Raises:
+            MeasureError: a model does not load or fails.
+        """
+        inputs = [SampleInputs(side.model, self._rig.arena) for side in sides]
+        try:
+            for name, side in zip(self._names, sides, strict=True):
+                await self._load(name, side)
+            places = list(zip(self._names, sides, inputs, strict=True))
+            alone = [await self._run(*place, seconds / 2) for place in places]
+            beside = await at_once(self._run(*place, seconds) for place in places)
+        finally:
+            for one in inputs:
+                one.release()
+        runners = [CoRunner(side.model.name, side.batch, self._share_pct) for side in sides]
+        return coruns_from(runners, alone, beside)
+
+    async def _load(self, partition: str, side: CoRunModel) -> None:
+        key = side.model.key
+        if (partition, key) not in self._loaded:
+            work = Load(self._rig.gpu.id, partition, key, (side.batch,))
+            await self._rig.do(work, _TIMEOUT_S)
+            self._loaded.add((partition, key))
+
+    async def _run(
+        self, partition: str, side: CoRunModel, inputs: SampleInputs, seconds: float
+    ) -> list[Interval]:
+        await self._rig.run(partition, inputs.batch(self._rig.next_id(), side.batch), _TIMEOUT_S)
+        return await keep_busy(self._rig, partition, inputs, side.batch, seconds)
+
+
+async def measure_coruns(
+    rig: Rig, sides: Sequence[CoRunModel], share_pct: int, count: int, seconds: float = 0.5
+) -> AsyncIterator[list[CoRun]]:
+    """All pairs (``count`` 2) or the chosen triples (3) of models, each in a share of that size.
+
+    Raises:
+        MeasureError: a partition cannot be had, or a model does not load or fails.
+    """
+    groups = pairs(sides) if count == 2 else triples(sides)
+    async with CoRunPartitions(rig, share_pct, count) as stalls:
+        for group in groups:
+            yield await stalls.measure(group, seconds)

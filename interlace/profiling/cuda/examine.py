@@ -1,0 +1,181 @@
+"""One model on the GPU of this process, without a server: its layers, and readers beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from interlace.core.model import Model
+from interlace.core.profile import LayerProfile
+from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.graphs.capture import CapturedGraph
+from interlace.device.cuda.graphs.capture_stream import capture_stream_of
+from interlace.device.cuda.graphs.stopwatch import graph_ms
+from interlace.device.cuda.lanes import Lane, Lanes
+from interlace.device.cuda.models.opening import PortableModel, open_portable
+from interlace.device.cuda.models.samples import most_rows, sample_dims, sample_inputs
+from interlace.device.cuda.models.variant_choice import VariantChooser, place_weights
+from interlace.device.cuda.models.weights import DeviceWeights
+from interlace.profiling.cuda.layers import measure_layers
+from interlace.profiling.cuda.readers import ReaderKernels, ReaderLane, strains
+from interlace.profiling.cuda.task import BatchStrains, GpuFindings, GpuTask, ReaderPlacement
+from interlace.profiling.cuda.timing import GraphTimer
+
+Execute = Callable[[], object]
+_WARM_RUNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedModel:
+    """A model on its weights, ready to run on one lane."""
+
+    backend: CudaBackend
+    lane: Lane
+    model: PortableModel
+    described: Model
+
+    def run(self, rows: int) -> Execute:
+        """One execution of a batch of made-up inputs, on torch's current stream."""
+        dims = sample_dims(self.described, self.model.signature)
+        with on_stream(self.backend, self.lane.stream):
+            values = sample_inputs(self.model.signature, dims, rows, self.model.device)
+        return lambda: self.model.outputs(values)
+
+
+def examine(task: GpuTask, model: Model, backend: CudaBackend, lanes: Lanes) -> GpuFindings:
+    """Everything the task asks of one model.
+
+    Raises:
+        CudaError: the GPU failed.
+        Exception: the model does not open or run.
+    """
+    layers: tuple[LayerProfile, ...] = ()
+    if task.layers:
+        with placed_model(backend, lanes, model, 100) as one:
+            timer = GraphTimer(backend, one.lane, flush_bytes=task.flush_bytes)
+            with on_stream(backend, one.lane.stream):
+                layers = measure_layers(backend, one.lane, timer, one.run(1))
+    found: list[BatchStrains] = []
+    if task.places:
+        with readers(backend) as made:
+            with carved(lanes, "whole", 100) as whole:
+                peaks = made.peaks(whole)
+            for place in task.places:
+                found += _strained(place, model, backend, lanes, made, peaks)
+    return GpuFindings(model.key, layers, tuple(found))
+
+
+def _strained(
+    place: ReaderPlacement,
+    model: Model,
+    backend: CudaBackend,
+    lanes: Lanes,
+    made: ReaderKernels,
+    peaks: Mapping[str, float],
+) -> Iterator[BatchStrains]:
+    """The smallest and the largest batch beside each reader."""
+    with placed_model(backend, lanes, model, place.share_pct) as one:
+        for rows in sorted({1, most_rows(one.model.signature)}):
+            with executed(one, rows) as once_ms:
+                seen = [
+                    strain
+                    for beside in apart(lanes, one.lane, place.beside_pct)
+                    for strain in strains(made, peaks, beside, once_ms)
+                ]
+            yield BatchStrains(rows, place.share_pct, tuple(seen))
+
+
+@contextmanager
+def placed_model(
+    backend: CudaBackend, lanes: Lanes, described: Model, share_pct: int
+) -> Iterator[PlacedModel]:
+    """The model in the variant that it is served in, but never compiled: compiled it has no parts.
+
+    Raises:
+        MemoryError: what is needed and what there is.
+        Exception: it does not open or run.
+    """
+    with ExitStack() as steps:
+        lane = steps.enter_context(carved(lanes, "measured", share_pct))
+        side = capture_stream_of(backend, lane)
+        steps.callback(side.leave)
+        portable = open_portable(described, backend.torch_device)
+        rows = most_rows(portable.signature)
+        timed = None if backend.torch_device.startswith("cpu") else graph_ms
+
+        def placed() -> DeviceWeights:
+            variant, _ = VariantChooser(described, portable, backend, side, rows).choose(timed)
+            return place_weights(portable, variant._replace(compiled=False), backend, lane.stream)
+
+        weights = backend.threads.run(lane.green, placed)
+        steps.callback(weights.close)
+        steps.callback(portable.close)
+        portable.settle()
+        yield PlacedModel(backend, lane, portable, described)
+        backend.driver.synchronize(lane.stream)
+
+
+@contextmanager
+def executed(one: PlacedModel, rows: int) -> Iterator[Callable[[], float]]:
+    """A function that runs a batch once, as a graph, and returns its ms."""
+    driver, stream = one.backend.driver, one.lane.stream
+    kept: list[object] = []
+
+    def recorded() -> CapturedGraph:
+        run = one.run(rows)
+        with on_stream(one.backend, stream), torch.inference_mode():
+            for _ in range(_WARM_RUNS):
+                run()
+        driver.synchronize(stream)
+
+        def body() -> None:
+            kept[:] = [run()]
+
+        return one.backend.capturer.capture(stream, None, body)
+
+    with ExitStack() as steps:
+        captured = one.backend.threads.run(one.lane.green, recorded)
+        steps.callback(captured.close)
+        begin, end = driver.event(timing=True), driver.event(timing=True)
+        steps.callback(driver.destroy_event, begin)
+        steps.callback(driver.destroy_event, end)
+
+        def once_ms() -> float:
+            driver.record(begin, stream)
+            driver.launch_graph(captured.executable, stream)
+            driver.record(end, stream)
+            driver.synchronize(stream)
+            return driver.elapsed_ms(begin, end)
+
+        once_ms()  # the first launch uploads the graph
+        yield once_ms
+
+
+def apart(lanes: Lanes, own: Lane, shares_pct: tuple[int, ...]) -> Iterator[ReaderLane]:
+    """Lanes for readers, one at a time, those that would share SMs with the model left out."""
+    for share_pct in shares_pct:
+        with carved(lanes, "reader", share_pct) as lane:
+            if not set(lane.units) & set(own.units):
+                yield ReaderLane(lane, share_pct)
+
+
+@contextmanager
+def readers(backend: CudaBackend) -> Iterator[ReaderKernels]:
+    made = ReaderKernels(backend)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@contextmanager
+def carved(lanes: Lanes, name: str, share_pct: int) -> Iterator[Lane]:
+    """A lane for a while."""
+    lane = lanes.carve(name, share_pct)
+    try:
+        yield lane
+    finally:
+        lanes.release(name)

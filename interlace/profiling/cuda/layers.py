@@ -1,0 +1,126 @@
+"""Layer by layer: time to copy the weights, to run, and to run with the weights on the host.
+
+What DeepPlan's planner needs (Jeong et al., EuroSys 2023, section 4.3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+
+from interlace.core.profile import LayerProfile
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.backend.tensors import tensor_at
+from interlace.device.cuda.driver.api import MappedBlock
+from interlace.device.cuda.lanes import Lane
+from interlace.profiling.cuda.modules import ModuleCall, module_calls
+from interlace.profiling.cuda.timing import GpuTimer
+
+#: Time outside of all modules: functions such as additions, and attention itself.
+BETWEEN: Final = "(between modules)"
+_ALIGN_BYTES: Final = 256
+
+
+def measure_layers(
+    backend: CudaBackend, lane: Lane, timer: GpuTimer, run: Callable[[], object]
+) -> tuple[LayerProfile, ...]:
+    """The layers of the model that ``run`` executes on the lane, for the batch it executes.
+
+    Steps without weights have time alone. What the whole takes beyond its steps is a last entry,
+    so that run times add up to that of the model.
+
+    Raises:
+        CudaError: the GPU failed, or the largest layer cannot be pinned on the host.
+        MemoryError: the largest layer has no room on the GPU a second time.
+    """
+    with torch.inference_mode():
+        parts = module_calls(run)
+        whole_ms = timer.warm_ms(lambda: _call(run))
+        with _Bench(backend, lane, timer, parts) as bench:
+            found = [bench.layer(part) for part in parts]
+    rest_ms = max(0.0, whole_ms - sum(layer.run_ms for layer in found))
+    return (*found, LayerProfile(BETWEEN, 0, 0.0, rest_ms, rest_ms)) if found else ()
+
+
+def _call(run: Callable[[], object]) -> None:
+    run()
+
+
+class _Bench:
+    """Room for one layer's weights on the host and once more on the GPU."""
+
+    def __init__(
+        self, backend: CudaBackend, lane: Lane, timer: GpuTimer, parts: Sequence[ModuleCall]
+    ) -> None:
+        self._backend = backend
+        self._lane = lane
+        self._timer = timer
+        self._room = max([_ALIGN_BYTES, *(_padded(part.tensors) for part in parts)])
+        self._copies: dict[int, float] = {}
+
+    def __enter__(self) -> _Bench:
+        driver = self._backend.driver
+        self._host: MappedBlock = driver.allocate_mapped(self._room)
+        try:
+            self._device = driver.allocate(self._room)
+        except BaseException:
+            driver.free_mapped(self._host)
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._backend.driver.free(self._device)
+        self._backend.driver.free_mapped(self._host)
+
+    def layer(self, part: ModuleCall) -> LayerProfile:
+        nbytes = sum(tensor.nbytes for tensor in part.tensors)
+        here_ms = self._timer.cold_ms(part.run)
+        there_ms = here_ms
+        if nbytes:
+            with self._on_host(part.tensors):
+                there_ms = self._timer.cold_ms(part.run)
+        run_ms = here_ms if part.whole else 0.0  # the parts' times are their own
+        return LayerProfile(
+            part.name, nbytes, self._copy_ms(nbytes), run_ms, run_ms + max(0.0, there_ms - here_ms)
+        )
+
+    def _copy_ms(self, nbytes: int) -> float:
+        if nbytes and nbytes not in self._copies:
+            took_ms = self._timer.copy_ms(self._device, self._host.host, nbytes)
+            self._copies[nbytes] = took_ms
+        return self._copies.get(nbytes, 0.0)
+
+    @contextmanager
+    def _on_host(self, tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+        """The layer's weights in mapped host memory meanwhile, read in place by its kernels."""
+        driver, stream = self._backend.driver, self._lane.stream
+        kept: list[tuple[torch.Tensor, torch.Tensor]] = []
+        offset = 0
+        try:
+            for tensor in tensors:
+                driver.copy(self._host.host + offset, tensor.data_ptr(), tensor.nbytes, stream)
+                kept.append((tensor, tensor.data))
+                _point(tensor, self._host.device + offset, self._backend.torch_device)
+                offset += _aligned(tensor.nbytes)
+            driver.synchronize(stream)
+            yield
+        finally:
+            for tensor, data in kept:
+                tensor.data = data
+
+
+def _point(tensor: Any, address: int, device: str) -> None:
+    tensor.data = tensor_at(
+        address, tuple(tensor.shape), tensor.dtype, device, tuple(tensor.stride())
+    )
+
+
+def _padded(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(_aligned(tensor.nbytes) for tensor in tensors)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN_BYTES) * _ALIGN_BYTES

@@ -1,0 +1,132 @@
+"""NVML as far as measuring needs it: energy, and the utilisation counters of Hopper's GPM."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
+
+#: Metrics of ``nvmlGpmMetricsGet``, in percent: nvml.h, nvmlGpmMetricId_t.
+_SM_UTIL: Final = 2
+_DRAM_BW_UTIL: Final = 10
+_WANTED: Final = (_SM_UTIL, _DRAM_BW_UTIL)
+
+
+class NvmlError(Exception):
+    """NVML is not there, or does not say what was asked."""
+
+
+class GpmCounters(NamedTuple):
+    """Utilisation between two samples, each 0..1; ``None`` where the GPU does not count it.
+
+    GPM has no counter of L2's bandwidth on Hopper: that takes readers beside the model.
+    """
+
+    sms: float | None
+    dram: float | None
+
+
+class Nvml(Protocol):
+    """One GPU. It initialises no CUDA, so that the main process may hold it."""
+
+    def energy_j(self) -> float:
+        """Energy drawn since the driver was loaded; renewed about every 100 ms.
+
+        Raises:
+            NvmlError: this GPU does not count it.
+        """
+        ...
+
+    @property
+    def counts(self) -> bool:
+        """Whether there are utilisation counters at all (Hopper and later, not inside MIG)."""
+        ...
+
+    def sample(self) -> Any:
+        """The counters now; to be given to ``between`` once."""
+        ...
+
+    def between(self, first: Any, second: Any) -> GpmCounters:
+        """What was used from the first to the second, at least 100 ms later. Ends both."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class BoundNvml:
+    """The GPU of that UUID through ``pynvml``, or a module that does the same."""
+
+    def __init__(self, uuid: str, pynvml: Any = None) -> None:
+        """Open NVML.
+
+        Raises:
+            NvmlError: it is not installed, does not answer, or knows no such GPU.
+        """
+        self._nvml = pynvml or _module()
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            raise NvmlError(f"NVML does not answer: {error}") from error
+        try:
+            self._gpu = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+        except self._nvml.NVMLError as error:
+            self.close()
+            raise NvmlError(f"NVML knows no GPU {uuid}: {error}") from error
+
+    def energy_j(self) -> float:
+        try:
+            return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._gpu)) / 1000.0
+        except self._nvml.NVMLError as error:
+            raise NvmlError(f"the GPU does not count its energy: {error}") from error
+
+    @property
+    def counts(self) -> bool:
+        try:
+            return bool(self._nvml.nvmlGpmQueryDeviceSupport(self._gpu).isSupportedDevice)
+        except self._nvml.NVMLError:
+            return False
+
+    def sample(self) -> Any:
+        try:
+            made = self._nvml.nvmlGpmSampleAlloc()
+        except self._nvml.NVMLError as error:
+            raise NvmlError(f"no GPM sample: {error}") from error
+        try:
+            self._nvml.nvmlGpmSampleGet(self._gpu, made)
+        except self._nvml.NVMLError as error:
+            self._nvml.nvmlGpmSampleFree(made)
+            raise NvmlError(f"no GPM sample: {error}") from error
+        return made
+
+    def between(self, first: Any, second: Any) -> GpmCounters:
+        asked = self._nvml.c_nvmlGpmMetricsGet_t()
+        asked.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
+        asked.numMetrics = len(_WANTED)
+        asked.sample1, asked.sample2 = first, second
+        for place, metric in enumerate(_WANTED):
+            asked.metrics[place].metricId = metric
+        try:
+            self._nvml.nvmlGpmMetricsGet(asked)
+        except self._nvml.NVMLError as error:
+            raise NvmlError(f"no GPM metrics: {error}") from error
+        finally:
+            self._nvml.nvmlGpmSampleFree(first)
+            self._nvml.nvmlGpmSampleFree(second)
+        return GpmCounters(*(_part(asked.metrics[place]) for place in range(len(_WANTED))))
+
+    def close(self) -> None:
+        with suppress(self._nvml.NVMLError):
+            self._nvml.nvmlShutdown()
+
+
+def _part(metric: Any) -> float | None:
+    if int(metric.nvmlReturn) != 0:
+        return None
+    return min(1.0, max(0.0, float(metric.value) / 100.0))
+
+
+def _module() -> Any:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NvmlError("the package nvidia-ml-py is not installed") from error
+    return pynvml

@@ -1,0 +1,200 @@
+"""Profiles from a table of latencies: one CSV row for each batch and share that was measured."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from interlace.core.profile import LatencyPoint, PowerDraw, Profile
+
+_REQUIRED: Final = ("model", "share_pct", "batch", "latency_ms")
+_OPTIONAL: Final = (
+    "p95_ms",
+    "p99_ms",
+    "samples",
+    "weights_mb",
+    "activation_mb",
+    "load_ms",
+    "gpu_kind",
+    "l2_util",
+    "dram_util",
+    "power_w",
+    "idle_w",
+)
+_MB: Final = 10**6
+
+
+class ProfileTableError(ValueError):
+    """A table that cannot be read: file, line, column, what is wrong and what is expected."""
+
+
+class ProfileTable(NamedTuple):
+    """Profiles by model name, and every kind of GPU that rows name; none without that column."""
+
+    profiles: dict[str, Profile]
+    kinds: frozenset[str]
+
+
+def read_profiles(path: Path, gpu_kind: str) -> ProfileTable:
+    """Profiles from ``path`` on ``gpu_kind``; rows that name another kind are passed over.
+
+    Columns: model, share_pct, batch, latency_ms (median); and if known p95_ms and p99_ms (else
+    as the median), samples, weights_mb, activation_mb, load_ms, gpu_kind, l2_util and dram_util
+    (0..1), power_w and idle_w (of the GPU while batches run back to back, and while nothing does).
+    Empty lines and lines that begin with # are passed over.
+
+    Raises:
+        ProfileTableError: a column is missing or unknown, or a value is not what it should be;
+            file, line and character are named.
+        OSError: the file cannot be read.
+    """
+    drafts: dict[str, _Draft] = {}
+    kinds: set[str] = set()
+    for row in _rows(path):
+        kind = row.text("gpu_kind")
+        if kind:
+            kinds.add(kind)
+        if kind in ("", gpu_kind):
+            _take(row, drafts)
+    if not drafts and not kinds:
+        raise ProfileTableError(f"{path}:1:1: no rows; expected one for each batch and share")
+    found = {name: draft.profile(name, gpu_kind) for name, draft in drafts.items()}
+    return ProfileTable(found, frozenset(kinds))
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One model's rows so far."""
+
+    points: dict[tuple[int, int], LatencyPoint] = field(default_factory=dict)
+    pressure: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+    draws: dict[tuple[int, int], PowerDraw] = field(default_factory=dict)
+    weights_bytes: int = 0
+    activation_bytes: int = 0
+    load_ms: float = 0.0
+
+    def profile(self, name: str, gpu_kind: str) -> Profile:
+        return Profile(
+            name,
+            "csv",
+            gpu_kind,
+            self.weights_bytes,
+            self.activation_bytes,
+            self.points,
+            load_ms=self.load_ms,
+            pressure=self.pressure,
+            draws=self.draws,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line: its values by column, and where each begins."""
+
+    path: Path
+    line: int
+    values: Mapping[str, str]
+    places: Mapping[str, int]
+
+    def text(self, column: str) -> str:
+        return self.values.get(column, "").strip()
+
+    def number(self, column: str, default: float | None = None, most: float = 1e12) -> float:
+        text = self.text(column)
+        if not text and default is not None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not isfinite(value) or not 0 <= value <= most:
+            raise self.error(column, f"a number from 0 to {most:g}")
+        return value
+
+    def above_zero(self, column: str, default: float | None = None) -> float:
+        value = self.number(column, default)
+        if value == 0:
+            raise self.error(column, "a number above 0")
+        return value
+
+    def whole(self, column: str, most: int) -> int:
+        value = self.number(column, most=most)
+        if value < 1 or value != int(value):
+            raise self.error(column, f"a whole number from 1 to {most}")
+        return int(value)
+
+    def error(self, column: str, expected: str) -> ProfileTableError:
+        place = f"{self.path}:{self.line}:{self.places.get(column, 1)}"
+        return ProfileTableError(f"{place}: {column} is '{self.text(column)}'; expected {expected}")
+
+
+def _rows(path: Path) -> Iterator[_Row]:
+    """The lines below the header.
+
+    Raises:
+        ProfileTableError: not text, no legal header, or another number of values than columns.
+    """
+    columns: list[str] = []
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise ProfileTableError(f"{path}:1:1: not UTF-8 text: {error.reason}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        values = next(csv.reader([line]))
+        if not columns:
+            columns = [value.strip() for value in values]
+            _check_columns(f"{path}:{number}", columns)
+            continue
+        if len(values) != len(columns):
+            raise ProfileTableError(
+                f"{path}:{number}:1: {len(values)} values for {len(columns)} columns"
+            )
+        places = dict(zip(columns, _places(line), strict=False))
+        yield _Row(path, number, dict(zip(columns, values, strict=True)), places)
+
+
+def _places(line: str) -> list[int]:
+    """The character, from 1, at which each value begins."""
+    places = [1]
+    for value in line.split(","):
+        places.append(places[-1] + len(value) + 1)
+    return places[:-1]
+
+
+def _check_columns(where: str, names: list[str]) -> None:
+    missing = [name for name in _REQUIRED if name not in names]
+    wrong = [n for n in names if n not in (*_REQUIRED, *_OPTIONAL) or names.count(n) > 1]
+    if missing or wrong:
+        what = f"no column {missing[0]}" if missing else f"column '{wrong[0]}' is unknown or twice"
+        raise ProfileTableError(
+            f"{where}:1: {what}; expected {', '.join(_REQUIRED)} and, if known, "
+            f"{', '.join(_OPTIONAL)}"
+        )
+
+
+def _take(row: _Row, drafts: dict[str, _Draft]) -> None:
+    name = row.text("model")
+    if not name:
+        raise row.error("model", "a name")
+    draft = drafts.setdefault(name, _Draft())
+    key = (row.whole("batch", 1_000_000), row.whole("share_pct", 100))
+    if key in draft.points:
+        raise row.error("batch", f"every batch once; {key[0]} at {key[1]} % of {name} is twice")
+    median_ms = row.above_zero("latency_ms")
+    p95_ms = row.above_zero("p95_ms", median_ms)
+    samples = row.whole("samples", 10**9) if row.text("samples") else 1
+    draft.points[key] = LatencyPoint(median_ms, p95_ms, row.above_zero("p99_ms", p95_ms), samples)
+    if row.text("l2_util") or row.text("dram_util"):
+        draft.pressure[key] = (row.number("l2_util", 0.0, 1), row.number("dram_util", 0.0, 1))
+    if row.text("power_w"):
+        idle_w = row.number("idle_w", 0.0)
+        draft.draws[key] = PowerDraw(row.number("power_w"), idle_w, 1000.0 * key[0] / median_ms)
+    draft.weights_bytes = int(row.number("weights_mb", draft.weights_bytes / _MB) * _MB)
+    draft.activation_bytes = int(row.number("activation_mb", draft.activation_bytes / _MB) * _MB)
+    draft.load_ms = row.number("load_ms", draft.load_ms)

@@ -1,0 +1,210 @@
+"""The sweep of a model over batches and shares on a device, through the device contract alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from interlace.core.model import Model
+from interlace.core.profile import LatencyPoint, LaunchOverhead, Profile
+from interlace.core.request import Timing
+from interlace.device.base import Device
+from interlace.profiling.progress import OnSweepStep, SweepStep, TimeEstimate, no_progress
+from interlace.profiling.rig import MeasureError, Rig
+from interlace.profiling.sample_requests import SampleInputs
+from interlace.profiling.share_visits import ModelResidence, share_visits
+from interlace.profiling.sweep import THOROUGH, SweepSettings, batch_sizes, enough, point
+from interlace.runtime.clock import Clock
+from interlace.shm.arena import Arena
+
+
+class MeasuredModel(NamedTuple):
+    """A model and its profile, or why there is none."""
+
+    model: Model
+    profile: Profile | None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _SweepNotes:
+    """What is written down while one model is swept."""
+
+    points: dict[tuple[int, int], LatencyPoint] = field(default_factory=dict)
+    overheads_ms: list[float] = field(default_factory=list)
+
+
+async def profile(
+    device: Device,
+    model: Model,
+    clock: Clock,
+    arena: Arena,
+    settings: SweepSettings = THOROUGH,
+    progress: OnSweepStep = no_progress,
+) -> Profile:
+    """Measure one registered model at every share of the device.
+
+    Raises:
+        MeasureError: it does not load, does not run at batch 1, or its input sizes are unknown.
+    """
+    rig = Rig(device, clock, arena)
+    try:
+        pace = TimeEstimate(_points(rig, model, settings), settings.budget_s)
+        return await _Sweep(rig, model, settings, progress, pace).run()
+    finally:
+        await rig.close()
+
+
+async def profile_all(
+    rig: Rig,
+    models: Sequence[Model],
+    settings: SweepSettings = THOROUGH,
+    progress: OnSweepStep = no_progress,
+) -> AsyncIterator[MeasuredModel]:
+    """Measure registered models one after the other; one that fails does not stop the rest.
+
+    Each is handed out as soon as it is complete, so that it can be stored before the next starts.
+    """
+    pace = TimeEstimate(sum(_points(rig, model, settings) for model in models), settings.budget_s)
+    for model in models:
+        try:
+            found = await _Sweep(rig, model, settings, progress, pace).run()
+        except MeasureError as error:
+            yield MeasuredModel(model, None, str(error))
+        except Exception as error:  # of its sizes or types: the others are measured all the same
+            yield MeasuredModel(model, None, f"{model.name} cannot be measured: {error!r}")
+        else:
+            yield MeasuredModel(model, found)
+
+
+def _points(rig: Rig, model: Model, settings: SweepSettings) -> int:
+    return len(rig.gpu.shares_pct) * len(batch_sizes(model.signature.max_batch, settings.factor))
+
+
+class _Sweep:
+    """One model's way through all shares and batches."""
+
+    def __init__(
+        self,
+        rig: Rig,
+        model: Model,
+        settings: SweepSettings,
+        progress: OnSweepStep,
+        pace: TimeEstimate,
+    ) -> None:
+        self._rig = rig
+        self._model = model
+        self._settings = settings
+        self._progress = progress
+        self._pace = pace
+        self._notes = _SweepNotes()
+        self._sizes = batch_sizes(model.signature.max_batch, settings.factor)
+        self._holdings = ModelResidence(rig, model, settings.timeout_s)
+        self._left = _points(rig, model, settings)
+
+    async def run(self) -> Profile:
+        inputs = self._inputs()
+        try:
+            await self._shares(inputs)
+        except MeasureError as error:
+            raise MeasureError(f"{self._model.name}: {error}") from None
+        finally:
+            inputs.release()
+            self._skip(self._left)
+        return self._profile()
+
+    async def _shares(self, inputs: SampleInputs) -> None:
+        async with self._holdings.over_all() as holdings:
+            for visit in share_visits(self._rig.gpu, self._sizes, self._largest):
+                partition = await holdings.move(visit)
+                if visit.measured:
+                    await self._batches(partition, visit.share_pct, inputs)
+
+    def _largest(self) -> int:
+        return max(batch for batch, _ in self._notes.points)
+
+    def _inputs(self) -> SampleInputs:
+        try:
+            return SampleInputs(self._model, self._rig.arena)
+        except MemoryError as error:
+            raise MeasureError(str(error)) from None
+
+    async def _batches(self, partition: str, share_pct: int, inputs: SampleInputs) -> None:
+        sizes = self._sizes
+        worst_ms = self._settings.slo_multiple * self._model.terms.slo_ms
+        for index, batch in enumerate(sizes):
+            self._show(share_pct, batch)
+            try:
+                measured = await self._point(partition, batch, inputs)
+            except MeasureError as error:
+                raise type(error)(f"batch {batch} at a share of {share_pct} %: {error}") from None
+            self._notes.points[batch, share_pct] = measured
+            self._left -= 1
+            self._pace.advance()
+            if measured.median_ms > worst_ms:
+                self._skip(len(sizes) - index - 1)
+                return
+
+    def _skip(self, points: int) -> None:
+        self._left -= points
+        self._pace.skip(points)
+
+    async def _point(self, partition: str, batch: int, inputs: SampleInputs) -> LatencyPoint:
+        await self._warm_up(partition, batch, inputs)
+        best = await self._take(partition, batch, inputs)
+        for _ in range(self._settings.retakes):
+            if not self._settings.disturbed(best):
+                break
+            again = await self._take(partition, batch, inputs)
+            best = min(best, again, key=lambda taken: taken.p95_ms)
+        return best
+
+    async def _take(self, partition: str, batch: int, inputs: SampleInputs) -> LatencyPoint:
+        latencies_ms: list[float] = []
+        gpu_ms: list[float] = []
+        while not enough(latencies_ms, sum(latencies_ms) / 1000.0, self._settings):
+            took_ms, timing = await self._once(partition, batch, inputs)
+            latencies_ms.append(took_ms)
+            gpu_ms.append(timing.gpu_ms)
+            if batch == 1:
+                inside_ms = timing.input_ms + timing.infer_ms + timing.output_ms
+                self._notes.overheads_ms.append(max(0.0, took_ms - inside_ms))
+        return point(latencies_ms, gpu_ms)
+
+    async def _warm_up(self, partition: str, batch: int, inputs: SampleInputs) -> None:
+        spent_ms = 0.0
+        for _ in range(self._settings.warm_ups):
+            took_ms, _ = await self._once(partition, batch, inputs)
+            spent_ms += took_ms
+            if spent_ms > self._settings.budget_s * 1000.0:
+                return
+
+    async def _once(self, partition: str, batch: int, inputs: SampleInputs) -> tuple[float, Timing]:
+        work = inputs.batch(self._rig.next_id(), batch)
+        done = await self._rig.run(partition, work, self._settings.timeout_s)
+        timing = done.finished.timing
+        if timing.executed_rows not in (0, batch):  # where a device tells, it says so every time
+            raise MeasureError(f"it ran in a graph of {timing.executed_rows} rows")
+        return done.took_ms, timing
+
+    def _show(self, share_pct: int, batch: int) -> None:
+        pace = self._pace
+        self._progress(
+            SweepStep(self._model.name, share_pct, batch, pace.done, pace.total, pace.left_s)
+        )
+
+    def _profile(self) -> Profile:
+        # From outside only the sum of the ways there and back is seen; they are alike, so halves.
+        half_ms = statistics.median(self._notes.overheads_ms) / 2.0
+        return Profile(
+            model=self._model.key,
+            digest=self._model.digest,
+            gpu_kind=self._rig.gpu.kind,
+            weights_bytes=self._holdings.bare_bytes,
+            activation_bytes=max(0, self._holdings.ready_bytes - self._holdings.bare_bytes),
+            points=dict(self._notes.points),
+            overhead=LaunchOverhead(launch_ms=half_ms, wake_ms=half_ms),
+            load_ms=self._holdings.load_ms,
+        )

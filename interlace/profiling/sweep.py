@@ -1,0 +1,89 @@
+"""How a sweep is laid out: which batches, how many samples, when to stop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from interlace.core.profile import LatencyPoint
+
+
+@dataclass(frozen=True, slots=True)
+class SweepSettings:
+    """How thoroughly a model is measured.
+
+    A point ends after ``samples`` executions or ``budget_s`` seconds, whichever comes first, but
+    not before ``samples_min``. A point whose p95 is over ``calm`` times its median was disturbed by
+    something else on the machine: it is taken again, ``retakes`` times at most, and the calmest
+    take counts. A share's larger batches are left out once the median passes
+    ``slo_multiple`` times the SLO: no plan could use them. ``factor`` is the step between batches.
+    """
+
+    samples: int = 100
+    samples_min: int = 5
+    warm_ups: int = 3
+    budget_s: float = 0.6
+    slo_multiple: float = 4.0
+    factor: int = 2
+    calm: float = 1.5
+    retakes: int = 1
+    timeout_s: float = 120.0
+
+    def disturbed(self, point: LatencyPoint) -> bool:
+        """Whether a point is worth taking again."""
+        return point.p95_ms > self.calm * point.median_ms
+
+    def describe(self) -> str:
+        """One line for people: how the figures were taken."""
+        return (
+            f"command to completion, one batch at a time after {self.warm_ups} warm-up runs; "
+            f"{self.samples_min} to {self.samples} samples or {self.budget_s:g} s a point; larger "
+            f"batches left out past {self.slo_multiple:g} x SLO"
+        )
+
+
+#: What `interlace profile` and a first start use.
+THOROUGH: Final = SweepSettings()
+#: For a model loaded into a running server: a couple of seconds instead of a quarter of a minute.
+QUICK: Final = SweepSettings(
+    samples=15, samples_min=3, warm_ups=1, budget_s=0.12, factor=4, retakes=0
+)
+
+
+def batch_sizes(max_batch: int, factor: int) -> tuple[int, ...]:
+    """1, f, f^2, ... and always ``max_batch`` itself: interpolation needs the end point."""
+    sizes, size = [], 1
+    while size < max_batch:
+        sizes.append(size)
+        size *= factor
+    return (*sizes, max_batch)
+
+
+def enough(latencies_ms: Sequence[float], spent_s: float, settings: SweepSettings) -> bool:
+    """Whether a point has been sampled enough."""
+    count = len(latencies_ms)
+    if count < settings.samples_min:
+        return False
+    return count >= settings.samples or spent_s >= settings.budget_s
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The nearest-rank quantile of ascending values; never less than what was seen."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def point(latencies_ms: Sequence[float], gpu_ms: Sequence[float] = ()) -> LatencyPoint:
+    """Quantiles of the samples. With fewer than 100 of them p99 is the largest one seen.
+
+    ``gpu_ms`` are the GPU's own times, zeroes where it does not tell.
+    """
+    ordered = sorted(latencies_ms)
+    return LatencyPoint(
+        median_ms=quantile(ordered, 0.5),
+        p95_ms=quantile(ordered, 0.95),
+        p99_ms=quantile(ordered, 0.99),
+        samples=len(ordered),
+        gpu_ms=quantile(sorted(gpu_ms), 0.5) if gpu_ms else 0.0,
+    )

@@ -1,0 +1,231 @@
+"""A repository folder: which models and versions lie in it, and of what format."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Format
+from interlace.repository.files import read_text
+from interlace.repository.model_config import ModelConfig
+from interlace.repository.pbtxt import parse_pbtxt
+
+CONFIG_FILE: Final = "config.pbtxt"
+#: The largest ``config.pbtxt`` or ``interlace.toml`` that is read.
+CONFIG_BYTES: Final = 1 << 20
+_VERSION: Final = re.compile(r"[1-9][0-9]{0,17}")
+_NAME: Final = re.compile(r"[^./\\#\x00-\x1f\x7f][^/\\#\x00-\x1f\x7f]{0,199}")
+
+_FILES: Final = {
+    "model.onnx": Format.ONNX,
+    "model.pt": Format.TORCHSCRIPT,
+    "model.pt2": Format.EXPORTED,
+    "model.py": Format.FACTORY,
+}
+_PICKLES: Final = (".bin", ".pth", ".pkl", ".ckpt")
+_HF_FILE: Final = "config.json"
+
+#: Triton's names of backends and platforms, and what may lie in the version folder for each.
+_BACKENDS: Final[Mapping[str, tuple[Format, ...]]] = {
+    "onnxruntime": (Format.ONNX,),
+    "onnxruntime_onnx": (Format.ONNX,),
+    "pytorch": (Format.TORCHSCRIPT, Format.EXPORTED, Format.FACTORY),
+    "pytorch_libtorch": (Format.TORCHSCRIPT,),
+    "python": (Format.FACTORY,),
+    "huggingface": (Format.HUGGINGFACE,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """One model folder: the versions its policy selects, or why it cannot be served."""
+
+    name: str
+    versions: tuple[int, ...] = ()
+    error: str | None = None
+
+
+def scan(root: Path) -> list[ModelFolder]:
+    """Every model folder of a repository, by name; a broken one keeps no other from being found.
+
+    Raises:
+        RepositoryError: ``root`` is no folder that can be listed.
+    """
+    looked = (scan_folder(root, name) for name in folder_names(root))
+    return [found for found in looked if found is not None]
+
+
+def folder_names(root: Path) -> list[str]:
+    """What may be model folders, in order; nothing behind a link is looked at.
+
+    Raises:
+        RepositoryError: ``root`` is no folder that can be listed.
+    """
+    try:
+        with os.scandir(root) as entries:
+            there = [e.name for e in entries if e.is_symlink() or e.is_dir(follow_symlinks=False)]
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RepositoryError(str(root), reason.lower(), "a model repository: a folder") from error
+    return sorted(name for name in there if not name.startswith((".", "__pycache__")))
+
+
+def scan_folder(root: Path, name: str) -> ModelFolder | None:
+    """One model folder; ``None`` if there is no folder of that name.
+
+    Raises:
+        RepositoryError: the name is none that a folder may have, and no folder has it.
+    """
+    folder = root / name
+    try:
+        check_name(name)
+    except RepositoryError as error:
+        if "/" in name or name in ("", ".", "..") or not os.path.isdir(folder):
+            raise
+        return ModelFolder(name, (), str(error))
+    if not os.path.isdir(folder):
+        return None
+    try:
+        return ModelFolder(name, select_versions(folder, read_config(folder)))
+    except RepositoryError as error:
+        return ModelFolder(name, (), str(error))
+    except OSError as error:
+        return ModelFolder(name, (), str(error))
+
+
+def check_name(name: str) -> None:
+    """Refuse names that are no folder's, or would lead out of the repository.
+
+    Raises:
+        RepositoryError: the name begins with a dot, or has a slash or control character in it.
+    """
+    if not _NAME.fullmatch(name):
+        expected = "1 to 200 characters, no slash, no '#', no control character, no dot first"
+        raise RepositoryError("model name", repr(name[:200]), expected)
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The ``config.pbtxt`` of a model folder; empty if there is none.
+
+    Raises:
+        RepositoryError: it cannot be read, is no ModelConfig, or names another model.
+    """
+    file = folder / CONFIG_FILE
+    if not file.exists():
+        return ModelConfig(str(file))
+    try:
+        config = parse_pbtxt(read_text(file, CONFIG_BYTES), str(file))
+    except OSError as error:
+        raise RepositoryError(str(file), str(error), "protobuf text in UTF-8") from error
+    return check_config_name(config, folder.name)
+
+
+def check_config_name(config: ModelConfig, folder_name: str) -> ModelConfig:
+    """The same config, if its ``name`` is absent or the folder's.
+
+    Raises:
+        RepositoryError: it is another.
+    """
+    name = config.values.get("name", "")
+    if name and name != folder_name:
+        raise config.error("name", f"'{name}'", f"'{folder_name}', as the folder, or none")
+    return config
+
+
+def select_versions(folder: Path, config: ModelConfig) -> tuple[int, ...]:
+    """The versions that ``version_policy`` selects, ascending; without one, the newest.
+
+    Raises:
+        RepositoryError: there is no version folder, or a specific one is missing.
+    """
+    present = sorted(
+        int(entry.name)
+        for entry in folder.iterdir()
+        if _VERSION.fullmatch(entry.name) and entry.is_dir()
+    )
+    if not present:
+        raise RepositoryError(
+            str(folder), "no version folder", "one named 1, 2, ... with the model in it"
+        )
+    policy = config.values.get("version_policy", {})
+    if "all" in policy:
+        return tuple(present)
+    if "specific" in policy:
+        return _specific(policy["specific"].get("versions", []), present, config)
+    count = policy.get("latest", {}).get("num_versions", 1)
+    if count < 1:
+        raise config.error("version_policy.latest.num_versions", str(count), "at least 1")
+    return tuple(present[-count:])
+
+
+def _specific(
+    wanted: Sequence[int], present: Sequence[int], config: ModelConfig
+) -> tuple[int, ...]:
+    missing = sorted(set(wanted) - set(present))
+    if missing or not wanted:
+        found = f"version {missing[0]}, which has no folder" if missing else "no version"
+        known = ", ".join(map(str, present))
+        raise config.error("version_policy.specific.versions", found, f"some of {known}")
+    return tuple(sorted(set(wanted)))
+
+
+def detect_format(folder: Path, config: ModelConfig) -> Format:
+    """The format of the model in a version folder, by its files and, among several, the backend.
+
+    Raises:
+        RepositoryError: no model, several, one of an unsupported kind, or not the stated backend's.
+    """
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    formats = [_FILES[name] for name in names if name in _FILES]
+    if _HF_FILE in names and any(name.endswith(".safetensors") for name in names):
+        formats.append(Format.HUGGINGFACE)
+    allowed = _allowed(config)
+    fitting = [format for format in formats if allowed is None or format in allowed]
+    if len(fitting) == 1:
+        _check_filename(fitting[0], config)
+        return fitting[0]
+    if formats and not fitting:
+        key = "backend" if config.values.get("backend") else "platform"
+        known = " or ".join(format.value for format in allowed or ())
+        raise config.error(key, f"{folder} with a model of {formats[0].value}", known)
+    if fitting:
+        found = "several models: " + ", ".join(format.value for format in fitting)
+        raise RepositoryError(
+            str(folder), found, "one, or a backend in config.pbtxt that says which"
+        )
+    raise RepositoryError(str(folder), _what_lies_there(names), _WANTED)
+
+
+def _allowed(config: ModelConfig) -> tuple[Format, ...] | None:
+    for key in ("backend", "platform"):
+        name = config.values.get(key, "")
+        if name:
+            if name not in _BACKENDS:
+                raise config.error(key, f"'{name}'", f"one of {', '.join(_BACKENDS)}, or none")
+            return _BACKENDS[name]
+    return None
+
+
+def _check_filename(format: Format, config: ModelConfig) -> None:
+    asked = config.values.get("default_model_filename", "")
+    standard = {kind: name for name, kind in _FILES.items()}.get(format)
+    if asked and asked != standard:
+        raise config.error(
+            "default_model_filename", f"'{asked}'", f"'{standard or 'none'}', the only name served"
+        )
+
+
+_WANTED: Final = "model.onnx, model.pt, model.pt2, model.py, or config.json with *.safetensors"
+
+
+def _what_lies_there(names: Sequence[str]) -> str:
+    if not names:
+        return "no model file"
+    if _HF_FILE in names and any(name.endswith(_PICKLES) for name in names):
+        return "a Hugging Face model whose weights are a pickle, which is never loaded"
+    return "no model file among " + ", ".join(names[:8])

@@ -1,0 +1,237 @@
+"""One event as a few bytes, and back; commands as a number."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from typing import Any, Final
+from zlib import crc32
+
+import msgspec
+
+from interlace.core.errors import ServeError
+from interlace.core.messages import (
+    Command,
+    CopyInputs,
+    CreatePartition,
+    EpochEnded,
+    Event,
+    Failure,
+    GpuJoined,
+    GpuLeft,
+    Load,
+    ModelsDeployed,
+    ModelWithdrawn,
+    PartitionLost,
+    PlanSolved,
+    RefusedUpstream,
+    ReleasePartition,
+    ReportTimeout,
+    RequestArrived,
+    RequestCancelled,
+    Run,
+    SendReply,
+    SolvePlan,
+    TimedOut,
+    TimeoutAt,
+    Unload,
+    WakeAt,
+    Woke,
+    Work,
+    WorkFinished,
+)
+from interlace.core.request import Request, Timing
+
+#: What a finished run or copy is found again by.
+WorkKey = Hashable
+#: Runs and copies that were begun and have not ended, by key.
+OpenWork = MutableMapping[WorkKey, Run | CopyInputs]
+
+#: Kinds of event, in files: never renumbered, only added to.
+_ARRIVED, _RAN, _STAGED, _WORKED, _WOKE, _TICKED = range(6)
+_PLAIN: Final = {
+    6: RequestCancelled,
+    7: ModelsDeployed,
+    8: ModelWithdrawn,
+    9: PartitionLost,
+    10: PlanSolved,
+    11: GpuJoined,
+    12: GpuLeft,
+    13: RefusedUpstream,
+    14: TimedOut,
+}
+_NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}
+_WORKS: Final = {0: CreatePartition, 1: ReleasePartition, 2: Load, 3: Unload}
+_WORK_NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _WORKS.items()}
+
+_UNTYPED: Final = msgspec.msgpack.Decoder()
+_DECODERS: Final[Mapping[type, Any]] = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (*_PLAIN.values(), *_WORKS.values())
+}
+
+
+def _other(value: object) -> object:
+    """What MessagePack does not know: mappings that are no dicts."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise NotImplementedError(f"{type(value).__name__} has no form in an event log")
+
+
+_ENCODE: Final = msgspec.msgpack.Encoder(enc_hook=_other).encode
+
+
+def key_of(work: Run | CopyInputs) -> WorkKey:
+    """What a run or a copy is found by when it ends."""
+    if isinstance(work, Run):
+        return work.batch.id
+    return (work.request.id, work.gpu, work.slot)
+
+
+def track(begun: OpenWork, event: Event, commands: Sequence[Command]) -> None:
+    """Enter what an event ended and what its commands began."""
+    if type(event) is WorkFinished and isinstance(event.work, Run | CopyInputs):
+        begun.pop(key_of(event.work), None)
+    for command in commands:
+        if isinstance(command, Run | CopyInputs):
+            begun[key_of(command)] = command
+
+
+def encode(now_ms: float, event: Event, commands: Sequence[Command]) -> bytes:
+    """An entry of a log. Tensors are left out: whose bytes they were nobody knows any more."""
+    return _ENCODE((now_ms, digest(commands), *_fields(event)))
+
+
+def decode(entry: bytes, begun: Mapping[WorkKey, Run | CopyInputs]) -> tuple[float, int, Event]:
+    """Time, digest of the commands, and the event of an entry.
+
+    ``begun`` are the runs and copies that have not ended: an entry only names the one it ends.
+
+    Raises:
+        ValueError: the entry is of no known kind, or ends what was never begun.
+        msgspec.MsgspecError: it is none.
+    """
+    now_ms, commands, kind, *fields = _UNTYPED.decode(entry)
+    return now_ms, commands, _event(kind, fields, begun)
+
+
+def arrival(entry: bytes) -> Request | None:
+    """The request of an entry that is an arrival, else none: for those who want the traffic only.
+
+    Raises:
+        ValueError: it is no entry.
+    """
+    try:
+        _, _, kind, *fields = _UNTYPED.decode(entry)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"no entry of an event log: {error}") from None
+    return _request(fields) if kind == _ARRIVED else None
+
+
+def digest(commands: Sequence[Command]) -> int:
+    """A number that equal commands share, 0 for none; of requests their ids count, not tensors."""
+    return crc32(_ENCODE([_told(one) for one in commands])) if commands else 0
+
+
+def _fields(event: Event) -> tuple[object, ...]:
+    match event:
+        case RequestArrived(request=r):
+            return (
+                _ARRIVED, r.id, r.model, r.arrived_ms, r.deadline_ms, r.rows, r.shape, r.priority
+            )  # fmt: skip
+        case WorkFinished():
+            return _finished(event)
+        case Woke():
+            return (_WOKE,)
+        case EpochEnded():
+            return (_TICKED,)
+        case _:
+            return (_NUMBERS[type(event)], _ENCODE(event))
+
+
+def _finished(event: WorkFinished) -> tuple[object, ...]:
+    failed = event.failure
+    failure = failed and (failed.detail, failed.fatal, failed.innocent)
+    match event.work:
+        case Run(batch=batch):
+            return (_RAN, batch.id, len(event.outputs), failure, event.timing)
+        case CopyInputs(gpu=gpu, request=request, slot=slot):
+            return (_STAGED, request.id, gpu, slot, failure)
+        case work:
+            number = _WORK_NUMBERS[type(work)]
+            return (_WORKED, number, _ENCODE(work), failure, event.units, event.resident_bytes)
+
+
+def _event(kind: int, fields: Sequence[Any], begun: Mapping[WorkKey, Run | CopyInputs]) -> Event:
+    match kind:
+        case 0:
+            return RequestArrived(_request(fields))
+        case 1:
+            batch, outputs, failure, timing = fields
+            work = _begun(batch, begun)
+            return WorkFinished(work, ((),) * outputs, _failure(failure), Timing(*timing))
+        case 2:
+            *key, failure = fields
+            return WorkFinished(_begun(tuple(key), begun), failure=_failure(failure))
+        case 3:
+            number, text, failure, units, resident_bytes = fields
+            done: Work = _DECODERS[_WORKS[number]].decode(text)
+            return WorkFinished(
+                done, failure=_failure(failure), units=tuple(units), resident_bytes=resident_bytes
+            )
+        case 4:
+            return Woke()
+        case 5:
+            return EpochEnded()
+        case _:
+            if kind not in _PLAIN:
+                raise ValueError(f"an event of the unknown kind {kind}: a newer version wrote it")
+            plain: Event = _DECODERS[_PLAIN[kind]].decode(fields[0])
+            return plain
+
+
+def _request(fields: Sequence[Any]) -> Request:
+    number, model, arrived_ms, deadline_ms, rows, shape, priority = fields
+    shape = _hashable(shape)
+    return Request(number, model, arrived_ms, deadline_ms, rows, shape, priority)
+
+
+def _begun(key: WorkKey, begun: Mapping[WorkKey, Run | CopyInputs]) -> Run | CopyInputs:
+    if key not in begun:
+        raise ValueError(f"work {key} ends that was never begun")
+    return begun[key]
+
+
+def _failure(fields: Sequence[Any] | None) -> Failure | None:
+    return None if fields is None else Failure(*fields)
+
+
+def _hashable(value: Any) -> Hashable:
+    """Sequences come back as lists; shapes of requests are compared and looked up."""
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _told(command: Command) -> object:
+    match command:
+        case SendReply(reply=reply):
+            error = reply.error and _error(reply.error)
+            return (0, reply.request.id, reply.outcome, reply.batch, error)
+        case WakeAt(at_ms=at_ms):
+            return (1, at_ms)
+        case Run(gpu=gpu, partition=partition, batch=b, limit_ms=limit_ms):
+            ids = [request.id for request in b.requests]
+            return (
+                2, gpu, partition, b.id, b.model, ids, b.attempt, b.slot, b.padded_rows, limit_ms
+            )  # fmt: skip
+        case CopyInputs(gpu=gpu, request=request, slot=slot, slots=slots):
+            return (3, gpu, request.id, slot, slots)
+        case SolvePlan(ticket=ticket, demand=demand, fleet=fleet):
+            return (4, ticket, demand, [gpu.id for gpu in fleet.gpus])
+        case TimeoutAt(at_ms=at_ms):
+            return (5, at_ms)
+        case ReportTimeout(request=request, error=error):
+            return (6, request.id, _error(error))
+        case _:
+            return (type(command).__name__, command)
+
+
+def _error(error: ServeError) -> tuple[object, ...]:
+    return (error.reason, error.detail, error.retry_after_ms, error.late_ms)

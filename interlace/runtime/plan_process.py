@@ -1,0 +1,70 @@
+"""One plan made in a process of its own, which ends with it."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from typing import Final
+
+from interlace.core.messages import PlanSolved, SolvePlan
+from interlace.core.plan import Plan
+from interlace.policy.base import System
+from interlace.policy.fewest import first_of
+
+LIMIT_S: Final = 60.0
+_CHILD: Final = (
+    "from interlace.runtime.background import step_back; step_back(); "
+    "from interlace.runtime.plan_process import main; main()"
+)
+
+
+def solve(system: System, question: SolvePlan) -> PlanSolved:
+    """The system's answer to a question; its planner's exception, in words, if it raised."""
+    try:
+        return _answer(system, question)
+    except Exception as error:  # a planner is a plug-in: what it raises must not stop serving
+        return PlanSolved(question.ticket, Plan(), f"the planner raised {error!r}")
+
+
+def _answer(system: System, question: SolvePlan) -> PlanSolved:
+    """On a fleet that stays, the planner cuts all of it; else the packer takes what it needs."""
+    demand, profiles, current = question.demand, question.profiles, question.current
+    if question.largest is None:
+        plan = system.planner(demand, question.fleet, profiles, current)
+        return PlanSolved(question.ticket, plan)
+    ample, _ = first_of(system.packer, demand, question.largest, profiles, current)
+    there = {gpu.id for gpu in question.fleet.gpus}
+    if all(partition.gpu in there for partition in ample.partitions):
+        return PlanSolved(question.ticket, ample, ample=ample)
+    if not there:
+        missing = {one.model: one.rate_rps for one in demand}
+        return PlanSolved(question.ticket, Plan(unserved_rps=missing), ample=ample)
+    plan = system.packer(demand, question.fleet, profiles, current)
+    return PlanSolved(question.ticket, plan, ample=ample)
+
+
+def solve_in_process(system: System, question: SolvePlan) -> PlanSolved:
+    """As ``solve``, in a process of its own; it blocks, so it is called from a thread.
+
+    A search of seconds would otherwise hold the interpreter lock against every request. The
+    process lives as long as the search: plans are rare, and one that waits idle holds memory.
+    """
+    sent = pickle.dumps((system, question))
+    argv = [sys.executable, "-c", _CHILD]
+    try:
+        done = subprocess.run(argv, input=sent, capture_output=True, timeout=LIMIT_S, check=True)
+    except subprocess.TimeoutExpired:
+        return PlanSolved(question.ticket, Plan(), f"no plan within {LIMIT_S:g} s")
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        return PlanSolved(question.ticket, Plan(), f"the planning process broke: {''.join(last)}")
+    answer = pickle.loads(done.stdout)
+    assert isinstance(answer, PlanSolved)
+    return answer
+
+
+def main() -> None:
+    """The planning process: a pickled question on standard input, the answer on its output."""
+    system, question = pickle.load(sys.stdin.buffer)
+    pickle.dump(solve(system, question), sys.stdout.buffer)

@@ -1,0 +1,1 @@
+"""Everything a client may ask besides inference, for both transports."""

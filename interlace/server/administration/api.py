@@ -1,0 +1,205 @@
+"""Everything a client may ask besides inference, without a transport, in Triton's field names."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from interlace import __version__
+from interlace.core.errors import Reason, ServeError
+from interlace.runtime.clock import Clock
+from interlace.server.administration.model_metadata import model_config, model_metadata
+from interlace.server.administration.trace_log_settings import LOGGING, TRACE, changed
+from interlace.server.dataplane.plane import DataPlane
+from interlace.server.model_control import ModelControl
+from interlace.server.model_table import ModelTable, ServedModel
+from interlace.server.shared_memory import Region, Regions
+from interlace.server.statistics.triton_statistics import model_statistics
+
+EXTENSIONS: Final = (
+    "classification",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+#: Bytes that a deployment key holds in memory; ``None`` where unknown.
+Resident = Callable[[str], int | None]
+
+
+class AdminApi:
+    """Metadata, statistics, repository, shared memory and settings of one server.
+
+    Every method that takes a model or region raises ``ServeError`` if there is none.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        table: ModelTable,
+        control: ModelControl,
+        clock: Clock,
+        regions: Regions,
+        resident_bytes: Resident = lambda key: None,
+    ) -> None:
+        self.regions = regions
+        self._plane = plane
+        self._table = table
+        self._control = control
+        self._wall_offset_ms = time.time() * 1000.0 - clock.now_ms()
+        self._resident_bytes = resident_bytes
+
+    # ------------------------------------------------------------------------------ health
+
+    def ready(self) -> bool:
+        """Whether load balancers should send requests here."""
+        return self._plane.accepting and self._control.ready()
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether that model answers; false for an unknown one."""
+        try:
+            served = self._table.resolve(name, version)
+        except ServeError:
+            return False
+        return served.ready and self._plane.accepting
+
+    # ---------------------------------------------------------------------------- metadata
+
+    def server_metadata(self) -> dict[str, object]:
+        return {"name": "interlace", "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def models(self) -> dict[str, object]:
+        """Names of the served models, as KServe's list route gives them."""
+        return {"models": sorted({served.model.name for served in self._table.all()})}
+
+    def model_metadata(self, name: str, version: str = "") -> dict[str, object]:
+        served = self._table.resolve(name, version)
+        return model_metadata(served, self._table.versions(name))
+
+    def model_config(self, name: str, version: str = "") -> dict[str, object]:
+        return model_config(self._table.resolve(name, version))
+
+    def statistics(self, name: str = "", version: str = "") -> dict[str, object]:
+        """Statistics of one version, of all versions of a name, or of everything."""
+        chosen = [s for s in self._table.all() if _matches(s, name, version)]
+        if name and not chosen:
+            which = f" version {version}" if version else ""
+            raise ServeError(
+                Reason.BAD_INPUT, f"requested model '{name[:128]}'{which} is not available"
+            )
+        entries = [
+            model_statistics(served, self._wall_offset_ms, self._resident_bytes(served.key))
+            for served in chosen
+        ]
+        return {"model_stats": entries}
+
+    # -------------------------------------------------------------------------- repository
+
+    def index(self, ready_only: bool = False) -> list[dict[str, object]]:
+        """Every version of every model in the repository, with its state."""
+        return [
+            {
+                "name": entry.name,
+                "version": entry.version,
+                "state": entry.state,
+                **({"reason": entry.reason} if entry.reason else {}),
+            }
+            for entry in self._control.index(ready_only)
+        ]
+
+    async def load(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
+        """Load or reload a model.
+
+        ``parameters`` may hold ``config`` (JSON of ModelConfig) and ``file:PATH`` (bytes, or
+        base64 text).
+        """
+        config: str | None = None
+        files: dict[str, bytes] = {}
+        for key, value in (parameters or {}).items():
+            if key == "config":
+                config = _text(key, value)
+            elif key.startswith("file:"):
+                files[key.removeprefix("file:")] = _contents(key, value)
+            else:
+                raise _bad(f"load takes the parameters 'config' and 'file:PATH', not '{key}'")
+        await self._control.load(name, config, files or None)
+
+    async def unload(self, name: str) -> None:
+        """Take a model out of service once its queued requests are answered."""
+        await self._control.unload(name)
+
+    # ----------------------------------------------------------------------- shared memory
+
+    def system_memory_status(self, region: str = "") -> list[dict[str, object]]:
+        return [_region(each) for each in self.regions.status(region)]
+
+    def cuda_memory_status(self, region: str = "") -> list[dict[str, object]]:
+        """No CUDA region can be registered, so there is none to report."""
+        if region:
+            raise _bad(f"Unable to find cuda shared memory region: '{region}'")
+        return []
+
+    def cuda_memory_register(self, region: str) -> None:
+        """Refuse: this server does not take CUDA shared memory."""
+        raise ServeError(
+            Reason.UNSUPPORTED,
+            f"failed to register CUDA shared memory region '{region}': not supported here; send "
+            f"tensors in the request or through system shared memory",
+        )
+
+    # ---------------------------------------------------------------------------- settings
+
+    def trace_settings(
+        self, asked: Mapping[str, object] | None = None, model: str = ""
+    ) -> dict[str, object]:
+        """Trace settings, after a request for change if there is one."""
+        if model:
+            self._table.resolve(model)
+        return changed("trace", TRACE, asked or {})
+
+    def log_settings(self, asked: Mapping[str, object] | None = None) -> dict[str, object]:
+        """Log settings, after a request for change if there is one."""
+        return changed("log", LOGGING, asked or {})
+
+
+def _matches(served: ServedModel, name: str, version: str) -> bool:
+    model = served.model
+    return (not name or model.name == name) and (not version or str(model.version) == version)
+
+
+def _region(region: Region) -> dict[str, object]:
+    return {
+        "name": region.name,
+        "key": region.key,
+        "offset": region.offset,
+        "byte_size": region.byte_size,
+    }
+
+
+def _text(key: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise _bad(f"parameter '{key}' of load must be a string, got {type(value).__name__}")
+    return value
+
+
+def _contents(key: str, value: object) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    try:
+        return base64.b64decode(_text(key, value), validate=True)
+    except binascii.Error as error:
+        raise _bad(f"parameter '{key}' of load is not base64: {error}") from error
+
+
+def _bad(detail: str) -> ServeError:
+    return ServeError(Reason.BAD_INPUT, detail)

@@ -1,0 +1,49 @@
+"""Which key a call needs, by what it does: the one rule for HTTP and gRPC."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from enum import IntEnum
+
+from interlace.core.errors import Reason, ServeError
+
+
+class Access(IntEnum):
+    """What a call does."""
+
+    PROBE = 0  #: asks whether the server is there
+    USE = 1  #: infers, or reads what there is to know
+    CHANGE = 2  #: changes what is served, or what others use
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeys:
+    """The operator's keys; an empty one is not asked for.
+
+    ``api`` lets callers use the server, ``admin`` change it and use it. Without ``admin`` whoever
+    may use it may change it.
+    """
+
+    api: str = ""
+    admin: str = ""
+
+    def refusal(self, access: Access, given: bytes) -> ServeError | None:
+        """Why a caller with that key may not do this, if so."""
+        if access is Access.PROBE:
+            return None
+        changes = access is Access.CHANGE
+        needed = self.admin if changes and self.admin else self.api
+        if not needed or _same(given, needed):
+            return None
+        if self.admin and not changes and _same(given, self.admin):
+            return None
+        which = "its admin key for this" if changes and self.admin else "an API key"
+        return ServeError(
+            Reason.UNAUTHORIZED,
+            f"this server asks for {which}: send 'Authorization: Bearer KEY' or 'X-API-Key: KEY'",
+        )
+
+
+def _same(given: bytes, key: str) -> bool:
+    return hmac.compare_digest(given, key.encode())

@@ -1,0 +1,262 @@
+"""KServe v2 inference without a transport: a checked call in, exactly one answer out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.request import Outcome, Reply, Request
+from interlace.core.tensor import Span, Tensor
+from interlace.runtime.clock import Clock
+from interlace.server.dataplane.call import InferenceCall, OnError, OnReply, RequestTemplate
+from interlace.server.dataplane.quarantine import Quarantine
+from interlace.server.dataplane.validation import CheckedCall, check, check_contents
+from interlace.server.model_table import ModelTable, ServedModel
+
+#: Requests taken but not answered yet, over all models and transports.
+IN_FLIGHT_LIMIT = 8192
+#: The least time that a refusal holds while nothing changes, as a part of the SLO.
+HOLD: Final = 0.05
+
+
+#: The most of its SLO that a request is taken to have waited before it was read.
+WAITED: Final = 0.1
+
+
+class InferenceRuntime(Protocol):
+    """What the data plane needs of the runtime."""
+
+    @property
+    def clock(self) -> Clock: ...
+    def next_id(self) -> int: ...
+    def submit(
+        self,
+        request: Request,
+        answer: Callable[[Reply], None],
+        give_up: Callable[[ServeError], None] | None = None,
+    ) -> None: ...
+    def cancel(self, request: Request) -> None: ...
+    def delivered(self, reply: Reply) -> None: ...
+    @property
+    def changes(self) -> int:
+        """Grows with every event that may make room for a request which had none."""
+        ...
+
+    def count_refused(self, model: str, rows: int) -> None: ...
+
+
+class TensorMemory(Protocol):
+    """Where tensors can be read; an ``ArenaMap``."""
+
+    def view(self, span: Span) -> memoryview: ...
+
+
+class _Found:
+    """What a form was checked against, and what came of it.
+
+    ``refusal`` is the last one of a request of this form. It would be given again to one that
+    arrives before ``until_ms``, as long as ``changes`` is that of the runtime.
+    """
+
+    __slots__ = ("changes", "checked", "key", "refusal", "served", "until_ms")
+
+    def __init__(self, served: ServedModel, checked: CheckedCall) -> None:
+        self.served = served
+        self.key = served.key
+        self.checked = checked
+        self.refusal: ServeError | None = None
+        self.until_ms = float("-inf")
+        self.changes = 0
+
+
+class DataPlane:
+    """Checks calls, hands them to the runtime, keeps the ledgers. One thread calls everything."""
+
+    def __init__(
+        self,
+        runtime: InferenceRuntime,
+        table: ModelTable,
+        arenas: TensorMemory,
+        in_flight_limit: int = IN_FLIGHT_LIMIT,
+        waited_ms: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``waited_ms`` says how long what is read now may have waited to be."""
+        self.accepting = True
+        self.in_flight = 0
+        self.refusing_until_ms = float("-inf")  #: the latest time that ``known_refusal`` may answer
+        self.delivered = runtime.delivered
+        self.cancel = runtime.cancel
+        self._runtime = runtime
+        self.now_ms = runtime.clock.now_ms
+        self._table = table
+        self._arenas = arenas
+        self._waited_ms = waited_ms
+        self._in_flight_limit = in_flight_limit
+        self._quarantine = Quarantine(arenas.view)
+        self._empty: asyncio.Event | None = None  # made by whoever waits for the last answer
+
+    def infer(
+        self,
+        call: InferenceCall,
+        on_reply: OnReply,
+        on_error: OnError,
+        on_give_up: OnError | None = None,
+    ) -> Request | None:
+        """Take a call in.
+
+        ``on_error`` is called at once for a call that is wrong, or that cannot be taken now;
+        otherwise ``on_reply`` is called exactly once, perhaps before this returns. The caller
+        keeps the input bytes in place until then, and reports ``delivered(reply)`` when the bytes
+        of the reply's outputs are no longer needed. ``on_give_up`` is called before, at most once,
+        if the request runs far longer than was predicted: the client is to be told then, while the
+        inputs stay where they are until the reply.
+
+        Returns:
+            The request, for ``cancel``; ``None`` if it was refused through ``on_error``.
+        """
+        try:
+            served = self._table.resolve(call.model, call.version)
+        except ServeError as error:
+            on_error(error)
+            return None
+        if call.form is not None and self.refusing_until_ms > self.now_ms():
+            refusal = self.known_refusal(call.form)
+            if refusal is not None:
+                on_error(refusal)
+                return None
+        try:
+            request, found = self._request(served, call)
+        except ServeError as error:
+            served.ledger.refused(error)
+            on_error(error)
+            return None
+        self._submit(served, request, found, on_reply, on_give_up)
+        return request
+
+    def known_refusal(self, form: RequestTemplate) -> ServeError | None:
+        """Why a call of this form would be refused now, where that is known without its inputs.
+
+        The engine refused the same a moment ago, and nothing happened since that makes room. The
+        call is accounted for: whoever asked gives the refusal to its client.
+        """
+        found = form.checked
+        if type(found) is not _Found or found.refusal is None or not self.accepting:
+            return None
+        if found.changes != self._runtime.changes or self.now_ms() >= found.until_ms:
+            found.refusal = None
+            return None
+        found.served.ledger.refused(found.refusal)
+        self._runtime.count_refused(found.key, found.checked.rows)
+        return found.refusal
+
+    def stop_accepting(self) -> None:
+        """Refuse every call from now on; what was taken is still answered."""
+        self.accepting = False
+
+    async def drained(self) -> None:
+        """Return when nothing that was taken is left unanswered."""
+        while self.in_flight:
+            self._empty = self._empty or asyncio.Event()
+            self._empty.clear()
+            await self._empty.wait()
+
+    def _request(self, served: ServedModel, call: InferenceCall) -> tuple[Request, _Found]:
+        if not self.accepting:
+            raise ServeError(Reason.NOT_READY, "the server is shutting down", retry_after_ms=1000.0)
+        if self.in_flight >= self._in_flight_limit:
+            raise ServeError(
+                Reason.OVERLOADED,
+                f"Exceeds maximum queue size: {self.in_flight} requests are in flight",
+                retry_after_ms=100.0,
+            )
+        form = call.form
+        found = None if form is None else form.checked
+        if type(found) is not _Found or found.served is not served:
+            found = _Found(served, check(served.model, call))
+            if form is not None:
+                form.checked = found
+        checked = found.checked
+        inputs = tuple([call.inputs[i] for i in checked.order])
+        if checked.inspect:
+            self._inspect(inputs, checked)
+        now_ms = self.now_ms() - min(self._waited_ms(), WAITED * checked.slo_ms)
+        if self._quarantine.suspects(found.key):
+            self._quarantine.check(found.key, inputs, now_ms)
+        slo_ms = checked.slo_ms
+        if call.budget_ms is not None and call.budget_ms < slo_ms:
+            slo_ms = call.budget_ms
+        request = Request(
+            self._runtime.next_id(),
+            found.key,
+            now_ms,
+            now_ms + slo_ms,
+            checked.rows,
+            checked.shape,
+            checked.priority,
+            inputs,
+            checked.outputs,
+        )
+        return request, found
+
+    def _inspect(self, inputs: tuple[Tensor, ...], checked: CheckedCall) -> None:
+        for i in checked.inspect:
+            check_contents(inputs[i], self._arenas.view(inputs[i].span))
+
+    def _submit(
+        self,
+        served: ServedModel,
+        request: Request,
+        found: _Found,
+        on_reply: OnReply,
+        on_give_up: OnError | None,
+    ) -> None:
+        ledger = served.ledger
+        ledger.pending += 1
+        self.in_flight += 1
+
+        def answer(reply: Reply) -> None:
+            ledger.pending -= 1
+            self.in_flight -= 1
+            now_ms = self.now_ms()
+            ledger.record(reply, now_ms)
+            if reply.deaths:
+                self._quarantine.died(request.model, request.inputs, reply.deaths, now_ms)
+            if self._empty is not None and not self.in_flight:
+                self._empty.set()
+            if reply.outcome is Outcome.REFUSED and reply.error is not None:
+                self._keep(found, request, reply.error)
+            on_reply(reply)
+
+        self._runtime.submit(request, answer, on_give_up)
+
+    def _keep(self, found: _Found, request: Request, error: ServeError) -> None:
+        """Remember a refusal for as long as it holds.
+
+        A later request has a later deadline: it is late by less, and by nothing in the end. One
+        that is given a tighter deadline than its form says is refused all the more.
+
+        Where a queue is full to the last deadline, that end comes within a row's time, and every
+        other request would be one for the engine to judge: so a refusal holds a little longer,
+        and the queue is that much shorter, until something changes.
+        """
+        slo_ms = found.checked.slo_ms
+        whole = request.deadline_ms - request.arrived_ms >= slo_ms
+        if whole and error.reason is Reason.OVERLOADED and error.late_ms:
+            found.refusal, found.changes = error, self._runtime.changes
+            found.until_ms = request.arrived_ms + max(error.late_ms, HOLD * slo_ms)
+            self.refusing_until_ms = max(self.refusing_until_ms, found.until_ms)
+
+
+def failure(reply: Reply) -> ServeError | None:
+    """Why a reply carries no outputs; ``None`` if it does."""
+    if reply.outcome is Outcome.OK or reply.outcome is Outcome.LATE:
+        return None
+    if reply.error is not None:
+        return reply.error
+    if reply.outcome is Outcome.CANCELLED:
+        return ServeError(Reason.CANCELLED, "the client went away")
+    if reply.outcome is Outcome.FAILED:
+        return ServeError(Reason.BACKEND, "the model failed and gave no reason")
+    return ServeError(Reason.DEADLINE, "Request timeout expired")

@@ -1,0 +1,40 @@
+"""How long a client may leave us waiting, and how much it may leave lying here."""
+
+from __future__ import annotations
+
+from interlace.server.grpc.http2_connection import Http2Connection
+
+
+class StallTimeouts:
+    """What is seen of one connection at times: whether it stands still, is idle, or hoards."""
+
+    def __init__(self, connection: Http2Connection) -> None:
+        self.idle_ms = 0.0  #: without a call, when last looked
+        self.kept_bytes = 0  #: copies that wait for the client to make room, when last looked
+        self._connection = connection
+        self._received_bytes = -1
+        self._sent_bytes = -1
+        self._stalled_ms = 0.0
+
+    def look(self, since_ms: float) -> bool:
+        """Called at times, ``since_ms`` apart: ends streams on which the client owes us bytes, or
+        room, and has let the limit pass without any; False if the connection itself is stuck."""
+        connection = self._connection
+        self.kept_bytes = 0
+        for stream in list(connection.streams.values()):
+            stream.look_for_stall(since_ms)
+            self.kept_bytes += stream.kept_bytes if stream.queue else 0
+        received_bytes = connection.reader.received_bytes
+        quiet = not connection.streams and received_bytes == self._received_bytes
+        self.idle_ms = self.idle_ms + since_ms if quiet else 0.0
+        self._received_bytes = received_bytes
+        return not self._stuck(since_ms)
+
+    def _stuck(self, since_ms: float) -> bool:
+        connection = self._connection
+        sent_bytes = connection.writer.sent_bytes
+        waits = connection.writer.backlog_bytes > 0 or not connection.configured
+        stands = waits and sent_bytes == self._sent_bytes
+        self._stalled_ms = self._stalled_ms + since_ms if stands else 0.0
+        self._sent_bytes = sent_bytes
+        return self._stalled_ms >= connection.limits.stall_timeout_ms

@@ -1,0 +1,198 @@
+"""The main process's end of the body process: started when it is needed, ended when it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+
+from interlace.core.errors import Reason, ServeError
+from interlace.server.http.arena_body import ArenaBody, take
+from interlace.server.http.body_decoder.messages import (
+    DecodeRefused,
+    DecoderReply,
+    DecoderRequest,
+    Fill,
+    Parse,
+    Parsed,
+    Unpack,
+    Unpacked,
+)
+from interlace.server.http.request_json import DecodedRequest, InputSource, OutputTarget, RegionSpan
+from interlace.shm.arena import Arena
+from interlace.shm.frame_socket import AsyncFrameSocket, frame_pair
+
+#: Bodies that may wait for the process; one of 16 MiB of JSON takes it about half a second.
+WAITING_MAX: Final = 64
+#: How long the process is kept without work.
+IDLE_S: Final = 60.0
+#: Models come first where both want a core.
+_CHILD: Final = (
+    "from interlace.runtime.background import step_back; step_back(); "
+    "from interlace.server.http.body_decoder.process import main; main()"
+)
+
+
+class BodyDecoder:
+    """Unpacks and decodes bodies that would hold the event loop for milliseconds.
+
+    The decoder holds the interpreter's lock from the first byte to the last, so a thread would not
+    do. Bodies and tensors stay in the arena: only frames go to and fro.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._loop = asyncio.get_running_loop()
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._child: subprocess.Popen[bytes] | None = None
+        self._frames: AsyncFrameSocket[DecoderRequest, DecoderReply] | None = None
+        self._answer: asyncio.Future[DecoderReply] | None = None
+        self._idle: asyncio.TimerHandle | None = None
+
+    async def unpack(self, packed: ArenaBody, coding: str, plain: ArenaBody) -> bool:
+        """Unpack a body to where ``plain`` has room, and cut that to size; false if too small.
+
+        Raises:
+            ServeError: it is not of that coding, or the process cannot take it.
+        """
+        source, room = packed.offset + packed.pad, len(plain.view)
+        question = Unpack(source, packed.length, coding, plain.offset + plain.pad, room)
+        async with self._mine():
+            answer = await self._ask(question)
+        assert isinstance(answer, Unpacked)
+        if answer.nbytes is None:
+            return False
+        plain.cut(answer.nbytes)
+        return True
+
+    async def decode(
+        self, body: ArenaBody, json_bytes: int, has_header: bool
+    ) -> tuple[DecodedRequest, int]:
+        """The meaning of a JSON part, and the slot in which tensors given in JSON then lie.
+
+        Raises:
+            ServeError: it is no inference request, there is no room, or the process is too busy.
+        """
+        async with self._mine():
+            parsed = await self._ask(Parse(body.offset + body.pad, json_bytes, has_header))
+            assert isinstance(parsed, Parsed)
+            sizes = (_aligned(source[4]) for source in parsed.sources if source[5])
+            slot = take(self._arena, max(1, sum(sizes)))
+            try:
+                decoded, offsets = _decoded(parsed, slot)
+                await self._ask(Fill(offsets))
+            except BaseException:
+                self._arena.free(slot)
+                raise
+        return decoded, slot
+
+    def close(self) -> None:
+        """End the process; whoever waits for it is refused."""
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._frames is not None:
+            self._frames.close()
+        self._gone()
+
+    # ------------------------------------------------------------------------------------ life
+
+    async def _ask(self, question: DecoderRequest) -> DecoderReply:
+        if self._frames is None:
+            self._start()
+        assert self._frames is not None
+        answer = self._answer = self._loop.create_future()
+        self._frames.send(question)
+        found: DecoderReply = await answer
+        if isinstance(found, DecodeRefused):
+            raise ServeError(Reason(found.reason), found.text)
+        return found
+
+    def _start(self) -> None:
+        ours, theirs = frame_pair()
+        try:
+            words = map(str, (theirs.fileno(), os.getpid(), self._arena.number))
+            self._child = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, *words],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+            )
+        except OSError as error:
+            ours.close()
+            text = f"the process that decodes large bodies cannot start: {error}"
+            raise ServeError(Reason.BACKEND, text) from error
+        finally:
+            theirs.close()
+        self._listen_to(ours)
+
+    def _listen_to(self, ours: socket.socket) -> None:
+        decode = msgspec.msgpack.Decoder(DecoderReply).decode
+        self._frames = AsyncFrameSocket(self._loop, ours, decode, self._heard, self._gone)
+
+    def _heard(self, answer: DecoderReply) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(answer)
+
+    def _gone(self) -> None:
+        """It ended, or is to end: nothing that it was asked will be answered."""
+        child, self._child, self._frames = self._child, None, None
+        if child is not None:
+            child.kill()
+            child.wait()
+        if self._answer is not None and not self._answer.done():
+            text = "the process that decodes large bodies died; send the request again"
+            self._answer.set_exception(ServeError(Reason.BACKEND, text))
+
+    def _rest(self) -> None:
+        if not self._waiting and self._frames is not None:
+            self._frames.close()
+            self._gone()
+
+    @asynccontextmanager
+    async def _mine(self) -> AsyncIterator[None]:
+        """The process for oneself, once it is free.
+
+        Raises:
+            ServeError: too many wait already.
+        """
+        if self._waiting >= WAITING_MAX:
+            text = f"{self._waiting} large bodies wait to be decoded; send tensors as binary data"
+            raise ServeError(Reason.OVERLOADED, text, retry_after_ms=1000.0)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                yield
+        finally:
+            self._waiting -= 1
+            if self._idle is not None:
+                self._idle.cancel()
+            self._idle = self._loop.call_later(IDLE_S, self._rest)
+
+
+def _decoded(parsed: Parsed, slot: int) -> tuple[DecodedRequest, tuple[int, ...]]:
+    """The request with its tensors from ``slot`` on, and where each of them goes."""
+    sources: list[InputSource] = []
+    offsets: list[int] = []
+    for name, datatype, shape, offset, nbytes, in_json, region in parsed.sources:
+        at = slot if in_json else None
+        found = None if region is None else RegionSpan(*region)
+        sources.append(InputSource(name, datatype, shape, offset, nbytes, None, found, at))
+        if in_json:
+            offsets.append(slot)
+            slot += _aligned(nbytes)
+    targets = tuple(
+        OutputTarget(name, binary, classes, None if region is None else RegionSpan(*region))
+        for name, binary, classes, region in parsed.targets
+    )
+    return DecodedRequest(parsed.id, tuple(sources), targets, parsed.parameters), tuple(offsets)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // 64) * 64

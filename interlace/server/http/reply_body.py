@@ -1,0 +1,151 @@
+"""The body of an inference reply: JSON, then the outputs that go as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.model import Model
+from interlace.core.tensor import BYTES, Tensor
+from interlace.server.dataplane.classification import top_classes
+from interlace.server.http.request_json import DecodedRequest, OutputTarget, RegionSpan
+from interlace.server.model_table import model_of
+from interlace.server.shared_memory import Regions
+from interlace.server.tensor_json import DTYPES, bad, frame, to_json
+
+#: Outputs beyond this size are written as JSON in pieces.
+TEXT_BYTES: Final = 64 * 1024
+Bytes = bytes | memoryview
+#: Name, datatype, shape and size of each output: all that a plain reply's JSON depends on.
+Shapes = tuple[tuple[str, str, tuple[int, ...], int], ...]
+
+
+class ReplyBody(NamedTuple):
+    """A reply's JSON part and the bytes after it; ``binary`` if a client must be told of them."""
+
+    json: bytes
+    parts: list[Bytes]
+    binary: bool
+
+
+def order(decoded: DecodedRequest, outputs: Sequence[Tensor]) -> tuple[int, ...]:
+    """Positions of the outputs in the order the client named them.
+
+    Raises:
+        ServeError: the model gave no such output.
+    """
+    if not decoded.targets:
+        return tuple(range(len(outputs)))
+    at = {tensor.name: i for i, tensor in enumerate(outputs)}
+    try:
+        return tuple(at[target.name] for target in decoded.targets)
+    except KeyError as error:
+        raise ServeError(
+            Reason.BACKEND, f"the model gave no output {error}; it gave {sorted(at)}"
+        ) from error
+
+
+def large_texts(decoded: DecodedRequest, outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs that go as JSON numbers and are more than one turn of a loop should write."""
+    targets = {target.name: target for target in decoded.targets}
+    return [
+        tensor
+        for tensor in outputs
+        if tensor.span.nbytes > TEXT_BYTES
+        and tensor.datatype in DTYPES
+        and _is_text(decoded, targets.get(tensor.name, OutputTarget(tensor.name, None)))
+    ]
+
+
+def _is_text(decoded: DecodedRequest, target: OutputTarget) -> bool:
+    return not (decoded.binary(target) or target.classes or target.region is not None)
+
+
+def plain_json(key: str, id: str, shapes: Shapes) -> bytes:
+    """The JSON part of a reply whose outputs all follow as bytes; ``key`` is the deployment's."""
+    outputs = [
+        _entry(name, datatype, shape, {"binary_data_size": nbytes})
+        for name, datatype, shape, nbytes in shapes
+    ]
+    return _document(key, id, outputs)
+
+
+class ReplyEncoder:
+    """Encodes the outputs of one reply, whatever form each is wanted in."""
+
+    def __init__(
+        self, decoded: DecodedRequest, model: Model, regions: Regions, texts: Mapping[str, bytes]
+    ) -> None:
+        """``texts`` are outputs that were written as JSON before, by name."""
+        self._decoded = decoded
+        self._model = model
+        self._regions = regions
+        self._texts = texts
+        self._parts: list[Bytes] = []
+
+    def encode(self, outputs: Sequence[Tensor], views: Sequence[memoryview]) -> ReplyBody:
+        """The body for these outputs, in the client's order.
+
+        Raises:
+            ServeError: an output does not fit its form or its shared-memory region.
+        """
+        targets = self._decoded.targets or [OutputTarget(t.name, None) for t in outputs]
+        entries = [
+            self._output(tensor, view, target)
+            for tensor, view, target in zip(outputs, views, targets, strict=True)
+        ]
+        json = _document(self._model.key, self._decoded.id, entries)
+        return ReplyBody(json, self._parts, bool(self._parts) or self._decoded.binary_default)
+
+    def _output(self, tensor: Tensor, view: memoryview, target: OutputTarget) -> dict[str, object]:
+        data: Bytes = view
+        if target.classes:
+            tensor, data = self._classified(tensor, view, target.classes)
+        if target.region is not None:
+            return self._stored(tensor, data, target.region)
+        if self._decoded.binary(target):
+            self._parts.append(data)
+            return _entry(*tensor[:3], {"binary_data_size": len(data)})
+        entry = _entry(*tensor[:3], None)
+        text = self._texts.get(tensor.name)
+        if text is None or target.classes:
+            text = to_json(tensor.name, tensor.datatype, memoryview(data))
+        entry["data"] = msgspec.Raw(text)
+        return entry
+
+    def _classified(self, tensor: Tensor, view: memoryview, classes: int) -> tuple[Tensor, bytes]:
+        labels = self._model.labels.get(tensor.name, ())
+        batched = self._model.signature.batched
+        shape, elements = top_classes(tensor, view, classes, batched, labels)
+        return Tensor(tensor.name, BYTES, shape, tensor.span), frame(elements)
+
+    def _stored(self, tensor: Tensor, data: Bytes, region: RegionSpan) -> dict[str, object]:
+        nbytes = len(data)
+        if nbytes > region.nbytes:
+            raise bad(
+                f"shared memory size specified with the request for output '{tensor.name}' "
+                f"({region.nbytes} bytes) should be at least {nbytes} bytes to hold the results"
+            )
+        self._regions.write(region.name, region.offset, data)
+        # No parameters: perf_analyzer takes any on an output to include binary_data_size.
+        return _entry(*tensor[:3], None)
+
+
+def _document(key: str, id: str, outputs: list[dict[str, object]]) -> bytes:
+    name, version = model_of(key)
+    head = {"model_name": name, "model_version": version}
+    if id:
+        head["id"] = id
+    return msgspec.json.encode({**head, "outputs": outputs})
+
+
+def _entry(
+    name: str, datatype: str, shape: tuple[int, ...], parameters: dict[str, object] | None
+) -> dict[str, object]:
+    entry: dict[str, object] = {"name": name, "datatype": datatype, "shape": shape}
+    if parameters is not None:
+        entry["parameters"] = parameters
+    return entry

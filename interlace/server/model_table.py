@@ -1,0 +1,114 @@
+"""The models that are served, by public name and version; what each has done so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Final
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.model import Model
+from interlace.server.statistics.model_statistics import ModelStatistics
+
+#: A name longer than this is cut in error texts; nobody's model is called that.
+NAME_CHARS: Final = 128
+
+
+@dataclass(slots=True)
+class ServedModel:
+    """One deployed version: the model, and the ledger of its replies.
+
+    ``config`` is the JSON of Triton's ModelConfig; empty means one made from the signature.
+    """
+
+    model: Model
+    ledger: ModelStatistics = field(default_factory=ModelStatistics)
+    config: Mapping[str, object] = field(default_factory=dict)
+    ready: bool = True  #: false once it was set aside
+
+    @property
+    def key(self) -> str:
+        return self.model.key
+
+
+def model_of(key: str) -> tuple[str, str]:
+    """Name and version in a deployment key."""
+    name, _, version = key.rpartition("#")[0].rpartition("/")
+    return name, version
+
+
+class ModelTable:
+    """Public names to deployments. Replacing an entry is the switch of a reload."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, dict[str, ServedModel]] = {}
+        self._found: dict[tuple[str, str], ServedModel] = {}  # resolved since the last change
+
+    def publish(self, served: ServedModel) -> None:
+        """Route a name and version to this deployment from now on."""
+        name, version = served.model.name, str(served.model.version)
+        before = self._versions.setdefault(name, {}).get(version)
+        if before is not None:
+            served.ledger = before.ledger  # counters go on over a reload
+        self._versions[name][version] = served
+        self._found.clear()
+
+    def withdraw(self, key: str) -> None:
+        """Stop routing to that deployment; unknown keys pass."""
+        for name, versions in list(self._versions.items()):
+            for version, served in list(versions.items()):
+                if served.key == key:
+                    del versions[version]
+            if not versions:
+                del self._versions[name]
+        self._found.clear()
+
+    def resolve(self, name: str, version: str = "") -> ServedModel:
+        """The deployment of a name; the newest version if none is asked for.
+
+        Raises:
+            ServeError: unknown name or version.
+        """
+        found = self._found.get((name, version))
+        if found is None:
+            found = self._found[(name, version)] = self._look_up(name, version)
+        return found
+
+    def versions(self, name: str) -> list[str]:
+        """The served versions of a name, oldest first; empty if unknown."""
+        return sorted(self._versions.get(name, ()), key=int)
+
+    def ledger(self, key: str) -> ModelStatistics | None:
+        """Where a deployment is accounted for, also after a reload; ``None`` once withdrawn."""
+        name, version = model_of(key)
+        served = self._versions.get(name, {}).get(version)
+        return None if served is None else served.ledger
+
+    def all(self) -> list[ServedModel]:
+        """Every deployment, by name and version."""
+        return [
+            served
+            for _, versions in sorted(self._versions.items())
+            for _, served in sorted(versions.items(), key=lambda item: int(item[0]))
+        ]
+
+    def _look_up(self, name: str, version: str) -> ServedModel:
+        versions = self._versions.get(name)
+        if versions is None:
+            short = name[:NAME_CHARS]
+            near = get_close_matches(short, self._versions, n=3)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise ServeError(
+                Reason.UNKNOWN_MODEL, f"Request for unknown model: '{short}' is not found{hint}"
+            )
+        if not version:
+            return versions[max(versions, key=int)]
+        if version not in versions:
+            known = ", ".join(sorted(versions, key=int))
+            raise ServeError(
+                Reason.UNKNOWN_MODEL,
+                f"Request for unknown model: '{name}' version {version[:NAME_CHARS]} is not found; "
+                f"served: {known}",
+            )
+        return versions[version]

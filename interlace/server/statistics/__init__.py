@@ -1,0 +1,1 @@
+"""What was served: ledgers of models, the metrics page, Triton's statistics."""

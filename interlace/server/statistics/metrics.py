@@ -1,0 +1,183 @@
+"""The metrics page: Triton's names for what Triton counts, ours for what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from interlace.core.errors import Reason
+from interlace.core.request import Outcome
+from interlace.server.model_table import ModelTable, ServedModel
+from interlace.server.statistics.model_statistics import ModelStatistics
+from interlace.server.statistics.prometheus_text import Labels, MetricsPage
+from interlace.server.statistics.snapshot import CpuGauges, GpuGauges, ServerSnapshot
+
+US_PER_MS: Final = 1000.0
+DURATIONS: Final = ("request", "queue", "compute_input", "compute_infer", "compute_output")
+#: Calls refused for what they are, not for want of capacity.
+_CALLER: Final = (
+    Reason.BAD_INPUT,
+    Reason.UNKNOWN_MODEL,
+    Reason.UNSUPPORTED,
+    Reason.UNAUTHORIZED,
+    Reason.TOO_LARGE,
+)
+
+_FAMILIES: Final = (
+    ("nv_inference_request_success", "counter", "Requests answered"),
+    ("nv_inference_request_failure", "counter", "Requests that got an error, by reason"),
+    ("nv_inference_count", "counter", "Rows inferred; a batch of n counts n"),
+    ("nv_inference_exec_count", "counter", "Executions of a batch"),
+    ("nv_inference_pending_request_count", "gauge", "Requests taken and not answered yet"),
+    *(
+        (f"nv_inference_{d}_duration_us", "counter", f"Sum of {d} durations in us")
+        for d in DURATIONS
+    ),
+    *(
+        (f"nv_inference_{d}_duration_histogram_us", "histogram", f"{d} durations in us")
+        for d in DURATIONS
+    ),
+    ("nv_inference_first_response_histogram_ms", "histogram", "Arrival to response in ms"),
+    ("interlace_model_ready", "gauge", "1 while the model is served, 0 while it is not"),
+    ("interlace_slo_ms", "gauge", "The latency promised, in ms"),
+    ("interlace_slo_within_total", "counter", "Accepted requests answered within their SLO"),
+    ("interlace_slo_missed_total", "counter", "Accepted requests answered late, or not at all"),
+    ("interlace_slo_attainment_ratio", "gauge", "Share of accepted requests within their SLO"),
+    ("interlace_refusals_total", "counter", "Errors by reason, refusals on arrival included"),
+    ("interlace_queue_rows", "gauge", "Rows waiting for a batch"),
+    ("interlace_model_share_pct", "gauge", "Share of an accelerator planned, in percent"),
+    ("interlace_model_resident_bytes", "gauge", "Memory that the model holds"),
+    ("interlace_model_capacity_rps", "gauge", "Rows per second that the plan can serve"),
+    ("interlace_headroom_ratio", "gauge", "Factor on every rate that would still fit"),
+    ("interlace_workers", "gauge", "Worker processes alive"),
+    ("interlace_worker_restarts_total", "counter", "Worker processes that were replaced"),
+    ("interlace_requests_in_flight", "gauge", "Requests of all models not answered yet"),
+    ("interlace_connections", "gauge", "HTTP connections open"),
+    ("interlace_arena_used_bytes", "gauge", "Shared memory holding request bodies"),
+    ("interlace_arena_size_bytes", "gauge", "Shared memory that request bodies may use"),
+    ("nv_cpu_utilization", "gauge", "Use of all processors, 0 to 1"),
+    ("nv_cpu_memory_total_bytes", "gauge", "Memory of the machine"),
+    ("nv_cpu_memory_used_bytes", "gauge", "Memory in use"),
+    ("nv_gpu_utilization", "gauge", "Use of the GPU, 0 to 1"),
+    ("nv_gpu_memory_total_bytes", "gauge", "Memory of the GPU"),
+    ("nv_gpu_memory_used_bytes", "gauge", "GPU memory in use"),
+    ("nv_gpu_power_usage", "gauge", "Power drawn in watts"),
+    ("nv_gpu_power_limit", "gauge", "Power limit in watts"),
+    ("nv_energy_consumption", "counter", "Energy used in joules since the driver started"),
+)
+
+
+class Metrics:
+    """Renders the page from the ledgers and a snapshot taken when it is asked for."""
+
+    def __init__(self, table: ModelTable, snapshot: Callable[[], ServerSnapshot]) -> None:
+        self._table = table
+        self._snapshot = snapshot
+
+    def render(self) -> str:
+        """The page, in ASCII."""
+        page = MetricsPage()
+        for name, kind, help in _FAMILIES:
+            page.family(name, kind, help)
+        snapshot = self._snapshot()
+        for served in self._table.all():
+            labels = {"model": served.model.name, "version": str(served.model.version)}
+            _add_triton(page, served.ledger, labels)
+            _add_promises(page, served, labels)
+            _add_figures(page, served, snapshot, labels)
+        for (name, version), ready in snapshot.ready.items():
+            page.add("interlace_model_ready", int(ready), {"model": name, "version": version})
+        _add_server(page, snapshot)
+        if snapshot.cpu is not None:
+            _add_cpu(page, snapshot.cpu)
+        for gpu in snapshot.gpus:
+            _add_gpu(page, gpu)
+        return page.text()
+
+
+def _add_triton(page: MetricsPage, ledger: ModelStatistics, labels: Labels) -> None:
+    page.add("nv_inference_request_success", ledger.success, labels)
+    for reason, count in _failures(ledger).items():
+        page.add("nv_inference_request_failure", count, {**labels, "reason": reason})
+    page.add("nv_inference_count", ledger.rows, labels)
+    page.add("nv_inference_exec_count", ledger.executions, labels)
+    page.add("nv_inference_pending_request_count", ledger.pending, labels)
+    durations = (
+        ledger.request,
+        ledger.queue,
+        ledger.compute_input,
+        ledger.compute_infer,
+        ledger.compute_output,
+    )
+    for name, duration in zip(DURATIONS, durations, strict=True):
+        page.add(f"nv_inference_{name}_duration_us", round(duration.sum_us), labels)
+        page.add_histogram(f"nv_inference_{name}_duration_histogram_us", duration, labels)
+    page.add_histogram(
+        "nv_inference_first_response_histogram_ms", ledger.request, labels, US_PER_MS
+    )
+
+
+def _failures(ledger: ModelStatistics) -> dict[str, int]:
+    ended = ledger.failures
+    other = sum(ledger.refusals.get(reason.value, 0) for reason in _CALLER)
+    return {
+        "REJECTED": max(0, ended[Outcome.REFUSED] + ended[Outcome.EXPIRED] - other),
+        "CANCELED": ended[Outcome.CANCELLED],
+        "BACKEND": ended[Outcome.FAILED],
+        "OTHER": other,
+    }
+
+
+def _add_promises(page: MetricsPage, served: ServedModel, labels: Labels) -> None:
+    ledger = served.ledger
+    ended = ledger.failures
+    late = ledger.success - ledger.within_slo
+    missed = late + ended[Outcome.EXPIRED] + ended[Outcome.FAILED]
+    page.add("interlace_slo_ms", float(served.model.terms.slo_ms), labels)
+    page.add("interlace_slo_within_total", ledger.within_slo, labels)
+    page.add("interlace_slo_missed_total", missed, labels)
+    if ledger.within_slo + missed:
+        ratio = ledger.within_slo / (ledger.within_slo + missed)
+        page.add("interlace_slo_attainment_ratio", ratio, labels)
+    for reason, count in sorted(ledger.refusals.items()):
+        page.add("interlace_refusals_total", count, {**labels, "reason": reason})
+
+
+def _add_figures(
+    page: MetricsPage, served: ServedModel, snapshot: ServerSnapshot, labels: Labels
+) -> None:
+    figures = snapshot.models.get(served.key)
+    if figures is None:
+        return
+    page.add("interlace_queue_rows", figures.queue_rows, labels)
+    page.add("interlace_model_share_pct", figures.share_pct, labels)
+    page.add("interlace_model_resident_bytes", figures.resident_bytes, labels)
+    if figures.capacity_rps is not None:
+        page.add("interlace_model_capacity_rps", figures.capacity_rps, labels)
+
+
+def _add_server(page: MetricsPage, snapshot: ServerSnapshot) -> None:
+    if snapshot.headroom_ratio is not None:
+        page.add("interlace_headroom_ratio", snapshot.headroom_ratio)
+    page.add("interlace_workers", snapshot.workers)
+    page.add("interlace_worker_restarts_total", snapshot.worker_restarts)
+    page.add("interlace_requests_in_flight", snapshot.in_flight)
+    page.add("interlace_connections", snapshot.connections)
+    page.add("interlace_arena_used_bytes", snapshot.arena_used_bytes)
+    page.add("interlace_arena_size_bytes", snapshot.arena_size_bytes)
+
+
+def _add_cpu(page: MetricsPage, cpu: CpuGauges) -> None:
+    page.add("nv_cpu_utilization", cpu.utilization)
+    page.add("nv_cpu_memory_total_bytes", cpu.memory_total_bytes)
+    page.add("nv_cpu_memory_used_bytes", cpu.memory_used_bytes)
+
+
+def _add_gpu(page: MetricsPage, gpu: GpuGauges) -> None:
+    labels = {"gpu_uuid": gpu.uuid}  # exactly this label: perf_analyzer's pattern allows no other
+    page.add("nv_gpu_utilization", gpu.utilization, labels)
+    page.add("nv_gpu_memory_total_bytes", gpu.memory_total_bytes, labels)
+    page.add("nv_gpu_memory_used_bytes", gpu.memory_used_bytes, labels)
+    page.add("nv_gpu_power_usage", gpu.power_usage_w, labels)
+    page.add("nv_gpu_power_limit", gpu.power_limit_w, labels)
+    page.add("nv_energy_consumption", gpu.energy_j, labels)

@@ -1,0 +1,276 @@
+"""What a batch goes through: bytes in place, gathered, cut and put where replies find them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from interlace.core.messages import Run, WorkFinished
+from interlace.core.request import Batch, Request
+from interlace.core.tensor import Span, TensorSpec
+from tests.device.cpu.conftest import MakeRig
+from tests.device.cpu.rig import GPU, WAIT_S, Rig
+from tests.device.models import model, tensor
+
+NAMES = ("double", "identity", "reverse", "both", "upper", "tail", "fail", "leave", "one-row")
+STRINGS = (TensorSpec("x", "BYTES", (-1,)),)
+KNOWN = {
+    **{name: model(name) for name in (*NAMES, "nameless", "wide", "writes")},
+    "both": model(
+        "both",
+        inputs=(tensor("x"), tensor("z")),
+        outputs=(tensor("y"), tensor("same"), tensor("sum")),
+    ),
+    "upper": model("upper", inputs=STRINGS, outputs=(TensorSpec("y", "BYTES", (-1,)),)),
+    "tail": model("tail", batched=False),
+}
+
+
+@pytest.fixture(scope="module")
+def ready(rig: Rig) -> Iterator[Rig]:
+    """A partition in which every model of this module is loaded."""
+    rig.carve()
+    for known in KNOWN.values():
+        assert rig.load(known).failure is None
+    yield rig
+    rig.release()
+
+
+def test_one_request_is_answered(ready: Rig) -> None:
+    finished = ready.run(ready.floats(KNOWN["double"], [1, 2], [3, 4]))
+    assert ready.values(finished) == [[[2, 4], [6, 8]]]
+    (output,) = finished.outputs[0]
+    assert (output.name, output.datatype, output.shape) == ("y", "FP32", (2, 2))
+    timing = finished.timing
+    assert timing.batch_rows == 2
+    assert min(timing.input_ms, timing.infer_ms, timing.output_ms) > 0
+    ready.free(finished)
+
+
+def test_each_request_of_a_batch_gets_its_own_rows(ready: Rig) -> None:
+    requests = [ready.floats(KNOWN["double"], *[[n, n + 0.5]] * (1 + n % 3)) for n in range(7)]
+    finished = ready.run(*requests)
+    assert ready.values(finished) == [[[2 * n, 2 * n + 1]] * (1 + n % 3) for n in range(7)]
+    ready.free(finished)
+
+
+def test_the_output_of_identity_is_the_input(ready: Rig) -> None:
+    request = ready.floats(KNOWN["identity"], [1, 2, 3])
+    finished = ready.run(request)
+    assert finished.outputs[0][0].span == request.inputs[0].span
+    ready.free(finished)  # holds nothing: passes
+
+
+def test_the_output_of_a_batched_identity_is_where_it_was_gathered(ready: Rig) -> None:
+    requests = [ready.floats(KNOWN["identity"], [n, n]) for n in range(3)]
+    finished = ready.run(*requests)
+    assert ready.values(finished) == [[[n, n]] for n in range(3)]
+    spans = [outputs[0].span for outputs in finished.outputs]
+    assert spans[0].arena != ready.arena.number
+    assert spans[1].offset == spans[0].offset + 8
+    ready.free(finished)
+
+
+def test_a_view_that_is_not_in_order_is_copied(ready: Rig) -> None:
+    finished = ready.run(ready.floats(KNOWN["reverse"], [1, 2, 3]))
+    assert ready.values(finished) == [[[3, 2, 1]]]
+    assert finished.outputs[0][0].span.arena != ready.arena.number
+    ready.free(finished)
+
+
+def test_a_part_of_the_input_is_pointed_at(ready: Rig) -> None:
+    request = ready.floats(KNOWN["tail"], [1, 2, 3, 4])
+    finished = ready.run(request)
+    number, offset, nbytes = request.inputs[0].span
+    assert finished.outputs[0][0].span == Span(number, offset + 4, nbytes - 4)
+    assert finished.outputs[0][0].shape == (3,)
+
+
+def test_several_inputs_and_outputs_in_any_order(ready: Rig) -> None:
+    requests = []
+    for n in range(4):
+        x = ready.tensor("x", "FP32", np.full((1, 3), n, np.float32))
+        z = ready.tensor("z", "FP32", np.full((1, 3), 10, np.float32))
+        requests.append(ready.request(KNOWN["both"], *((x, z) if n % 2 else (z, x))))
+    finished = ready.run(*requests)
+    for n, outputs in enumerate(finished.outputs):
+        assert [output.name for output in outputs] == ["y", "same", "sum"]
+        values = [ready.read(output).tolist() for output in outputs]
+        assert values == [[[n + 10] * 3], [[10] * 3], [[3 * n]]]
+    ready.free(finished)
+
+
+def test_only_wanted_outputs_come_and_in_the_order_wanted(ready: Rig) -> None:
+    def ask(*outputs: str) -> Request:
+        x = ready.tensor("x", "FP32", np.ones((1, 2), np.float32))
+        z = ready.tensor("z", "FP32", np.ones((1, 2), np.float32))
+        return ready.request(KNOWN["both"], x, z, outputs=outputs)
+
+    for wanted in ((("sum",), ("sum", "y")), ((), ("same",)), (("same", "y"),)):
+        finished = ready.run(*[ask(*names) for names in wanted])
+        found = [tuple(output.name for output in outputs) for outputs in finished.outputs]
+        assert found == [names or ("y", "same", "sum") for names in wanted]
+        ready.free(finished)
+
+
+def test_strings_go_in_and_out(ready: Rig) -> None:
+    words = [[b"a", b""], ["ü".encode(), b"long" * 100], [b"x", b"y"]]
+    requests = []
+    for row in words:
+        array = np.empty((1, 2), object)
+        array[0] = row
+        requests.append(ready.request(KNOWN["upper"], ready.tensor("x", "BYTES", array)))
+    for batch in (requests, requests[:1]):
+        finished = ready.run(*batch)
+        expected = [[[word.upper() for word in row]] for row in words[: len(batch)]]
+        assert ready.values(finished) == expected
+        ready.free(finished)
+
+
+def test_broken_strings_fail_their_batch(ready: Rig) -> None:
+    good = ready.tensor("x", "BYTES", np.array([[b"abc"]], object))
+    for nbytes, words in ((6, "ends within an element"), (2, "ends within a length")):
+        short = good._replace(span=good.span._replace(nbytes=nbytes))
+        failure = ready.run(ready.request(KNOWN["upper"], short)).failure
+        assert failure is not None and words in failure.detail
+    two = good._replace(shape=(1, 2))
+    failure = ready.run(ready.request(KNOWN["upper"], two)).failure
+    assert failure is not None and "has 1 elements, its shape [1, 2] needs 2" in failure.detail
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_bytes_that_lie_askew_are_straightened(ready: Rig, at: int) -> None:
+    array = np.array([[1, 2]], np.float32)
+    request = ready.request(KNOWN["double"], ready.tensor("x", "FP32", array, at))
+    finished = ready.run(request)
+    assert ready.values(finished) == [[[2, 4]]]
+    ready.free(finished)
+
+
+def test_inputs_cannot_be_written(ready: Rig) -> None:
+    request = ready.floats(KNOWN["writes"], [1, 2])
+    finished = ready.run(request)
+    assert finished.failure is not None and "read-only" in finished.failure.detail
+    assert ready.read(request.inputs[0]).tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("fail", "KeyError: 'no such word'"),
+        ("leave", "SystemExit: done"),
+        ("one-row", "output 'y' has shape [1, 2], expected 2 rows first"),
+        ("nameless", "no output 'y' among ['other']"),
+    ],
+)
+def test_what_a_model_does_wrong_fails_its_batch_alone(ready: Rig, name: str, words: str) -> None:
+    finished = ready.run(ready.floats(KNOWN[name], [1, 2], [3, 4]))
+    assert finished.failure is not None and not finished.failure.fatal
+    assert f"model {name}/1#0 failed on batch" in finished.failure.detail
+    assert words in finished.failure.detail
+    assert finished.outputs == ()
+    assert ready.values(ready.run(ready.floats(KNOWN["double"], [1]))) == [[[2]]]
+
+
+def test_sizes_that_contradict_the_shape_fail_the_batch(ready: Rig) -> None:
+    request = ready.floats(KNOWN["double"], [1, 2])
+    wrong = request.inputs[0]._replace(shape=(1, 3))
+    failure = ready.run(ready.request(KNOWN["double"], wrong)).failure
+    assert failure is not None and "needs 12 bytes, the requests brought 8" in failure.detail
+    outside = wrong._replace(span=wrong.span._replace(offset=1 << 40))
+    failure = ready.run(ready.request(KNOWN["double"], outside)).failure
+    assert failure is not None
+    gone = wrong._replace(shape=(1, 2), span=wrong.span._replace(arena=12345 << 16))
+    failure = ready.run(ready.request(KNOWN["double"], gone)).failure
+    assert failure is not None and "is gone" in failure.detail
+
+
+def test_requests_of_other_inputs_do_not_share_a_batch(ready: Rig) -> None:
+    other = ready.request(KNOWN["double"], ready.tensor("w", "FP32", np.ones((1, 1), np.float32)))
+    failure = ready.run(ready.floats(KNOWN["double"], [1]), other).failure
+    assert failure is not None and "has no input 'x'" in failure.detail
+
+
+def test_an_empty_batch_and_an_unbatched_model(ready: Rig) -> None:
+    empty = Run(GPU, "p", Batch(1, KNOWN["double"].key, (), 0))
+    failure = ready.end_of(empty).failure
+    assert failure is not None and "holds no request" in failure.detail
+    tail = KNOWN["tail"]
+    failure = ready.run(ready.floats(tail, [1, 2]), ready.floats(tail, [1, 2])).failure
+    assert failure is not None and "takes one at a time" in failure.detail
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_empty_tensors_pass(ready: Rig, rows: int) -> None:
+    requests = []
+    for _ in range(rows):
+        array = np.zeros((1, 0), np.float32)
+        requests.append(ready.request(KNOWN["double"], ready.tensor("x", "FP32", array)))
+    finished = ready.run(*requests)
+    assert [outputs[0].shape for outputs in finished.outputs] == [(1, 0)] * rows
+    ready.free(finished)
+
+
+def full(rig: Rig) -> list[WorkFinished]:
+    """Batches whose outputs of 4 MiB fill an arena of 16 MiB."""
+    rig.serve(KNOWN["wide"])
+    held = [rig.run(rig.floats(KNOWN["wide"], [1])) for _ in range(4)]
+    assert all(finished.failure is None for finished in held)
+    return held
+
+
+def test_output_memory_is_used_again_once_freed(make_rig: MakeRig) -> None:
+    rig = make_rig(arena_bytes=1 << 24)
+    for finished in full(rig):
+        rig.free(finished)
+    for _ in range(20):
+        finished = rig.run(rig.floats(KNOWN["wide"], [1]))
+        assert finished.failure is None
+        rig.free(finished)
+
+
+def test_memory_freed_while_a_batch_waits_lets_it_go_on(make_rig: MakeRig) -> None:
+    rig = make_rig(arena_bytes=1 << 24, patience_s=WAIT_S)
+    held = full(rig)
+    waiting = rig.batch(rig.floats(KNOWN["wide"], [1]))
+    behind = rig.batch(rig.floats(KNOWN["wide"], [1]))
+    rig.do(waiting)
+    rig.do(behind)
+    rig.pause()
+    assert not {waiting, behind} & {finished.work for finished in rig.finished}
+    for finished in held:
+        rig.free(finished)
+    rig.wait(lambda: rig.finished[-1].work is behind)
+    assert [finished.failure for finished in rig.finished[-2:]] == [None, None]
+
+
+def test_waiting_for_memory_is_not_the_workers_time(make_rig: MakeRig) -> None:
+    rig = make_rig(arena_bytes=1 << 24, patience_s=WAIT_S)
+    held = full(rig)
+    waiting = rig.batch(rig.floats(KNOWN["wide"], [1]))._replace(limit_ms=200.0)
+    rig.do(waiting)
+    rig.pause(0.6)
+    assert rig.lost == []
+    for finished in held:
+        rig.free(finished)
+    rig.wait(lambda: rig.finished[-1].work is waiting)
+    assert rig.finished[-1].failure is None
+
+
+def test_a_batch_that_finds_no_memory_in_time_fails(make_rig: MakeRig) -> None:
+    rig = make_rig(arena_bytes=1 << 24, patience_s=0.1)
+    held = full(rig)
+    failure = rig.run(rig.floats(KNOWN["wide"], [1])).failure
+    assert failure is not None and not failure.fatal
+    assert "16777216 of 16777216 bytes hold replies that are not delivered" in failure.detail
+    rig.free(held[0])
+    assert rig.run(rig.floats(KNOWN["wide"], [1])).failure is None
+
+
+def test_a_batch_that_can_never_fit_fails_at_once(make_rig: MakeRig) -> None:
+    rig = make_rig(arena_bytes=1 << 21, patience_s=WAIT_S)
+    rig.serve(KNOWN["wide"])
+    failure = rig.run(rig.floats(KNOWN["wide"], [1])).failure
+    assert failure is not None and "does not fit the worker's arena" in failure.detail

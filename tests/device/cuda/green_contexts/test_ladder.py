@@ -1,0 +1,207 @@
+"""Atoms and the ladder: what is disjoint, what fits, and what is chosen."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlace.core.gpu_kinds import GPU_KINDS
+from interlace.device.cuda.driver.api import Atom, SmSplit
+from interlace.device.cuda.green_contexts.atoms import Atoms, indices, span
+from interlace.device.cuda.green_contexts.ladder import Occupancy, choose, ladder, reuse
+
+H100 = Atoms(16, 8, 4)
+
+gpus = st.builds(Atoms, st.integers(1, 24), st.sampled_from([2, 4, 8, 16]), st.integers(0, 7))
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[Atoms, int, list[int], list[int], list[int]]:
+    """A GPU, a share, and masks that stay, leave, or are ready."""
+    atoms = draw(gpus)
+    masks = st.lists(st.integers(1, atoms.whole), max_size=5)
+    share = draw(st.sampled_from(atoms.shares_pct))
+    return atoms, share, draw(masks), draw(masks), draw(masks)
+
+
+def overlap(atoms: Atoms, mask: int, masks: list[int]) -> int:
+    return sum((mask & other).bit_count() for other in masks)
+
+
+def test_an_h100_has_the_shares_that_planners_know() -> None:
+    assert H100.shares_pct == GPU_KINDS["h100"].shares_pct
+    assert [H100.sms(span(0, H100.size(share))) for share in (6, 48, 96)] == [8, 64, 128]
+    assert H100.sms(H100.whole) == H100.units == 132
+
+
+def test_atoms_are_read_from_what_the_driver_split() -> None:
+    split = SmSplit((Atom(8, None), Atom(8, None)), Atom(4, None))
+    assert Atoms.of(split) == Atoms(2, 8, 4)
+    assert Atoms.of(SmSplit((), Atom(6, None))).shares_pct == (100,)
+    with pytest.raises(ValueError, match="expected one size"):
+        Atoms.of(SmSplit((Atom(8, None), Atom(6, None)), None))
+    with pytest.raises(ValueError, match="without SMs"):
+        Atoms.of(SmSplit((), None))
+
+
+@given(gpus)
+def test_a_share_is_granted_in_full_and_by_less_than_an_atom_more(atoms: Atoms) -> None:
+    for share in atoms.shares_pct:
+        sms = atoms.sms(choose(atoms, share, Occupancy()))
+        assert share * atoms.units <= 100 * sms
+        if share < 100:
+            assert 100 * sms < (share + 1) * atoms.units
+    assert list(atoms.shares_pct) == sorted(set(atoms.shares_pct))
+    assert atoms.sms(atoms.whole) == atoms.units
+
+
+@given(gpus, st.data())
+def test_masks_are_disjoint_where_their_sms_are(atoms: Atoms, data: st.DataObject) -> None:
+    one, other = (data.draw(st.integers(0, atoms.whole)) for _ in range(2))
+    first, second = atoms.numbers(one), atoms.numbers(other)
+    assert len(first) == len(set(first)) == atoms.sms(one)
+    assert set(first) & set(second) == set(atoms.numbers(one & other))
+    assert set(first) | set(second) == set(atoms.numbers(one | other))
+    assert set(atoms.numbers(atoms.whole)) == set(range(atoms.units))
+
+
+@given(gpus, st.data())
+def test_holders_conserve_atoms(atoms: Atoms, data: st.DataObject) -> None:
+    masks = data.draw(st.lists(st.integers(1, atoms.whole)))
+    holders = atoms.holders(masks)
+    assert sum(holders) == sum(mask.bit_count() for mask in masks)
+    for one, count in enumerate(holders):
+        assert count == sum(1 for mask in masks if one in indices(mask))
+
+
+@given(gpus)
+def test_the_ladder_has_both_of_each_pair_that_fills_the_gpu(atoms: Atoms) -> None:
+    rungs = ladder(atoms)
+    masks = [rung.mask for rung in rungs]
+    assert len(set(masks)) == len(masks)
+    assert rungs[0] == (100, atoms.whole)
+    sizes = {share: size for share, size in atoms.sizes.items() if share < 100}
+    for share, size in sizes.items():
+        assert {rung.share_pct for rung in rungs if rung.mask.bit_count() == size} >= {share}
+    parts = span(0, atoms.count)
+    for size in range(1, atoms.count):
+        left, right = span(0, size), span(size, atoms.count - size)
+        assert left in masks
+        assert right in masks
+        assert not left & right
+        assert left | right == parts
+
+
+@given(crowds())
+def test_a_choice_has_the_size_of_its_share_and_overlaps_least(
+    crowd: tuple[Atoms, int, list[int], list[int], list[int]],
+) -> None:
+    atoms, share, staying, leaving, ready = crowd
+    mask = choose(atoms, share, Occupancy(staying, leaving, ready))
+    if share == 100:
+        assert mask == atoms.whole
+        return
+    size = atoms.size(share)
+    assert mask.bit_count() == size
+    assert not mask & atoms.rest
+    pairs = sorted(zip(atoms.holders(staying), atoms.holders(leaving), strict=True))
+    if atoms.rest:
+        pairs.remove((atoms.holders(staying)[-1], atoms.holders(leaving)[-1]))
+    least = pairs[:size]
+    assert overlap(atoms, mask, staying) == sum(stays for stays, _ in least)
+    assert overlap(atoms, mask, leaving) == sum(leaves for _, leaves in least)
+
+
+@given(st.lists(st.sampled_from(H100.shares_pct), max_size=16))
+def test_partitions_of_at_most_100_percent_are_disjoint_on_an_h100(shares: list[int]) -> None:
+    masks: list[int] = []
+    for share in shares:
+        if sum(H100.size(s) for s in shares[: len(masks) + 1]) > H100.count:
+            break
+        masks.append(choose(H100, share, Occupancy(masks)))
+    if GPU_KINDS["h100"].legal(shares):
+        assert len(masks) == len(shares)  # no legal set is refused for want of atoms
+    assert all(not one & other for one, other in combinations(masks, 2))
+
+
+@given(
+    st.lists(st.sampled_from(H100.shares_pct[:-1]), max_size=8),
+    st.lists(st.sampled_from(H100.shares_pct[:-1]), max_size=8),
+    st.data(),
+)
+def test_after_make_before_break_what_stands_is_disjoint(
+    old: list[int], new: list[int], data: st.DataObject
+) -> None:
+    before: list[int] = []
+    for share in old:
+        before.append(choose(H100, share, Occupancy(before)))
+    if not all(not one & other for one, other in combinations(before, 2)):
+        return
+    kept = [mask for mask in before if data.draw(st.booleans())]
+    leaving = [mask for mask in before if mask not in kept]
+    standing = list(kept)
+    for share in new:
+        if sum(mask.bit_count() for mask in standing) + H100.size(share) > H100.count:
+            continue
+        standing.append(choose(H100, share, Occupancy(standing, leaving, before)))
+    assert all(not one & other for one, other in combinations(standing, 2))
+
+
+@given(st.integers(1, 15))
+def test_the_second_of_a_pair_takes_the_ready_rung_at_the_other_end(size: int) -> None:
+    ready = [rung.mask for rung in ladder(H100)]
+    share = {number: share for share, number in H100.sizes.items() if share < 100}
+    one = choose(H100, share[size], Occupancy(ready=ready))
+    assert one in (span(0, size), span(16 - size, size))
+    other = choose(H100, share[16 - size], Occupancy([one], (), ready))
+    assert other == span(0, 16) & ~one
+
+
+def test_a_partition_stands_where_the_largest_rung_stays_free() -> None:
+    right = span(12, 4)
+    assert choose(H100, 24, Occupancy([right])) == span(8, 4)  # and the first 8 atoms are one rung
+    assert choose(H100, 48, Occupancy([right, span(8, 4)])) == span(0, 8)
+
+
+def test_of_equals_one_that_is_carved_already_is_taken() -> None:
+    scattered = 1 << 3 | 1 << 9
+    assert choose(H100, 12, Occupancy([1], (), [scattered])) == scattered
+    assert (
+        choose(H100, 12, Occupancy([1 << 3], (), [scattered])) != scattered
+    )  # but not at any price
+    assert choose(H100, 12, Occupancy((), [1 << 3], [scattered])) != scattered
+
+
+def test_equal_partitions_pile_up_evenly() -> None:
+    masks: list[int] = []
+    for _ in range(4):  # workers of half a GPU each, two on every SM
+        masks.append(choose(H100, 48, Occupancy(masks)))
+    assert H100.holders(masks) == (*[2] * 16, 0)
+
+
+@given(crowds())
+def test_what_is_ready_is_reused_with_the_least_overlap(
+    crowd: tuple[Atoms, int, list[int], list[int], list[int]],
+) -> None:
+    atoms, share, staying, leaving, ready = crowd
+    mask = reuse(atoms, share, Occupancy(staying, leaving, ready))
+    size, parts = atoms.size(share), span(0, atoms.count)
+    fitting = [one for one in ready if one.bit_count() == size and one & parts == one]
+    if share == 100:
+        fitting = [one for one in ready if one == atoms.whole]
+    if mask is None:
+        assert not fitting
+        return
+    assert mask in fitting
+    cost = overlap(atoms, mask, staying), overlap(atoms, mask, leaving)
+    if share < 100:
+        pairs = [(overlap(atoms, one, staying), overlap(atoms, one, leaving)) for one in fitting]
+        assert cost == min(pairs)
+
+
+def test_an_unknown_share_is_refused_with_the_legal_ones() -> None:
+    with pytest.raises(ValueError, match="a share of 5 %: expected one of \\[6, 12, 18"):
+        choose(H100, 5, Occupancy())

@@ -1,0 +1,313 @@
+"""Inputs staged in rings on the fake GPU: content, order, slots in use, errors."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlace.core.tensor import Span
+from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.kernels import Kernels, load_kernels
+from interlace.device.cuda.green_contexts.lanes import GreenLanes
+from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.registered import RegisteredArenas
+from interlace.device.cuda.memory.staging import (
+    DeviceRings,
+    EngineCopies,
+    KernelCopies,
+    RowCopies,
+    StagedPart,
+)
+from interlace.shm.arena import Arena, ArenaMap
+from tests.device.cuda.fake.driver import IMAGE, FakeDriver
+
+MakeCopies = Callable[[Driver, Kernels], RowCopies]
+REFUSED = "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
+
+
+def by_engine(driver: Driver, kernels: Kernels) -> RowCopies:
+    return EngineCopies(driver)
+
+
+class Pool:
+    """Rings, the arena that inputs come from, and the lane that copies them."""
+
+    def __init__(self, pace: str = "at once", copies: MakeCopies = KernelCopies) -> None:
+        self.driver = FakeDriver(pace=pace)
+        self.kernels = load_kernels(self.driver, IMAGE)
+        self.memory = MappedMemory(self.driver)
+        self.arena = Arena.create(1 << 16)
+        self.arenas = RegisteredArenas(self.driver, ArenaMap(os.getpid()), os.getpid())
+        self.lanes = GreenLanes(self.driver)
+        self.lane = self.lanes.aside()
+        self.flag = self.memory.take(8)
+        made = copies(self.driver, self.kernels)
+        self.rings = DeviceRings(
+            self.driver, self.kernels, self.memory, self.arenas, self.lane, self.flag.device, made
+        )
+        self.serial = count(1)
+
+    def put(self, content: bytes) -> Span:
+        offset = self.arena.alloc(max(1, len(content)))
+        assert offset is not None
+        self.arena.view(offset, len(content))[:] = content
+        return Span(self.arena.number, offset, len(content))
+
+    def stage(self, slot: int, *rows: bytes, slots: int = 4, model: str = "m") -> int:
+        return self.stage_parts(model, slot, slots, len(rows), [("x", self.put(b"".join(rows)))])
+
+    def stage_parts(
+        self, model: str, slot: int, slots: int, rows: int, inputs: list[tuple[str, Span]]
+    ) -> int:
+        """Copy one request's inputs and have it told."""
+        self.rings.copy(model, slot, slots, [StagedPart(rows, inputs)])
+        return self.rings.tell()
+
+    def told(self) -> int:
+        """The flag as the host reads it."""
+        return ctypes.c_uint64.from_address(self.flag.host).value
+
+    def read(self, slot: int, rows: int, row_bytes: int, model: str = "m") -> list[bytes]:
+        """A batch from its begin to its end."""
+        (addresses,) = self.rings.begin_batch(model, slot, rows)
+        found = [ctypes.string_at(address, row_bytes) for address in addresses]
+        self.rings.end_batch(model, slot, rows)
+        return found
+
+    def close(self) -> None:
+        self.rings.close()
+        self.lanes.close()
+        self.arenas.close()
+        self.arenas.arenas.close()
+        self.memory.close()
+        self.driver.unload_kernels(self.kernels.module)
+        self.driver.close()
+        self.arena.close()
+
+
+@pytest.fixture(params=[KernelCopies, by_engine])
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    pool = Pool(copies=request.param)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def held() -> Iterator[Pool]:
+    pool = Pool("held")
+    yield pool
+    pool.driver.run(pool.lane.stream)
+    pool.close()
+
+
+def test_a_batch_is_a_window_of_what_was_staged(pool: Pool) -> None:
+    assert [pool.stage(0, b"aaaa"), pool.stage(1, b"bbbb", b"cccc")] == [1, 2]
+    assert pool.told() == 2
+    pool.rings.ended(2)
+    assert pool.read(0, 3, 4) == [b"aaaa", b"bbbb", b"cccc"]
+    assert pool.read(2, 1, 4) == [b"cccc"]
+    assert all(ran.sms == pool.driver.sms_of(pool.lane.stream) for ran in pool.driver.trace)
+
+
+def test_many_requests_are_one_copy_an_input(pool: Pool) -> None:
+    parts = [
+        StagedPart(
+            1 + n % 2,
+            [("x", pool.put(b"%02d" % n * (1 + n % 2))), ("y", pool.put(b"!" * (1 + n % 2)))],
+        )
+        for n in range(20)
+    ]
+    pool.driver.calls.clear()
+    pool.rings.copy("m", 3, 40, parts)
+    assert pool.told() == 0
+    assert pool.rings.tell() == 1
+    if isinstance(pool.rings._copies, KernelCopies):
+        assert pool.driver.calls["launch"] == 3  # two inputs and the signal
+    pool.rings.ended(pool.told())
+    x, y = pool.rings.begin_batch("m", 3, 30)
+    wanted = [b"%02d" % n for n in range(20) for _ in range(1 + n % 2)]
+    assert [ctypes.string_at(address, 2) for address in x] == wanted
+    assert [ctypes.string_at(address, 1) for address in y] == [b"!"] * 30
+    pool.rings.end_batch("m", 3, 30)
+
+
+def test_rows_without_gaps_are_one_copy_of_the_engine() -> None:
+    pool = Pool(copies=by_engine)
+    whole = pool.put(b"aabbcc")
+    one = [("x", Span(whole.arena, whole.offset + 2 * at, 2)) for at in range(3)]
+    pool.driver.calls.clear()
+    pool.rings.copy("m", 0, 4, [StagedPart(1, [each]) for each in (one[0], one[1], one[0])])
+    assert pool.driver.calls["copy"] == 2
+    pool.rings.ended(pool.rings.tell())
+    assert pool.read(0, 3, 2) == [b"aa", b"bb", b"aa"]
+    pool.close()
+
+
+def test_requests_of_several_sizes_are_not_copied_as_one(pool: Pool) -> None:
+    parts = [StagedPart(1, [("x", pool.put(text))]) for text in (b"aa", b"bbb")]
+    with pytest.raises(ValueError, match="several sizes"):
+        pool.rings.copy("m", 0, 4, parts)
+    assert pool.stage(0, b"aa") == 1
+
+
+def test_inputs_lie_apart_and_empty_ones_are_nowhere(pool: Pool) -> None:
+    inputs = [("x", pool.put(b"abcdef")), ("none", pool.put(b"")), ("y", pool.put(b"12"))]
+    pool.rings.ended(pool.stage_parts("m", 1, 4, 2, inputs))
+    x, none, y = pool.rings.begin_batch("m", 1, 2)
+    assert [ctypes.string_at(address, 3) for address in x] == [b"abc", b"def"]
+    assert [ctypes.string_at(address, 1) for address in y] == [b"1", b"2"]
+    assert len(none) == 2
+
+
+def test_copies_end_in_the_order_asked_for(held: Pool) -> None:
+    for slot, text in enumerate((b"aa", b"bb", b"cc")):
+        held.stage(slot, text)
+    seen = [held.told()]
+    while held.driver.run(held.lane.stream, 1):
+        seen.append(held.told())
+    assert [one for one, before in zip(seen[1:], seen, strict=False) if one != before] == [1, 2, 3]
+    held.rings.ended(2)  # numbers between may never be seen
+    assert held.read(0, 2, 2) == [b"aa", b"bb"]
+    with pytest.raises(ValueError, match="slot 2 of 4 is being copied to"):
+        held.rings.begin_batch("m", 1, 2)
+    held.rings.ended(3)
+    assert held.read(1, 2, 2) == [b"bb", b"cc"]
+
+
+def test_slots_in_use_are_not_overwritten(held: Pool) -> None:
+    held.stage(1, b"aa", b"bb")
+    with pytest.raises(ValueError, match="slot 1 of 4 is being copied to"):
+        held.stage(0, b"xx", b"yy")
+    held.driver.run(held.lane.stream)
+    held.rings.ended(1)
+    held.rings.begin_batch("m", 2, 1)
+    with pytest.raises(ValueError, match="slot 2 of 4 is being read by a batch"):
+        held.stage(2, b"zz")
+    assert held.stage(0, b"xx", b"yy") == 2  # beside it; slot 1 was cancelled
+    held.driver.run(held.lane.stream)
+    held.rings.ended(2)
+    held.rings.end_batch("m", 2, 1)
+    assert held.read(0, 3, 2) == [b"xx", b"yy", b"bb"]
+
+
+def test_a_ring_takes_another_shape_only_while_idle(held: Pool) -> None:
+    held.stage(0, b"aa")
+    with pytest.raises(ValueError, match="are in use"):
+        held.stage(1, b"aaaa")
+    with pytest.raises(ValueError, match="are in use"):
+        held.stage(1, b"aa", slots=8)
+    with pytest.raises(ValueError, match="are in use"):
+        held.rings.forget("m")
+    held.driver.run(held.lane.stream)
+    held.rings.ended(1)
+    assert held.stage(5, b"long", slots=8) == 2
+    held.driver.run(held.lane.stream)
+    held.rings.ended(2)
+    assert held.read(5, 1, 4) == [b"long"]
+    held.rings.forget("m")
+    held.rings.forget("m")
+    with pytest.raises(ValueError, match="nothing of model m"):
+        held.rings.begin_batch("m", 5, 1)
+    held.rings.end_batch("m", 5, 1)
+
+
+def test_impossible_stages_change_nothing(pool: Pool) -> None:
+    for slot, rows in ((-1, [b"a"]), (4, [b"a"]), (3, [b"a", b"b"])):
+        with pytest.raises(ValueError, match="rows in 4 slots"):
+            pool.stage(slot, *rows)
+    span = pool.put(b"abc")
+    with pytest.raises(ValueError, match="3 bytes in 2 rows"):
+        pool.stage_parts("m", 0, 4, 2, [("x", span)])
+    with pytest.raises(ValueError, match="3 bytes in 0 rows"):
+        pool.stage_parts("m", 0, 4, 0, [("x", span)])
+    with pytest.raises(ValueError, match="reach out of arena"):
+        pool.stage_parts("m", 0, 4, 1, [("x", Span(pool.arena.number, 1 << 16, 8))])
+    assert pool.stage(3, b"a") == 1
+    assert pool.told() == 1
+
+
+def test_a_refused_copy_frees_its_slots(pool: Pool) -> None:
+    call = "copy" if isinstance(pool.rings._copies, EngineCopies) else "launch"
+    for failing in (call, "launch"):  # the copy, then the signal
+        pool.driver.fail(failing, REFUSED, skip=int(failing == "launch" == call))
+        with pytest.raises(CudaError, match=REFUSED):
+            pool.stage(0, b"aa")
+        pool.driver._faults._planned.clear()
+    assert pool.stage(0, b"bb") == 1
+    pool.rings.ended(1)
+    assert pool.read(0, 1, 2) == [b"bb"]
+
+
+def test_no_memory_for_a_ring_is_said_and_can_be_tried_again(pool: Pool) -> None:
+    used = pool.memory.used_bytes
+    for call in ("allocate", "allocate_mapped"):
+        slots = 4 if call == "allocate" else 1 << 17  # more words than the slab has
+        pool.driver.fail(call, "CUDA_ERROR_OUT_OF_MEMORY")
+        with pytest.raises(CudaError, match="OUT_OF_MEMORY"):
+            pool.stage(0, b"aa", slots=slots)
+        assert pool.memory.used_bytes == used
+    assert pool.stage(0, b"aa") == 1
+
+
+def test_closing_tries_all_rings(pool: Pool) -> None:
+    for model in "abc":
+        pool.rings.ended(pool.stage(0, b"x", model=model))
+    pool.driver.fail("free", "CUDA_ERROR_INVALID_VALUE", skip=1)
+    with pytest.raises(CudaError, match="INVALID_VALUE"):
+        pool.rings.close()
+    left = [one.begin for one in pool.driver._memory._ranges if one.live and one.kind == "device"]
+    assert len(left) == 1
+    pool.driver.free(left[0])
+    assert pool.memory.used_bytes == 64  # the flag
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("stage"), st.integers(0, 5), st.integers(1, 3)),
+            st.tuples(st.just("run"), st.integers(0, 5), st.just(0)),
+            st.tuples(st.just("begin"), st.integers(0, 5), st.integers(1, 3)),
+            st.tuples(st.just("end"), st.integers(0, 3), st.just(0)),
+        ),
+        max_size=25,
+    )
+)
+def test_a_batch_reads_what_was_last_staged_until_it_ends(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    pool = Pool("held")
+    slots, wanted = 6, [b"\0\0"] * 6
+    batches: list[tuple[int, list[int], list[bytes]]] = []
+    for what, at, rows in steps:
+        if what == "stage":
+            texts = [b"%02d" % (next(pool.serial) % 100) for _ in range(rows)]
+            try:
+                pool.stage(at, *texts, slots=slots)
+            except ValueError:
+                continue
+            wanted[at : at + rows] = texts
+        elif what == "run":
+            pool.driver.run(pool.lane.stream, at)
+            pool.rings.ended(pool.told())
+        elif what == "begin":
+            try:
+                (addresses,) = pool.rings.begin_batch("m", at, rows)
+            except ValueError:
+                continue
+            batches.append((at, list(addresses), wanted[at : at + rows]))
+        elif at < len(batches):
+            slot, addresses, _ = batches.pop(at)
+            pool.rings.end_batch("m", slot, len(addresses))
+        for _, addresses, content in batches:
+            staged = [text for text in content if text != b"\0\0"]
+            read = [ctypes.string_at(address, 2) for address in addresses]
+            assert [text for text in read if text in staged] == staged
+    pool.driver.run(pool.lane.stream)
+    pool.close()

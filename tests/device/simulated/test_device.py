@@ -1,0 +1,296 @@
+"""The simulated accelerator: speeds, contention, copies, memory, mechanisms, faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlace.core.gpu_kinds import GPU_KINDS
+from interlace.core.hardware import Gpu
+from interlace.core.messages import (
+    CopyInputs,
+    CreatePartition,
+    Failure,
+    Load,
+    PartitionLost,
+    Run,
+    Work,
+    WorkFinished,
+)
+from interlace.core.profile import Profile
+from interlace.core.request import Batch, Request
+from interlace.device.simulated.contention import EqualRows, RunningBatch
+from interlace.device.simulated.device import MECHANISMS, Physics, SimulatedDevice
+from interlace.device.simulated.host_link import HostLink, Transfer
+from interlace.device.simulated.jitter import Jitter
+from interlace.device.simulated.physics import HostCost
+from interlace.perf.interference import ConstantFactor
+from interlace.perf.latency import surface
+from interlace.runtime.clock import SimClock
+from tests.builders import line_profile
+
+GPU = Gpu("g0", "test", 2, 10**9, (50, 100))
+PROFILES = {"a": line_profile("a"), "b": line_profile("b", 4.0, 2.0)}
+
+
+class Bench:
+    """A device in virtual time; ``ends`` has the time of every piece of work."""
+
+    def __init__(
+        self, physics: Physics | None = None, truth: Mapping[str, Profile] = PROFILES
+    ) -> None:
+        self.clock = SimClock()
+        self.device = SimulatedDevice(GPU, self.clock, truth, physics=physics)
+        self.ends: dict[Work, tuple[float, WorkFinished]] = {}
+        self._batches = 0
+
+    def do(self, work: Work) -> Work:
+        self.device.do(work, lambda done: self.ends.setdefault(work, (self.clock.now_ms(), done)))
+        return work
+
+    def ready(self, *partitions: tuple[str, int, str]) -> None:
+        for name, share_pct, model in partitions:
+            self.do(CreatePartition("g0", name, share_pct))
+            self.do(Load("g0", name, model))
+        self.clock.run(self.clock.now_ms() + 60_000.0)
+
+    def run(self, partition: str, model: str, rows: int, slot: int | None = None) -> Run:
+        self._batches += 1
+        members = tuple(Request(self._batches * 100 + i, model, 0.0, 1e9) for i in range(rows))
+        batch = Batch(self._batches, model, members, rows, slot=slot)
+        run = Run("g0", partition, batch)
+        self.do(run)
+        return run
+
+    def took_ms(self, *runs: Run) -> list[float]:
+        start_ms = self.clock.now_ms()
+        self.clock.run(start_ms + 10_000.0)
+        return [self.ends[run][0] - start_ms for run in runs]
+
+
+def test_alone_a_batch_takes_exactly_its_profile() -> None:
+    bench = Bench(Physics(interference=ConstantFactor(1.5)))
+    bench.ready(("p", 50, "a"))
+    assert bench.took_ms(bench.run("p", "a", 4)) == [pytest.approx(6.0)]
+
+
+def test_beside_another_it_is_slowed_for_as_long_as_the_other_runs() -> None:
+    bench = Bench(Physics(interference=ConstantFactor(1.5)))
+    bench.ready(("p", 50, "a"), ("q", 50, "b"))
+    # 6 ms of a at two thirds of its speed end at 9; b has then done 6 of its 12 ms.
+    assert bench.took_ms(bench.run("p", "a", 4), bench.run("q", "b", 4)) == [
+        pytest.approx(9.0),
+        pytest.approx(15.0),
+    ]
+
+
+def test_workers_of_one_model_together_take_what_one_batch_of_all_rows_takes() -> None:
+    """E2bird section 7.2: each row in flight has an equal part of the accelerator."""
+    bench = Bench()
+    bench.ready(("p", 100, "a"), ("q", 100, "a"))
+    whole_ms = surface(PROFILES["a"], "median_ms").latency_ms(8, 100)
+    taken_ms = bench.took_ms(bench.run("p", "a", 4), bench.run("q", "a", 4))
+    assert taken_ms == [pytest.approx(whole_ms)] * 2
+
+
+def test_a_worker_that_ends_leaves_its_part_to_the_other() -> None:
+    bench = Bench()
+    bench.ready(("p", 100, "a"), ("q", 100, "a"))
+    first, second = bench.took_ms(bench.run("p", "a", 2), bench.run("q", "a", 8))
+    alone_ms = surface(PROFILES["a"], "median_ms").latency_ms(8, 100)
+    whole_ms = surface(PROFILES["a"], "median_ms").latency_ms(10, 100)
+    assert first <= second
+    assert alone_ms < second <= whole_ms + 1e-9
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 8)), min_size=1, max_size=6))
+def test_contention_never_makes_anyone_faster(batches: list[tuple[str, int]]) -> None:
+    surfaces = {name: surface(profile, "median_ms") for name, profile in PROFILES.items()}
+    running = [RunningBatch(model, rows, 100, surfaces[model]) for model, rows in batches]
+    speeds = EqualRows(switch_part=0.01)(running)
+    assert len(speeds) == len(running)
+    assert all(0.0 < speed <= 1.0 for speed in speeds)
+    assert len(running) > 1 or speeds[0] == 1.0
+
+
+def test_copies_go_before_and_after_unless_the_inputs_lie_in_the_pool() -> None:
+    link = HostLink(bytes_per_ms=1_000.0, start_ms=0.0)
+    physics = Physics(link=link, transfers={"a": Transfer(1_000, 500)})
+    bench = Bench(physics)
+    bench.ready(("p", 50, "a"))
+    assert bench.took_ms(bench.run("p", "a", 4)) == [pytest.approx(4.0 + 6.0 + 2.0)]
+    assert bench.took_ms(bench.run("p", "a", 4, slot=0)) == [pytest.approx(6.0 + 2.0)]
+
+
+def test_staging_goes_on_while_a_batch_runs() -> None:
+    link = HostLink(bytes_per_ms=1_000.0, start_ms=0.0)
+    bench = Bench(Physics(link=link, transfers={"a": Transfer(1_000, 0)}))
+    bench.ready(("p", 50, "a"))
+    start_ms = bench.clock.now_ms()
+    run = bench.run("p", "a", 4, slot=0)
+    stages = [bench.do(CopyInputs("g0", Request(i, "a", 0.0, 1e9), i, 8)) for i in range(4)]
+    bench.clock.run(start_ms + 5.0)
+    assert [bench.ends[one][0] - start_ms for one in stages] == [1.0, 2.0, 3.0, 4.0]
+    assert run not in bench.ends
+
+
+def test_gathering_on_the_host_costs_and_gpu_dma_saves_it() -> None:
+    """Primitives paper, GPU-DMA: inputs are gathered by the device itself."""
+    gathered = HostLink(1_000.0, 0.0, gather_bytes_per_ms=1_000.0)
+    assert gathered.gathered_ms(4_000, 4) == pytest.approx(8.0)
+    assert HostLink(1_000.0, 0.1).gathered_ms(4_000, 4) == pytest.approx(4.4)
+
+
+def test_launches_and_blocking_synchronisations_go_one_after_the_other_on_one_thread() -> None:
+    bench = Bench(Physics(host=HostCost(launch_ms=0.5, sync_ms=1.0)))
+    bench.ready(("p", 50, "a"), ("q", 50, "a"))
+    assert bench.took_ms(bench.run("p", "a", 4), bench.run("q", "a", 4)) == [
+        pytest.approx(0.5 + 6.0 + 1.0),
+        pytest.approx(0.5 + 6.0 + 1.0 + 1.0),  # the host wakes for p first
+    ]
+
+
+def test_a_load_without_room_says_how_much_there_is() -> None:
+    large = {m: line_profile(m, weights_bytes=6 * 10**8) for m in ("a", "b")}
+    bench = Bench(truth=large)
+    bench.do(CreatePartition("g0", "p", 50))
+    bench.do(Load("g0", "p", "a"))
+    refused = bench.do(Load("g0", "p", "b"))
+    bench.clock.run(1_000.0)
+    failure = bench.ends[refused][1].failure
+    assert failure is not None
+    assert "needs 600000010 bytes, and 399999990 of 1000000000 are free" in failure.detail
+
+
+def test_behind_walls_memory_is_a_partition_s_own() -> None:
+    mig = replace(GPU_KINDS["a100-mig"], id="g0")
+    large = {m: line_profile(m, weights_bytes=6 * 10**9) for m in ("a", "b")}
+    clock = SimClock()
+    device = SimulatedDevice(mig, clock, large)
+    ends: dict[Work, WorkFinished] = {}
+    seventh = mig.shares_pct[0]
+    works = [CreatePartition("g0", "p", seventh), CreatePartition("g0", "q", seventh)]
+    loads = [Load("g0", "p", "a"), Load("g0", "p", "b"), Load("g0", "q", "a")]
+    for work in (*works, *loads):
+        device.do(work, lambda done: ends.setdefault(done.work, done))
+    clock.run(60_000.0)
+    assert [ends[load].failure is None for load in loads] == [True, False, True]
+
+
+def test_weights_of_one_model_are_held_once() -> None:
+    large = {"a": line_profile("a", weights_bytes=6 * 10**8)}
+    bench = Bench(truth=large)
+    bench.ready(("p", 50, "a"), ("q", 50, "a"))
+    assert all(done.failure is None for _, done in bench.ends.values())
+
+
+def test_mechanisms_differ_by_what_a_partition_costs() -> None:
+    """gpulet section 5.1: 10 to 15 s; the others are far below."""
+    assert 10_000.0 <= MECHANISMS["mps"].carve_ms <= 15_000.0
+    assert MECHANISMS["green"].carve_ms < MECHANISMS["mig"].carve_ms < MECHANISMS["mps"].carve_ms
+    bench = Bench(Physics(costs=MECHANISMS["mps"]))
+    carve = bench.do(CreatePartition("g0", "p", 50))
+    bench.clock.run(60_000.0)
+    assert bench.ends[carve][0] == MECHANISMS["mps"].carve_ms
+
+
+def test_faults_on_demand() -> None:
+    bench = Bench()
+    bench.device.fail_next(Load, "bad file")
+    bench.do(CreatePartition("g0", "p", 50))
+    load = bench.do(Load("g0", "p", "a"))
+    bench.clock.run(1_000.0)
+    failure = bench.ends[load][1].failure
+    assert failure is not None
+    assert failure.detail == "bad file"
+    refused = bench.run("p", "a", 1)
+    bench.clock.run(2_000.0)
+    assert bench.ends[refused][1].failure is not None
+
+
+def test_a_fatal_failure_takes_its_partition_along() -> None:
+    bench = Bench()
+    bench.ready(("p", 50, "a"), ("q", 50, "a"))
+    lost: list[PartitionLost] = []
+    bench.device.on_lost(lost.append)
+    bench.device.fail_next(Run, Failure("illegal address", fatal=True))
+    runs = [bench.run("p", "a", 4), bench.run("p", "a", 4)]
+    other = bench.run("q", "a", 8)
+    bench.clock.run(bench.clock.now_ms() + 100.0)
+    assert [bench.ends[run][1].failure for run in runs] == [
+        Failure("illegal address", fatal=True)
+    ] * 2
+    assert [one.partition for one in lost] == ["p"]
+    assert bench.ends[other][1].failure is None
+    assert set(bench.device.partitions) == {"q"}
+
+
+def test_threads_of_their_own_do_not_wait_for_each_other() -> None:
+    alone = Bench(Physics(host=HostCost(sync_ms=1.0, one_thread=False)))
+    shared = Bench(Physics(host=HostCost(sync_ms=1.0)))
+    for bench, later_ms in ((alone, 7.0), (shared, 8.0)):
+        bench.ready(("p", 50, "a"), ("q", 50, "a"))
+        both = bench.took_ms(bench.run("p", "a", 4), bench.run("q", "a", 4))
+        assert both == [pytest.approx(7.0), pytest.approx(later_ms)]
+
+
+def test_copies_of_one_partition_overlap_with_executions_of_another() -> None:
+    """One engine a direction: copies wait for copies, not for executions."""
+    physics = Physics(link=HostLink(1_000.0, 0.0), transfers={"a": Transfer(1_000, 0)})
+    bench = Bench(physics)
+    bench.ready(("p", 50, "a"), ("q", 50, "a"))
+    # Four rows are copied in 4 ms and executed in 6: q's copy goes on while p executes.
+    assert bench.took_ms(bench.run("p", "a", 4), bench.run("q", "a", 4)) == [
+        pytest.approx(10.0),
+        pytest.approx(14.0),
+    ]
+
+
+def test_a_stall_delays_what_runs_and_what_begins() -> None:
+    bench = Bench()
+    bench.ready(("p", 50, "a"), ("q", 50, "a"))
+    start_ms = bench.clock.now_ms()
+    first = bench.run("p", "a", 4)
+    bench.clock.run(start_ms + 2.0)
+    bench.device.stall(5.0)
+    second = bench.run("q", "a", 4)
+    bench.clock.run(start_ms + 100.0)
+    assert bench.ends[first][0] - start_ms == pytest.approx(11.0)
+    assert bench.ends[second][0] - start_ms == pytest.approx(13.0)
+
+
+def test_jitter_repeats_with_its_seed() -> None:
+    wide = {"a": _wide()}
+
+    def times(seed: int) -> list[float]:
+        bench = Bench(Physics(jitter=True, seed=seed), wide)
+        bench.ready(("p", 50, "a"))
+        return [bench.took_ms(bench.run("p", "a", 4))[0] for _ in range(5)]
+
+    assert times(1) == times(1)
+    assert times(1) != times(2)
+    assert len(set(times(1))) == 5
+
+
+def test_jitter_is_as_wide_as_the_profile_says() -> None:
+    wide = {"a": _wide()}
+    jitter = Jitter(wide, "1")
+    factors = sorted(jitter.factor("a") for _ in range(20_000))
+    assert factors[10_000] == pytest.approx(1.0, abs=0.005)
+    assert factors[19_000] == pytest.approx(1.2, abs=0.01)
+    assert factors[19_800] == pytest.approx(1.2 ** (2.3263 / 1.6449), abs=0.02)
+
+
+def _wide() -> Profile:
+    """Lognormal: the 99th percentile lies where the 95th says."""
+    profile = line_profile("a")
+    far = 1.2 ** (2.3263 / 1.6449)
+    points = {
+        key: replace(p, p95_ms=1.2 * p.median_ms, p99_ms=far * p.median_ms)
+        for key, p in profile.points.items()
+    }
+    return replace(profile, points=points)

@@ -1,0 +1,79 @@
+"""When a plan is asked for: soon for more, with patience for less, never too often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from interlace.core.hardware import Fleet
+from interlace.core.messages import EpochEnded, ModelWithdrawn, ScaleFleet, SolvePlan
+from interlace.policy.catalog import resolve
+from interlace.policy.scaling import GrowAndShrink
+from interlace.sim.provider import Reserve
+from tests.builders import World, line_profile, machine
+
+PROFILES = {name: line_profile(name, 40.0, 20.0, speedup=0.5) for name in "ab"}
+PACE = GrowAndShrink(cool_down_ms=3_000.0, resolve_ms=2_000.0, patience_ms=8_000.0)
+
+
+def _asked_ms(world: World) -> list[float]:
+    return [now for now, _, cs in world.log if any(isinstance(c, SolvePlan) for c in cs)]
+
+
+def _elastic() -> World:
+    (gpu,) = machine().gpus
+    reserve = Reserve((replace(gpu, id="g1"), replace(gpu, id="g2")), 0.0)
+    row = replace(resolve("interlace"), scaler=PACE)
+    world = World(PROFILES, Fleet((gpu,)), row, reserve=reserve)
+    world.deploy({"a": 600.0, "b": 600.0}, rate_rps=10.0)
+    return world
+
+
+def _send(world: World, rate_rps: float, seconds: float) -> None:
+    gap_ms = 1000.0 / rate_rps
+    for _ in range(int(rate_rps * seconds)):
+        for model in "ab":
+            world.send(model, 600.0)
+        world.run(gap_ms)
+
+
+def test_more_is_asked_for_soon_and_less_with_patience() -> None:
+    world = _elastic()
+    _send(world, 10.0, 10.0)
+    assert len(_asked_ms(world)) == 1, "rates as they were planned ask for nothing"
+    _send(world, 60.0, 10.0)
+    first_ms = _asked_ms(world)[1]
+    assert 10_000.0 + PACE.resolve_ms <= first_ms <= 10_000.0 + PACE.resolve_ms + 2_000.0
+    assert any(isinstance(c, ScaleFleet) for _, _, cs in world.log for c in cs)
+    grown_ms = world.clock.now_ms()
+    _send(world, 10.0, 20.0)
+    fewer = [now for now in _asked_ms(world) if now > grown_ms]
+    assert fewer and fewer[0] >= grown_ms + PACE.patience_ms
+
+
+def test_plans_that_rates_ask_for_keep_their_distance() -> None:
+    world = _elastic()
+    for rate_rps in (15.0, 25.0, 40.0, 60.0, 80.0):
+        _send(world, rate_rps, 4.0)
+    # Not counted: an accelerator that came is planned with at once.
+    by_rates_ms = [
+        now
+        for now, event, commands in world.log
+        if isinstance(event, EpochEnded) and any(isinstance(c, SolvePlan) for c in commands)
+    ]
+    assert len(by_rates_ms) >= 2
+    assert min(b - a for a, b in pairwise(by_rates_ms)) >= PACE.cool_down_ms
+
+
+@pytest.mark.parametrize("elastic", [True, False])
+def test_a_model_that_left_is_planned_without(elastic: bool) -> None:
+    world = _elastic() if elastic else World(PROFILES)
+    if not elastic:
+        world.deploy({"a": 600.0, "b": 600.0}, rate_rps=10.0)
+    world.run(5_000.0)
+    world.runtime.deliver(ModelWithdrawn("b"))
+    world.run(15_000.0)
+    solves = [c for _, _, commands in world.log for c in commands if isinstance(c, SolvePlan)]
+    assert [sorted(one.model for one in solve.demand) for solve in solves] == [["a", "b"], ["a"]]

@@ -1,0 +1,147 @@
+"""ONNX models: what they say of themselves, every datatype, one copy of the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Format
+from interlace.core.tensor import TensorSpec
+from interlace.formats import open_model
+from interlace.formats.arrays import NUMPY_TYPES
+from tests.formats.making import (
+    F32,
+    a_model,
+    identity_onnx,
+    layers_onnx,
+    served,
+    value,
+    write_onnx,
+)
+
+KINDS = {
+    "BOOL": onnx.TensorProto.BOOL,
+    "UINT8": onnx.TensorProto.UINT8,
+    "UINT16": onnx.TensorProto.UINT16,
+    "UINT32": onnx.TensorProto.UINT32,
+    "UINT64": onnx.TensorProto.UINT64,
+    "INT8": onnx.TensorProto.INT8,
+    "INT16": onnx.TensorProto.INT16,
+    "INT32": onnx.TensorProto.INT32,
+    "INT64": onnx.TensorProto.INT64,
+    "FP16": onnx.TensorProto.FLOAT16,
+    "BF16": onnx.TensorProto.BFLOAT16,
+    "FP32": onnx.TensorProto.FLOAT,
+    "FP64": onnx.TensorProto.DOUBLE,
+}
+
+
+@pytest.mark.parametrize("datatype", KINDS)
+def test_every_datatype_passes_unchanged(tmp_path: Path, datatype: str) -> None:
+    folder = identity_onnx(tmp_path / "id", KINDS[datatype], "N", 3)
+    runner = open_model(a_model(Format.ONNX, folder), 1, None)
+    assert runner.signature.inputs == (TensorSpec("x", datatype, (3,)),)
+    assert runner.signature.outputs == (TensorSpec("y", datatype, (3,)),)
+    assert runner.signature.batched
+    bits = np.arange(6, dtype=np.uint8).reshape(2, 3) % 2
+    array = bits.astype(NUMPY_TYPES[datatype])
+    array.flags.writeable = False  # inputs lie in memory that a worker may only read
+    found = runner.run({"x": array})["y"]
+    assert found.dtype == array.dtype
+    assert np.array_equal(found, array)
+
+
+def test_strings_are_bytes_outside_and_text_inside(tmp_path: Path) -> None:
+    folder = identity_onnx(tmp_path / "id", onnx.TensorProto.STRING, "N", 2)
+    runner = open_model(a_model(Format.ONNX, folder), 1, None)
+    array = np.array([[b"a", "é\0z".encode()]], dtype=object)
+    assert np.array_equal(runner.run({"x": array})["y"], array)
+    with pytest.raises(ValueError, match="input 'x': onnxruntime takes UTF-8 strings only"):
+        runner.run({"x": np.array([[b"\xff", b""]], dtype=object)})
+
+
+def test_a_fixed_first_dim_means_no_batches(tmp_path: Path) -> None:
+    folder = identity_onnx(tmp_path / "id", F32, 1, 3)
+    signature = open_model(a_model(Format.ONNX, folder), 1, None).signature
+    assert not signature.batched
+    assert signature.inputs == (TensorSpec("x", "FP32", (1, 3)),)
+
+
+def test_only_served_outputs_are_computed(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Identity", ["x"], [name]) for name in ("a", "b")]
+    outputs = [value(name, F32, "N", 2) for name in ("a", "b")]
+    folder = write_onnx(tmp_path / "two", nodes, [value("x", F32, "N", 2)], outputs)
+    signature = served([TensorSpec("x", "FP32", (2,))], [TensorSpec("b", "FP32", (2,))])
+    runner = open_model(a_model(Format.ONNX, folder, signature), 1, None)
+    assert list(runner.run({"x": np.ones((3, 2), np.float32)})) == ["b"]
+    assert {spec.name for spec in runner.signature.outputs} == {"a", "b"}
+
+
+def test_outputs_that_are_no_tensors_are_passed_over_and_named(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["x"], ["y"]),
+        helper.make_node("SequenceConstruct", ["x"], ["s"]),
+    ]
+    sequence = helper.make_tensor_sequence_value_info("s", F32, ["N", 2])
+    outputs = [value("y", F32, "N", 2), sequence]
+    folder = write_onnx(tmp_path / "seq", nodes, [value("x", F32, "N", 2)], outputs)
+    runner = open_model(a_model(Format.ONNX, folder), 1, None)
+    assert [spec.name for spec in runner.signature.outputs] == ["y"]
+    assert "output 's' of type seq(tensor(float)) is not served" in runner.warnings[0]
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(b"no graph")
+    with pytest.raises(
+        RepositoryError, match=r"broken: found a model that does not load"
+    ) as caught:
+        open_model(a_model(Format.ONNX, folder), 1, str(tmp_path / "weights"))
+    assert caught.value.expected == "a working onnx model"
+
+
+def test_shared_weights_give_the_same_numbers(tmp_path: Path) -> None:
+    folder = layers_onnx(tmp_path / "net", (120, 360, 120, 37, 120))
+    weights = str(tmp_path / "weights")
+    private = open_model(a_model(Format.ONNX, folder), 1, None)
+    first = open_model(a_model(Format.ONNX, folder), 1, weights)
+    second = open_model(a_model(Format.ONNX, folder), 1, weights)
+    assert private.shared_bytes == 0
+    assert first.shared_bytes == second.shared_bytes == first.resident_bytes > 0
+    x = np.random.default_rng(1).standard_normal((5, 120), np.float32)
+    wanted = private.run({"x": x})["r3"]
+    assert np.array_equal(first.run({"x": x})["r3"], wanted)
+    assert np.array_equal(second.run({"x": x})["r3"], wanted)
+    (entry,) = (tmp_path / "weights").iterdir()
+    assert entry.name.startswith("net-")
+
+
+def test_a_graph_without_weights_has_nothing_to_share(tmp_path: Path) -> None:
+    folder = identity_onnx(tmp_path / "id", F32, "N", 2)
+    runner = open_model(a_model(Format.ONNX, folder), 1, str(tmp_path / "weights"))
+    assert runner.shared_bytes == 0
+    assert runner.warnings == ()
+
+
+def test_an_unusable_weights_folder_leaves_weights_private(tmp_path: Path) -> None:
+    folder = layers_onnx(tmp_path / "net", (64, 64))
+    (tmp_path / "file").write_text("in the way")
+    runner = open_model(a_model(Format.ONNX, folder), 1, str(tmp_path / "file"))
+    assert runner.shared_bytes == 0
+    assert "weights of m are private, not shared" in runner.warnings[0]
+    assert runner.run({"x": np.ones((1, 64), np.float32)})["r0"].shape == (1, 64)
+
+
+def test_threads_are_those_asked_for(tmp_path: Path) -> None:
+    folder = layers_onnx(tmp_path / "net", (64, 64))
+    before = len(list(Path("/proc/self/task").iterdir()))
+    runner = open_model(a_model(Format.ONNX, folder), 3, None)
+    runner.run({"x": np.ones((1, 64), np.float32)})
+    assert len(list(Path("/proc/self/task").iterdir())) == before + 2
+    runner.close()

@@ -1,0 +1,121 @@
+"""Param-Share: two processes, one copy of the weights, as the kernel counts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from interlace.device.process.memory import process_memory
+from tests.formats.holder import opened
+from tests.formats.making import layers_onnx, write_factory, write_torchscript
+
+ROOT = Path(__file__).resolve().parents[3]
+WIDTH = 2304  # three layers of 21 MB
+WEIGHTS_BYTES = 3 * WIDTH * WIDTH * 4
+FACTORY = """
+import torch
+
+INPUTS = {{"x": ("FP32", ({width},))}}
+
+def create_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*[torch.nn.Linear({width}, {width}) for _ in range(3)])
+"""
+
+
+def make(kind: str, folder: Path, width: int) -> Path:
+    if kind == "onnx":
+        return layers_onnx(folder, (width,) * 4)
+    if kind == "factory":
+        return write_factory(folder, FACTORY.format(width=width))
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(width, width) for _ in range(3)]
+    return write_torchscript(folder, torch.nn.Sequential(*layers))
+
+
+@contextmanager
+def holder(kind: str, folders: tuple[Path, Path], weights: Path | None) -> Iterator[dict[str, Any]]:
+    """A process that holds the model, as what it said and its ``pid``."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.formats.holder", kind]
+    command += [*map(str, folders), str(WIDTH), str(weights or "")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        line = process.stdout.readline()
+        assert line, "the process died"
+        yield {"pid": process.pid, **json.loads(line)}
+        process.stdin.close()
+
+
+def model_bytes(said: dict[str, Any], weights: Path) -> int:
+    """What a process pays for the model: memory of its own, and its part of the shared file."""
+    grown = process_memory(said["pid"]).anonymous_bytes - int(said["before"])
+    return grown + mapped_pss_bytes(said["pid"], weights)
+
+
+def mapped_pss_bytes(pid: int, folder: Path) -> int:
+    total, inside = 0, False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if not line.split(maxsplit=1)[0].endswith(":"):
+            inside = str(folder) in line
+        elif inside and line.startswith("Pss:"):
+            total += int(line.split()[1]) << 10
+        elif inside and line.startswith("Anonymous:"):
+            total -= int(line.split()[1]) << 10  # counted as the process's own already
+    return total
+
+
+@pytest.mark.parametrize("kind", ["factory", "onnx"])
+def test_two_workers_hold_one_copy(tmp_path: Path, kind: str) -> None:
+    folders = make(kind, tmp_path / "small", 16), make(kind, tmp_path / "large", WIDTH)
+    weights = tmp_path / "weights"
+    with ExitStack() as stack:
+        first = stack.enter_context(holder(kind, folders, weights))
+        alone = model_bytes(first, weights)
+        second = stack.enter_context(holder(kind, folders, weights))
+        both = model_bytes(first, weights) + model_bytes(second, weights)
+    print(f"{kind}: one {alone / 1e6:.1f} MB, two {both / 1e6:.1f} MB, {both / alone:.3f}")
+    assert first["warnings"] == second["warnings"] == []
+    assert alone > WEIGHTS_BYTES * 0.95
+    assert both < 1.35 * alone
+    torch.set_num_threads(1)
+    _, private = opened(kind, str(folders[1]), WIDTH, None)
+    assert first["output"] == second["output"] == private.tobytes().hex()
+
+
+def test_torchscript_runs_on_the_mapped_file(tmp_path: Path) -> None:
+    folder = make("torchscript", tmp_path / "net", 256)
+    weights = tmp_path / "weights"
+    _, private = opened("torchscript", str(folder), 256, None)
+    runner, shared = opened("torchscript", str(folder), 256, str(weights))
+    assert runner.shared_bytes == 3 * (256 * 256 + 256) * 4
+    assert mapped_pss_bytes(os.getpid(), weights) >= runner.shared_bytes
+    assert np.array_equal(private, shared)
+
+
+@pytest.mark.parametrize("kind", ["factory", "onnx"])
+def test_a_full_disk_leaves_weights_private(tmp_path: Path, kind: str) -> None:
+    folder = make(kind, tmp_path / "net", 512)
+    weights = tmp_path / "weights"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    try:
+        runner, output = opened(kind, str(folder), 512, str(weights))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert runner.shared_bytes == 0
+    assert "weights of m are private, not shared" in runner.warnings[0]
+    assert output.shape == (2, 512)
+    assert list(weights.iterdir()) == []

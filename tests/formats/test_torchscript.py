@@ -1,0 +1,83 @@
+"""TorchScript models: arguments by name or order, what must be described, shared weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Format
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.formats import open_model
+from tests.formats.making import Net, a_model, served, write_torchscript
+
+X, MASK = TensorSpec("x", "FP32", (8,)), TensorSpec("mask", "FP32", (8,))
+DESCRIBED = Signature((X, MASK), (), True, 8)
+
+
+def arrays() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {name: random.standard_normal((3, 8), np.float32) for name in ("x", "mask")}
+
+
+def wanted(inputs: dict[str, np.ndarray]) -> np.ndarray:
+    with torch.no_grad():
+        result = Net().eval()(*(torch.from_numpy(inputs[name]) for name in ("x", "mask")))
+    return result["y"].numpy()
+
+
+def test_what_the_file_does_not_say_must_be_described(tmp_path: Path) -> None:
+    folder = write_torchscript(tmp_path / "net", Net())
+    with pytest.raises(RepositoryError, match=r"forward\(x, mask\), which says neither") as caught:
+        open_model(a_model(Format.TORCHSCRIPT, folder), 1, None)
+    assert 'input [ { name: "x" data_type: TYPE_FP32 dims' in caught.value.expected
+
+
+def test_a_wrong_count_of_inputs_is_named(tmp_path: Path) -> None:
+    folder = write_torchscript(tmp_path / "net", Net())
+    signature = Signature((X,), (), True, 8)
+    with pytest.raises(RepositoryError, match=r"inputs \['x'\] described; expected one for each"):
+        open_model(a_model(Format.TORCHSCRIPT, folder, signature), 1, None)
+
+
+@pytest.mark.parametrize(
+    "names", [("x", "mask"), ("mask", "x"), ("INPUT__0", "INPUT__1"), ("first", "second")]
+)
+def test_inputs_go_to_their_arguments(tmp_path: Path, names: tuple[str, str]) -> None:
+    folder = write_torchscript(tmp_path / "net", Net())
+    signature = Signature(tuple(TensorSpec(n, "FP32", (8,)) for n in names), (), True, 8)
+    runner = open_model(a_model(Format.TORCHSCRIPT, folder, signature), 1, None)
+    inputs = arrays()
+    by_argument = names if set(names) != {"x", "mask"} else ("x", "mask")
+    given = dict(zip(by_argument, inputs.values(), strict=True))
+    assert np.array_equal(runner.run(given)["y"], wanted(inputs))
+
+
+def test_outputs_are_learnt_and_may_be_renamed(tmp_path: Path) -> None:
+    folder = write_torchscript(tmp_path / "net", Net())
+    learnt = open_model(a_model(Format.TORCHSCRIPT, folder, DESCRIBED), 1, None).signature
+    assert learnt.outputs == (TensorSpec("y", "FP32", (8,)), TensorSpec("sum", "FP32", ()))
+    renamed = [TensorSpec("a", "FP32", (8,)), TensorSpec("b", "FP32", ())]
+    runner = open_model(a_model(Format.TORCHSCRIPT, folder, served([X, MASK], renamed)), 1, None)
+    assert runner.signature.outputs == tuple(renamed)
+    assert list(runner.run(arrays())) == ["a", "b"]
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_shared_weights_are_bitwise_the_same(tmp_path: Path, freeze: bool) -> None:
+    folder = write_torchscript(tmp_path / "net", Net(), freeze)
+    model = a_model(Format.TORCHSCRIPT, folder, DESCRIBED)
+    private, shared = (open_model(model, 1, where) for where in (None, str(tmp_path / "weights")))
+    assert shared.shared_bytes == shared.resident_bytes >= 8 * 8 * 4
+    inputs = arrays()
+    assert np.array_equal(private.run(inputs)["y"], shared.run(inputs)["y"])
+
+
+def test_a_wrong_datatype_is_found_when_opened(tmp_path: Path) -> None:
+    folder = write_torchscript(tmp_path / "net", Net())
+    signature = Signature((TensorSpec("x", "INT64", (8,)), MASK), (), True, 8)
+    with pytest.raises(RepositoryError, match="a model that failed on sample inputs of shape"):
+        open_model(a_model(Format.TORCHSCRIPT, folder, signature), 1, None)

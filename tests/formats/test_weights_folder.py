@@ -1,0 +1,49 @@
+"""The weights folder: whole entries or none, the first one stays."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from interlace.formats.weights_folder import publish
+
+
+def test_the_first_entry_stays(tmp_path: Path) -> None:
+    target = tmp_path / "new" / "entry"
+    publish(target, lambda draft: draft.write_text("first") and None)
+    publish(target, lambda draft: draft.write_text("second") and None)
+    assert target.read_text() == "first"
+    assert [entry.name for entry in target.parent.iterdir()] == ["entry"]
+
+
+def test_folders_are_entries_too(tmp_path: Path) -> None:
+    def write(text: str, draft: Path) -> None:
+        draft.mkdir()
+        (draft / "file").write_text(text)
+
+    publish(tmp_path / "entry", lambda draft: write("first", draft))
+    publish(tmp_path / "entry", lambda draft: write("second", draft))
+    assert (tmp_path / "entry" / "file").read_text() == "first"
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    def write(draft: Path) -> None:
+        draft.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        publish(tmp_path / "entry", write)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_processes_left_goes_in_time(tmp_path: Path) -> None:
+    old, fresh = tmp_path / ".writing-old", tmp_path / ".writing-fresh"
+    for folder in (old, fresh):
+        folder.mkdir()
+    os.utime(old, (time.time() - 3600,) * 2)
+    publish(tmp_path / "entry", lambda draft: draft.write_text("x") and None)
+    assert not old.exists()
+    assert fresh.exists()

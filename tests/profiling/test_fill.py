@@ -1,0 +1,64 @@
+"""A second start finds the profiles; only what is missing is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from interlace.core.messages import Failure, Load, Run, Work
+from interlace.profiling.fill import FillResult, fill
+from interlace.profiling.rig import Rig
+from interlace.profiling.store import ProfileStore
+from interlace.profiling.sweep import SweepSettings
+from interlace.runtime.clock import SimClock
+from tests.profiling.fakes import FakeArena, FakeDevice, in_virtual_time, make_model
+
+SETTINGS = SweepSettings(samples=4, samples_min=2, warm_ups=1)
+
+
+def start(folder: Path, names: str, device: FakeDevice, force: bool = False) -> FillResult:
+    store = ProfileStore(folder, lambda warning: None)
+    rig = Rig(device, device.clock, FakeArena())  # type: ignore[arg-type]
+    work = fill(rig, [make_model(name) for name in names], store, SETTINGS, force=force)
+    return in_virtual_time(device.clock, work)
+
+
+def runs(device: FakeDevice) -> int:
+    return sum(isinstance(work, Run) for work in device.log)
+
+
+def test_a_second_start_runs_nothing(tmp_path: Path) -> None:
+    first, second = FakeDevice(SimClock()), FakeDevice(SimClock())
+    measured = start(tmp_path, "ab", first)
+    found = start(tmp_path, "ab", second)
+    assert len(measured.measured) == 2
+    assert found.measured == ()
+    assert runs(first) > 0
+    assert second.log == []
+    assert found.profiles.keys() == measured.profiles.keys()
+
+
+def test_only_what_is_missing_is_measured(tmp_path: Path) -> None:
+    start(tmp_path, "ab", FakeDevice(SimClock()))
+    device = FakeDevice(SimClock())
+    found = start(tmp_path, "abc", device)
+    assert found.measured == (make_model("c").key,)
+    assert {work.model for work in device.log if isinstance(work, Load)} == {make_model("c").key}
+    assert len(found.profiles) == 3
+
+
+def test_force_measures_everything_again(tmp_path: Path) -> None:
+    start(tmp_path, "ab", FakeDevice(SimClock()))
+    device = FakeDevice(SimClock())
+    assert len(start(tmp_path, "ab", device, force=True).measured) == 2
+    assert runs(device) > 0
+
+
+def test_a_failure_is_kept_apart_and_not_stored(tmp_path: Path) -> None:
+    def judge(work: Work) -> Failure | None:
+        broken = isinstance(work, Load) and work.model.startswith("a")
+        return Failure("truncated file") if broken else None
+
+    found = start(tmp_path, "ab", FakeDevice(SimClock(), fail=judge))
+    assert found.failures == {make_model("a").key: "a: load failed: truncated file"}
+    assert list(found.profiles) == [make_model("b").key]
+    assert start(tmp_path, "ab", FakeDevice(SimClock())).measured == (make_model("a").key,)

@@ -1,0 +1,190 @@
+"""The sweep, on a device whose latencies are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from interlace.core.messages import CreatePartition, Failure, Load, ReleasePartition, Run, Work
+from interlace.core.model import Model
+from interlace.core.profile import Profile
+from interlace.profiling.profiler import MeasuredModel, profile, profile_all
+from interlace.profiling.progress import SweepStep
+from interlace.profiling.rig import MeasureError, Rig
+from interlace.profiling.sweep import SweepSettings
+from interlace.runtime.clock import SimClock
+from tests.profiling.fakes import FakeArena, FakeDevice, in_virtual_time, latency_ms, make_model
+
+SETTINGS = SweepSettings(samples=8, samples_min=3, warm_ups=1, budget_s=0.5, timeout_s=0.5)
+
+
+class Stand:
+    """A fake device with everything that profiling needs."""
+
+    def __init__(self) -> None:
+        self.clock = SimClock()
+        self.device = FakeDevice(self.clock)
+        self.arena = FakeArena()
+        self.steps: list[SweepStep] = []
+
+    def profile(self, model: Model) -> Profile:
+        work = profile(
+            self.device,
+            model,
+            self.clock,
+            self.arena,  # type: ignore[arg-type]
+            SETTINGS,
+            self.steps.append,
+        )
+        return in_virtual_time(self.clock, work)
+
+    def profile_all(self, *models: Model) -> list[MeasuredModel]:
+        async def collect() -> list[MeasuredModel]:
+            rig = Rig(self.device, self.clock, self.arena)  # type: ignore[arg-type]
+            found = [m async for m in profile_all(rig, models, SETTINGS, self.steps.append)]
+            await rig.close()
+            return found
+
+        return in_virtual_time(self.clock, collect())
+
+
+@pytest.fixture
+def stand() -> Stand:
+    return Stand()
+
+
+def test_every_batch_and_share_is_measured_as_it_is(stand: Stand) -> None:
+    found = stand.profile(make_model(max_batch=4))
+    assert set(found.points) == {(b, s) for b in (1, 2, 4) for s in (50, 100)}
+    for (batch, share_pct), point in found.points.items():
+        assert point.median_ms == pytest.approx(latency_ms(batch, share_pct))
+        assert point.p99_ms == pytest.approx(latency_ms(batch, share_pct))
+        assert SETTINGS.samples_min <= point.samples <= SETTINGS.samples
+
+
+def test_memory_load_time_and_overhead_are_kept(stand: Stand) -> None:
+    found = stand.profile(make_model())
+    assert found.weights_bytes == 1000
+    assert found.activation_bytes == 40  # ready for batch 4
+    assert found.load_ms == pytest.approx(30.0)
+    assert found.overhead.total_ms == pytest.approx(0.5)  # the fake's phases leave half a ms out
+    assert found.digest == "digest-of-cnn"
+    assert found.gpu_kind == "cpu"
+
+
+def test_memory_is_weighed_where_there_is_one_share_too(stand: Stand) -> None:
+    stand.device.gpu = replace(stand.device.gpu, units=1, shares_pct=(100,))
+    found = stand.profile(make_model())
+    assert (found.weights_bytes, found.activation_bytes) == (1000, 40)
+    assert {share for _, share in found.points} == {100}
+
+
+def test_nothing_is_left_behind(stand: Stand) -> None:
+    stand.profile(make_model())
+    assert not stand.device.partitions
+    assert not stand.device.loaded
+    assert not stand.arena.blocks
+    runs = [work for work in stand.device.log if isinstance(work, Run)]
+    assert sorted(stand.device.freed) == sorted(work.batch.id for work in runs)
+
+
+def test_batches_hold_single_row_requests_with_memory_of_their_own(stand: Stand) -> None:
+    stand.profile(make_model(max_batch=4))
+    largest = max(
+        (work.batch for work in stand.device.log if isinstance(work, Run)), key=lambda b: b.rows
+    )
+    assert [request.rows for request in largest.requests] == [1, 1, 1, 1]
+    assert len({request.inputs[0].span.offset for request in largest.requests}) == 4
+    assert largest.requests[0].inputs[0].shape == (1, 5, 3)
+
+
+def test_a_disturbed_point_is_taken_again(stand: Stand) -> None:
+    # One warm-up, then a first take of eight runs: two of them are held up by a neighbour.
+    stand.device.slower = lambda run: 50.0 if run in (3, 4) else 0.0
+    found = stand.profile(make_model(max_batch=1)).points[1, 100]
+    assert found.p99_ms == pytest.approx(latency_ms(1, 100))
+
+
+def test_a_model_that_varies_by_nature_is_not_measured_for_ever(stand: Stand) -> None:
+    stand.device.slower = lambda run: 50.0 if run % 3 == 0 else 0.0
+    found = stand.profile(make_model(max_batch=1)).points[1, 100]
+    assert found.p95_ms == pytest.approx(latency_ms(1, 100) + 50.0)
+    assert found.median_ms == pytest.approx(latency_ms(1, 100))
+
+
+def test_a_small_arena_is_enough(stand: Stand) -> None:
+    stand.arena.limit = 2
+    assert len(stand.profile(make_model(max_batch=8)).points) == 8
+
+
+def test_a_full_arena_is_an_error(stand: Stand) -> None:
+    stand.arena.limit = 0
+    with pytest.raises(MeasureError, match="no room for one request of cnn"):
+        stand.profile(make_model())
+
+
+def test_larger_batches_are_left_out_once_no_plan_could_use_them(stand: Stand) -> None:
+    found = stand.profile(make_model(max_batch=64, slo_ms=10.0))  # limit 40 ms
+    assert max(batch for batch, share in found.points if share == 100) == 4
+    assert max(batch for batch, share in found.points if share == 50) == 2
+    assert stand.steps[0].total == 14
+    assert stand.steps[-1].total == 10  # the four batches left out at a share of 100 are off it
+
+
+def test_progress_ends_at_its_total_and_never_goes_back(stand: Stand) -> None:
+    stand.profile_all(make_model("a"), make_model("b"))
+    assert [step.done for step in stand.steps] == list(range(12))
+    assert stand.steps[-1].total == 12
+    assert all(step.left_s >= 0.0 for step in stand.steps)
+
+
+def test_partitions_are_carved_once_for_all_models(stand: Stand) -> None:
+    stand.profile_all(make_model("a"), make_model("b"))
+    assert sum(isinstance(work, CreatePartition) for work in stand.device.log) == 2
+    assert sum(isinstance(work, ReleasePartition) for work in stand.device.log) == 2
+
+
+def fails(model: str, fatal: bool = False, detail: str = "out of memory") -> object:
+    def judge(work: Work) -> Failure | None:
+        if isinstance(work, Run) and work.batch.model.startswith(model) and work.batch.rows > 1:
+            return Failure(detail, fatal)
+        return None
+
+    return judge
+
+
+@pytest.mark.parametrize("fatal", [False, True])
+def test_a_model_that_fails_is_named_and_the_next_is_measured(stand: Stand, fatal: bool) -> None:
+    stand.device.fail = fails("bad", fatal)  # type: ignore[assignment]
+    bad, good = stand.profile_all(make_model("bad"), make_model("good"))
+    assert bad.profile is None
+    assert bad.error == "bad: batch 2 at a share of 100 %: run failed: out of memory"
+    assert good.profile is not None
+    assert len(good.profile.points) == 6
+    assert not stand.arena.blocks
+
+
+def test_a_hung_run_is_given_up_with_its_partition(stand: Stand) -> None:
+    stand.device.fail = fails("bad", detail="hang")  # type: ignore[assignment]
+    bad, good = stand.profile_all(make_model("bad"), make_model("good"))
+    assert "did not end within 0.5 s" in bad.error
+    assert good.profile is not None
+    assert sum(isinstance(work, CreatePartition) for work in stand.device.log) == 3
+
+
+def test_a_model_that_does_not_load_is_an_error(stand: Stand) -> None:
+    stand.device.fail = lambda work: (  # type: ignore[assignment]
+        Failure("bad magic number") if isinstance(work, Load) else None
+    )
+    with pytest.raises(MeasureError, match="cnn: load failed: bad magic number"):
+        stand.profile(make_model())
+
+
+def test_a_device_without_room_for_two_partitions_gets_one_at_a_time(stand: Stand) -> None:
+    def judge(work: Work) -> Failure | None:
+        full = isinstance(work, CreatePartition) and stand.device.partitions
+        return Failure("no units left") if full else None
+
+    stand.device.fail = judge
+    assert len(stand.profile(make_model(max_batch=4)).points) == 6

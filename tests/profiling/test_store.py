@@ -1,0 +1,205 @@
+"""Profiles survive a restart; whatever is wrong with a file leads to measuring again."""
+
+from __future__ import annotations
+
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from interlace.core.model import Model, ServiceTerms
+from interlace.core.profile import (
+    LatencyPoint,
+    LaunchOverhead,
+    LayerProfile,
+    MemoryContention,
+    PowerDraw,
+    Profile,
+)
+from interlace.core.tensor import Signature
+from interlace.profiling import store as store_module
+from interlace.profiling.store import ProfileStore
+from interlace.profiling.sweep import QUICK, THOROUGH
+from tests.profiling.fakes import GPU, make_model
+
+MODEL = make_model()
+PROFILE = Profile(
+    model=MODEL.key,
+    digest=MODEL.digest,
+    gpu_kind=GPU.kind,
+    weights_bytes=12345,
+    activation_bytes=678,
+    points={
+        (batch, share): LatencyPoint(1.0 * batch, 2.0 * batch, 3.0 * batch, 99)
+        for batch in (1, 2, 4)
+        for share in GPU.shares_pct
+    },
+    overhead=LaunchOverhead(0.1, 0.2),
+    load_ms=33.0,
+)
+
+
+class Stored:
+    """A store with one profile in it, and what it warned of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.warnings: list[str] = []
+        self.store = ProfileStore(folder, self.warnings.append)
+        self.store.save(PROFILE, MODEL, GPU, THOROUGH)
+        self.path = self.store.path(MODEL.name, MODEL.version, MODEL.digest, GPU)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Stored:
+    return Stored(tmp_path)
+
+
+def test_what_was_saved_is_found(stored: Stored) -> None:
+    assert stored.store.find(MODEL, GPU, THOROUGH) == PROFILE
+    assert not stored.warnings
+
+
+def test_what_is_known_beside_latency_is_kept_too(tmp_path: Path) -> None:
+    full = replace(
+        PROFILE,
+        pressure={(1, 50): (0.25, 0.5), (4, 100): (0.0, 1.0)},
+        layers=(
+            LayerProfile("conv", 640, 0.5, 0.25, 1.5),
+            LayerProfile("relu", 0, 0.0, 0.125, 0.125),
+        ),
+        draws={(4, 100): PowerDraw(350.5, 90.25, 1000.0)},
+        strains={
+            (1, 50): (
+                MemoryContention("l2", 50, 0.5, 0.25, 1.125),
+                MemoryContention("dram", 50, 0.5, 0.0, 1.0),
+            )
+        },
+    )
+    store = ProfileStore(tmp_path, lambda warning: None)
+    store.save(full, MODEL, GPU, THOROUGH)
+    assert store.find(MODEL, GPU, THOROUGH) == full
+
+
+def test_a_file_from_before_there_was_more_is_read(stored: Stored) -> None:
+    record = json.loads(stored.path.read_text())
+    for key in ("more", "layers"):
+        del record[key]
+    stored.path.write_text(json.dumps(record))
+    assert stored.store.find(MODEL, GPU, THOROUGH) == PROFILE
+    assert not stored.warnings
+
+
+def test_it_is_found_under_the_key_of_today(stored: Stored) -> None:
+    again = replace(MODEL, generation=4)
+    found = stored.store.find(again, GPU, THOROUGH)
+    assert found is not None
+    assert found.model == again.key
+
+
+def test_what_was_measured_in_haste_serves_until_there_is_time(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    store = ProfileStore(tmp_path, warnings.append)
+    store.save(PROFILE, MODEL, GPU, QUICK)
+    assert store.find(MODEL, GPU, QUICK) == PROFILE
+    assert store.find(MODEL, GPU, THOROUGH) is None
+    assert "measured in haste" in warnings[0]
+
+
+def test_it_is_recalled_for_a_model_that_was_not_opened(stored: Stored) -> None:
+    unopened = replace(MODEL, signature=Signature((), (), False, 0), sample={})
+    recalled = stored.store.recall(unopened, GPU)
+    assert recalled is not None
+    assert recalled.profile == PROFILE
+    assert recalled.max_batch == MODEL.signature.max_batch
+    assert stored.store.recall(replace(MODEL, digest="another"), GPU) is None
+
+
+def test_the_file_says_how_where_and_when(stored: Stored) -> None:
+    record = json.loads(stored.path.read_text())
+    assert record["device"]["kind"] == "cpu"
+    assert record["device"]["processor"]
+    assert record["method"]["libraries"]["numpy"]
+    assert "warm-up" in record["method"]["description"]
+    assert record["method"]["date"].startswith("20")
+    assert len(record["points"]) == 6
+    assert stored.path.read_text().count("\n") > 30  # for people
+
+
+@pytest.mark.parametrize(
+    "model",
+    [replace(MODEL, digest="another"), replace(MODEL, version=2), replace(MODEL, name="a/../b")],
+)
+def test_another_model_is_another_file(stored: Stored, model: Model) -> None:
+    path = stored.store.path(model.name, model.version, model.digest, GPU)
+    assert path != stored.path
+    assert path.parent == stored.path.parent
+    assert stored.store.find(model, GPU, THOROUGH) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "why"),
+    [
+        (MODEL, replace(GPU, units=4), "measured on cpu with 2 units"),
+        (MODEL, replace(GPU, shares_pct=(25, 50, 100)), "shares that were not measured"),
+        (replace(MODEL, sample={"x": (9, 3)}), GPU, "sample sizes changed"),
+        (
+            replace(MODEL, signature=replace(MODEL.signature, max_batch=8)),
+            GPU,
+            "measured up to batch 4, now 8",
+        ),
+    ],
+)
+def test_what_no_longer_holds_is_measured_again(
+    stored: Stored, model: object, gpu: object, why: str
+) -> None:
+    assert stored.store.find(model, gpu, THOROUGH) is None  # type: ignore[arg-type]
+    assert why in stored.warnings[0]
+    assert str(stored.path) in stored.warnings[0]
+
+
+def test_a_longer_slo_wants_the_batches_that_were_left_out(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    store = ProfileStore(tmp_path, warnings.append)
+    slow = replace(MODEL, terms=ServiceTerms(slo_ms=100_000.0))
+    store.save(PROFILE, MODEL, GPU, THOROUGH)
+    assert store.find(slow, GPU, THOROUGH) is not None  # the sweep was complete
+    store.save(replace(PROFILE, points={(1, 50): LatencyPoint(1, 1, 1, 1)}), MODEL, GPU, THOROUGH)
+    assert store.find(MODEL, GPU, THOROUGH) is not None
+    assert store.find(slow, GPU, THOROUGH) is None
+    assert "the SLO is longer now" in warnings[0]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "\x00\xff"])
+def test_a_corrupt_file_is_named_and_measured_again(stored: Stored, text: str) -> None:
+    stored.path.write_text(text)
+    assert stored.store.find(MODEL, GPU, THOROUGH) is None
+    assert str(stored.path) in stored.warnings[0]
+    assert "not a profile" in stored.warnings[0]
+
+
+def test_another_form_is_measured_again(stored: Stored) -> None:
+    record = json.loads(stored.path.read_text())
+    stored.path.write_text(json.dumps({**record, "schema": 99}))
+    assert stored.store.find(MODEL, GPU, THOROUGH) is None
+    assert "written in form 99" in stored.warnings[0]
+
+
+def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store_module.os, "fsync", full)
+    stored = Stored(tmp_path)
+    assert "could not be kept (No space left on device)" in stored.warnings[0]
+    assert not stored.path.exists()
+    assert not list(stored.path.parent.iterdir())  # no half file either
+
+
+def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    stored = Stored(blocked)
+    assert len(stored.warnings) == 1
+    assert stored.store.find(MODEL, GPU, THOROUGH) is None

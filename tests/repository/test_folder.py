@@ -1,0 +1,116 @@
+"""Repository folders: versions, policies, formats; a broken model keeps no other from serving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from interlace.core.errors import RepositoryError
+from interlace.core.model import Format
+from interlace.repository.folder import ModelFolder, check_name, detect_format, scan
+from interlace.repository.model_config import ModelConfig
+from tests.repository.folders import add
+
+
+def test_every_folder_is_found_and_the_broken_ones_say_why(tmp_path: Path) -> None:
+    add(tmp_path, "good", {"1/model.onnx": "", "2/model.onnx": "", "notes/x": ""})
+    add(tmp_path, "broken", {"config.pbtxt": "nam: 3", "1/model.onnx": ""})
+    add(tmp_path, "empty", {})
+    add(tmp_path, "other", {"config.pbtxt": 'name: "another"', "1/model.onnx": ""})
+    add(tmp_path, ".hidden", {"1/model.onnx": ""})
+    (tmp_path / "README.md").write_text("not a model")
+    found = {entry.name: entry for entry in scan(tmp_path)}
+    assert list(found) == ["broken", "empty", "good", "other"]
+    assert found["good"] == ModelFolder("good", (2,))
+    assert "config.pbtxt:1: ModelConfig: found field 'nam'" in str(found["broken"].error)
+    assert "found no version folder; expected one named 1, 2," in str(found["empty"].error)
+    assert "found 'another'; expected 'other', as the folder" in str(found["other"].error)
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted"),
+    [
+        ("", (10,)),
+        ("version_policy { latest { num_versions: 2 } }", (3, 10)),
+        ("version_policy { all { } }", (1, 3, 10)),
+        ("version_policy { specific { versions: [3, 1] } }", (1, 3)),
+    ],
+)
+def test_the_policy_selects(tmp_path: Path, policy: str, wanted: tuple[int, ...]) -> None:
+    files = {f"{version}/model.onnx": "" for version in ("1", "3", "10", "02", "x1", "0")}
+    add(tmp_path, "m", {**files, "config.pbtxt": policy, "7": "a file"})
+    assert scan(tmp_path) == [ModelFolder("m", wanted)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "found"),
+    [
+        (
+            "specific { versions: [1, 4] }",
+            "found version 4, which has no folder; expected some of 1",
+        ),
+        ("specific { }", "found no version"),
+        ("latest { num_versions: 0 }", "found 0; expected at least 1"),
+    ],
+)
+def test_a_wrong_policy_is_named(tmp_path: Path, policy: str, found: str) -> None:
+    text = f"version_policy {{ {policy} }}"
+    add(tmp_path, "m", {"1/model.onnx": "", "config.pbtxt": text})
+    assert found in str(scan(tmp_path)[0].error)
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "wanted"),
+    [
+        (["model.onnx", "model.onnx.data"], {}, Format.ONNX),
+        (["model.pt"], {}, Format.TORCHSCRIPT),
+        (["model.pt2"], {"backend": "pytorch"}, Format.EXPORTED),
+        (["model.py", "weights.bin"], {}, Format.FACTORY),
+        (["config.json", "model.safetensors"], {}, Format.HUGGINGFACE),
+        (["config.json", "model-00001-of-00002.safetensors"], {}, Format.HUGGINGFACE),
+        (["model.onnx", "model.py"], {"platform": "onnxruntime_onnx"}, Format.ONNX),
+        (["model.onnx", "config.json"], {"default_model_filename": "model.onnx"}, Format.ONNX),
+    ],
+)
+def test_the_format_follows_from_the_files(
+    tmp_path: Path, files: list[str], config: dict[str, str], wanted: Format
+) -> None:
+    folder = add(tmp_path, "1", dict.fromkeys(files, ""))
+    assert detect_format(folder, ModelConfig("c", config)) is wanted
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "message"),
+    [
+        ([], {}, "found no model file; expected model.onnx, model.pt,"),
+        (["resnet.onnx"], {}, "found no model file among resnet.onnx"),
+        (["config.json", "pytorch_model.bin"], {}, "whose weights are a pickle"),
+        (["model.onnx", "model.pt"], {}, "found several models: onnx, torchscript"),
+        (["model.onnx"], {"backend": "pytorch"}, "with a model of onnx; expected torchscript or"),
+        (["model.onnx"], {"backend": "tensorrt"}, "found 'tensorrt'; expected one of onnxruntime"),
+        (["model.pt"], {"default_model_filename": "net.pt"}, "found 'net.pt'; expected 'model.pt'"),
+    ],
+)
+def test_what_is_no_model_is_named(
+    tmp_path: Path, files: list[str], config: dict[str, str], message: str
+) -> None:
+    folder = add(tmp_path, "1", dict.fromkeys(files, ""))
+    with pytest.raises(RepositoryError, match=message):
+        detect_format(folder, ModelConfig("c", config))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\\b", "a\0", "a\nb", "x" * 201])
+def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
+    with pytest.raises(RepositoryError, match="model name"):
+        check_name(name)
+
+
+def test_names_of_people_are_taken() -> None:
+    for name in ("resnet50", "my model", "ünïcode", "a.b-c_d"):
+        check_name(name)
+
+
+def test_a_repository_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryError, match="found no such file or directory; expected a model"):
+        scan(tmp_path / "nowhere")

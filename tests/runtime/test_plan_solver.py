@@ -1,0 +1,65 @@
+"""Planning off the loop: the same answer everywhere, and a broken planner is an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Event
+
+from interlace.core.hardware import Fleet
+from interlace.core.messages import PlanSolved, SolvePlan
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profiles
+from interlace.policy.base import System
+from interlace.policy.catalog import resolve
+from interlace.runtime.clock import SimClock
+from interlace.runtime.plan_solver import InlinePlanSolver, ProcessPlanSolver
+from tests.builders import line_profile, machine
+
+QUESTION = SolvePlan(7, (Demand("a", 10.0, 50.0),), Plan(), {"a": line_profile("a")}, machine())
+
+
+class _ThreadClock(SimClock):
+    """Calls at once, on whichever thread asks."""
+
+    def call_soon(self, call: object) -> None:
+        call()  # type: ignore[operator]
+
+
+def broken(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    raise ZeroDivisionError("planner bug")
+
+
+def _in_executor(row: System) -> PlanSolved:
+    answered, answers = Event(), []
+    with ThreadPoolExecutor(1) as executor:
+        solver = ProcessPlanSolver(row, _ThreadClock(), executor)
+        solver(QUESTION, lambda answer: (answers.append(answer), answered.set()))
+        assert answered.wait(30.0)
+    (answer,) = answers
+    return answer
+
+
+def test_both_solvers_give_the_planners_answer() -> None:
+    row = resolve("gpulet")
+    clock, answers = SimClock(), []
+    InlinePlanSolver(row, clock)(QUESTION, answers.append)
+    assert not answers, "the answer must come later"
+    clock.run()
+    assert answers == [_in_executor(row)]
+    assert answers[0].ticket == 7 and answers[0].plan.partitions
+
+
+def test_a_planner_that_raises_is_an_answer_that_says_so() -> None:
+    answer = _in_executor(replace(resolve("gpulet"), planner=broken))
+    assert answer.failure is not None and "planner bug" in answer.failure
+
+
+def test_an_executor_that_is_shut_down_is_an_answer_too() -> None:
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    answers: list[PlanSolved] = []
+    solver = ProcessPlanSolver(resolve("gpulet"), _ThreadClock(), executor)
+    solver(QUESTION, answers.append)
+    assert answers[0].failure is not None

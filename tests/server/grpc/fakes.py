@@ -1,0 +1,197 @@
+"""A main process for gRPC tests: a door over a data plane that echoes, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.request import Outcome, Reply, Request
+from interlace.core.tensor import Span, Tensor
+from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
+from interlace.server.door.door import Door
+from interlace.server.door.life import DoorSettings
+from interlace.server.model_table import ModelTable
+from interlace.server.shared_memory import Regions
+from interlace.shm.arena import Arena, ArenaMap
+
+T = TypeVar("T")
+
+
+class EchoPlane:
+    """Answers by the model's name.
+
+    ``echo`` gives each input back as OUTPUT..., at once; ``slow-MS`` after that time; ``never``
+    when it is cancelled; ``refuse-REASON`` refuses; ``fail`` fails after it was accepted;
+    ``hang`` is given up, and its answer comes 100 ms later; ``apart`` answers from an arena made
+    for this answer alone, as a worker that dies after it would.
+    """
+
+    def __init__(self, arenas: ArenaMap) -> None:
+        self._arenas = arenas
+        self._apart: dict[int, Arena] = {}
+        self.calls: list[InferenceCall] = []
+        self.cancelled: list[int] = []
+        self.undelivered: set[int] = set()
+        self._waiting: dict[int, Callable[[Outcome], None]] = {}
+        self._next = 0
+
+    @property
+    def busy(self) -> list[int]:
+        """Calls without an answer, and answers not delivered."""
+        return [*self._waiting, *self.undelivered]
+
+    def infer(
+        self,
+        call: InferenceCall,
+        on_reply: OnReply,
+        on_error: OnError,
+        on_give_up: OnError | None = None,
+    ) -> Request | None:
+        self.calls.append(call)
+        if call.model.startswith("refuse-"):
+            reason = Reason(call.model.removeprefix("refuse-"))
+            on_error(ServeError(reason, f"refused: {reason.value} 100% é", retry_after_ms=12.4))
+            return None
+        self._next += 1
+        key = f"{call.model}/{call.version or 3}#1"
+        request = Request(self._next, key, 0.0, 1e9, inputs=call.inputs)
+
+        def answer(outcome: Outcome = Outcome.OK) -> None:
+            if self._waiting.pop(request.id, None) is None:
+                return
+            self.undelivered.add(request.id)
+            outputs = call.inputs if outcome is Outcome.OK else ()
+            if call.model == "apart":
+                outputs = self._moved(request.id, outputs)
+            renamed = tuple(Tensor(t.name.replace("INPUT", "OUTPUT"), *t[1:]) for t in outputs)
+            on_reply(Reply(request, outcome, renamed, batch=request.id))
+
+        self._waiting[request.id] = answer
+        if call.model.startswith("slow-"):
+            delay_s = float(call.model.removeprefix("slow-")) / 1000.0
+            asyncio.get_running_loop().call_later(delay_s, answer)
+        elif call.model == "hang":
+            loop = asyncio.get_running_loop()
+            assert on_give_up is not None
+            loop.call_soon(on_give_up, ServeError(Reason.DEADLINE, "it hangs"))
+            loop.call_later(0.1, answer)
+        elif call.model == "fail":
+            answer(Outcome.FAILED)
+        elif call.model != "never":
+            answer()
+        return request
+
+    def cancel(self, request: Request) -> None:
+        self.cancelled.append(request.id)
+        waiting = self._waiting.get(request.id)
+        if waiting is not None:
+            asyncio.get_running_loop().call_soon(waiting, Outcome.CANCELLED)
+
+    def delivered(self, reply: Reply) -> None:
+        self.undelivered.remove(reply.request.id)
+        arena = self._apart.pop(reply.request.id, None)
+        if arena is not None:
+            self._arenas.forget(arena.number)
+            arena.close()
+
+    def _moved(self, number: int, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        arena = self._apart[number] = Arena.create(1 << 16)
+        self._arenas.add(arena)
+        moved = []
+        for tensor in tensors:
+            offset = arena.alloc(tensor.span.nbytes)
+            assert offset is not None
+            arena.view(offset, tensor.span.nbytes)[:] = self._arenas.view(tensor.span)
+            moved.append(tensor._replace(span=Span(arena.number, offset, tensor.span.nbytes)))
+        return tuple(moved)
+
+
+class EchoOffice:
+    """Answers administration with what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.answers: dict[str, Any] = {}
+
+    def answer(self, method: str, body: dict[str, Any]) -> Any:
+        self.asked.append((method, body))
+        found = self.answers.get(method.rpartition(".")[2])
+        if found is None:
+            raise ServeError(Reason.UNSUPPORTED, f"no answer for {method}")
+        return found() if callable(found) else found
+
+
+class Main:
+    """The thread, its loop, and the door; a context."""
+
+    def __init__(self, settings: DoorSettings | None = None, office: Any = None) -> None:
+        self.arenas = ArenaMap(os.getpid())
+        self.plane = EchoPlane(self.arenas)
+        self.office: Any = office or EchoOffice()
+        self.regions = Regions(allowed=True)
+        self.table = ModelTable()
+        #: Runs on the loop before the door is made.
+        self.before_start: Callable[[], Coroutine[Any, Any, None]] | None = None
+        self.trouble: list[str] = []
+        self._settings = settings or DoorSettings(port=0, arena_bytes=64 << 20)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.door: Door
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.door.port}"
+
+    def settled(self) -> None:
+        """Wait until no call is in flight and every output has been delivered."""
+        deadline = time.monotonic() + 10.0
+        while self.plane.busy:
+            assert time.monotonic() < deadline, f"left over: {self.plane.busy}"
+            time.sleep(0.005)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return future.result(30)
+
+    def __enter__(self) -> Main:
+        self._thread.start()
+        self.run(self._start())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.run(self.door.close())
+        self.run(self._settle())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+        self.regions.close()
+
+    async def _start(self) -> None:
+        if self.before_start is not None:
+            await self.before_start()
+        self.door = Door(
+            self.plane,
+            self.office,
+            self.table,
+            self.regions,
+            self.arenas,
+            self._settings,
+            self.trouble.append,
+        )
+        await self.door.start()
+
+    async def _settle(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)

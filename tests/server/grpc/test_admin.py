@@ -1,0 +1,174 @@
+"""Every administrative method, from the public client to ``AdminApi`` and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from multiprocessing import shared_memory
+
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.tensor import TensorSpec
+from interlace.server.administration.api import AdminApi
+from interlace.server.dataplane.plane import DataPlane
+from interlace.server.door.admin import AdminDoor
+from interlace.server.model_control import IndexEntry
+from interlace.server.model_table import ServedModel
+from interlace.server.proto.messages import SERVICE
+from tests.server.fakes import FakeControl, FakeRuntime, model
+from tests.server.grpc.fakes import Main
+
+
+class Desk:
+    """The front-end with the real administration behind it."""
+
+    def __init__(self, main: Main, control: FakeControl) -> None:
+        self.main = main
+        self.control = control
+        self.client = triton.InferenceServerClient(main.target)
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    main = Main()
+    control = FakeControl()
+
+    async def make() -> None:
+        plane = DataPlane(FakeRuntime(), main.table, main.arenas)
+        admin = AdminApi(plane, main.table, control, plane._runtime.clock, main.regions)
+        main.office = AdminDoor(admin)
+
+    main.before_start = make
+    with main:
+        inputs = [TensorSpec("INPUT", "FP32", (16,))]
+        outputs = [TensorSpec("OUTPUT", "FP32", (-1, 4))]
+        for version in (1, 2):
+            main.table.publish(ServedModel(model("mine", inputs, outputs, version=version)))
+        made = Desk(main, control)
+        yield made
+        made.client.close()
+
+
+def test_every_method_is_there(desk: Desk) -> None:
+    served = {method.name for method in SERVICE.methods} - {"ModelInfer", "ModelStreamInfer"}
+    office: AdminDoor = desk.main.office
+    assert {name.rpartition(".")[2] for name in office.methods} == served | {"Check", "Watch"}
+
+
+def test_health(desk: Desk) -> None:
+    client = desk.client
+    assert client.is_server_live() and client.is_server_ready()
+    assert client.is_model_ready("mine") and client.is_model_ready("mine", "2")
+    assert not client.is_model_ready("mine", "9") and not client.is_model_ready("nope")
+    desk.control.is_ready = False
+    assert client.is_server_live() and not client.is_server_ready()
+    desk.control.is_ready = True
+
+
+def test_metadata_and_config(desk: Desk) -> None:
+    server = desk.client.get_server_metadata()
+    assert server.name == "interlace" and "statistics" in server.extensions
+    found = desk.client.get_model_metadata("mine")
+    assert list(found.versions) == ["1", "2"]
+    assert [list(each.shape) for each in found.outputs] == [[-1, -1, 4]]
+    config = desk.client.get_model_config("mine").config
+    assert (config.name, config.max_batch_size) == ("mine", 8)
+    assert list(config.input[0].dims) == [16] and config.input[0].data_type == 11  # TYPE_FP32
+    with pytest.raises(InferenceServerException, match="unknown model: 'nope'") as caught:
+        desk.client.get_model_config("nope")
+    assert caught.value.status() == "StatusCode.NOT_FOUND"
+
+
+def test_statistics(desk: Desk) -> None:
+    found = desk.client.get_inference_statistics("mine", "2").model_stats
+    assert [(each.name, each.version) for each in found] == [("mine", "2")]
+    assert found[0].inference_stats.success.count == 0
+    assert len(desk.client.get_inference_statistics().model_stats) == 2
+    with pytest.raises(InferenceServerException, match="requested model 'x' is not available"):
+        desk.client.get_inference_statistics("x")
+
+
+def test_repository(desk: Desk) -> None:
+    desk.control.entries = [
+        IndexEntry("mine", "1", "READY"),
+        IndexEntry("bad", "1", "UNAVAILABLE", "it is broken"),
+    ]
+    index = desk.client.get_model_repository_index().models
+    assert [(e.name, e.version, e.state, e.reason) for e in index] == [
+        ("mine", "1", "READY", ""),
+        ("bad", "1", "UNAVAILABLE", "it is broken"),
+    ]
+    files = {"file:1/model.onnx": b"\0\1\2" * 100_000}
+    desk.client.load_model("mine", config=json.dumps({"max_batch_size": 4}), files=files)
+    desk.client.unload_model("mine")
+    loaded, unloaded = desk.control.calls
+    assert loaded == (
+        "load",
+        "mine",
+        '{"max_batch_size": 4}',
+        {"1/model.onnx": b"\0\1\2" * 100_000},
+    )
+    assert unloaded == ("unload", "mine")
+    desk.control.error = ServeError(Reason.BACKEND, "failed to load 'mine'")
+    with pytest.raises(InferenceServerException, match="failed to load 'mine'"):
+        desk.client.load_model("mine")
+    desk.control.error = None
+
+
+def test_shared_memory(desk: Desk) -> None:
+    client = desk.client
+    client.unregister_system_shared_memory()
+    client.unregister_cuda_shared_memory()
+    assert not client.get_system_shared_memory_status().regions
+    assert not client.get_cuda_shared_memory_status().regions
+    with pytest.raises(InferenceServerException, match="Unable to open shared memory region"):
+        client.register_system_shared_memory("r", "/interlace-test-no-such", 64)
+    with pytest.raises(InferenceServerException, match="not supported here"):
+        client.register_cuda_shared_memory("r", b"aGk=", 0, 64)
+    with pytest.raises(InferenceServerException, match="Unable to find"):
+        client.get_system_shared_memory_status("r")
+
+
+def test_a_region_can_be_registered(desk: Desk) -> None:
+    segment = shared_memory.SharedMemory(create=True, size=128)
+    try:
+        desk.client.register_system_shared_memory("r", segment.name, 64, 32)
+        region = desk.client.get_system_shared_memory_status("r").regions["r"]
+        assert (region.key, region.offset, region.byte_size) == (segment.name, 32, 64)
+        desk.client.unregister_system_shared_memory("r")
+        assert not desk.client.get_system_shared_memory_status().regions
+    finally:
+        segment.close()
+        segment.unlink()
+
+
+def test_settings(desk: Desk) -> None:
+    client = desk.client
+    trace = client.get_trace_settings().settings
+    assert list(trace["trace_level"].value) == ["OFF"] and list(trace["trace_file"].value) == [""]
+    assert client.update_trace_settings(settings={"trace_level": ["OFF"], "trace_rate": None})
+    with pytest.raises(InferenceServerException, match="trace_level"):
+        client.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
+    log = client.get_log_settings().settings
+    assert log["log_info"].bool_param and log["log_verbose_level"].uint32_param == 0
+    assert client.update_log_settings({"log_info": True})
+    with pytest.raises(InferenceServerException, match="unknown log setting 'nope'"):
+        client.update_log_settings({"nope": True})
+
+
+def test_the_health_protocol(desk: Desk) -> None:
+    office = desk.main.office
+    assert office.answer("grpc.health.v1.Health.Check", {"service": ""}) == {"status": "SERVING"}
+    with pytest.raises(ServeError, match="no service 'other'"):
+        office.answer("grpc.health.v1.Health.Check", {"service": "other"})
+    watched = office.answer("grpc.health.v1.Health.Watch", {"service": "other"})
+    assert watched == {"status": "SERVICE_UNKNOWN"}
+
+
+def test_an_unknown_method_is_unsupported(desk: Desk) -> None:
+    with pytest.raises(ServeError) as caught:
+        desk.main.office.answer("a.B.C", {})
+    assert caught.value.reason is Reason.UNSUPPORTED

@@ -1,0 +1,263 @@
+"""What a refused, broken or forbidden call gets; seen by an independent client, grpcio."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from interlace.core.errors import Reason
+from interlace.server.api_keys import ApiKeys
+from interlace.server.door.life import DoorSettings
+from interlace.server.grpc.headers import trailers
+from interlace.server.grpc.status import STATUS, GrpcStatus
+from interlace.server.proto.messages import (
+    HealthCheckRequest,
+    HealthCheckResponse,
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
+from tests.server.grpc.fakes import Main
+from tests.server.grpc.wirebench import INFER, STREAM, request
+
+Invoke = Callable[..., Any]
+
+
+@pytest.fixture
+def channel(echo: Main) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(echo.target, [("grpc.use_local_subchannel_pool", 1)]) as made:
+        yield made
+
+
+def raw(channel: grpc.Channel, path: str = INFER) -> Invoke:
+    """A method that takes and gives bytes."""
+    made: Invoke = channel.unary_unary(path, _registered_method=False)
+    return made
+
+
+def failure(invoke: Invoke, *args: Any, **options: Any) -> grpc.RpcError:
+    with pytest.raises(grpc.RpcError) as caught:
+        invoke(*args, timeout=20, **options)
+    return caught.value
+
+
+def test_every_reason_has_a_status() -> None:
+    assert set(STATUS) == set(Reason)
+    assert GrpcStatus.OK not in STATUS.values()
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_refusals_carry_status_text_and_time(channel: grpc.Channel, reason: Reason) -> None:
+    error = failure(raw(channel), request(b"x", model=f"refuse-{reason.value}"))
+    assert error.code().value[0] == int(STATUS[reason])
+    assert error.details() == f"refused: {reason.value} 100% é"
+    assert dict(error.trailing_metadata())["retry-after-ms"] == "12"
+
+
+def test_what_fails_after_it_was_accepted_is_internal(channel: grpc.Channel) -> None:
+    assert failure(raw(channel), request(b"x", model="fail")).code() is grpc.StatusCode.INTERNAL
+
+
+@pytest.mark.parametrize("payload", [b"\xff\xff\xff", b"\x0a\x7fshort", b"\x3a\x01"])
+def test_malformed_messages_are_named(channel: grpc.Channel, payload: bytes) -> None:
+    error = failure(raw(channel), payload)
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "malformed ModelInferRequest" in error.details()
+
+
+def test_unknown_methods_are_unimplemented(channel: grpc.Channel) -> None:
+    for path in ("/inference.GRPCInferenceService/Nope", "/other.Service/ModelInfer"):
+        error = failure(raw(channel, path), b"")
+        assert error.code() is grpc.StatusCode.UNIMPLEMENTED and path in error.details()
+
+
+def test_a_unary_call_has_one_message(channel: grpc.Channel) -> None:
+    streaming = channel.stream_unary(INFER, _registered_method=False)
+    for messages in ([], [request(b"x"), request(b"y")]):
+        error = failure(streaming, iter(messages))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_long_texts_are_cut_where_they_may_be() -> None:
+    block = trailers(GrpcStatus.INTERNAL, "é" * 10_000)
+    assert len(block) < 4300 and not block.rstrip().endswith(b"%")
+
+
+def test_admin_messages_go_to_main_and_back(echo: Main, channel: grpc.Channel) -> None:
+    echo.office.answers["Check"] = {"status": "SERVING"}
+    check = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        HealthCheckRequest.SerializeToString,
+        HealthCheckResponse.FromString,
+        _registered_method=False,
+    )
+    assert check(HealthCheckRequest(service="s")).status == 1
+    assert echo.office.asked[-1] == ("grpc.health.v1.Health.Check", {"service": "s"})
+    error = failure(raw(channel, "/inference.GRPCInferenceService/ServerReady"), b"\xff")
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_large_admin_messages_go_in_pieces(echo: Main, channel: grpc.Channel) -> None:
+    big = "x" * 700_000
+    echo.office.answers["ServerMetadata"] = {"name": big, "version": "1"}
+    metadata = raw(channel, "/inference.GRPCInferenceService/ServerMetadata")
+    assert big.encode() in metadata(b"", timeout=20)
+    echo.office.answers["ModelReady"] = {"ready": True}
+    ready = raw(channel, "/inference.GRPCInferenceService/ModelReady")
+    field = b"\x0a" + b"\xe0\xdc\x2a" + big.encode()
+    assert ready(field, timeout=20) == b"\x08\x01"
+    assert echo.office.asked[-1][1]["name"] == big
+
+
+def test_health_is_watched(echo: Main, channel: grpc.Channel) -> None:
+    echo.office.answers["Watch"] = {"status": "NOT_SERVING"}
+    watch = channel.unary_stream(
+        "/grpc.health.v1.Health/Watch",
+        HealthCheckRequest.SerializeToString,
+        HealthCheckResponse.FromString,
+        _registered_method=False,
+    )
+    states = watch(HealthCheckRequest())
+    assert next(states).status == 2
+    echo.office.answers["Watch"] = {"status": "SERVING"}
+    assert next(states).status == 1
+    states.cancel()
+
+
+def test_a_stream_goes_on_after_a_refusal(channel: grpc.Channel) -> None:
+    stream = channel.stream_stream(
+        STREAM, None, ModelStreamInferResponse.FromString, _registered_method=False
+    )
+    messages = [
+        request(b"x", model="refuse-deadline", call_id="1"),
+        b"\xff",
+        request(b"y", call_id="2"),
+    ]
+    answers = list(stream(iter(messages), timeout=20))
+    found = {each.infer_response.id: each.error_message[:9] for each in answers}
+    assert found == {"1": "refused: ", "": "malformed", "2": ""}
+
+
+def test_a_stream_that_stays_open_keeps_answering(channel: grpc.Channel) -> None:
+    stream = channel.stream_stream(
+        STREAM, None, ModelStreamInferResponse.FromString, _registered_method=False
+    )
+    more = threading.Event()
+
+    def messages() -> Iterator[bytes]:
+        yield request(b"a", call_id="a")
+        more.wait(10)
+        yield request(b"b", call_id="b")
+
+    answers = stream(messages(), timeout=20)
+    assert next(answers).infer_response.id == "a"
+    more.set()
+    assert next(answers).infer_response.id == "b"
+    assert list(answers) == []
+
+
+def test_interleaved_large_messages(channel: grpc.Channel) -> None:
+    invoke = raw(channel)
+    futures = [
+        invoke.future(request(bytes([i]) * 400_000, call_id=str(i)), timeout=30)  # type: ignore[attr-defined]
+        for i in range(12)
+    ]
+    for i, future in enumerate(futures):
+        response = ModelInferResponse.FromString(future.result())
+        assert response.id == str(i) and response.raw_output_contents[0] == bytes([i]) * 400_000
+
+
+def test_a_call_that_hangs_is_answered_once_and_its_memory_is_kept_until_it_ends() -> None:
+    with Main(DoorSettings(port=0, arena_bytes=1 << 20)) as main:
+        with grpc.insecure_channel(main.target) as channel:
+            for _ in range(20):  # many times the arena, were it not given back
+                error = failure(raw(channel), request(bytes(400_000), model="hang"))
+                assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                assert error.details() == "it hangs" and main.plane.busy
+                main.settled()
+            assert raw(channel)(request(b"x"), timeout=20)
+        assert not main.plane.cancelled
+
+
+# ------------------------------------------------------------------------ settings of their own
+
+
+def test_the_key_opens_all_but_probes() -> None:
+    settings = DoorSettings(port=0, keys=ApiKeys("s3cret"), arena_bytes=1 << 20)
+    with Main(settings) as main, grpc.insecure_channel(main.target) as channel:
+        main.office.answers["ServerLive"] = {"live": True}
+        live = raw(channel, "/inference.GRPCInferenceService/ServerLive")
+        assert live(b"", timeout=20) == b"\x08\x01"
+        main.office.answers["ModelReady"] = {"ready": True}
+        ready = raw(channel, "/inference.GRPCInferenceService/ModelReady")
+        assert ready(b"\x0a\x01m", timeout=20) == b"\x08\x01", "as over HTTP"
+        for metadata in ((), (("x-api-key", "wrong"),), (("authorization", "s3cret"),)):
+            error = failure(raw(channel), request(b"x"), metadata=metadata)
+            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        for name, value in (("x-api-key", "s3cret"), ("authorization", "Bearer s3cret")):
+            assert raw(channel)(request(b"x"), timeout=20, metadata=((name, value),))
+
+
+def test_changing_the_server_takes_the_admin_key() -> None:
+    settings = DoorSettings(port=0, keys=ApiKeys("s3cret", "root"), arena_bytes=1 << 20)
+    with Main(settings) as main, grpc.insecure_channel(main.target) as channel:
+        user, admin = (("x-api-key", "s3cret"),), (("x-api-key", "root"),)
+        for name in ("RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryRegister"):
+            call = raw(channel, f"/inference.GRPCInferenceService/{name}")
+            error = failure(call, b"", metadata=user)
+            assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "admin key" in error.details()
+            main.office.answers[name] = {}
+            assert call(b"", timeout=20, metadata=admin) == b""
+        for metadata in (user, admin):
+            assert raw(channel)(request(b"x"), timeout=20, metadata=metadata)
+
+
+def test_sizes_and_numbers_are_bounded() -> None:
+    settings = DoorSettings(
+        port=0, arena_bytes=1 << 20, max_message_bytes=2_000_000, max_in_flight=3
+    )
+    with Main(settings) as main, grpc.insecure_channel(main.target) as channel:
+        error = failure(raw(channel), bytes(2_000_001))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "larger than max (2000001 vs. 2000000)" in error.details()
+        error = failure(raw(channel), request(bytes(1_500_000)))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "the server has 1048576 for all" in error.details()
+        stuck = [
+            raw(channel).future(request(b"x", model="never"))  # type: ignore[attr-defined]
+            for _ in range(3)
+        ]
+        while len(main.plane.calls) < 3:
+            time.sleep(0.005)
+        error = failure(raw(channel), request(b"x"))
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "3 gRPC calls are in flight" in error.details()
+        assert "retry-after-ms" in dict(error.trailing_metadata())
+        for each in stuck:
+            each.cancel()
+        main.settled()
+        assert raw(channel)(request(b"x"), timeout=20)
+
+
+def test_a_connection_too_many_is_closed() -> None:
+    settings = DoorSettings(port=0, arena_bytes=1 << 20, max_connections=2)
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with Main(settings) as main:
+        channels = [grpc.insecure_channel(main.target, options) for _ in range(3)]
+        for each in channels[:2]:
+            assert raw(each)(request(b"x"), timeout=20)
+        assert failure(raw(channels[2]), request(b"x")).code() is grpc.StatusCode.UNAVAILABLE
+        channels[0].close()
+        for each in channels:
+            each.close()
+
+
+def test_ids_are_bounded(channel: grpc.Channel) -> None:
+    made = ModelInferRequest(id="i" * 5000).SerializeToString()
+    assert failure(raw(channel), made).code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,294 @@
+"""Messages by hand against the protobuf library, whole and in pieces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlace.core.errors import Reason, ServeError
+from interlace.server.grpc.infer_decoder import DecodedInfer, InferSink
+from interlace.server.grpc.infer_head import read_head
+from interlace.server.grpc.infer_wire import (
+    FINAL_RESPONSE,
+    response,
+    scan,
+    stream_error,
+    stream_response,
+    varint,
+)
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.typed_contents import typed_bytes
+from interlace.server.proto.messages import (
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
+from tests.server.grpc.wirebench import Wire, request
+
+values = st.lists(st.binary(max_size=300), max_size=5)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Any:
+    made = ModelInferRequest(model_name=draw(st.text(max_size=5)), id=draw(st.text(max_size=5)))
+    for i, value in enumerate(draw(values)):
+        made.inputs.add(name=f"IN{i}", datatype="UINT8", shape=[len(value)])
+        made.raw_input_contents.append(value)
+    if draw(st.booleans()):
+        made.parameters["priority"].uint64_param = draw(st.integers(0, 2**64 - 1))
+    return made
+
+
+@given(requests())
+def test_scan_agrees_with_protobuf(made: Any) -> None:
+    encoded = made.SerializeToString()
+    head, call_id, raws = scan(encoded)
+    assert call_id == made.id
+    found = [encoded[at : at + size] for at, size in zip(raws[::2], raws[1::2], strict=True)]
+    assert found == list(made.raw_input_contents)
+    made.ClearField("id")
+    made.ClearField("raw_input_contents")
+    assert ModelInferRequest.FromString(head) == made
+
+
+def test_scan_keeps_fields_it_does_not_know() -> None:
+    unknown = b"\xa0\x06\x96\x01" + b"\xad\x06abcd" + b"\xb1\x0612345678" + b"\xba\x06\x03xyz"
+    head, call_id, raws = scan(unknown + b"\x1a\x02id" + b"\x3a\x03raw")
+    assert (head, call_id, len(raws)) == (unknown, "id", 2)
+
+
+@given(st.binary(max_size=60))
+def test_scan_of_anything_ends(junk: bytes) -> None:
+    try:
+        head, _, _ = scan(junk)
+        read_head(head)
+    except ServeError as error:
+        assert error.reason is Reason.BAD_INPUT
+
+
+@settings(max_examples=60, deadline=None)
+@given(requests(), st.lists(st.integers(1, 50), min_size=1, max_size=4))
+def test_pieces_come_to_the_same_as_the_whole(made: Any, cuts: list[int]) -> None:
+    encoded = made.SerializeToString()
+    with Wire() as wire:
+        got: list[DecodedInfer | ServeError] = []
+        sink = InferSink(wire.intake, len(encoded), got.append)
+        at = turn = 0
+        while at < len(encoded):
+            size = cuts[turn % len(cuts)]
+            sink.feed(memoryview(encoded)[at : at + size])
+            at, turn = at + size, turn + 1
+        sink.finish()
+        (pieces,) = got
+        assert isinstance(pieces, DecodedInfer)
+        whole = wire.intake.whole(memoryview(encoded))
+        for taken in (pieces, whole):
+            assert taken.id == made.id
+            tensors = zip(taken.spans[::2], taken.spans[1::2], strict=True)
+            found = [bytes(wire.intake.view(at, size)) for at, size in tensors]
+            assert found == list(made.raw_input_contents)
+            wire.intake.free(taken.slots)
+        assert pieces.form.head == whole.form.head
+
+
+@given(st.binary(max_size=200), st.integers(1, 9))
+def test_pieces_of_anything_end(junk: bytes, size: int) -> None:
+    with Wire(arena_bytes=1 << 16) as wire:
+        got: list[DecodedInfer | ServeError] = []
+        sink = InferSink(wire.intake, len(junk), got.append)
+        for at in range(0, len(junk), size):
+            sink.feed(memoryview(junk)[at : at + size])
+        sink.finish()
+        (result,) = got
+        if isinstance(result, DecodedInfer):
+            wire.intake.free(result.slots)
+
+
+def test_an_abandoned_message_leaves_nothing() -> None:
+    encoded = request(bytes(5000), bytes(5000))
+    with Wire() as wire:
+        sink = InferSink(wire.intake, len(encoded), lambda taken: None)
+        sink.feed(memoryview(encoded)[:7000])
+        assert wire.arena.used_bytes > 0
+        sink.abandon()
+
+
+def test_a_full_arena_refuses_and_swallows_the_rest() -> None:
+    encoded = request(bytes(3000), bytes(60_000))
+    with Wire(arena_bytes=1 << 16) as wire:
+        got: list[DecodedInfer | ServeError] = []
+        sink = InferSink(wire.intake, len(encoded), got.append)
+        sink.feed(memoryview(encoded))
+        sink.finish()
+        (error,) = got
+        assert isinstance(error, ServeError) and error.reason is Reason.TOO_LARGE
+        assert wire.arena.used_bytes == 0
+
+
+def test_heads_are_bounded() -> None:
+    made = ModelInferRequest(model_name="m" * 5000)
+    encoded = made.SerializeToString()
+    with Wire(GrpcLimits(max_heads_bytes=1000)) as wire:
+        got: list[DecodedInfer | ServeError] = []
+        sink = InferSink(wire.intake, len(encoded), got.append)
+        sink.feed(memoryview(encoded))
+        (error,) = got
+        assert isinstance(error, ServeError) and error.reason is Reason.TOO_LARGE
+
+
+@given(values, st.text(max_size=8))
+def test_responses_agree_with_protobuf(outputs: list[bytes], call_id: str) -> None:
+    head = ModelInferResponse(model_name="m", model_version="1")
+    for i, value in enumerate(outputs):
+        head.outputs.add(name=f"O{i}", datatype="UINT8", shape=[len(value)])
+    expected = ModelInferResponse.FromString(head.SerializeToString())
+    expected.id = call_id
+    expected.raw_output_contents.extend(outputs)
+    parts, nbytes = response(head.SerializeToString(), call_id, outputs)
+    assert nbytes == sum(map(len, parts))
+    assert ModelInferResponse.FromString(b"".join(parts)) == expected
+    wrapped, size = stream_response(parts, nbytes)
+    assert size == sum(map(len, wrapped))
+    assert ModelStreamInferResponse.FromString(b"".join(wrapped)).infer_response == expected
+
+
+def test_the_final_flag_and_errors_of_a_stream() -> None:
+    flagged = ModelInferResponse.FromString(FINAL_RESPONSE)
+    assert flagged.parameters["triton_final_response"].bool_param is True
+    error = ModelStreamInferResponse.FromString(stream_error("why é", "7"))
+    assert (error.error_message, error.infer_response.id) == ("why é", "7")
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**31, 2**64 - 1])
+def test_varint(number: int) -> None:
+    made = ModelInferRequest()
+    made.parameters["p"].uint64_param = number
+    assert made.SerializeToString().endswith(varint(number))
+
+
+# ------------------------------------------------------------------------------- typed contents
+
+
+def contents(field: str, elements: list[Any]) -> Any:
+    made = ModelInferRequest()
+    getattr(made.inputs.add().contents, field).extend(elements)
+    return made.inputs[0].contents
+
+
+@pytest.mark.parametrize(
+    ("datatype", "field", "elements", "kind"),
+    [
+        ("BOOL", "bool_contents", [True, False], "?"),
+        ("INT8", "int_contents", [-128, 127], "<i1"),
+        ("INT16", "int_contents", [-5], "<i2"),
+        ("INT32", "int_contents", [-(2**31)], "<i4"),
+        ("INT64", "int64_contents", [-(2**63)], "<i8"),
+        ("UINT8", "uint_contents", [255], "<u1"),
+        ("UINT16", "uint_contents", [65535], "<u2"),
+        ("UINT32", "uint_contents", [2**32 - 1], "<u4"),
+        ("UINT64", "uint64_contents", [2**64 - 1], "<u8"),
+        ("FP32", "fp32_contents", [1.5, -2.0], "<f4"),
+        ("FP64", "fp64_contents", [0.1], "<f8"),
+    ],
+)
+def test_typed_contents(datatype: str, field: str, elements: list[Any], kind: str) -> None:
+    found = typed_bytes("x", datatype, contents(field, elements))
+    assert found == np.array(elements, kind).tobytes()
+
+
+def test_typed_bytes_get_their_lengths() -> None:
+    found = typed_bytes("x", "BYTES", contents("bytes_contents", [b"ab", b""]))
+    assert found == b"\x02\0\0\0ab\0\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("datatype", "field", "elements", "text"),
+    [
+        ("INT8", "int_contents", [1, 200], "element 1 is 200, which INT8 cannot hold"),
+        ("UINT16", "uint_contents", [70_000], "70000"),
+        ("FP32", "int_contents", [1], "belongs in contents.fp32_contents, not in int_contents"),
+        ("FP16", "fp32_contents", [1.0], "use raw_input_contents"),
+        ("NOPE", "fp32_contents", [1.0], "use raw_input_contents"),
+    ],
+)
+def test_wrong_contents_are_named(
+    datatype: str, field: str, elements: list[Any], text: str
+) -> None:
+    with pytest.raises(ServeError, match=text) as caught:
+        typed_bytes("x", datatype, contents(field, elements))
+    assert caught.value.reason is Reason.BAD_INPUT and "'x'" in str(caught.value)
+
+
+# ----------------------------------------------------------------------------------------- heads
+
+
+def broken(change: str) -> Any:
+    made = ModelInferRequest.FromString(request(b"ab", b"cd"))
+    match change:
+        case "count":
+            del made.raw_input_contents[1]
+        case "both":
+            made.inputs[0].contents.uint_contents.append(1)
+        case "some":
+            del made.raw_input_contents[:]
+            made.inputs[0].contents.uint_contents.append(1)
+        case "classes":
+            made.outputs.add(name="O").parameters["classification"].int64_param = -1
+        case "empty":
+            made.parameters["p"].SetInParent()
+        case "region":
+            made.inputs[0].parameters["shared_memory_region"].string_param = "r"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("count", "expected 2 raw_input_contents for 2 inputs of model 'echo', got 1"),
+        ("both", "has no contents, and others have|must not be specified"),
+        ("some", "input 'IN1' has no contents"),
+        ("classes", "classification must be at least 0"),
+        ("empty", "parameter 'p' has no value"),
+        ("region", "without shared_memory_byte_size"),
+    ],
+)
+def test_wrong_heads_are_named(change: str, text: str) -> None:
+    encoded = broken(change).SerializeToString()
+    with Wire() as wire, pytest.raises(ServeError, match=text) as caught:
+        wire.intake.whole(memoryview(encoded))
+    assert caught.value.reason is Reason.BAD_INPUT
+
+
+def test_typed_requests_reach_the_arena() -> None:
+    made = ModelInferRequest(model_name="echo")
+    made.inputs.add(name="A", datatype="INT16", shape=[2]).contents.int_contents.extend([1, -1])
+    made.inputs.add(name="B", datatype="FP32", shape=[1]).contents.fp32_contents.append(2.0)
+    with Wire() as wire:
+        taken = wire.intake.whole(memoryview(made.SerializeToString()))
+        tensors = zip(taken.spans[::2], taken.spans[1::2], strict=True)
+        found = [bytes(wire.intake.view(at, size)) for at, size in tensors]
+        assert found == [b"\1\0\xff\xff", np.float32(2.0).tobytes()]
+        wire.intake.free(taken.slots)
+
+
+def test_forms_are_told_once_and_forgotten_in_time() -> None:
+    with Wire() as wire:
+        encoded = memoryview(request(b"ab"))
+        first = wire.intake.whole(encoded)
+        again = wire.intake.whole(encoded)
+        longer = wire.intake.whole(memoryview(request(b"abc")))
+        assert first.form is again.form and longer.form is not first.form
+        assert len(wire.link.frames) == 2
+        for taken in (first, again, longer):
+            wire.intake.free(taken.slots)
+        for i in range(5000):
+            wire.intake.free(wire.intake.whole(memoryview(request(b"x", model=str(i)))).slots)
+        assert any(type(frame).__name__ == "ForgetFrame" for frame in wire.link.frames)
+        told = len(wire.link.frames)
+        current = wire.intake.forms.current(first.form)  # as if it had waited all the time
+        assert current.head is first.form.head and current.number > 5000
+        assert len(wire.link.frames) == told + 1

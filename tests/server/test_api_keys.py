@@ -1,0 +1,136 @@
+"""Who may do what: keys, and pages that make a browser ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from interlace.server.api_keys import Access, ApiKeys
+from interlace.server.http.origins import Origins, loopback
+from tests.server.fakes import one_to_one
+from tests.server.stand import Stand
+from tests.server.wire import exchange, infer, request
+
+LOAD = "/v2/repository/models/ident/load"
+INDEX = "/v2/repository/index"
+
+
+@pytest.fixture(scope="module")
+def stand() -> Iterator[Stand]:
+    """A server without a key on loopback."""
+    stand = Stand(origins=Origins(frozenset({"localhost", "my.host"})))
+    stand.publish(one_to_one("ident"))
+    yield stand
+    stand.close()
+
+
+def status(stand: Stand, method: str, path: str, headers: Mapping[str, str] | None = None) -> int:
+    """Host is replaced where it is given, not sent twice."""
+    data = request(method, path, headers=headers)
+    if headers and "Host" in headers:
+        data = data.replace(b"Host: localhost\r\n", b"", 1)
+    with stand.connect() as connection:
+        return exchange(connection, data).status
+
+
+@pytest.mark.parametrize(
+    ("api", "admin", "given", "use", "change"),
+    [
+        ("", "", "", True, True),
+        ("", "", "any", True, True),
+        ("key", "", "", False, False),
+        ("key", "", "key", True, True),
+        ("", "root", "", True, False),
+        ("", "root", "root", True, True),
+        ("key", "root", "key", True, False),
+        ("key", "root", "root", True, True),
+        ("key", "root", "other", False, False),
+    ],
+)
+def test_the_rule(api: str, admin: str, given: str, use: bool, change: bool) -> None:
+    keys = ApiKeys(api, admin)
+    assert keys.refusal(Access.PROBE, given.encode()) is None
+    assert (keys.refusal(Access.USE, given.encode()) is None) is use
+    assert (keys.refusal(Access.CHANGE, given.encode()) is None) is change
+
+
+def test_what_changes_the_server_needs_the_admin_key() -> None:
+    stand = Stand(keys=ApiKeys("user", "root"))
+    stand.publish(one_to_one("ident"))
+    region = "/v2/systemsharedmemory"
+    try:
+        for path in (LOAD, LOAD.replace("load", "unload"), f"{region}/region/r/register",
+                     f"{region}/region/r/unregister", f"{region}/unregister"):  # fmt: skip
+            assert status(stand, "POST", path, {"X-Api-Key": "user"}) == 401, path
+            assert status(stand, "POST", path, {"X-Api-Key": "root"}) != 401, path
+        for key in ("user", "root"):
+            assert status(stand, "POST", INDEX, {"Authorization": f"Bearer {key}"}) == 200
+    finally:
+        stand.close()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost:3000", "Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://evil.example", "Content-Type": "text/plain"},
+    ],
+)
+def test_pages_of_other_origins_cannot_post(stand: Stand, headers: dict[str, str]) -> None:
+    calls = len(stand.parts.control.calls)
+    for path in (LOAD, INDEX, "/v2/models/ident/infer"):
+        assert status(stand, "POST", path, headers) == 403
+    assert len(stand.parts.control.calls) == calls
+
+
+def test_the_servers_own_pages_and_programs_can_post(stand: Stand) -> None:
+    for headers in (
+        {},
+        {"Origin": "http://localhost"},
+        {"Origin": "http://localhost:80", "Sec-Fetch-Site": "same-origin"},
+        {"Host": "127.0.0.1:8000", "Origin": "http://127.0.0.1:8000"},
+        {"Sec-Fetch-Site": "none"},
+    ):
+        assert status(stand, "POST", INDEX, headers) == 200, headers
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("evil.example", 403),
+        ("evil.example:8000", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("localhost", 200),
+        ("LOCALHOST:8000", 200),
+        ("127.0.0.1:8000", 200),
+        ("[::1]:8000", 200),
+        ("my.host", 200),
+    ],
+)
+def test_names_that_may_be_rebound_are_refused(stand: Stand, host: str, expected: int) -> None:
+    for method, path in (("GET", "/v2/models"), ("GET", "/metrics"), ("POST", INDEX)):
+        assert status(stand, method, path, {"Host": host}) == expected
+
+
+def test_a_key_does_for_both() -> None:
+    stand = Stand(keys=ApiKeys("user"), origins=Origins(frozenset({"localhost"})))
+    try:
+        headers = {"Host": "evil.example", "Origin": "https://evil.example"}
+        assert status(stand, "POST", INDEX, headers) == 401
+        assert status(stand, "POST", INDEX, {**headers, "X-Api-Key": "user"}) == 200
+    finally:
+        stand.close()
+
+
+def test_which_addresses_are_this_machine_alone() -> None:
+    assert all(map(loopback, ("127.0.0.1", "127.8.9.1", "::1", "localhost")))
+    assert not any(map(loopback, ("0.0.0.0", "::", "192.168.1.1", "example.com")))
+
+
+def test_an_inference_still_works(stand: Stand) -> None:
+    with stand.connect() as connection:
+        assert exchange(connection, infer("ident", [[1.0]])).status == 200

@@ -1,0 +1,209 @@
+"""Frames between a loop and a blocking process: whole, in order, bounded, and the end is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from interlace.shm.frame_socket import (
+    FRAME_BYTES_MAX,
+    AsyncFrameSocket,
+    BlockingFrameSocket,
+    frame_pair,
+)
+
+
+class Ask(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    number: int
+    data: bytes = b""
+
+
+class Stop(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    pass
+
+
+Frame = Ask | Stop
+decode = msgspec.msgpack.Decoder[Frame](Frame).decode
+
+
+class Ends:
+    """A loop's end that remembers, and a blocking end."""
+
+    def __init__(self, limit_bytes: int = 4 << 20) -> None:
+        ours, theirs = frame_pair()
+        self.heard: list[Frame] = []
+        self.closed = 0
+        self.news = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self.loop_end: AsyncFrameSocket[Frame, Frame] = AsyncFrameSocket(
+            loop, ours, decode, self._frame, self._closed, limit_bytes
+        )
+        self.blocking_end: BlockingFrameSocket[Frame, Frame] = BlockingFrameSocket(theirs, decode)
+
+    def _frame(self, frame: Frame) -> None:
+        self.heard.append(frame)
+        self.news.set()
+
+    def _closed(self) -> None:
+        self.closed += 1
+        self.news.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self.news.clear()
+                await self.news.wait()
+
+    def close(self) -> None:
+        self.loop_end.close()
+        self.blocking_end.close()
+
+
+def run(body: Callable[[Ends], Awaitable[None]], limit_bytes: int = 4 << 20) -> None:
+    async def whole() -> None:
+        ends = Ends(limit_bytes)
+        try:
+            await body(ends)
+        finally:
+            ends.close()
+
+    before = set(os.listdir("/proc/self/fd"))
+    asyncio.run(whole())
+    assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_frames_arrive_whole_and_in_order_both_ways() -> None:
+    async def body(ends: Ends) -> None:
+        for number in range(20):
+            ends.loop_end.send(Ask(number, b"x" * number * 100))
+            ends.blocking_end.send(Ask(-number))
+        received = [ends.blocking_end.receive() for _ in range(20)]
+        assert received == [Ask(number, b"x" * number * 100) for number in range(20)]
+        await ends.until(lambda: len(ends.heard) == 20)
+        assert ends.heard == [Ask(-number) for number in range(20)]
+
+    run(body)
+
+
+def test_the_union_is_told_apart() -> None:
+    async def body(ends: Ends) -> None:
+        ends.loop_end.send(Stop())
+        assert ends.blocking_end.receive() == Stop()
+
+    run(body)
+
+
+def test_the_largest_frame_passes_and_a_larger_one_is_refused() -> None:
+    async def body(ends: Ends) -> None:
+        largest = Ask(1, b"x" * (FRAME_BYTES_MAX - 8))
+        ends.loop_end.send(largest)
+        assert ends.blocking_end.receive() == largest
+        ends.blocking_end.send(largest)
+        await ends.until(lambda: ends.heard == [largest])
+        with pytest.raises(ValueError, match="limit"):
+            ends.loop_end.send(Ask(1, b"x" * FRAME_BYTES_MAX))
+
+    run(body)
+
+
+def test_what_does_not_fit_waits_in_a_bounded_queue() -> None:
+    async def body(ends: Ends) -> None:
+        sent = 0
+        with pytest.raises(BufferError, match="does not read"):
+            while True:
+                ends.loop_end.send(Ask(sent, b"x" * 10_000))
+                sent += 1
+        assert sent > 100
+        reader = asyncio.to_thread(lambda: [ends.blocking_end.receive() for _ in range(sent)])
+        received = await asyncio.wait_for(reader, 20)
+        assert [frame.number for frame in received if isinstance(frame, Ask)] == list(range(sent))
+        ends.loop_end.send(Stop())
+        assert ends.blocking_end.receive() == Stop()
+
+    run(body, limit_bytes=1 << 20)
+
+
+def test_finish_comes_after_what_is_queued() -> None:
+    async def body(ends: Ends) -> None:
+        for number in range(150):
+            ends.loop_end.send(Ask(number, b"x" * 10_000))
+        ends.loop_end.finish()
+        received: list[Frame] = []
+
+        def read() -> None:
+            while (frame := ends.blocking_end.receive()) is not None:
+                received.append(frame)
+            ends.blocking_end.send(Stop())  # the way back is still open
+
+        await asyncio.wait_for(asyncio.to_thread(read), 20)
+        assert len(received) == 150
+        await ends.until(lambda: ends.heard == [Stop()])
+
+    run(body)
+
+
+def test_the_loop_hears_of_the_end_once() -> None:
+    async def body(ends: Ends) -> None:
+        ends.blocking_end.send(Ask(1))
+        ends.blocking_end.close()
+        await ends.until(lambda: ends.closed > 0)
+        assert ends.heard == [Ask(1)]
+        ends.loop_end.send(Ask(2))  # into the void
+        await asyncio.sleep(0.01)
+        assert ends.closed == 1
+
+    run(body)
+
+
+def test_closing_this_end_is_no_news() -> None:
+    async def body(ends: Ends) -> None:
+        ends.loop_end.close()
+        ends.loop_end.close()
+        assert ends.blocking_end.receive() is None
+        with pytest.raises(OSError):
+            ends.blocking_end.send(Stop())
+        await asyncio.sleep(0.01)
+        assert ends.closed == 0
+
+    run(body)
+
+
+def test_a_blocking_end_sleeps_until_a_frame_comes() -> None:
+    async def body(ends: Ends) -> None:
+        with pytest.raises(TimeoutError):
+            ends.blocking_end.receive_within(0.01)
+        received: list[Frame | None] = []
+        reader = threading.Thread(target=lambda: received.append(ends.blocking_end.receive()))
+        reader.start()
+        ends.loop_end.send(Ask(7))
+        reader.join(10)
+        assert received == [Ask(7)]
+
+    run(body)
+
+
+def test_a_descriptor_travels_along() -> None:
+    async def body(ends: Ends) -> None:
+        read, write = os.pipe()
+        ours, theirs = frame_pair()
+        end: AsyncFrameSocket[Frame, Frame] = AsyncFrameSocket(
+            asyncio.get_running_loop(), ours, decode, lambda frame: None, lambda: None
+        )
+        end.send(Ask(3), write)
+        os.close(write)
+        data, descriptors, _, _ = socket.recv_fds(theirs, 1000, 1)
+        assert decode(memoryview(data)) == Ask(3)
+        os.write(descriptors[0], b"through")
+        os.close(descriptors[0])
+        assert os.read(read, 100) == b"through"
+        os.close(read)
+        end.close()
+        theirs.close()
+
+    run(body)
