@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from bench.gpu.completions.tick_timer import TickTimer
 from interlace.device.cuda.completion.events import EventPool
 from interlace.device.cuda.completion.flags import InFlightSequences, LaneFlags
-from bench.gpu.completions.tick_timer import TickTimer
 from interlace.device.cuda.driver.api import Driver, MappedBlock
 
 

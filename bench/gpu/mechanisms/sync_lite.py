@@ -7,13 +7,13 @@ from typing import Final
 
 from bench.gpu.bench import Bench
 from bench.gpu.checks.completion import Known, timed
+from bench.gpu.completions.kinds import KINDS, Kind
 from bench.gpu.lanes import lanes
 from bench.gpu.mechanisms.nets import network
 from bench.gpu.mechanisms.published import IDLE, SYNC_LITE
 from bench.gpu.mechanisms.sides import Published, Side, side, versus
 from bench.gpu.rows import Row
 from interlace.device.cuda.backend.base import CudaBackend
-from bench.gpu.completions.kinds import KINDS, Kind
 
 _ON: Final[Kind] = "flags"
 _NETS: Final = ("alexnet", "resnet50")

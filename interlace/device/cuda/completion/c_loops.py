@@ -31,7 +31,7 @@ def compile_poll() -> PollLoop:
     u64 = ctypes.c_uint64
     poll.argtypes = [*[u64] * 5, ctypes.c_int, ctypes.c_int, u64, ctypes.c_uint32]
     poll.restype = None
-    return poll  # type: ignore[no-any-return]
+    return poll
 
 
 def c_library(stem: str, source: str) -> ctypes.CDLL:

@@ -1,4 +1,4 @@
-"""The loop without the GIL, compiled by numba where there is no C compiler (``sources/loops.c``)."""
+"""The loop without the GIL, compiled by numba where there is no C compiler (``c_loops``)."""
 
 from __future__ import annotations
 
