@@ -173,7 +173,7 @@ def test_only_lanes_in_flight_are_looked_at(way: Way) -> None:
     driver.run(stream)
     for lane in (5, 77):
         ctypes.c_uint64.from_address(made.flag(lane).host).value = 1
-    while select.select([made.fileno()], [], [], WAIT_S)[0] and waiting:
+    while waiting and select.select([made.fileno()], [], [], WAIT_S)[0]:
         made.drain()
         waiting = made._awaited.lanes
     assert list(waiting) == []
