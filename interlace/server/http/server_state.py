@@ -129,7 +129,7 @@ class ServerState:
         stop = start + head.json_length
         if not start < stop <= end or head.encoding:
             return None
-        if door.plane.refusing_until_ms <= door.plane.now_ms():
+        if not door.plane.refusing:
             return None
         return door.known_refusal(head.names, bytes(memoryview(data)[start:stop]))
 
