@@ -37,9 +37,7 @@ from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.dataplane.run_delay import RunDelay
-from interlace.server.door.admin import AdminDoor
-from interlace.server.door.door import Door
-from interlace.server.door.life import DoorSettings
+from interlace.server.grpc.server import GrpcServer
 from interlace.server.http.admin_routes import health_routes, metrics_route
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
@@ -160,19 +158,8 @@ class LiveServer:
         self.http = HttpServer(routes, infer, self.arena, choices.http, keys, origins, trims)
         pages = [metrics_route(metrics.render), *health_routes(admin)]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
-        self.door = Door(
-            self.plane,
-            AdminDoor(admin),
-            self.table,
-            regions,
-            self.arenas,
-            DoorSettings(
-                choices.host,
-                choices.grpc_port,
-                choices.keys,
-                inside=len(os.sched_getaffinity(0)) == 1,
-            ),
-            say,
+        self.grpc = GrpcServer(
+            self.plane, admin, self.table, regions, self.arena, self.arenas, keys=keys
         )
 
     def watch(self, say: Say) -> None:
@@ -195,7 +182,7 @@ class LiveServer:
         self.startup.close()
         for task in self._watching:
             task.cancel()
-        await self.door.close()
+        self.grpc.close()
         self.devices.close()
         self._core_wait.close()
         if self._log is not None:

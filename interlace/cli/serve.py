@@ -180,7 +180,7 @@ async def _listen(
     """Take all three ports before anything slow is begun: a busy one is told at once."""
     http = await assembly.http.listen(choices.host, http_port)
     metrics = await assembly.metrics.listen(choices.host, metrics_port)
-    grpc = await assembly.door.start()
+    grpc = await assembly.grpc.listen(choices.host, choices.grpc_port)
     return http, grpc, metrics
 
 
@@ -236,7 +236,7 @@ async def _end(assembly: LiveServer, say: Say, grace_s: float) -> None:
     say(f"stopping: {assembly.plane.in_flight} requests in flight are answered first")
     doors = [
         assembly.http.close(grace_s),
-        assembly.door.drain(grace_s),
+        assembly.grpc.drain(grace_s),
         assembly.metrics.close(1.0),
     ]
     left = await drain(assembly.lifecycle, assembly.plane, doors, grace_s)

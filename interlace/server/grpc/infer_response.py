@@ -1,0 +1,134 @@
+"""Replies of the data plane as ModelInferResponse messages: a head made once, outputs in place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.request import Reply
+from interlace.core.tensor import BYTES, Span, Tensor
+from interlace.proto.messages import ModelInferResponse
+from interlace.server.cache import GenerationalCache
+from interlace.server.dataplane.call import RequestedOutput
+from interlace.server.dataplane.classification import top_classes
+from interlace.server.grpc.frame_writer import Buffer
+from interlace.server.grpc.infer_head import InferTemplate, SharedMemoryRange
+from interlace.server.model_table import ModelTable, model_of
+from interlace.server.shared_memory import Regions
+from interlace.server.tensor_json import frame
+from interlace.shm.arena import ArenaMap
+
+_HEADS: Final = 1024
+#: Of an output that lies in client shared memory: its position, region, offset and size.
+StoredOutputs = tuple[tuple[int, str, int, int], ...]
+
+
+class ResponseEncoder:
+    """Heads of responses (names, types, shapes) and the bytes of their outputs."""
+
+    def __init__(self, arenas: ArenaMap, regions: Regions, table: ModelTable) -> None:
+        self._view = arenas.view
+        self._regions = regions
+        self._table = table
+        self._heads: GenerationalCache[object, bytes] = GenerationalCache(_HEADS)
+
+    def encode(self, template: InferTemplate, reply: Reply) -> tuple[bytes, list[Buffer]]:
+        """The head and the outputs of a reply that has outputs.
+
+        Raises:
+            ServeError: an output is missing, cannot be ranked, or does not fit its region.
+        """
+        outputs = reply.outputs
+        if template.outputs:
+            outputs = _in_order(template.outputs, outputs)
+        view = self._view
+        views: list[Buffer] = [view(tensor.span) for tensor in outputs]
+        if template.ranked:
+            outputs = self._ranked(template, outputs, views)
+        stored: StoredOutputs = ()
+        if template.head.targets:
+            stored = self._store(template.head.targets, outputs, views)
+        key = (reply.request.model, stored, *[(t.name, t.datatype, t.shape) for t in outputs])
+        head = self._heads.get(key)
+        if head is None:
+            head = self._heads.find(key) or _head(reply.request.model, outputs, stored)
+            self._heads.put(key, head)
+        return head, views
+
+    def _ranked(
+        self, template: InferTemplate, outputs: tuple[Tensor, ...], views: list[Buffer]
+    ) -> tuple[Tensor, ...]:
+        """The outputs, with classes in place of each that is wanted so; ``views`` likewise."""
+        model = self._table.resolve(template.head.model, template.head.version).model
+        shown = list(outputs)
+        for position, wanted in enumerate(template.outputs):
+            if not wanted.classes:
+                continue
+            tensor = outputs[position]
+            labels = model.labels.get(tensor.name, ())
+            batched = model.signature.batched
+            view = memoryview(views[position])
+            shape, elements = top_classes(tensor, view, wanted.classes, batched, labels)
+            views[position] = frame(elements)
+            shown[position] = Tensor(tensor.name, BYTES, shape, Span(tensor.span.arena, 0, 0))
+        return tuple(shown)
+
+    def _store(
+        self,
+        targets: dict[str, SharedMemoryRange],
+        outputs: Sequence[Tensor],
+        views: list[Buffer],
+    ) -> StoredOutputs:
+        """Write outputs to client shared memory; where each went."""
+        stored = []
+        for position, tensor in enumerate(outputs):
+            target = targets.get(tensor.name)
+            if target is None:
+                continue
+            nbytes = len(views[position])
+            if nbytes > target.nbytes:
+                raise ServeError(
+                    Reason.BAD_INPUT,
+                    f"shared memory size specified with the request for output '{tensor.name}' "
+                    f"({target.nbytes} bytes) should be at least {nbytes} bytes to hold the "
+                    f"results",
+                )
+            self._regions.write(target.region, target.offset, views[position])
+            views[position] = b""
+            stored.append((position, target.region, target.offset, nbytes))
+        return tuple(stored)
+
+
+def _in_order(
+    wanted: tuple[RequestedOutput, ...], outputs: tuple[Tensor, ...]
+) -> tuple[Tensor, ...]:
+    """The outputs in the order the client named them.
+
+    Raises:
+        ServeError: the model gave no such output.
+    """
+    if len(wanted) == 1 and len(outputs) == 1 and wanted[0].name == outputs[0].name:
+        return outputs
+    by_name = {tensor.name: tensor for tensor in outputs}
+    try:
+        return tuple([by_name[each.name] for each in wanted])
+    except KeyError as error:
+        raise ServeError(
+            Reason.BACKEND, f"the model gave no output {error}; it gave {sorted(by_name)}"
+        ) from error
+
+
+def _head(key: str, outputs: Sequence[Tensor], stored: StoredOutputs) -> bytes:
+    model, version = model_of(key)
+    message = ModelInferResponse(model_name=model, model_version=version)
+    for tensor in outputs:
+        message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+    for position, region, offset, nbytes in stored:
+        parameters = message.outputs[position].parameters
+        parameters["shared_memory_region"].string_param = region
+        parameters["shared_memory_byte_size"].int64_param = nbytes
+        if offset:
+            parameters["shared_memory_offset"].int64_param = offset
+    data: bytes = message.SerializeToString()
+    return data
