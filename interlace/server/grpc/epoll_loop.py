@@ -148,8 +148,8 @@ class EpollLoop:
         """Give each connection that has sent something its turn."""
         events = self._epoll.poll(0.0, _CONNECTIONS_A_TURN)
         unfinished = dict.fromkeys(islice(self._unfinished, _CONNECTIONS_A_TURN))
-        for client in unfinished:
-            del self._unfinished[client]
+        for waiting in unfinished:
+            del self._unfinished[waiting]
         for fd, event in events:
             client = self._clients.get(fd)
             if client is None:
@@ -160,10 +160,10 @@ class EpollLoop:
             readable = event & ~_WRITE and client.interest & _READ
             if readable and client not in unfinished and client not in self._unfinished:
                 self._receive(client)
-        for client in unfinished:
-            there = self._clients.get(client.connection.sock.fileno()) is client
-            if there and client.interest & _READ:  # else when there is room again
-                self._receive(client)
+        for waiting in unfinished:
+            there = self._clients.get(waiting.connection.sock.fileno()) is waiting
+            if there and waiting.interest & _READ:  # else when there is room again
+                self._receive(waiting)
 
     def _receive(self, client: _Client) -> None:
         connection = client.connection

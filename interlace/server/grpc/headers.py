@@ -29,9 +29,9 @@ _PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
 class CallHead:
     """What the head of a call says.
 
-    ``budget_ms`` is the deadline that the caller gave, from now; ``key`` is its API key. ``refusal`` says why the call can
-    not be one of gRPC's, if so (then ``http_status`` is not 200). ``malformed`` heads break
-    HTTP/2's own rules: their stream is reset.
+    ``budget_ms`` is the deadline that the caller gave, from now; ``key`` is its API key.
+    ``refusal`` says why it cannot be a call of gRPC, if so (then ``http_status`` is not 200).
+    ``malformed`` heads break HTTP/2's own rules: their stream is reset.
     """
 
     path: str = ""

@@ -8,8 +8,8 @@ from typing import Final
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Span, Tensor
 from interlace.server.grpc.infer_head import InferHead, InferTemplate, InferTemplates
-from interlace.server.grpc.limits import TENSORS_MAX, Allowance, GrpcLimits
 from interlace.server.grpc.infer_wire import RAW_TAG, malformed, scan
+from interlace.server.grpc.limits import TENSORS_MAX, Allowance, GrpcLimits
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from interlace.core.errors import Reason, ServeError
+from interlace.proto.messages import ModelInferRequest
 from interlace.server.cache import GenerationalCache
 from interlace.server.dataplane.call import Parameter, RequestedOutput, RequestTemplate
-from interlace.server.grpc.typed_contents import typed_bytes
 from interlace.server.grpc.infer_wire import malformed
-from interlace.proto.messages import ModelInferRequest
+from interlace.server.grpc.typed_contents import typed_bytes
 
 _TEMPLATES: Final = 2048
 _CACHED_HEAD_BYTES: Final = 4096
@@ -47,7 +47,7 @@ class InferHead:
 
 
 class InferTemplate:
-    """What calls with the same head and the same sizes of tensors share: parsed and checked once."""
+    """What calls with the same head and the same sizes of tensors share."""
 
     __slots__ = ("checks", "head", "outputs", "ranked")
 

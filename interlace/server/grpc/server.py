@@ -2,21 +2,18 @@
 
 Why not grpcio: on one quiet core, with 32 calls of 64-byte tensors in flight, an echo in place
 behind grpcio's Python servers costs 85-98 us of CPU a call (a pool of threads, one of which would
-be held by each call that waits) or 135 us (asyncio), and 1.6-2.0 ms with 602 KB. This one costs
-29 us and 0.29 ms, as it receives tensors straight into shared memory and parses what repeats once.
+be held by each call that waits) or 135 us (asyncio), and 1.6-2.0 ms with 602 KB. This server costs
+27 us and 0.27 ms, since it receives tensors straight into shared memory and parses what repeats
+once; ``bench.grpc_front`` measures it.
 
-Why not a process of its own: with one, the same call costs 35 us (27 of them there) and adds two
-hops; at 602 KB 0.31 ms. It would take four fifths of that off the main process, but from cores
-that models could use, and on one core it filled the core at half of the rate. ``bench.grpc_front``
-measures all of these but the last two, which are of 22 November 2026.
+Why not a process of its own: it took 35 us a call (27 in that process, 8 in the main process) and
+0.30 ms with 602 KB, and every call made two more hops. It freed the main process of most of the
+work, but took it from cores that models use.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys

@@ -13,11 +13,11 @@ from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import Access
 from interlace.server.http.arena_body import ArenaBody
 from interlace.server.http.compression import pack, unpack_small
-from interlace.server.http.internal_errors import InternalErrors
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.request_head import RequestHead
 from interlace.server.http.responses import head_of
 from interlace.server.http.routes import AdminRequest, HttpResponse, Route, RouteKind
+from interlace.server.internal_errors import InternalErrors
 from interlace.server.tensor_json import MALFORMED
 
 if TYPE_CHECKING:

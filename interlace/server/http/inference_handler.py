@@ -12,12 +12,12 @@ from interlace.server.http.compression import unpack_small
 from interlace.server.http.generate import Generation
 from interlace.server.http.heap_body import HeapBudget
 from interlace.server.http.inference import Inference
-from interlace.server.http.internal_errors import InternalErrors
 from interlace.server.http.large_bodies import LargeBodies
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.request_head import RequestHead
 from interlace.server.http.request_json import DecodedRequest, decode
 from interlace.server.http.routes import RouteKind
+from interlace.server.internal_errors import InternalErrors
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena

@@ -13,11 +13,11 @@ from interlace.server.http.arena_body import ArenaBody
 from interlace.server.http.body_decoder.client import BodyDecoder
 from interlace.server.http.inference import Inference
 from interlace.server.http.input_tensors import check_json
-from interlace.server.http.internal_errors import InternalErrors
 from interlace.server.http.largest_request import largest_bytes
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.reply_body import TEXT_BYTES
 from interlace.server.http.request_head import RequestHead
+from interlace.server.internal_errors import InternalErrors
 from interlace.server.model_table import ModelTable
 from interlace.server.tensor_json import to_json
 from interlace.shm.arena import Arena
