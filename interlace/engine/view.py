@@ -73,9 +73,9 @@ class GpuView:
     def session_ms(self) -> float | None:
         return self._state.target.session_ms
 
-    def rate_rps(self, model: str) -> float:
-        seen_rps = self._rates.rate_rps(model)
-        return seen_rps or self._state.models[model].demand.rate_rps
+    def rows_per_s(self, model: str) -> float:
+        seen_rows_per_s = self._rates.rows_per_s(model)
+        return seen_rows_per_s or self._state.models[model].demand.rows_per_s
 
     def runs_since(self, model: str, since_ms: float) -> int:
         return self._state.runs_since(self.gpu.id, model, since_ms)
