@@ -27,7 +27,7 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.load.call import Call, pack
-from interlace.load.closed_loop import closed
+from interlace.load.closed_loop import closed_loop
 from interlace.load.result import figures
 from interlace.runtime.clock import WallClock
 from interlace.server.dataplane.plane import DataPlane
@@ -117,7 +117,7 @@ def by_ours(port: int, name: str, connections: int, seconds: float) -> dict[str,
     data, length = body(SHAPES[name])
     headers = {"Inference-Header-Content-Length": str(length)}
     wire = Call("http", port, f"/v2/models/{name}/infer", data, headers)
-    return figures(closed(pack(wire), connections, seconds))
+    return figures(closed_loop(pack(wire), connections, seconds))
 
 
 def by_wrk(port: int, name: str, connections: int, seconds: float) -> dict[str, Any]:

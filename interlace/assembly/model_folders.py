@@ -19,7 +19,7 @@ def find(root: Path, names: Collection[str]) -> list[ModelFolder]:
 
     Raises:
         RepositoryError: there is no such repository.
-        CommandError: a name is not in it, or it is empty.
+        UserError: a name is not in it, or it is empty.
     """
     found = scan(root)
     unknown = sorted(set(names) - {one.name for one in found})

@@ -53,7 +53,7 @@ async def measure(task: ProfilingTask, errors: Console, say: Say) -> Findings:
 
     Raises:
         RepositoryError: there is no such repository.
-        CommandError: it does not hold what is named.
+        UserError: it does not hold what is named.
     """
     loop = asyncio.get_running_loop()
     found = find(task.root, task.names)

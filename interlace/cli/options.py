@@ -88,7 +88,7 @@ def read_key(file: Path | None, option: str = "--api-key-file") -> str | None:
     """The key in the file that ``option`` names: unlike an argument it is in no list of processes.
 
     Raises:
-        CommandError: the file is empty.
+        UserError: the file is empty.
         OSError: it cannot be read.
     """
     if file is None:

@@ -23,13 +23,13 @@ class Demand:
     cv: float = 1.0
 
 
-def as_rows_per_s(rate_rps: float) -> float:
+def as_rows_per_s(rows_per_s: float) -> float:
     """A stated rate in requests per second as rows per second, the unit of demands and plans.
 
     What a request will hold is not known beforehand: one row. Once requests arrive, the engine
     counts their rows.
     """
-    return rate_rps
+    return rows_per_s
 
 
 def as_rate_rps(rows_per_s: float) -> float:

@@ -12,9 +12,10 @@ from itertools import pairwise
 import pytest
 
 from interlace.load.call import Call, EncodedCall, pack
-from interlace.load.closed_loop import closed
-from interlace.load.open_loop import Arrival, OpenLoop, poisson
+from interlace.load.closed_loop import closed_loop
+from interlace.load.open_loop import OpenLoop
 from interlace.load.result import UNANSWERED, CallSample, LoadRun, figures, goodput_rps, percentile
+from interlace.load.send_times import Arrival, poisson
 
 
 @contextmanager
@@ -98,7 +99,7 @@ def test_nobody_listens() -> None:
 
 def test_closed_loop_keeps_its_connections_busy() -> None:
     with server(delay_s=0.01) as call:
-        run = closed(call, 4, 0.5, 0.1)
+        run = closed_loop(call, 4, 0.5, 0.1)
     result = figures(run)
     assert result["ok"] > 20 and set(result["statuses"]) == {"200"}
     assert result["p50_ms"] >= 10
