@@ -41,7 +41,7 @@ class TrafficCase(NamedTuple):
         """The run of these requests by a system, its plan made beforehand."""
         fleet = Fleet((self.gpu,))
         arrivals = merge_arrivals(
-            {d.model: Gamma(d.rate_rps, self.cv) for d in self.demand}, 0.5, self.seed
+            {d.model: Gamma(d.rows_per_s, self.cv) for d in self.demand}, 0.5, self.seed
         )
         plan = system.planner(self.demand, fleet, _PROFILES, Plan())
         return Simulation(system, fleet, self.demand, _PROFILES, _PROFILES, arrivals, plan)

@@ -15,10 +15,10 @@ from interlace.policy.base import System
 from interlace.policy.catalog import resolve as row
 from interlace.testing.law import law
 from interlace.testing.planner_laws import cycles_keep_slos
-from interlace.testing.worlds import PlanningCase, planning_cases, served_rps
+from interlace.testing.worlds import PlanningCase, planning_cases, served_rows_per_s
 
-_worlds = planning_cases(models=4, least_rps=0.5)
-_few = planning_cases(models=3, gpus=2, least_rps=0.5)
+_worlds = planning_cases(models=4, least_rows_per_s=0.5)
+_few = planning_cases(models=3, gpus=2, least_rows_per_s=0.5)
 
 
 def _cyclic(system: System) -> bool:
@@ -36,9 +36,9 @@ def demand_is_conserved_and_partitions_fit_side_by_side(system: System, case: Pl
     assert {p.gpu for p in plan.partitions} <= {gpu.id for gpu in fleet.gpus}
     assert len({p.id for p in plan.partitions}) == len(plan.partitions)
     for one in demand:
-        left = plan.unserved_rps.get(one.model, 0.0)
-        planned = served_rps(plan, one.model) + left
-        assert isclose(planned, one.rate_rps, rel_tol=1e-5, abs_tol=1e-5)
+        left = plan.unserved_rows_per_s.get(one.model, 0.0)
+        planned = served_rows_per_s(plan, one.model) + left
+        assert isclose(planned, one.rows_per_s, rel_tol=1e-5, abs_tol=1e-5)
         assert left == 0.0 or plan.reasons[one.model]
 
 
@@ -54,7 +54,7 @@ def packers_are_functions(system: System, case: PlanningCase) -> None:
 def no_packer_beats_the_lower_bound(system: System, case: PlanningCase) -> None:
     demand, fleet, profiles = case
     plan = system.packer(demand, fleet, profiles, Plan())
-    full = [one for one in demand if one.model not in plan.unserved_rps]
+    full = [one for one in demand if one.model not in plan.unserved_rows_per_s]
     used = {p.gpu for p in plan.partitions}
     assert len(used) >= lower_bound(full, fleet.gpus[0], profiles).gpus
 
@@ -69,9 +69,9 @@ def packed_cycles_keep_every_slo(system: System, case: PlanningCase) -> None:
 def none_packs_what_exhaustive_search_shows_impossible(system: System, case: PlanningCase) -> None:
     demand, fleet, profiles = case
     best = row("ideal").packer(demand, fleet, profiles, Plan())
-    if not best.unserved_rps or any("limit" in note for note in best.notes):
+    if not best.unserved_rows_per_s or any("limit" in note for note in best.notes):
         return
-    assert system.packer(demand, fleet, profiles, Plan()).unserved_rps
+    assert system.packer(demand, fleet, profiles, Plan()).unserved_rows_per_s
 
 
 @law(st.tuples(_worlds, st.sampled_from([0.5, 2.0, 4.0])), examples=10, holds_for=_cyclic)
@@ -79,11 +79,13 @@ def plans_scale_with_the_machine(system: System, case: tuple[PlanningCase, float
     """A machine twice as fast serves twice the rates within half the SLOs by the same plan."""
     (demand, fleet, profiles), factor = case
     plan = system.packer(demand, fleet, profiles, Plan())
-    faster = [replace(d, rate_rps=d.rate_rps * factor, slo_ms=d.slo_ms / factor) for d in demand]
+    faster = [
+        replace(d, rows_per_s=d.rows_per_s * factor, slo_ms=d.slo_ms / factor) for d in demand
+    ]
     known = {model: _quicker(profile, factor) for model, profile in profiles.items()}
     scaled = system.packer(faster, fleet, known, Plan())
     assert _shape(plan) == _shape(scaled)
-    assert set(plan.unserved_rps) == set(scaled.unserved_rps)
+    assert set(plan.unserved_rows_per_s) == set(scaled.unserved_rows_per_s)
 
 
 def _shape(plan: Plan) -> list[object]:

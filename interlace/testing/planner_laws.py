@@ -19,7 +19,7 @@ from interlace.testing.worlds import (
     PlanningCase,
     fleet_of,
     planning_cases,
-    served_rps,
+    served_rows_per_s,
     unplannable,
 )
 
@@ -43,7 +43,7 @@ def plans_are_legal(system: System, case: PlanningCase) -> None:
         assert all(len(models) == len(set(models)) for _, models in held)
     assert len({p.id for p in plan.partitions}) == len(plan.partitions)
     assert {p.gpu for p in plan.partitions} <= {gpu.id for gpu in fleet.gpus}
-    assert all(plan.reasons.get(model) for model in plan.unserved_rps)
+    assert all(plan.reasons.get(model) for model in plan.unserved_rows_per_s)
 
 
 @law(planning_cases(), examples=6)
@@ -72,11 +72,11 @@ def cycles_keep_slos(plan: Plan, demand: list[Demand], profiles: Profiles) -> No
     """Executions fit in the cycle; a wait of one cycle and one execution is within every SLO."""
     slo_ms = {one.model: one.slo_ms for one in demand}
     for p in plan.partitions:
-        turns = [s for s in p.slots if s.rate_rps > 0]  # a rate of 0 is a place, not a promise
+        turns = [s for s in p.slots if s.rows_per_s > 0]  # a rate of 0 is a place, not a promise
         runs = {s.model: surface(profiles[s.model]).latency_ms(s.batch, p.share_pct) for s in turns}
         assert sum(runs.values()) <= p.duty_ms * (1 + _CLOSE) or not turns
         assert all(p.duty_ms + ms <= slo_ms[m] * (1 + _CLOSE) for m, ms in runs.items())
-        assert all(s.batch * 1000.0 / p.duty_ms >= s.rate_rps * (1 - _CLOSE) for s in turns)
+        assert all(s.batch * 1000.0 / p.duty_ms >= s.rows_per_s * (1 - _CLOSE) for s in turns)
 
 
 @law(unplannable())
@@ -84,10 +84,10 @@ def what_cannot_be_planned_has_a_reason_and_harms_no_other(system: System, odd: 
     fine = Demand("fine", 20.0, 60.0)
     for planner in (system.planner, system.packer):
         plan = planner([fine, odd], fleet_of(FREE, 2), PROFILES_OF_ODD, Plan())
-        assert odd.model in plan.unserved_rps
+        assert odd.model in plan.unserved_rows_per_s
         assert len(plan.reasons[odd.model]) > 10, "not a reason a user can act on"
-        if odd.rate_rps != 1e12:
-            assert served_rps(plan, "fine") >= fine.rate_rps * (1 - _CLOSE)
+        if odd.rows_per_s != 1e12:
+            assert served_rows_per_s(plan, "fine") >= fine.rows_per_s * (1 - _CLOSE)
 
 
 @single_case
@@ -97,7 +97,7 @@ def shares_below_the_smallest_measured_are_not_used(system: System) -> None:
     known = {"m": replace(GOOD, points=points)}
     plan = system.planner([Demand("m", 10.0, 100.0)], fleet, known, Plan())
     assert plan.partitions and all(p.share_pct >= 40 for p in plan.partitions)
-    assert not plan.unserved_rps
+    assert not plan.unserved_rows_per_s
 
 
 @single_case
@@ -115,10 +115,10 @@ def a_model_asked_for_twice_is_an_error(system: System) -> None:
 @single_case
 def no_demand_and_no_fleet_have_plans(system: System) -> None:
     for planner in (system.planner, system.packer):
-        assert not planner([], fleet_of(FREE, 1), {}, Plan()).unserved_rps
+        assert not planner([], fleet_of(FREE, 1), {}, Plan()).unserved_rows_per_s
         assert planner([], Fleet(()), {}, Plan()).partitions == ()
         nowhere = planner([Demand("m", 5.0, 50.0)], Fleet(()), PROFILES_OF_ODD, Plan())
-        assert nowhere.partitions == () and nowhere.unserved_rps == {"m": 5.0}
+        assert nowhere.partitions == () and nowhere.unserved_rows_per_s == {"m": 5.0}
         assert nowhere.reasons["m"]
     idle = system.packer([Demand("m", 0.0, 50.0)], fleet_of(FREE, 1), PROFILES_OF_ODD, Plan())
-    assert not idle.unserved_rps
+    assert not idle.unserved_rows_per_s

@@ -51,7 +51,7 @@ def planning_cases(
     kinds: Sequence[Gpu] = (FREE, BLOCKS, SLICES, SEVENTHS),
     models: int = 6,
     gpus: int = 3,
-    least_rps: float = 0.0,
+    least_rows_per_s: float = 0.0,
 ) -> PlanningCase:
     """Up to ``models`` models and ``gpus`` accelerators of one kind, some of it impossible."""
     names = [f"m{i}" for i in range(draw(st.integers(1, models)))]
@@ -66,7 +66,7 @@ def planning_cases(
         for name in names
     }
     demand = [
-        Demand(name, draw(st.floats(least_rps, 500.0)), draw(st.floats(5.0, 400.0)))
+        Demand(name, draw(st.floats(least_rows_per_s, 500.0)), draw(st.floats(5.0, 400.0)))
         for name in names
     ]
     fleet = fleet_of(draw(st.sampled_from(kinds)), draw(st.integers(1, gpus)))
@@ -115,9 +115,9 @@ def machine(memory_bytes: int = 10**9, traits: frozenset[Trait] = OVERLAP) -> Fl
     return Fleet((Gpu("g0", "test", 2, memory_bytes, (50, 100), traits),))
 
 
-def served_rps(plan: Plan, model: str) -> float:
+def served_rows_per_s(plan: Plan, model: str) -> float:
     """What a plan gives a model in all its partitions."""
-    return sum(s.rate_rps for p in plan.partitions for s in p.slots if s.model == model)
+    return sum(s.rows_per_s for p in plan.partitions for s in p.slots if s.model == model)
 
 
 def unplannable(model: str = "m") -> list[Demand]:

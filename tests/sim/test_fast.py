@@ -82,7 +82,7 @@ def _scenario(seed: int, dispatcher: Dispatcher, admission: Admission) -> Simula
         for name, part in zip(names, parts, strict=True)
     )
     cv = float(random.choice([1.0, 3.0]))
-    workloads = {one.model: Gamma(one.rate_rps, cv) for one in reversed(demand)}
+    workloads = {one.model: Gamma(one.rows_per_s, cv) for one in reversed(demand)}
     fleet = Fleet(
         tuple(Gpu(f"g{i}", "test", 5, 10**9, (20, 40, 50, 60, 80, 100)) for i in range(gpus))
     )
@@ -209,7 +209,7 @@ def test_who_is_owed_a_batch_in_overload_is_the_engines(
 def test_a_sweep_is_its_runs_one_by_one() -> None:
     scenario = _scenario(7, earliest_deadline, admit_all)
     loads = {
-        load: {one.model: poisson(load * one.rate_rps) for one in scenario.demand}
+        load: {one.model: poisson(load * one.rows_per_s) for one in scenario.demand}
         for load in (0.2, 1.0, 3.0)
     }
     points = sweep(scenario, loads, seeds=(1, 2))

@@ -14,7 +14,7 @@ from interlace.engine import latency_estimator
 from interlace.engine.live_partition import LivePartition
 from interlace.engine.state import EngineState
 from interlace.perf.latency import surface
-from interlace.policy.fairness import owed_ms, planned_rps
+from interlace.policy.fairness import owed_ms, planned_rows_per_s
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.fast import layout
 from interlace.sim.fast.layout import Table, World
@@ -156,7 +156,7 @@ def _slots(
         limit = max(slot.batch, demand.max_batch) if alone else slot.batch
         one["last_start_ms"], one["hand_over_ms"] = -np.inf, MechanismCosts().hand_over_ms
         one["model"], one["batch"], one["limit"] = order.index(slot.model), slot.batch, limit
-        one["planned_rps"], one["owed_ms"] = planned_rps(slot), owed_ms(slot)
+        one["planned_rps"], one["owed_ms"] = planned_rows_per_s(slot), owed_ms(slot)
         one["table"] = len(believed)
         longest = max(limit, slot.batch, 1)
         believed += surface(scenario.belief[slot.model]).table(live.share_pct, longest)
@@ -175,7 +175,7 @@ def _models(
     hosts: list[tuple[int, int]] = []
     for one, (name, deployed) in zip(table, state.models.items(), strict=True):
         admission_margin = deployed.admission_margin
-        one["slo_ms"], one["rate_rps"] = deployed.demand.slo_ms, deployed.demand.rate_rps
+        one["slo_ms"], one["rate_rps"] = deployed.demand.slo_ms, deployed.demand.rows_per_s
         one["factor"] = one["overall"] = 1.0
         one["spread"] = one["overall_spread"] = latency_estimator._SPREAD
         one["learned_ms"] = one["widened_ms"] = one["lost_ms"] = -np.inf
