@@ -1,8 +1,8 @@
 """How many requests a second of machine time is played: `python -m bench.sim_speed --out DIR`.
 
-Machine time of the engine in virtual time, without set-up, against models, GPUs and load: one varied
-at a time around 16 models on 8 GPUs at load 0.8. `python -m bench.pure_python bench.sim_speed ...` is
-the same on the Python sources where the engine is compiled.
+Machine time of the engine in virtual time, without set-up, against models, GPUs and load: one
+varied at a time around 16 models on 8 GPUs at load 0.8. Where the engine is compiled,
+`python -m bench.pure_python bench.sim_speed ...` measures its Python sources.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Which modules are machine code when the package is built, and whether Python may import that.
 
-``setup.py`` compiles ``HOT`` with mypyc, into this package, where mypy and a C compiler are there. An
-extension module is imported before a source of the same name. Where both lie in a checkout, the build
-leaves a manifest of the sources it saw, and once one of them differs all modules are imported from
-their sources until they are compiled again.
+``setup.py`` compiles ``HOT`` with mypyc, into this package, where mypy and a C compiler are there.
+An extension module is imported before a source of the same name. Where both lie in a checkout, the
+build leaves a manifest of the sources it saw, and once one of them differs all modules are imported
+from their sources until they are compiled again.
 """
 
 from __future__ import annotations

@@ -14,8 +14,9 @@ from interlace.core.messages import Command, Event, RequestArrived, Run, SendRep
 from interlace.core.plan import Demand, Plan
 from interlace.core.request import Outcome
 from interlace.engine.engine import Engine
-from interlace.policy.base import Dispatch, Dispatcher, View
+from interlace.policy.base import Dispatcher
 from interlace.policy.catalog import CATALOG
+from interlace.policy.view import Dispatch, View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import FixedPlan, simulate
 from interlace.sim.scenario import Simulation

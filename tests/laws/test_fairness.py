@@ -16,10 +16,11 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome
 from interlace.engine.service_tags import ServiceTags
 from interlace.policy.admission import DeadlineAdmission, admit_all
-from interlace.policy.base import Admission, Dispatch, PartitionView, View
+from interlace.policy.base import Admission
 from interlace.policy.catalog import resolve
 from interlace.policy.dispatchers.deadline import earliest_deadline
 from interlace.policy.fairness import BATCHES, planned_rps
+from interlace.policy.view import Dispatch, PartitionView, View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation

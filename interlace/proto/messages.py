@@ -1,34 +1,35 @@
-"""Message classes of the gRPC service, from a descriptor pool of their own.
+"""Message classes of the KServe v2 gRPC service, its health service and Triton's ModelConfig.
 
-The pool is private so that a process may also hold another copy of the same public protocol (a
-client library's) without a clash of names.
+They come from ``descriptors.binpb`` (written by ``scripts/proto``), in a descriptor pool of their
+own, so that a process may also hold a client library's copy of the same protocol.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pool, message_factory
-
-from interlace.server.proto.descriptors import FILES
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 _POOL = descriptor_pool.DescriptorPool()
-for _file in FILES:
-    _POOL.AddSerializedFile(_file)
+for _file in FileDescriptorSet.FromString(
+    Path(__file__).with_name("descriptors.binpb").read_bytes()
+).file:
+    _POOL.Add(_file)
 
-SERVICE = _POOL.FindServiceByName("inference.GRPCInferenceService")
-HEALTH = _POOL.FindServiceByName("grpc.health.v1.Health")
+SERVICE: Any = _POOL.FindServiceByName("inference.GRPCInferenceService")
+HEALTH: Any = _POOL.FindServiceByName("grpc.health.v1.Health")
 
 
 def _message(name: str) -> Any:
     return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(name))
 
 
+ModelConfigMessage = _message("inference.ModelConfig")
 ModelInferRequest = _message("inference.ModelInferRequest")
 ModelInferResponse = _message("inference.ModelInferResponse")
 ModelStreamInferResponse = _message("inference.ModelStreamInferResponse")
-HealthCheckRequest = _message("grpc.health.v1.HealthCheckRequest")
-HealthCheckResponse = _message("grpc.health.v1.HealthCheckResponse")
 
 
 def request_class(method: Any) -> Any:
