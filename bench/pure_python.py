@@ -1,4 +1,4 @@
-"""Runs a module on Python sources where hot ones are compiled: `-m bench.pure_python MODULE ...`."""
+"""A module run on sources where hot ones are compiled: `python -m bench.pure_python MODULE ...`."""
 
 from __future__ import annotations
 

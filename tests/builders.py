@@ -89,9 +89,9 @@ class World:
         self.runtime.on_status = self.tells.append
         self.runtime.start()
 
-    def deploy(self, slo_ms: Mapping[str, float], rate_rps: float = 0.0) -> None:
+    def deploy(self, slo_ms: Mapping[str, float], rows_per_s: float = 0.0) -> None:
         deployments = tuple(
-            Deployment(Demand(name, rate_rps, slo), self.profiles[name])
+            Deployment(Demand(name, rows_per_s, slo), self.profiles[name])
             for name, slo in slo_ms.items()
         )
         self.runtime.deliver(ModelsDeployed(deployments))

@@ -111,7 +111,7 @@ def test_laws(
     (gpu,) = (SLICED if sliced else machine()).gpus
     row, fleet = CATALOG[name], Fleet((replace(gpu, ahead_ms=ahead_ms),))
     demand = tuple(Demand(*one) for one in zip(MODELS, rates, slos, strict=True))
-    arrivals = merge_arrivals({d.model: Gamma(d.rate_rps, cv) for d in demand}, 0.5, seed)
+    arrivals = merge_arrivals({d.model: Gamma(d.rows_per_s, cv) for d in demand}, 0.5, seed)
     plan = row.planner(demand, fleet, PROFILES, Plan())
     watched = replace(row, dispatcher=Watched(row.dispatcher, name in WITHIN_100))
     scenario = Simulation(watched, fleet, demand, PROFILES, PROFILES, arrivals, plan)

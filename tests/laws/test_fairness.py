@@ -19,7 +19,7 @@ from interlace.policy.admission import DeadlineAdmission, admit_all
 from interlace.policy.base import Admission
 from interlace.policy.catalog import resolve
 from interlace.policy.dispatchers.deadline import earliest_deadline
-from interlace.policy.fairness import BATCHES, planned_rps
+from interlace.policy.fairness import BATCHES, planned_rows_per_s
 from interlace.policy.view import Dispatch, PartitionView, View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
@@ -102,12 +102,12 @@ def _taken(slot: Slot, partition: PartitionView, decision: Dispatch) -> int:
 
 
 def _ms(slot: Slot, ran: Mapping[str, int]) -> float:
-    return ran.get(slot.model, 0) / planned_rps(slot) * 1000.0
+    return ran.get(slot.model, 0) / planned_rows_per_s(slot) * 1000.0
 
 
 def _batches_ms(slot: Slot) -> float:
     """A model's part of the bound: the batches it waits, and one that runs."""
-    return (BATCHES + 1) * slot.batch / planned_rps(slot) * 1000.0
+    return (BATCHES + 1) * slot.batch / planned_rows_per_s(slot) * 1000.0
 
 
 @st.composite
@@ -125,10 +125,10 @@ def overloads(draw: st.DrawFn) -> Simulation:
     times = draw(st.floats(2.0, 6.0))
     demand = []
     for model in sorted({s.model for p in partitions for s in p.slots}):
-        rate_rps = times * 1000.0 / profiles[model].points[8, 50].median_ms * 8 / len(MODELS)
-        demand.append(Demand(model, rate_rps, draw(st.floats(15.0, 300.0))))
+        rows_per_s = times * 1000.0 / profiles[model].points[8, 50].median_ms * 8 / len(MODELS)
+        demand.append(Demand(model, rows_per_s, draw(st.floats(15.0, 300.0))))
     cv, seed = draw(st.sampled_from([0.5, 1.0, 3.0])), draw(st.integers(0, 99))
-    workloads = {d.model: Gamma(d.rate_rps, cv) for d in demand}
+    workloads = {d.model: Gamma(d.rows_per_s, cv) for d in demand}
     admission: Admission = draw(st.sampled_from([admit_all, DeadlineAdmission()]))
     (gpu,) = machine().gpus
     fleet = Fleet((replace(gpu, ahead_ms=draw(st.sampled_from([0.0, 1.5]))),))

@@ -74,7 +74,7 @@ def _fleet(kind: Gpu, count: int) -> Fleet:
 
 
 def _served(plan: Plan, model: str) -> float:
-    return sum(s.rate_rps for p in plan.partitions for s in p.slots if s.model == model)
+    return sum(s.rows_per_s for p in plan.partitions for s in p.slots if s.model == model)
 
 
 @packers
@@ -90,8 +90,8 @@ def test_demand_is_conserved_and_partitions_stand_side_by_side(name: str, world:
     assert {p.gpu for p in plan.partitions} <= {gpu.id for gpu in fleet.gpus}
     assert len({p.id for p in plan.partitions}) == len(plan.partitions)
     for one in demand:
-        left = plan.unserved_rps.get(one.model, 0.0)
-        assert _served(plan, one.model) + left == pytest.approx(one.rate_rps, rel=1e-5, abs=1e-5)
+        left = plan.unserved_rows_per_s.get(one.model, 0.0)
+        assert _served(plan, one.model) + left == pytest.approx(one.rows_per_s, rel=1e-5, abs=1e-5)
         assert left == 0.0 or plan.reasons[one.model]
 
 
@@ -115,7 +115,7 @@ def test_cycles_hold_their_rates_within_every_slo(name: str, world: World) -> No
         assert sum(runs) <= p.duty_ms * (1 + 1e-6)
         for slot, run_ms in zip(p.slots, runs, strict=True):
             assert p.duty_ms + run_ms <= slo_ms[slot.model] * (1 + 1e-6)
-            assert slot.batch * 1000.0 / p.duty_ms >= slot.rate_rps * (1 - 1e-6)
+            assert slot.batch * 1000.0 / p.duty_ms >= slot.rows_per_s * (1 - 1e-6)
 
 
 @packers
@@ -124,7 +124,7 @@ def test_cycles_hold_their_rates_within_every_slo(name: str, world: World) -> No
 def test_no_packer_needs_fewer_accelerators_than_the_bound(name: str, world: World) -> None:
     demand, fleet, profiles = world
     plan = resolve(name).packer(demand, fleet, profiles, Plan())
-    full = [one for one in demand if one.model not in plan.unserved_rps]
+    full = [one for one in demand if one.model not in plan.unserved_rows_per_s]
     used = {p.gpu for p in plan.partitions}
     assert len(used) >= lower_bound(full, fleet.gpus[0], profiles).gpus
 
@@ -135,9 +135,9 @@ def test_no_packer_needs_fewer_accelerators_than_the_bound(name: str, world: Wor
 def test_nobody_schedules_what_exhaustive_search_says_cannot_be(name: str, world: World) -> None:
     demand, fleet, profiles = world
     best = resolve("ideal").packer(demand, fleet, profiles, Plan())
-    if not best.unserved_rps or any("limit" in note for note in best.notes):
+    if not best.unserved_rows_per_s or any("limit" in note for note in best.notes):
         return
-    assert resolve(name).packer(demand, fleet, profiles, Plan()).unserved_rps
+    assert resolve(name).packer(demand, fleet, profiles, Plan()).unserved_rows_per_s
 
 
 @cyclic
@@ -148,13 +148,15 @@ def test_a_machine_twice_as_fast_serves_twice_the_rate_in_half_the_time(
 ) -> None:
     demand, fleet, profiles = world
     plan = resolve(name).packer(demand, fleet, profiles, Plan())
-    faster = [replace(d, rate_rps=d.rate_rps * factor, slo_ms=d.slo_ms / factor) for d in demand]
+    faster = [
+        replace(d, rows_per_s=d.rows_per_s * factor, slo_ms=d.slo_ms / factor) for d in demand
+    ]
     known = {model: _quicker(profile, factor) for model, profile in profiles.items()}
     scaled = resolve(name).packer(faster, fleet, known, Plan())
     assert [(p.gpu, p.share_pct, [s.model for s in p.slots]) for p in plan.partitions] == [
         (p.gpu, p.share_pct, [s.model for s in p.slots]) for p in scaled.partitions
     ]
-    assert set(plan.unserved_rps) == set(scaled.unserved_rps)
+    assert set(plan.unserved_rows_per_s) == set(scaled.unserved_rows_per_s)
 
 
 def _quicker(profile: Profile, factor: float) -> Profile:
@@ -184,7 +186,7 @@ def _quicker(profile: Profile, factor: float) -> Profile:
         Demand("unmeasured", 10.0, 50.0),
         Demand("huge", 10.0, 50.0),
     ],
-    ids=lambda one: f"{one.model}-{one.rate_rps:g}rps-{one.slo_ms:g}ms-{one.max_batch}",
+    ids=lambda one: f"{one.model}-{one.rows_per_s:g}rps-{one.slo_ms:g}ms-{one.max_batch}",
 )
 def test_what_cannot_be_planned_has_a_reason_and_harms_nobody(
     name: str, answer: str, odd: Demand
@@ -197,8 +199,8 @@ def test_what_cannot_be_planned_has_a_reason_and_harms_nobody(
     }
     planner = getattr(resolve(name), answer)
     plan = planner([Demand("fine", 20.0, 60.0), odd], _fleet(FREE, 2), profiles, Plan())
-    assert odd.model in plan.unserved_rps and len(plan.reasons[odd.model]) > 10
-    if odd.rate_rps != 1e12:
+    assert odd.model in plan.unserved_rows_per_s and len(plan.reasons[odd.model]) > 10
+    if odd.rows_per_s != 1e12:
         assert _served(plan, "fine") >= 20.0 * (1 - 1e-6)
 
 
@@ -206,12 +208,12 @@ def test_what_cannot_be_planned_has_a_reason_and_harms_nobody(
 def test_nothing_and_nowhere_are_plans(name: str) -> None:
     packer = resolve(name).packer
     profiles = {"m": _profile("m", 1.0, 1.0, 50, 1)}
-    assert packer([], _fleet(FREE, 1), {}, Plan()).unserved_rps == {}
+    assert packer([], _fleet(FREE, 1), {}, Plan()).unserved_rows_per_s == {}
     assert packer([], Fleet(()), {}, Plan()).partitions == ()
     nowhere = packer([Demand("m", 5.0, 50.0)], Fleet(()), profiles, Plan())
-    assert nowhere.unserved_rps == {"m": 5.0} and nowhere.reasons["m"]
+    assert nowhere.unserved_rows_per_s == {"m": 5.0} and nowhere.reasons["m"]
     nobody = packer([Demand("m", 0.0, 50.0)], _fleet(FREE, 1), profiles, Plan())
-    assert not nobody.unserved_rps
+    assert not nobody.unserved_rows_per_s
 
 
 @packers

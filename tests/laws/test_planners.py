@@ -67,7 +67,7 @@ def worlds(draw: st.DrawFn, models: int = 6, gpus: int = 3, most: int = 32) -> W
 
 
 def _served(plan: Plan, model: str) -> float:
-    return sum(s.rate_rps for p in plan.partitions for s in p.slots if s.model == model)
+    return sum(s.rows_per_s for p in plan.partitions for s in p.slots if s.model == model)
 
 
 systems = pytest.mark.parametrize("name", sorted(CATALOG))
@@ -92,7 +92,7 @@ def test_plans_are_legal(name: str, world: World) -> None:
         assert all(len(models) == len(set(models)) for _, models in held)
     assert len({p.id for p in plan.partitions}) == len(plan.partitions)
     assert {p.gpu for p in plan.partitions} <= {gpu.id for gpu in fleet.gpus}
-    assert all(plan.reasons.get(model) for model in plan.unserved_rps)
+    assert all(plan.reasons.get(model) for model in plan.unserved_rows_per_s)
 
 
 @systems
@@ -116,12 +116,12 @@ def test_cycles_fit_and_the_worst_case_is_in_time(name: str, world: World) -> No
 def _keeps_slos(plan: Plan, demand: list[Demand], profiles: dict[str, Profile]) -> None:
     slo = {one.model: one.slo_ms for one in demand}
     for p in plan.partitions:
-        turns = [s for s in p.slots if s.rate_rps > 0]  # a rate of 0 is a home, not a promise
+        turns = [s for s in p.slots if s.rows_per_s > 0]  # a rate of 0 is a home, not a promise
         runs = {s.model: surface(profiles[s.model]).latency_ms(s.batch, p.share_pct) for s in turns}
         assert sum(runs.values()) <= p.duty_ms * (1 + 1e-6) or not turns
         assert all(p.duty_ms + ms <= slo[m] * (1 + 1e-6) for m, ms in runs.items())
         for s in turns:
-            assert s.batch * 1000.0 / p.duty_ms >= s.rate_rps * (1 - 1e-6)
+            assert s.batch * 1000.0 / p.duty_ms >= s.rows_per_s * (1 - 1e-6)
 
 
 @systems
@@ -169,7 +169,7 @@ def test_odd_demands_have_reasons_and_harm_nobody(name: str, odd: str) -> None:
         assert ODD[odd].model in str(error)
         return
     assert plan.reasons[ODD[odd].model]
-    assert ODD[odd].model in plan.unserved_rps
+    assert ODD[odd].model in plan.unserved_rows_per_s
     assert _served(plan, "fine") >= 10.0 * (1 - 1e-6)
 
 
@@ -180,7 +180,7 @@ def test_shares_below_what_was_measured_are_not_used(name: str) -> None:
     demand = [Demand("m", 10.0, 100.0)]
     plan = resolve(name).planner(demand, fleet, {"m": replace(GOOD, points=points)}, Plan())
     assert plan.partitions and all(p.share_pct >= 40 for p in plan.partitions)
-    assert not plan.unserved_rps
+    assert not plan.unserved_rows_per_s
 
 
 @cyclic
@@ -195,9 +195,9 @@ def test_a_model_asked_for_twice_is_an_error(name: str) -> None:
 def test_an_empty_fleet_and_an_empty_demand_are_plans(name: str) -> None:
     planner = resolve(name).planner
     nothing = planner([], Fleet((Gpu("g", "k", 4, 10, SHARES),)), {}, Plan())
-    assert not nothing.unserved_rps
+    assert not nothing.unserved_rows_per_s
     nowhere = planner([Demand("m", 5.0, 50.0)], Fleet(()), {"m": GOOD}, Plan())
-    assert nowhere.partitions == () and nowhere.unserved_rps["m"] == 5.0
+    assert nowhere.partitions == () and nowhere.unserved_rows_per_s["m"] == 5.0
     assert nowhere.reasons["m"]
 
 

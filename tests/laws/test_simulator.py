@@ -33,11 +33,11 @@ FLEET = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100)),))
 def _single(load: float, seconds: float = 60.0, seed: int = 0) -> RunRecord:
     """One model on one partition, a row at a time, 2 ms each, nothing refused."""
     profile = line_profile("a", 0.0, 2.0, speedup=1.0, max_batch=1)
-    rate_rps = load * 500.0
-    demand = Demand("a", rate_rps, 1e6, max_batch=1)
-    plan = Plan((Partition("p", "g0", 100, (Slot("a", 1, rate_rps),)),))
+    rows_per_s = load * 500.0
+    demand = Demand("a", rows_per_s, 1e6, max_batch=1)
+    plan = Plan((Partition("p", "g0", 100, (Slot("a", 1, rows_per_s),)),))
     one = replace(resolve("temporal"), admission=admit_all)
-    arrivals = merge_arrivals({"a": poisson(rate_rps)}, seconds, seed)
+    arrivals = merge_arrivals({"a": poisson(rows_per_s)}, seconds, seed)
     profiles = {"a": profile}
     return simulate(Simulation(one, FLEET, (demand,), profiles, profiles, arrivals, plan))
 

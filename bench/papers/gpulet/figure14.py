@@ -125,7 +125,7 @@ class Outcomes:
 
 def gpus(count: int) -> tuple[Gpu, ...]:
     """The paper's GPUs under MPS: what leaves and what comes may overlap."""
-    traits = frozenset({Trait.MULTI_MODEL, Trait.OVERLAPPED_REORGANISATION})
+    traits = frozenset({Trait.OVERLAPPED_REORGANISATION})
     return uniform_fleet(replace(GPU, traits=traits), count).gpus
 
 

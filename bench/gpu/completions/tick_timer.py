@@ -24,7 +24,7 @@ class _Times(ctypes.Structure):
     )
 
 
-class Timer:
+class TickTimer:
     """Ticks every ``period_us`` between ``start`` and ``stop``.
 
     Raises:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from bench.gpu.completions.tick_timer import TickTimer
 from interlace.device.cuda.completion.events import EventPool
 from interlace.device.cuda.completion.flags import InFlightSequences, LaneFlags
-from interlace.device.cuda.completion.timer import Timer
 from interlace.device.cuda.driver.api import Driver, MappedBlock
 
 
@@ -24,7 +24,7 @@ class EventSweep:
         self._awaited = InFlightSequences()
         self._events = EventPool(driver, lanes, blocking=False)
         self._recorded: list[deque[int]] = [deque() for _ in range(lanes)]
-        self._timer = Timer(period_us)
+        self._timer = TickTimer(period_us)
 
     def flag(self, lane_index: int) -> MappedBlock:
         return self._flags.mapped(lane_index)
