@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.hosting_gaps import Gaps
 from interlace.core.hardware import Fleet
 from interlace.core.messages import ModelsDeployed, PlanSolved
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -14,7 +15,6 @@ from interlace.core.request import Outcome
 from interlace.device.simulated.device import MechanismCosts, SimulatedDevice
 from interlace.engine.engine import Engine
 from interlace.policy.catalog import resolve
-from interlace.sim.gaps import Gaps
 from tests.builders import OVERLAP, World, line_profile, machine
 
 #: gpulet section 5.1: a process with its MPS share takes 10 to 15 s, its models included.

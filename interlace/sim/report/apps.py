@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from interlace.core.request import Outcome
 from interlace.sim.pipeline.served import AppServed
 from interlace.sim.record import RunRecord
+from interlace.sim.report.latency import ANSWERED
 
-_ANSWERED = (Outcome.OK, Outcome.LATE)
 
-
-class AppFigures(NamedTuple):
-    """One app's run. Goodput counts requests of the app whose last answer was in time; whatever
-    else became of one is a violation. Latency is from arrival to last answer, NaN if none was."""
+@dataclass(frozen=True, slots=True)
+class AppFigures:
+    """One app's run. Goodput counts the app's requests whose last answer was in time; every other
+    outcome is a violation. Latency is from arrival to last answer, NaN if none was answered."""
 
     requests: int
     goodput_rps: float
@@ -38,7 +38,7 @@ def app_figures(record: RunRecord) -> dict[str, AppFigures]:
 
 def _figures(served: list[AppServed], seconds: float) -> AppFigures:
     counts = Counter(one.outcome for one in served)
-    taken = [one.answered_ms - one.arrived_ms for one in served if one.outcome in _ANSWERED]
+    taken = [one.answered_ms - one.arrived_ms for one in served if one.outcome in ANSWERED]
     p50_ms, p99_ms = np.percentile(taken or [np.nan], [50, 99]).tolist()
     return AppFigures(
         len(served),
