@@ -23,7 +23,7 @@ VAGUE_CLASS = re.compile(r"(Helper|Utils?|Mixin)$")
 #: A path in somebody's home means nothing to another reader.
 HOME_PATH = re.compile(r"(?<![\w.$])/(?:home|Users)/(?!\.\.\.)\w")
 #: Class names that may mean two things: each is the field's own word in both of its places.
-REUSED_CLASSES = frozenset({"Link", "Timer"})
+REUSED_CLASSES: frozenset[str] = frozenset()
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -28,7 +28,7 @@ from interlace.cli.plantable import PlannedSlot, lines, show
 from interlace.cli.screen import console
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.plan import Demand, Partition, Plan
+from interlace.core.plan import Demand, Partition, Plan, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.user_errors import InputError, UserError
 from interlace.planning.plan_file import save as save_plan
@@ -189,7 +189,9 @@ def _known(root: Path, store: ProfileStore, gpu: Gpu) -> list[ProfiledModel]:
             missing.append(draft.name)
             continue
         batch = draft.asked_batch or stored.max_batch
-        demand = Demand(model.key, model.terms.rate_rps or 0.0, model.terms.slo_ms, batch)
+        demand = Demand(
+            model.key, as_rows_per_s(model.terms.rate_rps or 0.0), model.terms.slo_ms, batch
+        )
         known.append(ProfiledModel(draft.name, demand, stored.profile))
     if missing:
         raise UserError(
@@ -203,7 +205,7 @@ def _known(root: Path, store: ProfileStore, gpu: Gpu) -> list[ProfiledModel]:
 def _asked(one: ProfiledModel, rates: Mapping[str, float], slos: Mapping[str, float]) -> Demand:
     return replace(
         one.demand,
-        rate_rps=rates.get(one.name, one.demand.rate_rps),
+        rows_per_s=as_rows_per_s(rates[one.name]) if one.name in rates else one.demand.rows_per_s,
         slo_ms=slos.get(one.name, one.demand.slo_ms),
     )
 
@@ -212,7 +214,7 @@ def _as_json(made: Plan, table: Sequence[PlannedSlot], names: Mapping[str, str])
     report = {
         "slots": table,
         "headroom": made.headroom,
-        "unserved_rps": {names[key]: rate for key, rate in made.unserved_rps.items()},
+        "unserved_rows_per_s": {names[key]: rate for key, rate in made.unserved_rows_per_s.items()},
         "reasons": {names[key]: why for key, why in made.reasons.items()},
     }
     return msgspec.json.format(msgspec.json.encode(report)).decode()

@@ -17,7 +17,8 @@ from interlace.perf.latency import surface
 class PlannedSlot:
     """One model's turn in one partition, with what is predicted of it.
 
-    ``capacity_rps`` is the rate that fits beside the others, ``alone_rps`` what full batches would
+    ``capacity_rows_per_s`` is the rate that fits beside the others, ``alone_rows_per_s`` what full
+    batches would
     yield if nobody else had a turn there; ``batch_ms`` is the latency (p95) of one such batch.
     ``duty_ms`` is 0 where turns follow from deadlines.
     """
@@ -29,8 +30,8 @@ class PlannedSlot:
     batch: int
     slo_ms: float
     batch_ms: float
-    capacity_rps: float
-    alone_rps: float
+    capacity_rows_per_s: float
+    alone_rows_per_s: float
 
 
 def lines(
@@ -60,8 +61,8 @@ def _line(
         batch=slot.batch,
         slo_ms=slo_ms,
         batch_ms=batch_ms,
-        capacity_rps=slot.rate_rps,
-        alone_rps=1000.0 * slot.batch / batch_ms,
+        capacity_rows_per_s=slot.rows_per_s,
+        alone_rows_per_s=1000.0 * slot.batch / batch_ms,
     )
 
 
@@ -81,8 +82,8 @@ def show(out: Console, plan: Plan, found: Sequence[PlannedSlot], names: Mapping[
             f"{line.slo_ms:g}",
             f"{line.batch_ms:.1f}",
             f"{line.duty_ms:.1f}" if first and line.duty_ms else "",
-            f"{line.capacity_rps:.1f}",
-            f"{line.alone_rps:.1f}",
+            f"{line.capacity_rows_per_s:.1f}",
+            f"{line.alone_rows_per_s:.1f}",
         )
     out.print(made)
     for sentence in sentences(plan, names):
@@ -96,7 +97,7 @@ def sentences(plan: Plan, names: Mapping[str, str]) -> list[str]:
         said.append(f"every rate could be {plan.headroom:.2f} times as high")
     elif plan.headroom is not None:
         said.append(f"the demand is too high: {plan.headroom:.2%} of every rate fits")
-    for key, rate_rps in plan.unserved_rps.items():
+    for key, rows_per_s in plan.unserved_rows_per_s.items():
         reason = plan.reasons.get(key, "no reason given")
-        said.append(f"not served: {rate_rps:.3g} requests/s of {names[key]}: {reason}")
+        said.append(f"not served: {rows_per_s:.3g} requests/s of {names[key]}: {reason}")
     return said

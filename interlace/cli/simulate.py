@@ -175,6 +175,6 @@ def _plain(trial: SimulationResult) -> Mapping[str, object]:
         "gpus": trial.gpus,
         "gpus_bound": trial.bound.gpus,
         "highest_load": trial.highest_load,
-        "unserved_rps": dict(trial.plan.unserved_rps),
+        "unserved_rows_per_s": dict(trial.plan.unserved_rows_per_s),
         "report": trial.report.plain(),
     }

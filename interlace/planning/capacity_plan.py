@@ -55,7 +55,7 @@ class CapacityPlan:
         """The part of the partition's time that the slot's planned rate takes in full batches."""
         latency = surface(self.scenario.profiles[slot.model])
         run_ms = latency.latency_ms(slot.batch, part.share_pct)
-        return slot.rate_rps / slot.batch * run_ms / 1000.0
+        return slot.rows_per_s / slot.batch * run_ms / 1000.0
 
     @property
     def gap(self) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Demand
+from interlace.core.plan import Demand, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.user_errors import InputError
 from interlace.perf.interference import slowed
@@ -53,7 +53,9 @@ class Scenario:
         demand = tuple(
             replace(
                 one,
-                rate_rps=rates.get(one.model, one.rate_rps),
+                rows_per_s=as_rows_per_s(rates[one.model])
+                if one.model in rates
+                else one.rows_per_s,
                 slo_ms=slos.get(one.model, one.slo_ms),
             )
             for one in self.demand
@@ -141,7 +143,7 @@ def _one(path: Path, name: str, asked: object) -> Demand:
             raise InputError(f"{path}: {where}.{key} is missing")
     return Demand(
         name,
-        number(path, f"{where}.rate_rps", asked["rate_rps"]),
+        as_rows_per_s(number(path, f"{where}.rate_rps", asked["rate_rps"])),
         number(path, f"{where}.slo_ms", asked["slo_ms"], least=1e-3),
         whole(path, f"{where}.max_batch", asked.get("max_batch", 32)),
         attainment=number(path, f"{where}.attainment", asked.get("attainment", 0.99), 0.5, 0.9999),

@@ -10,7 +10,7 @@ from pathlib import Path
 from interlace import __version__
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
-from interlace.core.plan import Demand, Partition, Plan
+from interlace.core.plan import Demand, Partition, Plan, as_rate_rps
 from interlace.core.profile import Profile
 from interlace.core.user_errors import InputError
 from interlace.device.simulated.boards import physics_of
@@ -79,7 +79,8 @@ def trace(question: Question, folder: Path, settings: SimulationSettings) -> Arr
     for one in question.demand:
         table = question.workloads.get(one.model, {})
         try:
-            workloads[one.model] = workload(table, one.model, one.rate_rps, one.cv, folder)
+            rate_rps = as_rate_rps(one.rows_per_s)
+            workloads[one.model] = workload(table, one.model, rate_rps, one.cv, folder)
         except WorkloadError as error:
             raise InputError(f"models.{one.model}.workload.{error}") from None
         except TraceError as error:
@@ -158,7 +159,7 @@ def _bound(question: Question, settings: SimulationSettings) -> LowerBound:
 
 
 def _at_load(question: Question, settings: SimulationSettings) -> tuple[Demand, ...]:
-    return tuple(replace(d, rate_rps=d.rate_rps * settings.load) for d in question.demand)
+    return tuple(replace(d, rows_per_s=d.rows_per_s * settings.load) for d in question.demand)
 
 
 def _header(scenario: Simulation) -> LogHeader:

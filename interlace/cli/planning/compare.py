@@ -43,5 +43,5 @@ def _answers(scenario: Scenario, say: Callable[[str], None]) -> Iterator[Capacit
 
 def _worst(one: CapacityPlan) -> float:
     """Attainment of the model that fares worst; 0 if one is not in the plan at all."""
-    asked = [d.model for d in one.scenario.demand if d.rate_rps > 0]
+    asked = [d.model for d in one.scenario.demand if d.rows_per_s > 0]
     return min((one.expected[m].attainment if m in one.expected else 0.0 for m in asked), default=1)

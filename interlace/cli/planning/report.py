@@ -33,7 +33,7 @@ def report(found: CapacityPlan) -> dict[str, object]:
         "memory_bytes": found.memory_bytes,
         "partitions": found.plan.partitions,
         "models": {one.model: _model(found, one.model) for one in found.scenario.demand},
-        "unserved_rps": {k: _finite(v) for k, v in found.plan.unserved_rps.items()},
+        "unserved_rows_per_s": {k: _finite(v) for k, v in found.plan.unserved_rows_per_s.items()},
         "reasons": found.plan.reasons,
         "said": sentences(found),
     }
@@ -48,7 +48,7 @@ def _model(found: CapacityPlan, model: str) -> dict[str, object]:
     asked = next(one for one in found.scenario.demand if one.model == model)
     expected = found.expected.get(model)
     return {
-        "rate_rps": asked.rate_rps,
+        "rate_rps": asked.rows_per_s,
         "slo_ms": asked.slo_ms,
         "attainment_wanted": asked.attainment,
         "cv": asked.cv,

@@ -54,7 +54,7 @@ def _variant(text: str, kind: str, value: str, base: Scenario, other_gpu: Reader
     match kind:
         case "rates":
             factor = _factor(text, value)
-            demand = tuple(replace(d, rate_rps=d.rate_rps * factor) for d in base.demand)
+            demand = tuple(replace(d, rows_per_s=d.rows_per_s * factor) for d in base.demand)
             return WhatIf(f"rates x {value}", replace(base, demand=demand))
         case "slos":
             factor = _factor(text, value)
@@ -118,7 +118,7 @@ def show_sweep(out: Console, found: Sequence[tuple[WhatIf, CapacityPlan]]) -> No
 
 
 def _unserved(one: CapacityPlan) -> list[str]:
-    lost = one.plan.unserved_rps.items()
+    lost = one.plan.unserved_rows_per_s.items()
     return [
         *one.scenario.notes,
         *(f"{rps:.4g}/s of {name} not served: {one.plan.reasons.get(name)}" for name, rps in lost),
@@ -127,7 +127,7 @@ def _unserved(one: CapacityPlan) -> list[str]:
 
 def figures(one: CapacityPlan) -> tuple[str, ...]:
     """GPUs, bound, gap, cost, unserved rate and planning time, as text."""
-    lost = sum(one.plan.unserved_rps.values())
+    lost = sum(one.plan.unserved_rows_per_s.values())
     return (
         str(one.gpus),
         str(one.bound.gpus),

@@ -31,7 +31,7 @@ def sentences(found: CapacityPlan) -> list[str]:
     """What the tables do not say: what is not served, the cost, the bound and the gap."""
     said = [
         f"not served: {rps:.4g} requests/s of {model}: {found.plan.reasons.get(model, 'no reason')}"
-        for model, rps in found.plan.unserved_rps.items()
+        for model, rps in found.plan.unserved_rows_per_s.items()
     ]
     kind, bound = found.scenario.gpu.kind, found.bound
     cost = "" if found.cost_per_hour is None else f", {found.cost_per_hour:.2f} an hour"
@@ -93,7 +93,7 @@ def _rows(found: CapacityPlan, part: Partition) -> list[tuple[str, ...]]:
         run_ms = surface(found.scenario.profiles[slot.model]).latency_ms(slot.batch, part.share_pct)
         busy = 100 * found.busy(part, slot)
         rows.append(
-            (slot.model, str(slot.batch), f"{slot.rate_rps:.1f}", f"{run_ms:.1f}", f"{busy:.0f}")
+            (slot.model, str(slot.batch), f"{slot.rows_per_s:.1f}", f"{run_ms:.1f}", f"{busy:.0f}")
         )
     return rows
 
@@ -107,7 +107,7 @@ def _models(found: CapacityPlan) -> object:
         p99_ms = inf if expected is None else expected.p99_ms
         made.add_row(
             one.model,
-            f"{one.rate_rps:.1f}",
+            f"{one.rows_per_s:.1f}",
             f"{one.slo_ms:g}",
             p99_text(p99_ms, one.slo_ms),
             "-" if expected is None else f"{100 * expected.attainment:.1f}",

@@ -73,7 +73,7 @@ class InferTemplates:
             ServeError: BAD_INPUT, the head is malformed or does not fit its raw tensors.
         """
         key = (head, sizes)
-        found = self._known.get(key) or self._known.find(key)
+        found = self._known.get(key)
         if found is not None:
             return found
         parsed = read_head(head)

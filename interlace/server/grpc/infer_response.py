@@ -10,13 +10,12 @@ from interlace.core.request import Reply
 from interlace.core.tensor import BYTES, Span, Tensor
 from interlace.proto.messages import ModelInferResponse
 from interlace.server.cache import GenerationalCache
-from interlace.server.dataplane.call import RequestedOutput
-from interlace.server.dataplane.classification import top_classes
+from interlace.server.dataplane.classification import classified
+from interlace.server.dataplane.plane import output_order
 from interlace.server.grpc.frame_writer import Buffer
 from interlace.server.grpc.infer_head import InferTemplate, SharedMemoryRange
 from interlace.server.model_table import ModelTable, model_of
 from interlace.server.shared_memory import Regions
-from interlace.server.tensor_json import frame
 from interlace.shm.arena import ArenaMap
 
 _HEADS: Final = 1024
@@ -38,10 +37,11 @@ class ResponseEncoder:
 
         Raises:
             ServeError: an output is missing, cannot be ranked, or does not fit its region.
+            ValueError: the outputs are gone: the process that held them has ended.
         """
         outputs = reply.outputs
         if template.outputs:
-            outputs = _in_order(template.outputs, outputs)
+            outputs = tuple([outputs[i] for i in output_order(template.outputs, outputs)])
         view = self._view
         views: list[Buffer] = [view(tensor.span) for tensor in outputs]
         if template.ranked:
@@ -52,7 +52,7 @@ class ResponseEncoder:
         key = (reply.request.model, stored, *[(t.name, t.datatype, t.shape) for t in outputs])
         head = self._heads.get(key)
         if head is None:
-            head = self._heads.find(key) or _head(reply.request.model, outputs, stored)
+            head = _head(reply.request.model, outputs, stored)
             self._heads.put(key, head)
         return head, views
 
@@ -66,11 +66,8 @@ class ResponseEncoder:
             if not wanted.classes:
                 continue
             tensor = outputs[position]
-            labels = model.labels.get(tensor.name, ())
-            batched = model.signature.batched
             view = memoryview(views[position])
-            shape, elements = top_classes(tensor, view, wanted.classes, batched, labels)
-            views[position] = frame(elements)
+            shape, views[position] = classified(model, tensor, view, wanted.classes)
             shown[position] = Tensor(tensor.name, BYTES, shape, Span(tensor.span.arena, 0, 0))
         return tuple(shown)
 
@@ -98,25 +95,6 @@ class ResponseEncoder:
             views[position] = b""
             stored.append((position, target.region, target.offset, nbytes))
         return tuple(stored)
-
-
-def _in_order(
-    wanted: tuple[RequestedOutput, ...], outputs: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
-    """The outputs in the order the client named them.
-
-    Raises:
-        ServeError: the model gave no such output.
-    """
-    if len(wanted) == 1 and len(outputs) == 1 and wanted[0].name == outputs[0].name:
-        return outputs
-    by_name = {tensor.name: tensor for tensor in outputs}
-    try:
-        return tuple([by_name[each.name] for each in wanted])
-    except KeyError as error:
-        raise ServeError(
-            Reason.BACKEND, f"the model gave no output {error}; it gave {sorted(by_name)}"
-        ) from error
 
 
 def _head(key: str, outputs: Sequence[Tensor], stored: StoredOutputs) -> bytes:

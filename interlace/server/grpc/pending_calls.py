@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from interlace.core.errors import ServeError
+from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Reply, Request
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
 from interlace.server.dataplane.plane import failure
@@ -24,10 +24,8 @@ class InferencePlane(Protocol):
         on_error: OnError,
         on_give_up: OnError | None = None,
     ) -> Request | None: ...
-    @property
-    def cancel(self) -> Callable[[Request], None]: ...
-    @property
-    def delivered(self) -> Callable[[Reply], None]: ...
+    def cancel(self, request: Request) -> None: ...
+    def delivered(self, reply: Reply) -> None: ...
 
 
 class CallOwner(Protocol):
@@ -112,6 +110,8 @@ class PendingCall:
                 head, outputs = calls.responses.encode(self.decoded.template, reply)
             except ServeError as fault:
                 error = fault
+            except ValueError as fault:
+                error = ServeError(Reason.BACKEND, f"the outputs are gone: {fault}")
             else:
                 owner.answered(self, head, outputs, self.sent)
                 return
