@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from interlace.core.figure_file import save_figure
 from interlace.sim.report.draw import _stacked as stacked
-from interlace.sim.report.draw import accelerators, against_load, by_model, latency_cdf, save, tiles
+from interlace.sim.report.draw import accelerators, against_load, by_model, latency_cdf, tiles
 from tests.sim.test_report import RECORD, RUNS
 
 
@@ -22,7 +23,7 @@ def test_every_drawing_is_written(tmp_path: Path, suffix: str) -> None:
     }
     for name, figure in drawn.items():
         path = tmp_path / "deep" / f"{name}{suffix}"
-        save(figure, path)
+        save_figure(figure, path)
         assert path.stat().st_size > 1_000
 
 
