@@ -24,11 +24,11 @@ from interlace.core.request import Outcome, Reply, Request
 from interlace.load.call import Call, pack
 from interlace.load.closed_loop import closed_loop
 from interlace.load.result import figures
+from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
 from interlace.server.door.door import Door
 from interlace.server.door.life import DoorSettings
 from interlace.server.model_table import ModelTable
-from interlace.server.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import ArenaMap
 

@@ -10,7 +10,7 @@ from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.model_folders import drafts, find_models
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.plan import Demand, Partition, Plan, Slot, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
 from interlace.perf.latency import surface
@@ -24,9 +24,9 @@ from interlace.profiling.store import ProfileStore
 class PlannedSlot:
     """One model's turn in one partition, with what is predicted of it.
 
-    ``capacity_rps`` is the rate that fits beside the others, ``alone_rps`` what full batches would
-    yield without turns of others; ``batch_ms`` is the latency (p95) of one such batch. ``duty_ms``
-    is 0 where turns follow from deadlines.
+    ``capacity_rows_per_s`` is the rate that fits beside the others, ``alone_rows_per_s`` what full
+    batches would yield without turns of others; ``batch_ms`` is the latency (p95) of one such
+    batch. ``duty_ms`` is 0 where turns follow from deadlines.
     """
 
     partition: str
@@ -36,8 +36,8 @@ class PlannedSlot:
     batch: int
     slo_ms: float
     batch_ms: float
-    capacity_rps: float
-    alone_rps: float
+    capacity_rows_per_s: float
+    alone_rows_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,9 @@ class MachinePlan:
         return {
             "slots": self.slots,
             "headroom": self.plan.headroom,
-            "unserved_rps": {self.names[k]: rps for k, rps in self.plan.unserved_rps.items()},
+            "unserved_rows_per_s": {
+                self.names[k]: v for k, v in self.plan.unserved_rows_per_s.items()
+            },
             "reasons": {self.names[k]: why for k, why in self.plan.reasons.items()},
         }
 
@@ -113,7 +115,9 @@ def plan_machine(
     demand = {
         one.demand.model: replace(
             one.demand,
-            rate_rps=rates_rps.get(one.name, one.demand.rate_rps),
+            rows_per_s=as_rows_per_s(rates_rps[one.name])
+            if one.name in rates_rps
+            else one.demand.rows_per_s,
             slo_ms=slos_ms.get(one.name, one.demand.slo_ms),
         )
         for one in known
@@ -140,7 +144,9 @@ def _profiled(
             missing.append(draft.name)
             continue
         batch = draft.asked_batch or stored.max_batch
-        demand = Demand(model.key, model.terms.rate_rps or 0.0, model.terms.slo_ms, batch)
+        demand = Demand(
+            model.key, as_rows_per_s(model.terms.rate_rps or 0.0), model.terms.slo_ms, batch
+        )
         known.append(_ProfiledModel(draft.name, demand, stored.profile))
     if missing:
         raise UserError(
@@ -161,6 +167,6 @@ def _slot(part: Partition, slot: Slot, demand: Demand, profile: Profile, name: s
         batch=slot.batch,
         slo_ms=demand.slo_ms,
         batch_ms=batch_ms,
-        capacity_rps=slot.rate_rps,
-        alone_rps=1000.0 * slot.batch / batch_ms,
+        capacity_rows_per_s=slot.rows_per_s,
+        alone_rows_per_s=1000.0 * slot.batch / batch_ms,
     )

@@ -24,8 +24,8 @@ def show_machine_plan(out: Console, found: MachinePlan) -> None:
             f"{line.slo_ms:g}",
             f"{line.batch_ms:.1f}",
             f"{line.duty_ms:.1f}" if first and line.duty_ms else "",
-            f"{line.capacity_rps:.1f}",
-            f"{line.alone_rps:.1f}",
+            f"{line.capacity_rows_per_s:.1f}",
+            f"{line.alone_rows_per_s:.1f}",
         )
     out.print(made)
     for sentence in sentences(found):
@@ -39,7 +39,7 @@ def sentences(found: MachinePlan) -> list[str]:
         said.append(f"every rate could be {plan.headroom:.2f} times as high")
     elif plan.headroom is not None:
         said.append(f"the demand is too high: {plan.headroom:.2%} of every rate fits")
-    for key, rate_rps in plan.unserved_rps.items():
+    for key, rows_per_s in plan.unserved_rows_per_s.items():
         reason = plan.reasons.get(key, "no reason given")
-        said.append(f"not served: {rate_rps:.3g} requests/s of {found.names[key]}: {reason}")
+        said.append(f"not served: {rows_per_s:.3g} requests/s of {found.names[key]}: {reason}")
     return said

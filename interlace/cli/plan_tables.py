@@ -53,7 +53,7 @@ def _rows(found: CapacityPlan, part: Partition) -> list[tuple[str, ...]]:
         (
             slot.model,
             str(slot.batch),
-            f"{slot.rate_rps:.1f}",
+            f"{slot.rows_per_s:.1f}",
             f"{found.batch_ms(part, slot):.1f}",
             f"{100 * found.busy(part, slot):.0f}",
         )
@@ -69,7 +69,7 @@ def _models(found: CapacityPlan) -> Table:
         expected = found.expected.get(one.model)
         made.add_row(
             one.model,
-            f"{one.rate_rps:.1f}",
+            f"{one.rows_per_s:.1f}",
             f"{one.slo_ms:g}",
             "-" if expected is None else expected.p99_text(one.slo_ms),
             "-" if expected is None else f"{100 * expected.attainment:.1f}",
@@ -103,7 +103,7 @@ def show_systems(out: Console, found: Sequence[CapacityPlan]) -> None:
 
 
 def _unserved(one: CapacityPlan) -> list[str]:
-    lost = one.plan.unserved_rps.items()
+    lost = one.plan.unserved_rows_per_s.items()
     return [
         *one.scenario.notes,
         *(f"{rps:.4g}/s of {name} not served: {one.plan.reasons.get(name)}" for name, rps in lost),
@@ -112,7 +112,7 @@ def _unserved(one: CapacityPlan) -> list[str]:
 
 def _figures(one: CapacityPlan) -> tuple[str, ...]:
     """GPUs, bound, gap, cost, unserved rate and planning time, as text."""
-    lost = sum(one.plan.unserved_rps.values())
+    lost = sum(one.plan.unserved_rows_per_s.values())
     return (
         str(one.gpus),
         str(one.bound.gpus),

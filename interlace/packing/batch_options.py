@@ -27,7 +27,7 @@ class DemandArrays:
     ``replicas`` is how many partitions are taken to share each model's queue.
     """
 
-    rate_rps: Floats
+    rows_per_s: Floats
     slo_ms: Floats
     attainment: Floats
     cv: Floats
@@ -36,7 +36,7 @@ class DemandArrays:
     def part(self, models: Ints) -> DemandArrays:
         """The same for some of the models."""
         return DemandArrays(
-            self.rate_rps[models],
+            self.rows_per_s[models],
             self.slo_ms[models],
             self.attainment[models],
             self.cv[models],
@@ -47,7 +47,7 @@ class DemandArrays:
 def demand_arrays(demand: Sequence[Demand], replicas: Floats | None = None) -> DemandArrays:
     """The demand as arrays; one replica each unless told otherwise."""
     return DemandArrays(
-        np.array([d.rate_rps for d in demand], float),
+        np.array([d.rows_per_s for d in demand], float),
         np.array([d.slo_ms for d in demand], float),
         np.array([d.attainment for d in demand], float),
         np.array([d.cv for d in demand], float),
@@ -72,7 +72,7 @@ class BatchOptions:
         """The same for some of the models."""
         return BatchOptions(self.share_pct, self.rows[models], self.latency_ms[models])
 
-    def capacity_rps(self, arrays: DemandArrays, duty_ms: Floats) -> Floats:
+    def capacity_rows_per_s(self, arrays: DemandArrays, duty_ms: Floats) -> Floats:
         """Rate that each choice serves in cycles of ``duty_ms``: models x choices x cycles.
 
         Nexus' rule, for arrivals as even as their rate: full batches if what comes in one cycle is

@@ -28,16 +28,18 @@ class CyclePricing:
     options: BatchOptions
     arrays: DemandArrays
     duty_ms: Floats
-    capacity_rps: Floats
+    capacity_rows_per_s: Floats
     contenders: int
 
-    def best(self, price: Floats, left_rps: Floats, count: int = 1) -> list[Pattern]:
+    def best(self, price: Floats, left_rows_per_s: Floats, count: int = 1) -> list[Pattern]:
         """The patterns of highest value in up to ``count`` lengths of cycle, best first.
 
-        ``price`` is the worth of one request/s of each model, ``left_rps`` how many are wanted:
+        ``price`` is the worth of one row/s of each model, ``left_rows_per_s`` how many are wanted:
         more than that is worth nothing.
         """
-        gain = price[:, None, None] * np.minimum(self.capacity_rps, left_rps[:, None, None])
+        gain = price[:, None, None] * np.minimum(
+            self.capacity_rows_per_s, left_rows_per_s[:, None, None]
+        )
         grains = np.ceil(self.options.latency_ms[:, :, None] * _GRAINS / self.duty_ms - 1e-9)
         grains = np.clip(np.nan_to_num(grains, posinf=_GRAINS + 1), 1, _GRAINS + 1).astype(int)
         worth = (gain / grains).max(axis=(1, 2))
@@ -52,13 +54,13 @@ class CyclePricing:
         which = tuple(np.array(chosen).T)
         latency_ms = self.options.latency_ms[which]
         duty = np.array([latency_ms.sum()])
-        rates = self.options.capacity_rps(self.arrays, duty)[which][:, 0]
+        rates = self.options.capacity_rows_per_s(self.arrays, duty)[which][:, 0]
         turns = tuple((m, int(self.options.rows[m, c])) for m, c in chosen)
         return Pattern(
             self.options.share_pct, turns, tuple(rates.tolist()), float(latency_ms.sum())
         )
 
-    def of(self, turns: Sequence[tuple[int, int]], rates_rps: Sequence[float]) -> Pattern | None:
+    def of(self, turns: Sequence[tuple[int, int]], rows_per_s: Sequence[float]) -> Pattern | None:
         """The cycle of these turns; what it serves follows from the batches alone."""
         chosen = [self.options.choice(model, batch) for model, batch in turns]
         if None in chosen:
@@ -71,7 +73,7 @@ class CyclePricing:
         """The least part of the accelerator's time that one request/s of each model takes."""
         busy = self.options.latency_ms[:, :, None] / self.duty_ms
         with np.errstate(divide="ignore", invalid="ignore"):
-            time = busy / self.capacity_rps
+            time = busy / self.capacity_rows_per_s
         time[~np.isfinite(time)] = np.inf
         least: Floats = time.min(axis=(1, 2))
         return least
@@ -117,8 +119,8 @@ class CycleOrder:
 
     def __call__(self, options: BatchOptions, arrays: DemandArrays) -> CyclePricing:
         duty_ms = _cycles(options, arrays)
-        capacity_rps = options.capacity_rps(arrays, duty_ms)
-        return CyclePricing(options, arrays, duty_ms, capacity_rps, self.contenders)
+        capacity_rows_per_s = options.capacity_rows_per_s(arrays, duty_ms)
+        return CyclePricing(options, arrays, duty_ms, capacity_rows_per_s, self.contenders)
 
 
 def _cycles(options: BatchOptions, arrays: DemandArrays) -> Floats:

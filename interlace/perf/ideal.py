@@ -26,7 +26,7 @@ class IdealSchedule:
     """Part of the accelerator in use, 0..1, and inferences per second of each model."""
 
     utilisation: float
-    rates_rps: Mapping[str, float]
+    rows_per_s: Mapping[str, float]
 
 
 def ideal_bound(

@@ -20,7 +20,7 @@ class Instances:
     count: int
     share_pct: int
     batch: int
-    rate_rps: float
+    rows_per_s: float
 
     @property
     def total_pct(self) -> int:
@@ -42,7 +42,7 @@ def multi_model(
     shares_pct: Sequence[int],
     deadline_ms: float,
     max_batch: int,
-    rate_rps: float | None = None,
+    rows_per_s: float | None = None,
     room_pct: int = 100,
 ) -> Instances | None:
     """Multi-Model: instances and their share in ``room_pct`` of unused accelerator.
@@ -58,13 +58,15 @@ def multi_model(
         if latency.shares_pct[0] <= share <= room_pct
         for offer in _offers(latency, share, deadline_ms, max_batch, room_pct // share)
     ]
-    if rate_rps is not None:
-        enough = [one for one in offers if one.rate_rps >= rate_rps * (1 - _ALLOWANCE)]
+    if rows_per_s is not None:
+        enough = [one for one in offers if one.rows_per_s >= rows_per_s * (1 - _ALLOWANCE)]
         if enough:
             return min(enough, key=lambda one: (one.total_pct, one.count))
     best: Instances | None = None
     for one in sorted(offers, key=lambda one: (one.count, one.total_pct)):
-        if best is None or one.rate_rps > best.rate_rps * (_WORTH if one.count > best.count else 1):
+        if best is None or one.rows_per_s > best.rows_per_s * (
+            _WORTH if one.count > best.count else 1
+        ):
             best = one
     return best
 
@@ -75,5 +77,5 @@ def _offers(
     batch = latency.best_batch(deadline_ms, share_pct, max_batch)
     if batch == 0:
         return []
-    alone_rps = latency.throughput_rps(batch, share_pct)
-    return [Instances(n, share_pct, batch, n * alone_rps) for n in range(1, most + 1)]
+    alone_rows_per_s = latency.throughput_rows_per_s(batch, share_pct)
+    return [Instances(n, share_pct, batch, n * alone_rows_per_s) for n in range(1, most + 1)]

@@ -66,7 +66,7 @@ class CapacityPlan:
     @property
     def worst_attainment(self) -> float:
         """Expected attainment of the model that fares worst; 0 if one is not in the plan."""
-        asked = [one.model for one in self.scenario.demand if one.rate_rps > 0]
+        asked = [one.model for one in self.scenario.demand if one.rows_per_s > 0]
         within = (self.expected[m].attainment if m in self.expected else 0.0 for m in asked)
         return min(within, default=1.0)
 
@@ -94,11 +94,11 @@ class CapacityPlan:
 
     def busy(self, part: Partition, slot: Slot) -> float:
         """The part of the partition's time that the slot's planned rate takes in full batches."""
-        return slot.rate_rps / slot.batch * self.batch_ms(part, slot) / 1000.0
+        return slot.rows_per_s / slot.batch * self.batch_ms(part, slot) / 1000.0
 
     def sentences(self) -> list[str]:
         """What is not served and why, the cost, the bound, the gap, and what was assumed."""
-        unserved, reasons, bound = self.plan.unserved_rps, self.plan.reasons, self.bound
+        unserved, reasons, bound = self.plan.unserved_rows_per_s, self.plan.reasons, self.bound
         cost = "" if self.cost_per_hour is None else f", {self.cost_per_hour:.2f} an hour"
         by = (
             f"by area {bound.area.accelerators:.2f}, by layouts "
@@ -139,7 +139,9 @@ class CapacityPlan:
             "memory_bytes": self.memory_bytes,
             "partitions": self.plan.partitions,
             "models": {one.model: self._model(one.model) for one in self.scenario.demand},
-            "unserved_rps": {k: _finite(v) for k, v in self.plan.unserved_rps.items()},
+            "unserved_rows_per_s": {
+                k: _finite(v) for k, v in self.plan.unserved_rows_per_s.items()
+            },
             "reasons": self.plan.reasons,
             "said": self.sentences(),
         }
@@ -168,7 +170,7 @@ class CapacityPlan:
         asked = next(one for one in self.scenario.demand if one.model == model)
         expected = self.expected.get(model)
         return {
-            "rate_rps": asked.rate_rps,
+            "rate_rps": asked.rows_per_s,
             "slo_ms": asked.slo_ms,
             "attainment_wanted": asked.attainment,
             "cv": asked.cv,
@@ -190,7 +192,8 @@ def plan(
     name of the catalog, or a row of one's own. A ``bound`` that is known already, of the same
     scenario, is not worked out again. No accelerator is needed, and nothing is run.
 
-    What cannot be served is in ``plan.unserved_rps`` of the answer with its reason; it is no error.
+    What cannot be served is no error: it is in ``plan.unserved_rows_per_s`` of the answer, its
+    reason in ``plan.reasons``.
 
     Example::
 

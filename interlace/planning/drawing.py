@@ -184,7 +184,7 @@ def _label(
 
 def _fitting(slot: Slot, across: float, up: float) -> tuple[str, bool] | None:
     """The fullest text that fits a box measured in letters, and if it must stand upright."""
-    full = f"{slot.model} b{slot.batch} {slot.rate_rps:.0f}/s"
+    full = f"{slot.model} b{slot.batch} {slot.rows_per_s:.0f}/s"
     two_lines = full.replace(" ", "\n", 1)
     for text, upright in (
         (two_lines, False),
@@ -207,10 +207,11 @@ def _legend(
 
     handles = [
         Patch(
-            facecolor=colours[one.model], label=f"{one.model} {one.rate_rps:g}/s, {one.slo_ms:g} ms"
+            facecolor=colours[one.model],
+            label=f"{one.model} {one.rows_per_s:g}/s, {one.slo_ms:g} ms",
         )
         for one in found.scenario.demand
-        if one.rate_rps > 0
+        if one.rows_per_s > 0
     ]
     if handles[_MOST_NAMES:]:
         left = Patch(visible=False, label=f"and {len(handles) - _MOST_NAMES} more")

@@ -36,7 +36,7 @@ def explain(found: CapacityPlan, model: str, system: System | str) -> list[str]:
             f"it has {', '.join(known)}"
         )
     said = [
-        f"{model}: {asked.rate_rps:g} requests/s within {asked.slo_ms:g} ms, "
+        f"{model}: {asked.rows_per_s:g} requests/s within {asked.slo_ms:g} ms, "
         f"{100 * asked.attainment:g} % of them in time"
     ]
     if model in found.scenario.busy_profiles:
@@ -58,17 +58,17 @@ def _usable(found: CapacityPlan, latency: Surface) -> list[int]:
     return list(curves.values())
 
 
-def _most_rps(latency: Surface, asked: Demand, share_pct: int) -> float:
+def _most_rows_per_s(latency: Surface, asked: Demand, share_pct: int) -> float:
     """Rows per second of the best batch within the SLO, back to back; 0 if there is none."""
     largest = latency.largest_batch(asked.slo_ms, share_pct, asked.max_batch)
-    rates = (latency.throughput_rps(batch, share_pct) for batch in range(1, largest + 1))
+    rates = (latency.throughput_rows_per_s(batch, share_pct) for batch in range(1, largest + 1))
     return max(rates, default=0.0)
 
 
 def _shares(found: CapacityPlan, asked: Demand, latency: Surface) -> Iterator[str]:
     usable = _usable(found, latency)
     gpu = found.scenario.gpu
-    whole = {s: _most_rps(latency, asked, s) / gpu.fraction(s) for s in usable}
+    whole = {s: _most_rows_per_s(latency, asked, s) / gpu.fraction(s) for s in usable}
     for share in usable:
         largest = latency.largest_batch(asked.slo_ms, share, asked.max_batch)
         if not largest:
@@ -99,13 +99,13 @@ def _places(found: CapacityPlan, asked: Demand, latency: Surface) -> Iterator[st
         beside = f", beside {', '.join(others)}" if others else ", alone"
         run_ms = latency.latency_ms(slot.batch, part.share_pct)
         yield (
-            f"  in {part.id}: {slot.rate_rps:.1f} requests/s at {part.share_pct} % in batches "
+            f"  in {part.id}: {slot.rows_per_s:.1f} requests/s at {part.share_pct} % in batches "
             f"of up to {slot.batch} ({run_ms:.1f} ms){beside}"
         )
     if placed[_MOST_PLACES:]:
         yield f"  and in {len(placed) - _MOST_PLACES} partitions more"
     if placed:
-        part, slot = max(placed, key=lambda one: one[1].rate_rps)
+        part, slot = max(placed, key=lambda one: one[1].rows_per_s)
         yield f"  why batches of {slot.batch}: {_why_batch(asked, slot, part, latency)}"
         yield f"  why here: {_why_here(found, part)}"
 
@@ -125,7 +125,7 @@ def _why_batch(asked: Demand, slot: Slot, part: Partition, latency: Surface) -> 
     if slot.batch >= largest:
         more_ms = latency.latency_ms(slot.batch + 1, part.share_pct)
         return f"one row more takes {more_ms:.1f} ms, beyond the SLO"
-    arrive_ms = 1000.0 * slot.batch / slot.rate_rps if slot.rate_rps > 0 else 0.0
+    arrive_ms = 1000.0 * slot.batch / slot.rows_per_s if slot.rows_per_s > 0 else 0.0
     return (
         f"up to {largest} would run within the SLO, but {asked.slo_ms - run_ms:.1f} ms of it are "
         f"kept for waiting; {slot.batch} arrive in {arrive_ms:.1f} ms here"
@@ -172,6 +172,6 @@ def _alternatives(found: CapacityPlan, asked: Demand, system: System | str) -> I
 
 
 def _unserved(found: CapacityPlan, asked: Demand) -> Iterator[str]:
-    left = found.plan.unserved_rps.get(asked.model)
+    left = found.plan.unserved_rows_per_s.get(asked.model)
     if left is not None:
         yield f"  not served: {left:.4g} requests/s: {found.plan.reasons.get(asked.model)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -126,7 +126,7 @@ def _check(path: Path, partitions: Sequence[Partition]) -> None:
     """Figures that a person may have edited are still possible."""
     for part in partitions:
         models = [slot.model for slot in part.slots]
-        legal = all(s.batch >= 1 and isfinite(s.rate_rps) and s.rate_rps >= 0 for s in part.slots)
+        legal = all(s.batch >= 1 and 0 <= s.rows_per_s < inf for s in part.slots)
         if not legal or len(set(models)) < len(models) or not part.duty_ms >= 0:
             raise InputError(
                 f"--plan {path}: partition {part.id}: expected every model once, batches from 1, "

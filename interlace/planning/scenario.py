@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Demand
+from interlace.core.plan import Demand, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.tables import TableError, did_you_mean, read_table
 from interlace.core.user_errors import InputError
@@ -64,7 +64,9 @@ class Scenario:
         demand = tuple(
             replace(
                 one,
-                rate_rps=rates_rps.get(one.model, one.rate_rps),
+                rows_per_s=as_rows_per_s(rates_rps[one.model])
+                if one.model in rates_rps
+                else one.rows_per_s,
                 slo_ms=slos_ms.get(one.model, one.slo_ms),
             )
             for one in self.demand
@@ -137,7 +139,7 @@ def _kind(path: Path, wanted: str | GpuTable | None) -> Gpu:
 def _demand(name: str, asked: ModelTable) -> Demand:
     return Demand(
         name,
-        asked.rate_rps,
+        as_rows_per_s(asked.rate_rps),
         asked.slo_ms,
         asked.max_batch,
         attainment=asked.attainment,

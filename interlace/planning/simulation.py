@@ -11,7 +11,7 @@ from interlace import __version__
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.json_text import json_text
-from interlace.core.plan import Demand, Partition, Plan
+from interlace.core.plan import Demand, Partition, Plan, as_rate_rps
 from interlace.core.user_errors import InputError
 from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.device import device_factory
@@ -82,7 +82,7 @@ class SimulationResult:
             "gpus": self.gpus,
             "gpus_bound": self.bound.gpus,
             "highest_load": self.highest_load,
-            "unserved_rps": dict(self.plan.unserved_rps),
+            "unserved_rows_per_s": dict(self.plan.unserved_rows_per_s),
             "report": self.report.plain(),
         }
 
@@ -155,7 +155,8 @@ def _trace(scenario: Scenario, settings: SimulationSettings) -> Arrivals:
     for one in scenario.demand:
         table = scenario.workloads.get(one.model, {})
         try:
-            workloads[one.model] = workload(table, one.model, one.rate_rps, one.cv, scenario.folder)
+            rate_rps = as_rate_rps(one.rows_per_s)
+            workloads[one.model] = workload(table, one.model, rate_rps, one.cv, scenario.folder)
         except WorkloadError as error:
             raise InputError(f"models.{one.model}.workload.{error}") from None
         except TraceError as error:
@@ -225,7 +226,7 @@ def _run(
 
 
 def _at_load(scenario: Scenario, settings: SimulationSettings) -> tuple[Demand, ...]:
-    return tuple(replace(d, rate_rps=d.rate_rps * settings.load) for d in scenario.demand)
+    return tuple(replace(d, rows_per_s=d.rows_per_s * settings.load) for d in scenario.demand)
 
 
 def _header(simulation: Simulation) -> LogHeader:

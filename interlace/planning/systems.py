@@ -10,10 +10,11 @@ from interlace.policy.catalog import resolve
 
 
 def system_of(system: str | System) -> System:
-    """The system itself, or by name: a row of the catalog, or ``A+B`` for A with B's dispatcher.
+    """The system itself, or by name: as ``policy.catalog.resolve``, or ``A+B`` for A with the
+    dispatcher of B.
 
     Raises:
-        InputError: there is no such row; what there is.
+        InputError: there is no such system; what there is.
     """
     if isinstance(system, System):
         return system
@@ -23,5 +24,5 @@ def system_of(system: str | System) -> System:
         if not other:
             return row
         return replace(row, name=system, dispatcher=resolve(other.strip()).dispatcher)
-    except KeyError as error:
-        raise InputError(str(error.args[0])) from None
+    except ValueError as error:
+        raise InputError(str(error)) from None

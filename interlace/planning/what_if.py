@@ -48,7 +48,7 @@ def _what_if(text: str, kind: str, value: str, base: Scenario, other_gpu: ReadSc
     match kind:
         case "rates":
             factor = _factor(text, value)
-            demand = tuple(replace(d, rate_rps=d.rate_rps * factor) for d in base.demand)
+            demand = tuple(replace(d, rows_per_s=d.rows_per_s * factor) for d in base.demand)
             return WhatIf(f"rates x {value}", replace(base, demand=demand))
         case "slos":
             factor = _factor(text, value)

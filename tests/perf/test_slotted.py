@@ -23,7 +23,7 @@ mixes = st.dictionaries(st.sampled_from("abcd"), kernels_of, min_size=1)
 
 def test_one_model_runs_all_the_time() -> None:
     found = slotted({"a": [Kernel(30.0, 2.0), Kernel(50.0, 1.0)]}, {"a": 5.0}, 1.0, 30)
-    assert found.ideal.rates_rps["a"] == pytest.approx(1000.0 / 3.0)
+    assert found.ideal.rows_per_s["a"] == pytest.approx(1000.0 / 3.0)
     assert found.ideal.utilisation == pytest.approx((30 * 2 + 50) / 300)
     assert found.late == {"a": 0.0}
 
@@ -40,7 +40,7 @@ def test_who_cannot_wait_goes_before_who_fills_more() -> None:
     kernels = {"a": [Kernel(60.0, 1.0)], "b": [Kernel(50.0, 1.0)], "c": [Kernel(50.0, 1.0)]}
     found = slotted(kernels, {"a": 4.0, "b": 4.0, "c": 4.0}, 1.0, 400)
     assert set(found.late.values()) == {0.0}
-    assert found.ideal.rates_rps["a"] == pytest.approx(250.0, rel=0.05)  # once in its 4 ms
+    assert found.ideal.rows_per_s["a"] == pytest.approx(250.0, rel=0.05)  # once in its 4 ms
 
 
 def test_kernels_are_preempted_between_slots() -> None:
@@ -81,7 +81,7 @@ def test_rates_are_the_inferences_that_ended(kernels: dict[str, list[Kernel]]) -
     for model, ones in kernels.items():
         slots = sum(model in one for one in found.chosen)
         whole = sum(one.run_ms for one in ones)
-        assert found.ideal.rates_rps[model] * 0.060 == pytest.approx(slots // whole)
+        assert found.ideal.rows_per_s[model] * 0.060 == pytest.approx(slots // whole)
         assert 0.0 <= found.late[model] <= 1.0
 
 

@@ -27,7 +27,7 @@ PARTS = (
 
 def by_half(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
     """Everybody alone at 50 % in batches of two."""
-    parts = [Partition(d.model, "cpu0", 50, (Slot(d.model, 2, d.rate_rps),)) for d in demand]
+    parts = [Partition(d.model, "cpu0", 50, (Slot(d.model, 2, d.rows_per_s),)) for d in demand]
     return Plan(tuple(parts))
 
 
@@ -44,7 +44,7 @@ def places(made: Plan) -> dict[str, list[tuple[str, int]]]:
 def test_rates_move_nothing(rate_rps: float) -> None:
     made = plan(Demand("cat/1#0", rate_rps, 100.0), Demand("dog/1#0", 1.0, 100.0))
     assert places(made) == {"p0": [("cat/1#0", 8)], "p1": [("dog/1#0", 4)]}
-    assert not made.unserved_rps
+    assert not made.unserved_rows_per_s
 
 
 def test_what_is_not_deployed_leaves_its_place_empty() -> None:
@@ -64,7 +64,7 @@ def test_guests_take_turns_in_the_smallest_partition_that_is_large_enough() -> N
 def test_guests_without_a_share_that_is_in_time_are_unserved_with_the_reason() -> None:
     small = (replace(PARTS[0], share_pct=25, slots=(Slot("cat", 1, 1.0),)),)
     made = plan(Demand("cat/1#0", 1.0, 100.0), Demand("owl/1#0", 3.0, 100.0), parts=small)
-    assert made.unserved_rps == {"owl/1#0": 3.0}
+    assert made.unserved_rows_per_s == {"owl/1#0": 3.0}
     assert "plan that is followed" in made.reasons["owl/1#0"]
 
 

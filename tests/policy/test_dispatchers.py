@@ -32,10 +32,7 @@ def _world(dispatcher: str, partitions: tuple[Partition, ...] | None = None, **s
             _fixed(partitions or whole),
             _fixed(partitions or whole),
             system.dispatcher,
-            row("temporal").admission,
-            system.scaler,
-            system.cold_start,
-            system.eviction,
+            scaler=system.scaler,
         ),
     )
     world.deploy(dict.fromkeys(slots, 1_000.0))

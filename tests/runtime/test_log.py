@@ -37,7 +37,7 @@ def logged(path: Path, name: str, limit_bytes: int = 1 << 30) -> tuple[World, Lo
     header = LogHeader("test", name, world.fleet)
     writer = LogWriter(path, header, world.engine, limit_bytes)
     world.runtime._observers.append(writer)
-    world.deploy({"a": 40.0, "b": 60.0}, rate_rps=100.0)
+    world.deploy({"a": 40.0, "b": 60.0}, rows_per_s=100.0)
     world.run(100.0)
     for index in range(400):
         world.send("ab"[index % 2], 40.0, rows=1 + index % 3, shape=("x", (3, index % 2)))

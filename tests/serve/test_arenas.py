@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
-from interlace.server.proto.messages import ModelInferRequest, ModelInferResponse
+from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from tests.serve.conftest import Start
 from tests.serve.server import Server, write_model
 from tests.server.grpc.test_calls import raw

@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None, seconds: float = 2.0) -> list[Row]:
             what = (
                 f"Multi-Model, batches up to {batch}, 50 ms: {advice.count} x {advice.share_pct} %"
             )
-            rows.append(Row(what, None, advice.rate_rps, " /s"))
+            rows.append(Row(what, None, advice.rows_per_s, " /s"))
 
     def draw(panels: Sequence[Axes]) -> None:
         for axes, batch in zip(panels, BATCHES, strict=True):

@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 
 from matplotlib.axes import Axes
 
+from bench.papers.apps import recog
 from bench.papers.dstack.published import TABLE_6
 from bench.papers.dstack.v100 import profile as shaped
 from bench.papers.primitives.published import (
@@ -41,7 +42,6 @@ from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Outcome
 from interlace.perf.instances import batch_latency
 from interlace.perf.latency import Surface, surface
-from interlace.sim.pipeline.published import recog
 from interlace.sim.pipeline.served import AppServed
 from interlace.sim.record import ServedRequest
 

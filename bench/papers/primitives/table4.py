@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None, seconds: float = 2.0) -> list[Row]:
             )
             if advice:
                 what = f"{name}: Multi-Model here, {advice.count} x {advice.share_pct} %"
-                rows.append(Row(what, None, advice.rate_rps, " /s"))
+                rows.append(Row(what, None, advice.rows_per_s, " /s"))
         gains[source] = found
 
     def draw(panels: Sequence[Axes]) -> None:

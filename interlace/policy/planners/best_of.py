@@ -28,10 +28,10 @@ class BestOf:
             plan = planner(demand, fleet, profiles, current)
             if best is None or _rank(plan) < _rank(best):
                 best = plan
-            if not plan.unserved_rps and len({p.gpu for p in plan.partitions}) <= 1:
+            if not plan.unserved_rows_per_s and len({p.gpu for p in plan.partitions}) <= 1:
                 break
         return best or Plan()
 
 
 def _rank(plan: Plan) -> tuple[float, int]:
-    return (sum(plan.unserved_rps.values()), len({part.gpu for part in plan.partitions}))
+    return (sum(plan.unserved_rows_per_s.values()), len({part.gpu for part in plan.partitions}))

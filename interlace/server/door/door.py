@@ -10,14 +10,13 @@ from typing import Final
 
 from interlace.core.tensor import BYTES, Span, Tensor
 from interlace.server.dataplane.call import InferenceCall
-from interlace.server.dataplane.classification import top_classes
+from interlace.server.dataplane.classification import classified
 from interlace.server.door.frames import ArenaGoneFrame, RegionsFrame
 from interlace.server.door.inside import Inside
 from interlace.server.door.life import DoorSettings, Life
 from interlace.server.door.session import Office, Plane
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
-from interlace.server.tensor_json import frame
 from interlace.shm.arena import ArenaMap
 
 _PAUSES_S: Final = (0.05, 0.2, 1.0, 5.0)
@@ -144,10 +143,7 @@ class Door:
             if not wanted.classes:
                 continue
             tensor = outputs[position]
-            labels = model.labels.get(tensor.name, ())
             view = self._arenas.view(tensor.span)
-            batched = model.signature.batched
-            shape, elements = top_classes(tensor, view, wanted.classes, batched, labels)
-            inline[position] = frame(elements)
+            shape, inline[position] = classified(model, tensor, view, wanted.classes)
             shown[position] = Tensor(tensor.name, BYTES, shape, Span(tensor.span.arena, 0, 0))
         return tuple(shown), inline

@@ -19,7 +19,7 @@ from interlace.server.dataplane.call import (
     RequestedOutput,
     RequestTemplate,
 )
-from interlace.server.dataplane.plane import failure
+from interlace.server.dataplane.plane import failure, output_order
 from interlace.server.door.frames import (
     AnswerFrame,
     AskFrame,
@@ -51,10 +51,8 @@ class Plane(Protocol):
         on_error: OnError,
         on_give_up: OnError | None = None,
     ) -> Request | None: ...
-    @property
-    def cancel(self) -> Callable[[Request], None]: ...
-    @property
-    def delivered(self) -> Callable[[Reply], None]: ...
+    def cancel(self, request: Request) -> None: ...
+    def delivered(self, reply: Reply) -> None: ...
 
 
 class Office(Protocol):
@@ -202,7 +200,7 @@ class Session:
         outputs = reply.outputs
         inline: dict[int, bytes] = {}
         if known.wanted:
-            outputs = _in_order(known.wanted, outputs)
+            outputs = tuple([outputs[i] for i in output_order(known.wanted, outputs)])
             if known.ranks:
                 outputs, inline = self._ranked(call, outputs)
         name, version = model_of(reply.request.model)
@@ -259,25 +257,6 @@ class Session:
     def _tell(self, number: int, result: dict[str, object]) -> None:
         for piece, last in pieces(msgspec.msgpack.encode(result)):
             self._send(ToldFrame(number, piece, last))
-
-
-def _in_order(
-    wanted: tuple[RequestedOutput, ...], outputs: tuple[Tensor, ...]
-) -> tuple[Tensor, ...]:
-    """The outputs in the order the client named them.
-
-    Raises:
-        ServeError: the model gave no such output.
-    """
-    if len(wanted) == 1 and len(outputs) == 1 and wanted[0].name == outputs[0].name:
-        return outputs
-    by_name = {tensor.name: tensor for tensor in outputs}
-    try:
-        return tuple([by_name[each.name] for each in wanted])
-    except KeyError as error:
-        raise ServeError(
-            Reason.BACKEND, f"the model gave no output {error}; it gave {sorted(by_name)}"
-        ) from error
 
 
 def _refusal(number: int, error: ServeError) -> RefusalFrame:

@@ -9,13 +9,13 @@ from google.protobuf.json_format import ParseDict, ParseError
 from google.protobuf.message import DecodeError
 
 from interlace.core.errors import ServeError
+from interlace.proto.messages import HEALTH, SERVICE, request_class, response_class
 from interlace.server.grpc.buffered_sink import BufferedSink, SinkLimits
 from interlace.server.grpc.headers import TRAILERS_OK
 from interlace.server.grpc.pending_calls import PendingCalls
 from interlace.server.grpc.rpc import MessageSink
 from interlace.server.grpc.status import STATUS, GrpcStatus
 from interlace.server.grpc.stream import GrpcStream
-from interlace.server.proto.messages import HEALTH, SERVICE, request_class, response_class
 
 #: Methods that are asked: path to descriptor.
 METHODS: Final[dict[str, Any]] = {

@@ -9,10 +9,10 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from interlace.core.errors import Reason, ServeError
+from interlace.proto.messages import ModelInferRequest
 from interlace.server.door.frames import ForgetFrame, FormFrame, Value
 from interlace.server.grpc.infer_wire import malformed
 from interlace.server.grpc.typed_contents import typed_bytes
-from interlace.server.proto.messages import ModelInferRequest
 
 _FORMS: Final = 4096
 _CACHED_HEAD_BYTES: Final = 4096

@@ -11,6 +11,7 @@ import msgspec
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Span
+from interlace.proto.messages import ModelInferResponse
 from interlace.server.cache import GenerationalCache
 from interlace.server.door.frames import (
     AnswerFrame,
@@ -27,7 +28,6 @@ from interlace.server.door.frames import (
 from interlace.server.grpc.frame_writer import Buffer, OnSent
 from interlace.server.grpc.infer_decoder import DecodedInfer, InferDecoder
 from interlace.server.grpc.infer_head import SharedMemoryRange
-from interlace.server.proto.messages import ModelInferResponse
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import ArenaMap
 

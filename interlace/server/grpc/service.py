@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from interlace.proto.messages import HEALTH, SERVICE
 from interlace.server.api_keys import Access, ApiKeys
 from interlace.server.grpc.admin_calls import METHODS, WATCH, AdminCall, HealthWatchCall
 from interlace.server.grpc.headers import ENCODINGS
@@ -14,7 +15,6 @@ from interlace.server.grpc.pending_calls import PendingCalls
 from interlace.server.grpc.rpc import RpcCall
 from interlace.server.grpc.status import GrpcStatus
 from interlace.server.grpc.stream import GrpcStream
-from interlace.server.proto.messages import HEALTH, SERVICE
 
 #: Probes: they need no API key.
 _OPEN: Final = frozenset(

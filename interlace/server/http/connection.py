@@ -9,8 +9,9 @@ from typing import cast
 from interlace.core.errors import ServeError
 from interlace.server.api_keys import Access
 from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.chunked_coding import ChunkedBody
 from interlace.server.http.connection_limit import ConnectionAdmission
-from interlace.server.http.heap_body import SKIP_BYTES, ChunkBody, HeapBody, SkippedBody
+from interlace.server.http.heap_body import SKIP_BYTES, HeapBody, SkippedBody
 from interlace.server.http.request_head import CHUNKED, RequestHead, head_end
 from interlace.server.http.responses import CONTINUE, HttpError, error_response, with_connection
 from interlace.server.http.server_state import Exchange, ServerState
@@ -42,7 +43,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._target = service.scratch_view
         self._backlog = bytearray()
         self._head: RequestHead | None = None
-        self._body: ArenaBody | HeapBody | ChunkBody | SkippedBody | None = None
+        self._body: ArenaBody | HeapBody | ChunkedBody | SkippedBody | None = None
         self._exchange: Exchange | None = None
         self._release: Callable[[], None] | None = None
         self._paused = self._feeding = self._close_after = False
@@ -240,7 +241,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.phase = _WAIT
             self.fail(body.error)
         else:
-            self._begin(head, body.content())
+            self._begin(head, body.data)
 
     def _begin(self, head: RequestHead, body: ArenaBody | bytearray) -> None:
         """Hand a whole request to its responder."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from interlace.server.http.heap_body import HeapBudget
+from interlace.server.heap_budget import HeapBudget, HeapReservation
 from interlace.shm.arena import Arena
 
 
 class Held:
     """Slots and bytes of one request, given back at once by ``drop``."""
 
-    __slots__ = ("_arena", "_budget", "_nbytes", "_slots")
+    __slots__ = ("_arena", "_reserved", "_slots")
 
     def __init__(self, arena: Arena, budget: HeapBudget) -> None:
         self._arena = arena
-        self._budget = budget
-        self._nbytes = 0
+        self._reserved = HeapReservation(budget)
         self._slots: tuple[int, ...] = ()
 
     def own(self, slot: int) -> None:
@@ -33,16 +32,11 @@ class Held:
         Raises:
             ServeError: OVERLOADED; none are counted then.
         """
-        self._budget.used_bytes -= self._nbytes
-        self._nbytes = 0
-        self._budget.hold(nbytes)
-        self._nbytes = nbytes
+        self._reserved.resize(nbytes)
 
     def drop(self) -> None:
         """Give everything back; twice is once."""
         slots, self._slots = self._slots, ()
         for slot in slots:
             self._arena.free(slot)
-        if self._nbytes:
-            self._budget.used_bytes -= self._nbytes
-            self._nbytes = 0
+        self._reserved.release()

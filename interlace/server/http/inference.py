@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from interlace.core.errors import ServeError
+from interlace.core.errors import ServeError, bad_input
 from interlace.core.request import Reply, Request
 from interlace.core.tensor import Tensor
 from interlace.server.dataplane.call import InferenceCall
@@ -29,7 +29,7 @@ from interlace.server.http.request_head import ABSENT, RequestHead
 from interlace.server.http.request_json import DecodedRequest
 from interlace.server.http.responses import JSON, OCTETS, head_of
 from interlace.server.model_table import ServedModel
-from interlace.server.tensor_json import BINARY_ONLY, bad
+from interlace.server.tensor_json import BINARY_ONLY
 
 if TYPE_CHECKING:
     from interlace.server.http.connection import HttpConnection
@@ -204,7 +204,7 @@ class Inference:
                 if target.region is not None:
                     self._door.regions.check(*target.region)
             if as_json and spec.datatype in BINARY_ONLY:
-                raise bad(
+                raise bad_input(
                     f"output '{spec.name}': {spec.datatype} has no JSON form; ask for binary data"
                 )
 

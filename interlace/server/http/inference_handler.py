@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 from interlace.core.errors import Reason, ServeError
 from interlace.server.cache import GenerationalCache
 from interlace.server.dataplane.plane import DataPlane, TensorMemory
+from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.arena_body import ArenaBody
 from interlace.server.http.compression import unpack_small
 from interlace.server.http.generate import Generation
-from interlace.server.http.heap_body import HeapBudget
 from interlace.server.http.inference import Inference
 from interlace.server.http.internal_errors import InternalErrors
 from interlace.server.http.large_bodies import LargeBodies

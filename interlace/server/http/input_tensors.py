@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from interlace.core.errors import ServeError
+from interlace.core.errors import ServeError, bad_input
 from interlace.core.tensor import Span, Tensor
 from interlace.server.http.arena_body import ALIGNMENT, ArenaBody
 from interlace.server.http.raw_body import LENGTH_BYTES
 from interlace.server.http.request_json import DecodedRequest, InputSource, lies
 from interlace.server.shared_memory import Regions
-from interlace.server.tensor_json import bad
 from interlace.shm.arena import Arena
 
 
@@ -82,14 +81,16 @@ def check_json(json_bytes: int, nbytes: int) -> None:
         ServeError: it is.
     """
     if json_bytes > nbytes:
-        raise bad(f"Inference-Header-Content-Length {json_bytes} exceeds the {nbytes} bytes sent")
+        raise bad_input(
+            f"Inference-Header-Content-Length {json_bytes} exceeds the {nbytes} bytes sent"
+        )
 
 
 def wrong_size(decoded: DecodedRequest, landing: ArenaBody) -> ServeError:
     """The refusal of a body whose binary part is not what its JSON says."""
     given = landing.length - landing.json_length
     named = ", ".join(f"'{s.name}' {s.nbytes}" for s in decoded.sources if s.follows)
-    return bad(
+    return bad_input(
         f"{given} bytes of binary data follow the JSON part, but its inputs take "
         f"{decoded.binary_bytes} ({named or 'none is binary'})"
     )

@@ -7,14 +7,14 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from interlace.core.errors import Reason, ServeError
+from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Tensor
 from interlace.server.dataplane.classification import top_classes
 from interlace.server.http.request_json import DecodedRequest, OutputTarget, RegionSpan
 from interlace.server.model_table import model_of
 from interlace.server.shared_memory import Regions
-from interlace.server.tensor_json import DTYPES, bad, frame, to_json
+from interlace.server.tensor_json import DTYPES, frame, to_json
 
 #: Outputs beyond this size are written as JSON in pieces.
 TEXT_BYTES: Final = 64 * 1024
@@ -125,7 +125,7 @@ class ReplyEncoder:
     def _stored(self, tensor: Tensor, data: Bytes, region: RegionSpan) -> dict[str, object]:
         nbytes = len(data)
         if nbytes > region.nbytes:
-            raise bad(
+            raise bad_input(
                 f"shared memory size specified with the request for output '{tensor.name}' "
                 f"({region.nbytes} bytes) should be at least {nbytes} bytes to hold the results"
             )

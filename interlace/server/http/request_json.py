@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from interlace.core.errors import bad_input
 from interlace.core.tensor import BYTES, ITEM_BYTES
 from interlace.server.dataplane.call import Parameter, RequestedOutput, RequestTemplate
-from interlace.server.tensor_json import MALFORMED, bad, to_bytes
+from interlace.server.tensor_json import MALFORMED, to_bytes
 
 RANK_MAX: Final = 32
 #: Sizes and counts from here on are no one's, and their products too long to print.
@@ -131,7 +132,7 @@ def decode(body: bytes | memoryview, has_header: bool) -> DecodedRequest:
     try:
         request = _decoder.decode(body)
     except MALFORMED as error:
-        raise bad(f"failed to parse the request JSON: {error}") from error
+        raise bad_input(f"failed to parse the request JSON: {error}") from error
     sources = []
     offset = 0
     for given in request.inputs:
@@ -153,12 +154,12 @@ def lies(source: InputSource) -> bool:
 def _source(given: _Input, offset: int, has_header: bool) -> InputSource:
     name, shape = given.name, tuple(given.shape)
     if given.datatype not in _KNOWN:
-        raise bad(
+        raise bad_input(
             f"input '{name}': unknown datatype '{given.datatype[:64]}'; known: "
             f"{', '.join(sorted(_KNOWN))}"
         )
     if len(shape) > RANK_MAX or any(not 0 <= size < _SIZE_END for size in shape):
-        raise bad(
+        raise bad_input(
             f"input '{name}': shape {str(given.shape[:RANK_MAX])[:256]} has more than {RANK_MAX} "
             f"sizes, or one below 0 or from 2^63 on"
         )
@@ -167,7 +168,7 @@ def _source(given: _Input, offset: int, has_header: bool) -> InputSource:
     region = _region(parameters, f"input '{name}'")
     size = _count(parameters, "binary_data_size", f"input '{name}'")
     if (size is not None) + (region is not None) + bool(data) != 1:
-        raise bad(
+        raise bad_input(
             f"input '{name}' must have exactly one of 'data', the parameter 'binary_data_size', "
             f"and the parameter 'shared_memory_region'"
         )
@@ -175,7 +176,7 @@ def _source(given: _Input, offset: int, has_header: bool) -> InputSource:
         return InputSource(name, given.datatype, shape, 0, region.nbytes, None, region)
     if size is not None:
         if not has_header:
-            raise bad(
+            raise bad_input(
                 f"input '{name}' has 'binary_data_size', but the request has no header "
                 f"Inference-Header-Content-Length to say where the JSON ends"
             )
@@ -200,22 +201,28 @@ def _region(parameters: Mapping[str, Parameter], where: str) -> RegionSpan | Non
     if name is None:
         return None
     if not isinstance(name, str):
-        raise bad(f"{where}: parameter 'shared_memory_region' must be a string, got {name!r:.64}")
+        raise bad_input(
+            f"{where}: parameter 'shared_memory_region' must be a string, got {name!r:.64}"
+        )
     nbytes = _count(parameters, "shared_memory_byte_size", where)
     if nbytes is None:
-        raise bad(f"{where}: 'shared_memory_region' needs the parameter 'shared_memory_byte_size'")
+        raise bad_input(
+            f"{where}: 'shared_memory_region' needs the parameter 'shared_memory_byte_size'"
+        )
     return RegionSpan(name, _count(parameters, "shared_memory_offset", where) or 0, nbytes)
 
 
 def _count(parameters: Mapping[str, Parameter], key: str, where: str) -> int | None:
     value = parameters.get(key)
     if value is not None and (type(value) is not int or not 0 <= value < _SIZE_END):
-        raise bad(f"{where}: parameter '{key}' must be an integer of at least 0, got {value!r:.64}")
+        raise bad_input(
+            f"{where}: parameter '{key}' must be an integer of at least 0, got {value!r:.64}"
+        )
     return value
 
 
 def _flag(parameters: Mapping[str, Parameter], key: str, where: str) -> bool | None:
     value = parameters.get(key)
     if value is not None and not isinstance(value, bool):
-        raise bad(f"{where}: parameter '{key}' must be true or false, got {value!r:.64}")
+        raise bad_input(f"{where}: parameter '{key}' must be true or false, got {value!r:.64}")
     return value

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from interlace.core.errors import Reason, ServeError
+from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.chunked_coding import ChunkedBody
 from interlace.server.http.connection_limit import ConnectionAdmission, IdleConnections
-from interlace.server.http.heap_body import ChunkBody, HeapBody, HeapBudget
+from interlace.server.http.heap_body import HeapBody
 from interlace.server.http.limits import MIB, HttpLimits
 from interlace.server.http.request_head import CHUNKED, RequestHead, RequestHeadReader
 from interlace.server.http.responses import HttpError, error_response
@@ -129,7 +131,7 @@ class ServerState:
         stop = start + head.json_length
         if not start < stop <= end or head.encoding:
             return None
-        if door.plane.refusing_until_ms <= door.plane.now_ms():
+        if not door.plane.refusing:
             return None
         return door.known_refusal(head.names, bytes(memoryview(data)[start:stop]))
 
@@ -139,9 +141,9 @@ class ServerState:
             self._last_refusal = (error, error_response(error))
         return self._last_refusal[1]
 
-    def body(self, head: RequestHead) -> HeapBody | ChunkBody:
+    def body(self, head: RequestHead) -> HeapBody | ChunkedBody:
         """Where any other body is received."""
         if head.length == CHUNKED:
             binary = head.json_length >= 0 or bool(head.encoding)
-            return ChunkBody(self.limits.of_body(head.route.kind, binary), self.budget)
+            return ChunkedBody(self.limits.of_body(head.route.kind, binary), self.budget)
         return HeapBody(head.length, self.budget)

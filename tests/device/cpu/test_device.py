@@ -51,7 +51,7 @@ def test_the_device_describes_itself(rig: Rig) -> None:
     assert gpu.units >= 1
     assert gpu.shares_pct[-1] == 100
     assert gpu.kind.endswith(f"-{gpu.units}c")
-    assert {Trait.MULTI_MODEL, Trait.SHARED_WEIGHTS, Trait.LIGHT_SYNC} <= gpu.traits
+    assert {Trait.INPUT_POOL, Trait.GATHER_DMA} <= gpu.traits
 
 
 def test_a_worker_is_pinned_batch_scheduled_and_named(rig: Rig) -> None:

@@ -12,12 +12,12 @@ from tritonclient.utils import InferenceServerException
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import TensorSpec
+from interlace.proto.messages import SERVICE
 from interlace.server.administration.api import AdminApi
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.door.admin import AdminDoor
 from interlace.server.model_control import IndexEntry
 from interlace.server.model_table import ServedModel
-from interlace.server.proto.messages import SERVICE
 from tests.server.fakes import FakeControl, FakeRuntime, model
 from tests.server.grpc.fakes import Main
 

@@ -11,21 +11,24 @@ import grpc
 import pytest
 
 from interlace.core.errors import Reason
+from interlace.proto.messages import (
+    HEALTH,
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+    request_class,
+    response_class,
+)
 from interlace.server.api_keys import ApiKeys
 from interlace.server.door.life import DoorSettings
 from interlace.server.grpc.headers import trailers
 from interlace.server.grpc.status import STATUS, GrpcStatus
-from interlace.server.proto.messages import (
-    HealthCheckRequest,
-    HealthCheckResponse,
-    ModelInferRequest,
-    ModelInferResponse,
-    ModelStreamInferResponse,
-)
 from tests.server.grpc.fakes import Main
 from tests.server.grpc.wirebench import INFER, STREAM, request
 
 Invoke = Callable[..., Any]
+_CHECK = HEALTH.FindMethodByName("Check")
+HealthRequest, HealthResponse = request_class(_CHECK), response_class(_CHECK)
 
 
 @pytest.fixture
@@ -92,11 +95,11 @@ def test_admin_messages_go_to_main_and_back(echo: Main, channel: grpc.Channel) -
     echo.office.answers["Check"] = {"status": "SERVING"}
     check = channel.unary_unary(
         "/grpc.health.v1.Health/Check",
-        HealthCheckRequest.SerializeToString,
-        HealthCheckResponse.FromString,
+        HealthRequest.SerializeToString,
+        HealthResponse.FromString,
         _registered_method=False,
     )
-    assert check(HealthCheckRequest(service="s")).status == 1
+    assert check(HealthRequest(service="s")).status == 1
     assert echo.office.asked[-1] == ("grpc.health.v1.Health.Check", {"service": "s"})
     error = failure(raw(channel, "/inference.GRPCInferenceService/ServerReady"), b"\xff")
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -118,11 +121,11 @@ def test_health_is_watched(echo: Main, channel: grpc.Channel) -> None:
     echo.office.answers["Watch"] = {"status": "NOT_SERVING"}
     watch = channel.unary_stream(
         "/grpc.health.v1.Health/Watch",
-        HealthCheckRequest.SerializeToString,
-        HealthCheckResponse.FromString,
+        HealthRequest.SerializeToString,
+        HealthResponse.FromString,
         _registered_method=False,
     )
-    states = watch(HealthCheckRequest())
+    states = watch(HealthRequest())
     assert next(states).status == 2
     echo.office.answers["Watch"] = {"status": "SERVING"}
     assert next(states).status == 1

@@ -10,6 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
+from interlace.proto.messages import (
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
 from interlace.server.grpc.infer_decoder import DecodedInfer, InferSink
 from interlace.server.grpc.infer_head import read_head
 from interlace.server.grpc.infer_wire import (
@@ -22,11 +27,6 @@ from interlace.server.grpc.infer_wire import (
 )
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.typed_contents import typed_bytes
-from interlace.server.proto.messages import (
-    ModelInferRequest,
-    ModelInferResponse,
-    ModelStreamInferResponse,
-)
 from tests.server.grpc.wirebench import Wire, request
 
 values = st.lists(st.binary(max_size=300), max_size=5)

@@ -21,10 +21,10 @@ import pytest
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
+from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.door.frames import PIECE_BYTES, pieces
 from interlace.server.door.life import DoorSettings
 from interlace.server.model_table import ServedModel
-from interlace.server.proto.messages import ModelInferRequest, ModelInferResponse
 from tests.server.grpc.fakes import Main
 from tests.server.grpc.test_calls import failure, raw
 from tests.server.grpc.wirebench import STREAM, request

@@ -11,6 +11,7 @@ from typing import Any
 
 import hpack
 
+from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.door.frames import (
     AnswerFrame,
     CancelFrame,
@@ -27,7 +28,6 @@ from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.pending_calls import PendingCalls
 from interlace.server.grpc.service import GrpcService
 from interlace.server.grpc.stall_timeouts import StallTimeouts
-from interlace.server.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
 
