@@ -41,6 +41,7 @@ from interlace.server.door.admin import AdminDoor
 from interlace.server.door.door import Door
 from interlace.server.door.life import DoorSettings
 from interlace.server.http.admin_routes import health_routes, metrics_route
+from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.origins import Origins, loopback
@@ -150,14 +151,16 @@ class LiveServer:
             self.figures.resident_bytes,
         )
         metrics = Metrics(self.table, self.figures.snapshot)
-        infer = InferenceHandler(
+        context = InferenceContext(
             self.plane, self.table, self.arena, self.arenas, regions, choices.http
         )
         routes = all_routes(admin, metrics.render)
         keys, origins = choices.keys, _origins(choices)
         # A GPU's driver locks the pages of requests, and would go on reading those given back.
         trims = not choices.accelerators.settings
-        self.http = HttpServer(routes, infer, self.arena, choices.http, keys, origins, trims)
+        self.http = HttpServer(
+            routes, InferenceHandler(context), choices.http, keys, origins, trims
+        )
         pages = [metrics_route(metrics.render), *health_routes(admin)]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
         self.door = Door(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from interlace.core.figure_file import save_figure
 from interlace.sim.report.draw import _stacked as stacked
@@ -28,6 +29,6 @@ def test_every_drawing_is_written(tmp_path: Path, suffix: str) -> None:
 
 
 def test_tiles_lie_side_by_side() -> None:
-    beside = RUNS[0]._replace(started_ms=6.0, ended_ms=12.0, model="c")
+    beside = replace(RUNS[0], started_ms=6.0, ended_ms=12.0, model="c")
     placed = stacked([RUNS[0], beside, RUNS[1]])
     assert [(run.model, bottom) for run, bottom in placed] == [("a", 0), ("c", 50), ("b", 100)]

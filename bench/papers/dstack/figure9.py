@@ -33,10 +33,10 @@ from bench.papers.dstack.published import (
     TABLE_6,
 )
 from bench.papers.dstack.show import Row, bars, options, report
+from bench.papers.dstack.slotted_schedule import SlottedSchedule, slotted
 from bench.papers.dstack.trial import Figures, of_table_6, run
 from bench.papers.dstack.v100 import STEEP, profiles
 from interlace.core.figure_file import save_figure
-from interlace.perf.slotted import SlottedSchedule, slotted
 from interlace.sim.record import Execution, RunRecord
 from interlace.sim.report.draw import tiles
 

@@ -192,7 +192,7 @@ class PendingCalls:
         key = (frame.model, frame.version, frame.outputs, stored)
         head = self._heads.get(key)
         if head is None:
-            head = self._heads.find(key) or _head(*key)
+            head = self._heads.get(key) or _head(*key)
             self._heads.put(key, head)
         return InferResult(head, views)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from interlace.perf.ideal import IdealSchedule, Kernel, check_kernels
+from bench.papers.dstack.ideal_schedule import IdealSchedule, Kernel, check_kernels
 
 #: Sums of times that are equal on paper differ by less.
 _ROUNDING_MS: Final = 1e-9

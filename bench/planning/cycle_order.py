@@ -54,7 +54,7 @@ class CyclePricing:
         which = tuple(np.array(chosen).T)
         latency_ms = self.options.latency_ms[which]
         duty = np.array([latency_ms.sum()])
-        rates = self.options.capacity_rows_per_s(self.arrays, duty)[which][:, 0]
+        rates = _capacity(self.options, self.arrays, duty)[which][:, 0]
         turns = tuple((m, int(self.options.rows[m, c])) for m, c in chosen)
         return Pattern(
             self.options.share_pct, turns, tuple(rates.tolist()), float(latency_ms.sum())
@@ -119,8 +119,21 @@ class CycleOrder:
 
     def __call__(self, options: BatchOptions, arrays: DemandArrays) -> CyclePricing:
         duty_ms = _cycles(options, arrays)
-        capacity_rows_per_s = options.capacity_rows_per_s(arrays, duty_ms)
+        capacity_rows_per_s = _capacity(options, arrays, duty_ms)
         return CyclePricing(options, arrays, duty_ms, capacity_rows_per_s, self.contenders)
+
+
+def _capacity(options: BatchOptions, arrays: DemandArrays, duty_ms: Floats) -> Floats:
+    """Rate that each choice serves in cycles of ``duty_ms``: models x choices x cycles.
+
+    Nexus' rule, for arrivals as even as their rate: full batches if what comes in one cycle is
+    in time after the next, duty + L(b) <= SLO (gpulet section 2.2).
+    """
+    left_ms = (arrays.slo_ms[:, None] - options.latency_ms) * arrays.replicas[:, None]
+    own_ms = options.latency_ms[:, :, None]
+    # A batch cannot take longer than the cycle it is in.
+    legal = (own_ms <= duty_ms * (1 + 1e-9)) & (left_ms[:, :, None] >= duty_ms * (1 - 1e-9))
+    return np.where(legal, options.rows[:, :, None] * 1000.0 / duty_ms, 0.0)
 
 
 def _cycles(options: BatchOptions, arrays: DemandArrays) -> Floats:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.perf.ideal import Kernel
-from interlace.perf.slotted import slotted
+from bench.papers.dstack.ideal_schedule import Kernel
+from bench.papers.dstack.slotted_schedule import slotted
 
 FAR = 1e9
 
