@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -85,38 +86,56 @@ def plan(
       interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
       interlace plan models/ --rate cnn_small=500 --system gpulet --json
     """
-    row = system_of(system)
-    rates, slos = numbers("--rate", rate or []), numbers("--slo", slo or [])
-    prices = numbers("--price", price or [])
     outputs = PlanOutputs(
         explain or (), draw or (), what_if or (), compare=compare, as_json=as_json, save=save
     )
+    rates, slos, prices = (
+        numbers(option, texts or [])
+        for option, texts in (("--rate", rate), ("--slo", slo), ("--price", price))
+    )
+    overrides = Overrides(gpu, rates, slos, prices)
     if target.suffix == ".toml":
-        plan_scenario(target, row, Overrides(gpu, rates, slos, prices), outputs)
+        plan_scenario(target, system_of(system), overrides, outputs)
         return
-    if target.is_file():
-        raise InputError(f"{target}: expected a scenario (.toml) or a folder of models")
+    _plan_folder(target, system, overrides, outputs, _Machine(device, gpus, cores, profiles))
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """Which accelerators of this machine, and where profiles lie."""
+
+    device: str
+    gpus: str | None
+    cores: str | None
+    profiles: Path | None
+
+
+def _plan_folder(
+    root: Path, system: str, overrides: Overrides, outputs: PlanOutputs, machine: _Machine
+) -> None:
     from interlace.assembly.machine_plan import plan_machine  # not installed with planning alone
 
-    _only_for_scenarios(gpu, prices, outputs)
+    if root.is_file():
+        raise InputError(f"{root}: expected a scenario (.toml) or a folder of models")
+    _only_for_scenarios(overrides.gpu, overrides.prices, outputs)
     found = plan_machine(
-        target,
-        rates,
-        slos,
-        system=row,
-        device=device,
-        gpus=gpus,
-        cores=cores,
-        profiles=profiles,
+        root,
+        overrides.rates,
+        overrides.slos,
+        system=system,
+        device=machine.device,
+        gpus=machine.gpus,
+        cores=machine.cores,
+        profiles=machine.profiles,
         say=console(stderr=True).print,
     )
-    if as_json:
+    if outputs.as_json:
         typer.echo(json_text(found.to_dict()))
     else:
         show_machine_plan(console(), found)
-    if save is not None:
-        found.save(save)
-        typer.echo(f"kept: {save}", err=True)
+    if outputs.save is not None:
+        found.save(outputs.save)
+        typer.echo(f"kept: {outputs.save}", err=True)
 
 
 def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: PlanOutputs) -> None:

@@ -16,10 +16,11 @@ from interlace.core.figure_file import check_figure_path
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
 from interlace.core.user_errors import InputError
-from interlace.planning.scenario import read_scenario
+from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.simulation import SimulationResult, SimulationSettings, simulations
 from interlace.planning.simulation_drawing import KINDS, draw_runs
 from interlace.planning.systems import system_of
+from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG
 
 _Target = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, a GPU.")]
@@ -82,22 +83,13 @@ def simulate(
     if plan_file is not None and gpus is not None:
         raise InputError("--plan says how many GPUs there are: --gpus does not go with it")
     pictures = _pictures(plot or ())
-    names = list(CATALOG) if systems == "all" else (systems or system).split(",")
-    suffix = "" if dispatcher is None else f"+{dispatcher}"
-    rows = [system_of(f"{name.strip()}{suffix}") for name in names]
+    rows = _systems(systems or system, dispatcher)
     runs = [
         SimulationSettings(seconds, one_load, one_seed, gpus, plan_file, jitter)
         for one_load in _loads(load)
         for one_seed in range(seed, seed + seeds)
     ]
-    if log is not None and len(rows) * len(runs) > 1:
-        raise InputError("--log keeps one run: one system, one load, one seed")
-    with ProgressBar(console(stderr=True)) as bar:
-        progress = _RunProgress(bar, len(rows) * len(runs))
-        made = simulations(
-            read_scenario(target, gpu), rows, runs, log, progress.begin, progress.advance
-        )
-        found = list(made)
+    found = _played(read_scenario(target, gpu), rows, runs, log)
     if as_json:
         typer.echo(json_text([one.to_dict() for one in found]))
     else:
@@ -105,6 +97,26 @@ def simulate(
     for kind, path in pictures:
         draw_runs(kind, path, found)
         typer.echo(f"drawn: {path}", err=True)
+
+
+def _systems(names: str, dispatcher: str | None) -> list[System]:
+    suffix = "" if dispatcher is None else f"+{dispatcher}"
+    each = list(CATALOG) if names == "all" else names.split(",")
+    return [system_of(f"{name.strip()}{suffix}") for name in each]
+
+
+def _played(
+    scenario: Scenario,
+    systems: Sequence[System],
+    runs: Sequence[SimulationSettings],
+    log: Path | None,
+) -> list[SimulationResult]:
+    count = len(systems) * len(runs)
+    if log is not None and count > 1:
+        raise InputError("--log keeps one run: one system, one load, one seed")
+    with ProgressBar(console(stderr=True)) as bar:
+        progress = _RunProgress(bar, count)
+        return list(simulations(scenario, systems, runs, log, progress.begin, progress.advance))
 
 
 class _RunProgress:

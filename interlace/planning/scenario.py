@@ -15,7 +15,7 @@ from interlace.core.profile import Profile
 from interlace.core.tables import TableError, did_you_mean, read_table
 from interlace.core.user_errors import InputError
 from interlace.perf.interference import slowed
-from interlace.planning.scenario_file import GpuTable, ModelTable, ScenarioTable
+from interlace.planning.scenario_file import GpuTable, ScenarioModel, ScenarioTable
 from interlace.profiling.packaged import NotMeasuredError, packaged
 from interlace.profiling.profile_csv import ProfileTable, ProfileTableError, read_profiles
 
@@ -136,7 +136,7 @@ def _kind(path: Path, wanted: str | GpuTable | None) -> Gpu:
     return GPU_KINDS[wanted]
 
 
-def _demand(name: str, asked: ModelTable) -> Demand:
+def _demand(name: str, asked: ScenarioModel) -> Demand:
     return Demand(
         name,
         as_rows_per_s(asked.rate_rps),

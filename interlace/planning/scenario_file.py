@@ -29,7 +29,7 @@ class GpuTable(Struct, forbid_unknown_fields=True, frozen=True):
     units: _Count = 100
 
 
-class ModelTable(Struct, forbid_unknown_fields=True, frozen=True):
+class ScenarioModel(Struct, forbid_unknown_fields=True, frozen=True):
     """What is asked of one model. ``cv`` is the coefficient of variation of the arrivals' gaps."""
 
     rate_rps: Annotated[float, Meta(ge=0, le=_MOST)]
@@ -43,7 +43,7 @@ class ModelTable(Struct, forbid_unknown_fields=True, frozen=True):
 class ScenarioTable(Struct, forbid_unknown_fields=True, frozen=True):
     """A whole scenario file."""
 
-    models: Annotated[dict[str, ModelTable], _MODELS]
+    models: Annotated[dict[str, ScenarioModel], _MODELS]
     gpu: str | GpuTable | None = None
     gpus: _Count = 64
     price_per_hour: _Price | dict[str, _Price] | None = None
