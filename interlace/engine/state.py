@@ -187,7 +187,9 @@ class EngineState:
         self.target = replace(
             self.target,
             partitions=partitions,
-            unserved_rps={m: r for m, r in self.target.unserved_rps.items() if m != model},
+            unserved_rows_per_s={
+                m: r for m, r in self.target.unserved_rows_per_s.items() if m != model
+            },
             reasons={m: r for m, r in self.target.reasons.items() if m != model},
         )
 

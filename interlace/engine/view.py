@@ -56,8 +56,8 @@ class GpuView:
     def model(self, model: str) -> DeployedModel:
         return self._state.models[model]
 
-    def rate_rps(self, model: str) -> float:
-        return self._rates.rate_rps(model) or self._state.models[model].demand.rate_rps
+    def rows_per_s(self, model: str) -> float:
+        return self._rates.rows_per_s(model) or self._state.models[model].demand.rows_per_s
 
     def queue(self, model: str) -> RequestQueue | InputPool:
         deployed = self._state.models[model]

@@ -19,7 +19,7 @@ from interlace.policy.view import Dispatch, Refusal, Tally, View
 
 
 class Planner(Protocol):
-    """How are the accelerators cut? Total: what does not fit is in ``unserved_rps``."""
+    """How are the accelerators cut? Total: what does not fit is in ``unserved_rows_per_s``."""
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -69,11 +69,11 @@ class Scaler(Protocol):
         """
         ...
 
-    def target_rps(self, seen_rps: float) -> float:
+    def target_rows_per_s(self, seen_rows_per_s: float) -> float:
         """The rate to plan for, of a model whose smoothed rate is this."""
         ...
 
-    def moved(self, seen_rps: float, planned_rps: float) -> int:
+    def moved(self, seen_rows_per_s: float, planned_rows_per_s: float) -> int:
         """1 if a model's smoothed rate asks for more than was planned, -1 for less, else 0."""
         ...
 

@@ -69,7 +69,7 @@ def sizes(slot: Slot, partition: PartitionView, view: View) -> BatchSizes:
     hosts = max(1, len(model.hosts))
     if hosts == 1:
         return BatchSizes(limit, 1, limit)
-    sustaining = view.rate_rps(slot.model) / 1000.0 * partition.round_ms / hosts
+    sustaining = view.rows_per_s(slot.model) / 1000.0 * partition.round_ms / hosts
     full = _rows(_FULL * sustaining, limit)
     return BatchSizes(limit, full if own_turns(partition) == 1 else 1, full)
 
@@ -129,7 +129,7 @@ def _lost_next(
         if host.id != partition.id:
             start_ms = min(start_ms, max(now_ms, host.free_at_ms))
     left, shape = queue.rows - taken, queue.head.shape if queue.head else None
-    new = view.rate_rps(slot.model) / 1000.0 * (start_ms - now_ms)
+    new = view.rows_per_s(slot.model) / 1000.0 * (start_ms - now_ms)
     low, high = 0, left
     while low < high:
         middle = (low + high) // 2

@@ -304,7 +304,7 @@ def test_the_plan_of_e_ebird_has_a_worker_for_every_configuration() -> None:
     for sizes in plan.elastic["m"].best.values():
         assert all(there.count(size) >= sizes.count(size) for size in sizes)
     assert there[0] == 1 and 2 in there
-    assert sum(p.slots[0].rate_rps for p in plan.partitions) > 10.0
+    assert sum(p.slots[0].rows_per_s for p in plan.partitions) > 10.0
 
 
 def test_tight_models_have_no_worker_they_could_not_use() -> None:

@@ -24,6 +24,7 @@ from matplotlib.axes import Axes
 
 from bench.papers.dstack.published import TABLE_6
 from bench.papers.dstack.v100 import profile as shaped
+from bench.papers.primitives.instances import multi_model
 from bench.papers.primitives.published import (
     ADVISED,
     INSTANCES_GAIN,
@@ -46,7 +47,6 @@ from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.costs import MECHANISMS
 from interlace.device.simulated.host_link import Transfer
 from interlace.device.simulated.physics import Physics
-from interlace.perf.instances import multi_model
 from interlace.perf.latency import surface
 
 T4: Final = replace(GPU_KINDS["t4"], traits=GPU_KINDS["t4"].traits | {Trait.GATHER_DMA})
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None, seconds: float = 2.0) -> list[Row]:
             )
             if advice:
                 what = f"{name}: Multi-Model here, {advice.count} x {advice.share_pct} %"
-                rows.append(Row(what, None, advice.rate_rps, " /s"))
+                rows.append(Row(what, None, advice.rows_per_s, " /s"))
         gains[source] = found
 
     def draw(panels: Sequence[Axes]) -> None:

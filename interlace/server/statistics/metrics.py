@@ -47,7 +47,7 @@ _FAMILIES: Final = (
     ("interlace_queue_rows", "gauge", "Rows waiting for a batch"),
     ("interlace_model_share_pct", "gauge", "Share of an accelerator planned, in percent"),
     ("interlace_model_resident_bytes", "gauge", "Memory that the model holds"),
-    ("interlace_model_capacity_rps", "gauge", "Rows per second that the plan can serve"),
+    ("interlace_model_capacity_rows_per_s", "gauge", "Rows per second that the plan can serve"),
     ("interlace_headroom_ratio", "gauge", "Factor on every rate that would still fit"),
     ("interlace_workers", "gauge", "Worker processes alive"),
     ("interlace_worker_restarts_total", "counter", "Worker processes that were replaced"),
@@ -152,8 +152,8 @@ def _add_figures(
     page.add("interlace_queue_rows", figures.queue_rows, labels)
     page.add("interlace_model_share_pct", figures.share_pct, labels)
     page.add("interlace_model_resident_bytes", figures.resident_bytes, labels)
-    if figures.capacity_rps is not None:
-        page.add("interlace_model_capacity_rps", figures.capacity_rps, labels)
+    if figures.capacity_rows_per_s is not None:
+        page.add("interlace_model_capacity_rows_per_s", figures.capacity_rows_per_s, labels)
 
 
 def _add_server(page: MetricsPage, snapshot: ServerSnapshot) -> None:
