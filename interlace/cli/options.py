@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -11,8 +12,7 @@ import typer
 
 from interlace.core.user_errors import InputError, UserError
 from interlace.policy.base import System
-from interlace.policy.catalog import CATALOG
-from interlace.policy.catalog import resolve as row
+from interlace.policy.catalog import CATALOG, resolve
 
 Root = Annotated[Path, typer.Argument(metavar="MODELS_DIR", help="The model repository.")]
 Cores = Annotated[str | None, typer.Option(help="Cores to use, such as 0-3,6; else all.")]
@@ -37,7 +37,12 @@ Gpus = Annotated[
 Profiles = Annotated[
     Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
 ]
-SystemName = Annotated[str, typer.Option(help=f"Who plans and schedules: {', '.join(CATALOG)}.")]
+SystemName = Annotated[
+    str,
+    typer.Option(
+        help=f"Who plans and schedules: {', '.join(CATALOG)}; or your own, as module:attribute."
+    ),
+]
 KeyFile = Annotated[Path | None, typer.Option(help="Send the key in this file with every call.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
 
@@ -99,13 +104,17 @@ def read_key(file: Path | None, option: str = "--api-key-file") -> str | None:
     return key
 
 
-def catalog_row(name: str) -> System:
-    """The catalog's row of that name.
+def system_named(name: str) -> System:
+    """The system of that name: of the catalog, installed, or ``module:attribute``.
+
+    Modules are looked for in the current folder, too, as ``python -m`` does.
 
     Raises:
-        InputError: there is none; what there is.
+        InputError: there is none; what there is, or what is wrong with it.
     """
+    if ":" in name and "" not in sys.path:
+        sys.path.insert(0, "")
     try:
-        return row(name)
-    except KeyError as error:
-        raise InputError(str(error.args[0])) from None
+        return resolve(name)
+    except ValueError as error:
+        raise InputError(str(error)) from None

@@ -20,8 +20,8 @@ from interlace.cli.options import (
     Json,
     Profiles,
     SystemName,
-    catalog_row,
     numbers,
+    system_named,
 )
 from interlace.cli.planning.command import Overrides, PlanOutputs, plan_scenario
 from interlace.cli.plantable import PlannedSlot, lines, show
@@ -112,7 +112,7 @@ def plan(
       interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
       interlace plan models/ --rate cnn_small=500 --system gpulet --json
     """
-    row = catalog_row(system)
+    row = system_named(system)
     rates, slos = numbers("--rate", rate or []), numbers("--slo", slo or [])
     prices = numbers("--price", price or [])
     wishes = PlanOutputs(

@@ -28,9 +28,9 @@ from interlace.cli.options import (
     Profiles,
     Root,
     SystemName,
-    catalog_row,
     positive,
     read_key,
+    system_named,
 )
 from interlace.cli.progressbar import ProfilingProgress
 from interlace.cli.screen import console
@@ -38,8 +38,10 @@ from interlace.cli.servetable import show_serving
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.hardware import Gpu
+from interlace.core.user_errors import InputError
 from interlace.planning.plan_file import following, unknown_models
 from interlace.policy.base import System
+from interlace.runtime.plan_process import unsendable
 from interlace.server.api_keys import ApiKeys
 
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
@@ -127,7 +129,9 @@ def _keys(api: Path | None, admin: Path | None) -> ApiKeys:
 
 def _system(name: str, plan_file: Path | None, gpu: Gpu, root: Path) -> System:
     """Who plans; a plan's models that the repository lacks are named."""
-    found = following(catalog_row(name), plan_file, gpu)
+    found = following(system_named(name), plan_file, gpu)
+    if reason := unsendable(found):
+        raise InputError(f"--system {name}: {reason}")
     if plan_file is not None:
         for model in unknown_models(found, {one.name for one in find(root, ())}):
             typer.echo(f"--plan {plan_file}: {root} has no model '{model}'", err=True)

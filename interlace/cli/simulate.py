@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.options import Json, catalog_row, positive
+from interlace.cli.options import Json, SystemName, positive, system_named
 from interlace.cli.planning.report import as_json as to_json
 from interlace.cli.screen import console
 from interlace.cli.simulating.bar import SimulationProgress
@@ -28,13 +28,12 @@ from interlace.planning.simulation import (
     trace,
 )
 from interlace.policy.base import System
-from interlace.policy.catalog import CATALOG
+from interlace.policy.catalog import names
 
 _Target = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, a GPU.")]
 _Systems = Annotated[
     str | None, typer.Option(metavar="A,B,..", help="Several on one trace; or 'all'.")
 ]
-_System = Annotated[str, typer.Option(help=f"Who plans and schedules: {', '.join(CATALOG)}.")]
 _Dispatcher = Annotated[
     str | None, typer.Option(metavar="SYSTEM", help="Dispatch as this system does instead.")
 ]
@@ -59,7 +58,7 @@ _Jitter = Annotated[bool, typer.Option("--jitter", help="Spread executions as pr
 
 def simulate(
     target: _Target,
-    system: _System = "interlace",
+    system: SystemName = "interlace",
     systems: _Systems = None,
     dispatcher: _Dispatcher = None,
     seconds: _Seconds = 20.0,
@@ -110,11 +109,11 @@ def simulate(
 
 
 def _rows(system: str, systems: str | None, dispatcher: str | None) -> list[System]:
-    names = list(CATALOG) if systems == "all" else (systems or system).split(",")
-    rows = [catalog_row(name.strip()) for name in names]
+    wanted = names() if systems == "all" else (systems or system).split(",")
+    rows = [system_named(name.strip()) for name in wanted]
     if dispatcher is None:
         return rows
-    other = catalog_row(dispatcher)
+    other = system_named(dispatcher)
     return [replace(row, name=f"{row.name}+{other.name}", dispatcher=other.dispatcher)
             for row in rows]  # fmt: skip
 

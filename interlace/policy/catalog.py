@@ -229,6 +229,8 @@ def resolve(name: str) -> System:
         return CATALOG[name]
     if ":" in name:
         module, _, attribute = name.partition(":")
+        if not module or not attribute:
+            raise ValueError(f"system '{name}': expected module:attribute")
         return _named(_attribute(module, attribute, name), name)
     for point in entry_points(group=GROUP, name=name):
         return _named(_attribute(point.module, point.attr, f"{name} ({point.value})"), name)

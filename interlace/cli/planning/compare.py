@@ -10,7 +10,7 @@ from interlace.cli.planning.sweep import figures
 from interlace.cli.screen import table
 from interlace.planning.capacity_plan import CapacityPlan, answer
 from interlace.planning.scenario import Scenario
-from interlace.policy.catalog import CATALOG
+from interlace.policy.catalog import names, resolve
 
 
 def compared(scenario: Scenario, say: Callable[[str], None]) -> list[CapacityPlan]:
@@ -26,16 +26,18 @@ def show_compared(out: Console, found: Sequence[CapacityPlan]) -> None:
         ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s", "in SLO %"),
     )
     for one in found:
-        source = CATALOG[one.system].source
-        made.add_row(one.system, source, *figures(one), f"{100 * _worst(one):.1f}")
+        made.add_row(
+            one.system, resolve(one.system).source, *figures(one), f"{100 * _worst(one):.1f}"
+        )
     out.print(made)
     out.print("in SLO %: expected of the model that fares worst, if nothing is refused")
 
 
 def _answers(scenario: Scenario, say: Callable[[str], None]) -> Iterator[CapacityPlan]:
     bound = None
-    for number, system in enumerate(CATALOG.values(), 1):
-        say(f"{number} of {len(CATALOG)}: {system.name}")
+    systems = [resolve(name) for name in names()]
+    for number, system in enumerate(systems, 1):
+        say(f"{number} of {len(systems)}: {system.name}")
         found = answer(scenario, system, bound)
         bound = found.bound
         yield found

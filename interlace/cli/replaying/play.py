@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from interlace.cli.options import system_named
 from interlace.core.user_errors import InputError
 from interlace.policy.base import System
-from interlace.policy.catalog import resolve as row
 from interlace.runtime.log import LogError, Replay, ReplayStep, open_log
 
 
@@ -39,14 +39,16 @@ def steps(replay: Replay) -> Iterator[ReplayStep]:
 
 
 def deciding(name: str) -> System:
-    """The row that decided, by the name in the log: A, or A+B for A with B's dispatcher.
+    """The system that decided, by the name in the log: A, or A+B for A with B's dispatcher.
 
     Raises:
-        InputError: this version knows no such row.
+        InputError: there is none of that name here.
     """
     first, _, other = name.partition("+")
     try:
-        found = row(first)
-        return replace(found, name=name, dispatcher=row(other).dispatcher) if other else found
-    except KeyError as error:
-        raise InputError(f"the log was written by another version: {error.args[0]}") from None
+        found = system_named(first)
+        if other:
+            return replace(found, name=name, dispatcher=system_named(other).dispatcher)
+        return found
+    except InputError as error:
+        raise InputError(f"the system that wrote the log is not here: {error}") from None
