@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Annotated
 import typer
 
 from interlace.core.user_errors import InputError, UserError
-from interlace.policy.base import System
-from interlace.policy.catalog import CATALOG, resolve
+from interlace.policy.catalog import CATALOG
 
 Root = Annotated[Path, typer.Argument(metavar="MODELS_DIR", help="The model repository.")]
 Cores = Annotated[str | None, typer.Option(help="Cores to use, such as 0-3,6; else all.")]
@@ -102,19 +100,3 @@ def read_key(file: Path | None, option: str = "--api-key-file") -> str | None:
     if not key:
         raise UserError(f"{option} {file}: it is empty")
     return key
-
-
-def system_named(name: str) -> System:
-    """The system of that name: of the catalog, installed, or ``module:attribute``.
-
-    Modules are looked for in the current folder, too, as ``python -m`` does.
-
-    Raises:
-        InputError: there is none; what there is, or what is wrong with it.
-    """
-    if ":" in name and "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        return resolve(name)
-    except ValueError as error:
-        raise InputError(str(error)) from None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from interlace.policy import catalog
-from interlace.policy.catalog import CATALOG, names, resolve
+from interlace.policy.catalog import CATALOG, known_systems, resolve
 
 _MODULE = """
 from dataclasses import replace
@@ -58,7 +58,7 @@ def test_an_installed_package_offers_systems(module: str, monkeypatch: pytest.Mo
         catalog, "entry_points", lambda group, name="slack": [point] if name == "slack" else []
     )
     assert resolve("slack").name == "slack"
-    assert names() == [*CATALOG, "slack"]
+    assert known_systems() == [*CATALOG, "slack"]
     with pytest.raises(ValueError, match=r"unknown system 'slacks' \(did you mean slack\?\)"):
         resolve("slacks")
 

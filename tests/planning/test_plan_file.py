@@ -13,7 +13,7 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.user_errors import InputError
 from interlace.planning.follower import public_name
-from interlace.planning.plan_file import following, load, save
+from interlace.planning.plan_file import following, load_plan, save_plan
 from interlace.policy.catalog import resolve
 from tests.cli.planning import Question
 
@@ -26,7 +26,7 @@ PARTS = (
 
 def kept(folder: Path, gpu: Gpu = GPU, parts: tuple[Partition, ...] = PARTS) -> Path:
     path = folder / "plan.json"
-    save(path, "interlace", gpu, Plan(parts))
+    save_plan(path, "interlace", gpu, Plan(parts))
     return path
 
 
@@ -36,7 +36,7 @@ def profile(key: str) -> Profile:
 
 
 def test_what_is_kept_is_what_is_read(tmp_path: Path) -> None:
-    assert load(kept(tmp_path), GPU, "interlace") == tuple(
+    assert load_plan(kept(tmp_path), GPU, "interlace") == tuple(
         replace(part, gpu="cpu0") for part in PARTS
     )
 
@@ -50,19 +50,19 @@ def test_what_is_kept_is_what_is_read(tmp_path: Path) -> None:
 )
 def test_other_hardware_is_refused(tmp_path: Path, gpu: Gpu, words: str) -> None:
     with pytest.raises(InputError, match="--plan") as caught:
-        load(kept(tmp_path), gpu, "interlace")
+        load_plan(kept(tmp_path), gpu, "interlace")
     assert words in str(caught.value)
 
 
 def test_plans_of_several_gpus_are_refused(tmp_path: Path) -> None:
     two = (PARTS[0], replace(PARTS[1], gpu="gpu1"))
     with pytest.raises(InputError, match="it needs 2 accelerators, there is one"):
-        load(kept(tmp_path, parts=two), GPU, "interlace")
+        load_plan(kept(tmp_path, parts=two), GPU, "interlace")
 
 
 def test_plans_of_another_system_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="serve with --system interlace"):
-        load(kept(tmp_path), GPU, "gpulet")
+        load_plan(kept(tmp_path), GPU, "gpulet")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_plans_made_impossible_by_hand_are_refused(
 ) -> None:
     path = kept(tmp_path, parts=(Partition("p0", "gpu0", 50, slots, 0.0),))
     with pytest.raises(InputError) as caught:
-        load(path, GPU, "interlace")
+        load_plan(path, GPU, "interlace")
     assert words in str(caught.value)
 
 
@@ -88,16 +88,16 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text)
     with pytest.raises(InputError, match="not a plan file"):
-        load(path, GPU, "interlace")
+        load_plan(path, GPU, "interlace")
     with pytest.raises(InputError, match="No such file"):
-        load(tmp_path / "none.json", GPU, "interlace")
+        load_plan(tmp_path / "none.json", GPU, "interlace")
 
 
 def test_other_schema_is_refused(tmp_path: Path) -> None:
     path = kept(tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 9}))
     with pytest.raises(InputError, match="schema 9; this version reads"):
-        load(path, GPU, "interlace")
+        load_plan(path, GPU, "interlace")
 
 
 def test_planner_follows_the_file_by_public_names(tmp_path: Path) -> None:

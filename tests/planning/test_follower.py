@@ -14,7 +14,7 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.core.user_errors import InputError
 from interlace.planning.follower import PlanFollower
-from interlace.planning.plan_file import load, save
+from interlace.planning.plan_file import load_plan, save_plan
 from interlace.policy.catalog import resolve
 from tests.builders import line_profile
 
@@ -80,9 +80,9 @@ def test_it_travels_to_the_process_that_plans() -> None:
 
 def test_another_system_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    save(path, "gpulet", GPU, Plan(PARTS))
+    save_plan(path, "gpulet", GPU, Plan(PARTS))
     with pytest.raises(InputError, match="serve with --system gpulet"):
-        load(path, GPU, "interlace")
+        load_plan(path, GPU, "interlace")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +95,6 @@ def test_another_system_is_refused(tmp_path: Path) -> None:
 )
 def test_impossible_figures_are_refused(tmp_path: Path, slots: tuple[Slot, ...]) -> None:
     path = tmp_path / "plan.json"
-    save(path, "interlace", GPU, Plan((replace(PARTS[0], slots=slots),)))
+    save_plan(path, "interlace", GPU, Plan((replace(PARTS[0], slots=slots),)))
     with pytest.raises(InputError, match="partition p0"):
-        load(path, GPU, "interlace")
+        load_plan(path, GPU, "interlace")

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from interlace.cli.planning.table import p99_text
 from interlace.core.plan import Demand, Partition, Slot
+from interlace.core.tables import did_you_mean
 from interlace.core.user_errors import InputError
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface, surface
-from interlace.planning.capacity_plan import CapacityPlan, answer
-from interlace.planning.fields import near
+from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.policy.base import System
 
 _MOST_PLACES: Final = 12
@@ -20,10 +19,11 @@ _MOST_PLACES: Final = 12
 _PATIENCE_S: Final = 10.0
 
 
-def explain(found: CapacityPlan, model: str, system: System) -> list[str]:
+def explain(found: CapacityPlan, model: str, system: System | str) -> list[str]:
     """What each share could do for the model, where it was put, what limits it, and what else.
 
-    ``system`` is the one that answered: it is asked again for what would be otherwise.
+    ``system`` is the one that planned: it plans again without the model, and with twice its SLO,
+    unless its first plan took more than 10 s.
 
     Raises:
         InputError: the scenario has no such model.
@@ -32,15 +32,15 @@ def explain(found: CapacityPlan, model: str, system: System) -> list[str]:
     if asked is None:
         known = [one.model for one in found.scenario.demand]
         raise InputError(
-            f"--explain {model}: the scenario has no such model{near(model, known)}; "
+            f"the scenario has no model '{model}'{did_you_mean(model, known)}; "
             f"it has {', '.join(known)}"
         )
     said = [
         f"{model}: {asked.rows_per_s:g} requests/s within {asked.slo_ms:g} ms, "
         f"{100 * asked.attainment:g} % of them in time"
     ]
-    if model in found.scenario.profiles:
-        latency = surface(found.scenario.profiles[model])
+    if model in found.scenario.busy_profiles:
+        latency = surface(found.scenario.busy_profiles[model])
         said += _shares(found, asked, latency)
         said += _places(found, asked, latency)
         said += _limits(found, asked)
@@ -146,7 +146,7 @@ def _why_here(found: CapacityPlan, part: Partition) -> str:
 def _limits(found: CapacityPlan, asked: Demand) -> Iterator[str]:
     expected = found.expected.get(asked.model)
     if expected is not None:
-        p99 = p99_text(expected.p99_ms, asked.slo_ms)
+        p99 = expected.p99_text(asked.slo_ms)
         yield f"  expected: p99 {p99}, {100 * expected.attainment:.2f} % in time"
     price = found.bound.best.price.get(asked.model)
     if price:
@@ -156,7 +156,7 @@ def _limits(found: CapacityPlan, asked: Demand) -> Iterator[str]:
         )
 
 
-def _alternatives(found: CapacityPlan, asked: Demand, system: System) -> Iterator[str]:
+def _alternatives(found: CapacityPlan, asked: Demand, system: System | str) -> Iterator[str]:
     """What the same planner needs without the model, and if it had twice the time."""
     if found.planning_s > _PATIENCE_S:
         return
@@ -166,7 +166,7 @@ def _alternatives(found: CapacityPlan, asked: Demand, system: System) -> Iterato
         ("without it", others),
         (f"within {slower.slo_ms:g} ms", (*others, slower)),
     ):
-        other = answer(replace(found.scenario, demand=demand), system)
+        other = plan(replace(found.scenario, demand=demand), system=system)
         rest = "" if other.served else ", not all served"
         yield f"  {words}: {other.gpus} GPUs instead of {found.gpus}{rest}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from interlace.core.errors import Reason
-from interlace.server.http.internal_errors import TRACEBACKS_MAX, InternalErrors
+from interlace.server.internal_errors import TRACEBACKS_MAX, InternalErrors
 from tests.server.fakes import FakeRuntime
 from tests.server.stand import Stand
 from tests.server.wire import exchange, infer

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Final
 
-from interlace.core.errors import Reason, ServeError
+from interlace.core.errors import Reason, ServeError, bad_input
 
 #: Fast rather than small: replies are numbers, which pack badly at any level.
 LEVEL: Final = 1
@@ -27,10 +27,23 @@ def unpack_small(body: bytes | bytearray, coding: str, limit_bytes: int) -> byte
     try:
         plain = inflater.decompress(body, limit_bytes + 1)
     except zlib.error as error:
-        raise ServeError(Reason.BAD_INPUT, f"the body is not {coding}: {error}") from error
+        raise bad_input(f"the body is not {coding}: {error}") from error
     if len(plain) > limit_bytes:
         return None
     _check_end(inflater, coding)
+    return plain
+
+
+def unpack_within(body: bytes | bytearray, coding: str, limit_bytes: int) -> bytes:
+    """The same, where no larger body is taken.
+
+    Raises:
+        ServeError: not of that coding, cut off, or larger.
+    """
+    plain = unpack_small(body, coding, limit_bytes)
+    if plain is None:
+        text = f"the body unpacks to more than the limit of {limit_bytes} bytes"
+        raise ServeError(Reason.TOO_LARGE, text)
     return plain
 
 
@@ -55,17 +68,17 @@ def unpack_into(body: memoryview, coding: str, target: memoryview) -> int | None
             if not packed and not piece:
                 break
     except zlib.error as error:
-        raise ServeError(Reason.BAD_INPUT, f"the body is not {coding}: {error}") from error
+        raise bad_input(f"the body is not {coding}: {error}") from error
     _check_end(inflater, coding, len(left))
     return at
 
 
 def _check_end(inflater: zlib._Decompress, coding: str, left: int = 0) -> None:
     if not inflater.eof:
-        raise ServeError(Reason.BAD_INPUT, f"the {coding} body is cut off")
+        raise bad_input(f"the {coding} body is cut off")
     left += len(inflater.unused_data)
     if left:
-        raise ServeError(Reason.BAD_INPUT, f"{left} bytes follow the {coding} body")
+        raise bad_input(f"{left} bytes follow the {coding} body")
 
 
 def pack(parts: Iterable[bytes | memoryview], coding: str) -> bytes:
