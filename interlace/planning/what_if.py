@@ -94,8 +94,9 @@ def compare_systems(
 ) -> list[CapacityPlan]:
     """A plan by every system of the catalog, and every installed one.
 
-    ``on_next`` is called with the name of each before it plans. Those that serve everything come first, then those with the fewest accelerators, then by the
-    expected attainment of the model that fares worst.
+    ``on_next`` is called with the name of each before it plans. Those that serve everything come
+    first, then those with the fewest accelerators, then by the expected attainment of the model
+    that fares worst.
     """
     found: list[CapacityPlan] = []
     systems = [resolve(name) for name in known_systems()]
