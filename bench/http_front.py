@@ -26,10 +26,11 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.load.call import Call, pack
-from interlace.load.closed_loop import closed
+from interlace.load.closed_loop import closed_loop
 from interlace.load.result import figures
 from interlace.runtime.clock import WallClock
 from interlace.server.dataplane.plane import DataPlane
+from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.server import HttpServer, inference_routes
@@ -94,8 +95,8 @@ async def serve() -> None:
     for name, shape in SHAPES.items():
         table.publish(ServedModel(echo(name, shape)))
     plane = DataPlane(EchoRuntime(), table, arenas)
-    door = InferenceHandler(plane, table, arena, arenas, Regions(), limits)
-    server = HttpServer(inference_routes(), door, arena, limits)
+    context = InferenceContext(plane, table, arena, arenas, Regions(), limits)
+    server = HttpServer(inference_routes(), InferenceHandler(context), limits)
     print(await server.listen("127.0.0.1", 0), flush=True)
     await asyncio.Event().wait()
 
@@ -116,7 +117,7 @@ def by_ours(port: int, name: str, connections: int, seconds: float) -> dict[str,
     data, length = body(SHAPES[name])
     headers = {"Inference-Header-Content-Length": str(length)}
     wire = Call("http", port, f"/v2/models/{name}/infer", data, headers)
-    return figures(closed(pack(wire), connections, seconds))
+    return figures(closed_loop(pack(wire), connections, seconds))
 
 
 def by_wrk(port: int, name: str, connections: int, seconds: float) -> dict[str, Any]:

@@ -43,8 +43,6 @@ def _start(models: Path, cache: Path) -> dict[str, object]:
 def _role(pid: int, server: int) -> str:
     if pid == server:
         return "server"
-    if "grpc_process" in processes.command_line(pid):
-        return "grpc"
     return "fork-server" if processes.parent(pid) == server else "worker"
 
 

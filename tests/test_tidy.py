@@ -15,7 +15,6 @@ FILE_LINES_WANTED = 300
 FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 50
 PARAMETERS_WANTED = 6
-GENERATED = "interlace/server/proto/"
 #: Rooms that know no clock, no chance and no outside world: time and numbers are arguments there.
 PURE_ROOMS = tuple(f"interlace/{room}/" for room in ("core", "perf", "packing", "policy", "engine"))
 IMPURE_MODULES = frozenset({"time", "random", "datetime", "logging", "os", "socket", "threading"})
@@ -24,7 +23,7 @@ VAGUE_CLASS = re.compile(r"(Helper|Utils?|Mixin)$")
 #: A path in somebody's home means nothing to another reader.
 HOME_PATH = re.compile(r"(?<![\w.$])/(?:home|Users)/(?!\.\.\.)\w")
 #: Class names that may mean two things: each is the field's own word in both of its places.
-REUSED_CLASSES = frozenset({"Lane", "Link", "Load", "Timer"})
+REUSED_CLASSES: frozenset[str] = frozenset()
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -49,7 +48,7 @@ def package() -> dict[str, ast.Module]:
     return {
         name: ast.parse((ROOT / name).read_text())
         for name in tracked()
-        if name.endswith(".py") and name.startswith("interlace/") and not name.startswith(GENERATED)
+        if name.endswith(".py") and name.startswith("interlace/")
     }
 
 

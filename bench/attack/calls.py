@@ -120,7 +120,7 @@ class GrpcCaller:
 
 def message(model: str, values: list[float]) -> bytes:
     """A ModelInferRequest with one row of four FP32."""
-    from interlace.server.proto.messages import ModelInferRequest
+    from interlace.proto.messages import ModelInferRequest
 
     request = ModelInferRequest(model_name=model)
     request.inputs.add(name="x", datatype="FP32", shape=[1, 4])

@@ -10,9 +10,10 @@ from bench.attack.calls import body
 from bench.attack.stand import Stand
 from bench.attack.traffic import Traffic
 from interlace.load.call import Call, pack
-from interlace.load.closed_loop import closed
-from interlace.load.open_loop import OpenLoop, poisson
+from interlace.load.closed_loop import closed_loop
+from interlace.load.open_loop import OpenLoop
 from interlace.load.result import LoadRun, figures, goodput_rps, ms, percentile
+from interlace.load.send_times import poisson
 
 _SLO_MS = 100.0
 _CONNECTIONS = 300
@@ -23,7 +24,7 @@ def overload(ground: Ground, stand: Stand) -> Result:
     data = body([1.0, 2.0, 3.0, 4.0])
     wire = Call("http", stand.http_port, f"/v2/models/{SLOW.model}/infer", data)
     call = pack(wire)
-    peak_rps = float(figures(closed(call, 8, ground.scale * 5.0, 1.0))["rps"])
+    peak_rps = float(figures(closed_loop(call, 8, ground.scale * 5.0, 1.0))["rps"])
     result = Result(0, figures={"peak_rps": peak_rps})
     before = stand.held()
     for factor in (2.0, 10.0):

@@ -96,7 +96,9 @@ async def _take(stand: Stand, measured: Measured, case: Case, seconds: float) ->
     asked = demand(measured.profiles, case)
     fleet, system = Fleet((stand.device.gpu,)), row(case.system)
     plan = system.planner(asked, fleet, measured.profiles, Plan())
-    arrivals = merge_arrivals({one.model: poisson(one.rate_rps) for one in asked}, seconds, seed=1)
+    arrivals = merge_arrivals(
+        {one.model: poisson(one.rows_per_s) for one in asked}, seconds, seed=1
+    )
     looks, lives = [await busy(stand)], []
     for _ in range(2):
         lives.append(await play(stand, system, plan, asked, measured.profiles, arrivals))

@@ -98,8 +98,8 @@ def protecting(asked: Sequence[Demand], gpu: Gpu, share_pct: int) -> Plan:
 
 def scaled(asked: Sequence[Demand], factor: float) -> tuple[Demand, ...]:
     """The same models, every rate times a factor."""
-    return tuple(replace(one, rate_rps=one.rate_rps * factor) for one in asked)
+    return tuple(replace(one, rows_per_s=one.rows_per_s * factor) for one in asked)
 
 
 def _slot(one: Demand, instances: int = 1) -> Slot:
-    return Slot(one.model, one.max_batch, one.rate_rps / instances)
+    return Slot(one.model, one.max_batch, one.rows_per_s / instances)

@@ -76,7 +76,7 @@ class Search:
         self.trials: list[Trial] = []
         self._opened, self._race = opened, race
         whole = demand(race.profiles, opened.device.gpu, 1.0, race.least_slo_ms)
-        self._total_rps = sum(asked.rate_rps for asked in whole)
+        self._total_rps = sum(asked.rows_per_s for asked in whole)
         self._first = first
 
     @property
@@ -151,7 +151,7 @@ async def played(
     observers: Sequence[Observer] = (),
 ) -> RunRecord:
     """The requests of one seed through engine and device."""
-    workloads = {each.model: poisson(each.rate_rps) for each in asked}
+    workloads = {each.model: poisson(each.rows_per_s) for each in asked}
     arrivals = merge_arrivals(workloads, seconds, seed=1)
     return await play(opened, row, plan, asked, race.profiles, arrivals, observers)
 

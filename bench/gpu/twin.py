@@ -86,7 +86,7 @@ async def both(
     asked = demand(profiles, gpu, load, least_slo_ms)
     plan = one.plan(asked, gpu, profiles)
     arrivals = merge_arrivals(
-        {each.model: poisson(each.rate_rps) for each in asked}, seconds, seed=1
+        {each.model: poisson(each.rows_per_s) for each in asked}, seconds, seed=1
     )
     looks = [await busy(opened, seconds / 10)]
     live = await play(opened, one.system, plan, asked, profiles, arrivals)

@@ -35,11 +35,6 @@ def parent(pid: int) -> int:
     return int(fields[1]) if fields else 0
 
 
-def command_line(pid: int) -> str:
-    """What a process was started with; empty if it is gone."""
-    return _read(Path(f"/proc/{pid}/cmdline")).decode(errors="replace").replace("\0", " ")
-
-
 def memory(pids: Iterable[int]) -> dict[str, float]:
     """Resident and proportional megabytes of all of them, and how many there are."""
     found = [rows for pid in pids if (rows := _rollup(pid))]

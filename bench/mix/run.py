@@ -21,8 +21,9 @@ from bench.peers import setup
 from bench.peers.server import Bench, NotReadyError, Server, Watch
 from bench.peers.table import DEFAULT_HOME
 from interlace.load.call import pack
-from interlace.load.open_loop import OpenLoop, poisson
+from interlace.load.open_loop import OpenLoop
 from interlace.load.result import UNANSWERED, LoadRun, ms, percentile
+from interlace.load.send_times import poisson
 
 Row = dict[str, Any]
 LOADS = (0.4, 0.7, 1.0, 1.4)

@@ -7,9 +7,10 @@ from typing import Any
 
 from bench.peers.server import Server, Watch
 from interlace.load.call import EncodedCall
-from interlace.load.closed_loop import closed
-from interlace.load.open_loop import OpenLoop, poisson
+from interlace.load.closed_loop import closed_loop
+from interlace.load.open_loop import OpenLoop
 from interlace.load.result import UNANSWERED, LoadRun, figures, goodput_rps, ms, percentile
+from interlace.load.send_times import poisson
 
 Row = dict[str, Any]
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5)
@@ -21,8 +22,8 @@ DRAIN_S = 12.0
 
 def capacity_rps(call: EncodedCall, seconds: float) -> float:
     """What a closed loop of 32 connections gets through."""
-    closed(call, 8, 1.0, 0.0)
-    return float(figures(closed(call, 32, seconds))["rps"])
+    closed_loop(call, 8, 1.0, 0.0)
+    return float(figures(closed_loop(call, 32, seconds))["rps"])
 
 
 def measure(

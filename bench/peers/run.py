@@ -18,7 +18,7 @@ from bench.peers import bare_torch, models, once, setup, wire
 from bench.peers.server import Bench, NotReadyError, Server, Watch
 from bench.peers.table import DEFAULT_HOME, Peer, peers
 from interlace.load.call import Call, pack
-from interlace.load.closed_loop import closed
+from interlace.load.closed_loop import closed_loop
 from interlace.load.open_loop import open_loop
 from interlace.load.result import figures
 
@@ -39,10 +39,13 @@ def verify(model: str, proto: str, call: Call) -> str:
 def measure(server: Server, call: Call, model: str, args: argparse.Namespace) -> Row:
     """One model over one protocol."""
     packed = pack(call)
-    closed(packed, 4, 0.5, 0.0)
-    alone = figures(closed(packed, 1, args.alone_s, 0.1))
+    closed_loop(packed, 4, 0.5, 0.0)
+    alone = figures(closed_loop(packed, 1, args.alone_s, 0.1))
     watch = Watch(server)
-    full = figures(closed(packed, CONNECTIONS[model], args.full_s, 0.3, watch.mark)) | watch.read()
+    full = (
+        figures(closed_loop(packed, CONNECTIONS[model], args.full_s, 0.3, watch.mark))
+        | watch.read()
+    )
     half: Row | None = None
     if full["rps"] > 1:
         watch.mark()

@@ -90,7 +90,7 @@ def worst(
     """The least attainment of any model in any seed; models not served at all do not count."""
     used = {part.gpu for part in plan.partitions}
     kept = Fleet(tuple(gpu for gpu in there.gpus if gpu.id in used))
-    demand = [d for d in one.demand if d.model not in plan.unserved_rps]
+    demand = [d for d in one.demand if d.model not in plan.unserved_rows_per_s]
     if not demand:
         return 0.0
     tried = [
@@ -111,7 +111,7 @@ def lines(one: Published, systems: Sequence[str], seeds: int, seconds: float) ->
         own = worst(one, plan, there, seeds, seconds, system) if known else ours
         yield Line(
             one.name,
-            sum(d.rate_rps for d in one.demand),
+            sum(d.rows_per_s for d in one.demand),
             system,
             len({part.gpu for part in plan.partitions}),
             one.gpus,

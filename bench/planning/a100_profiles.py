@@ -93,7 +93,7 @@ def _deployment(path: Path, demand: Sequence[Demand], profiles: Mapping[str, Pro
     """The published plan: one model in each instance, rates spread by what each could serve."""
     with path.open() as file:
         rows = list(csv.DictReader(file))
-    rates = {one.model: one.rate_rps for one in demand}
+    rates = {one.model: one.rows_per_s for one in demand}
     could: dict[str, float] = {}
     made = []
     for row in rows:

@@ -71,7 +71,7 @@ def simulate(
     )
     random = np.random.default_rng(seed)
     for one in demand:
-        if one.rate_rps > 0:
+        if one.rows_per_s > 0:
             _Source(runtime, one, random.spawn(1)[0], seconds, counts).start()
     clock.run(_WARM_MS + seconds * 1000.0 + 2 * max(one.slo_ms for one in demand))
     return {m: counts.in_time[m] / sent for m, sent in counts.sent.items()}
@@ -88,9 +88,9 @@ class _Source:
         seconds: float,
         counts: _Counts,
     ) -> None:
-        count = int(demand.rate_rps * seconds * 1.5) + 20
+        count = int(demand.rows_per_s * seconds * 1.5) + 20
         shape = 1.0 / demand.cv**2
-        gaps = random.gamma(shape, 1000.0 / demand.rate_rps / shape, count)
+        gaps = random.gamma(shape, 1000.0 / demand.rows_per_s / shape, count)
         times = _WARM_MS + np.cumsum(gaps)
         self._times = times[times < _WARM_MS + seconds * 1000.0].tolist()
         self._runtime = runtime

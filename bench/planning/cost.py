@@ -80,7 +80,7 @@ def measure(packer: str, models: int, gpus: int, repeat: int, seed: int = 0) -> 
     used = len({partition.gpu for partition in plan.partitions})
     median = float(np.median(took))
     bound = lower_bound(demand, gpu, profiles).best.accelerators
-    return Cost(packer, models, gpus, min(took), median, used, len(plan.unserved_rps), bound)
+    return Cost(packer, models, gpus, min(took), median, used, len(plan.unserved_rows_per_s), bound)
 
 
 def draw(costs: Sequence[Cost], path: Path) -> None:

@@ -40,7 +40,7 @@ def highest_rps(planner: Planner, name: str, gpus: int) -> float:
     fitting, there = uniform_fleet(GPU, gpus), known()
 
     def serves(rate_rps: float) -> bool:
-        return not planner(mix(name, rate_rps), fitting, there, Plan()).unserved_rps
+        return not planner(mix(name, rate_rps), fitting, there, Plan()).unserved_rows_per_s
 
     return largest_rps(serves)
 

@@ -57,7 +57,7 @@ class Lattice:
         return np.logical_or.reduce(each)
 
     def _turn(self, one: Demand, count: int, share_pct: int) -> CycleTurn:
-        return self._tables.turn(one, one.rate_rps * count / self._pieces, share_pct)
+        return self._tables.turn(one, one.rows_per_s * count / self._pieces, share_pct)
 
 
 def _served(

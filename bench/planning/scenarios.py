@@ -45,7 +45,9 @@ class Question(NamedTuple):
         """True if the scheduler serves the scenario in full."""
         planner = {**SCHEDULERS, **OURS}[self.scheduler]
         asked = demand([_STEP_RPS * self.load * level for level in vector])
-        return not planner(asked, uniform_fleet(GPU, self.gpus), profiles(), Plan()).unserved_rps
+        return not planner(
+            asked, uniform_fleet(GPU, self.gpus), profiles(), Plan()
+        ).unserved_rows_per_s
 
 
 def exact(gpus: int, load: float, pieces: int) -> Bools:

@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench.papers.primitives.instances import multi_model
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.instances import multi_model
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface, surface
 from interlace.perf.sizing import Sizing
@@ -49,7 +49,7 @@ def rows(profiles: Mapping[str, Profile]) -> list[dict[str, object]]:
                 "best_share_pct": size.share_pct if size else 0,
                 "best_ms": round(size.latency_ms, 2) if size else None,
                 "instances": f"{many.count} x {many.share_pct} %" if many else "none",
-                "rows_per_s": round(many.rate_rps) if many else 0,
+                "rows_per_s": round(many.rows_per_s) if many else 0,
             }
         )
     return table

@@ -88,10 +88,10 @@ def measure(case: Case) -> dict[str, Any]:
     world, row = _worlds()[case.world], resolve(case.system)
     demand = world.at(case.load * world.ceiling, case.cv)
     plan = row.planner(demand, world.fleet, world.profiles, Plan())
-    seconds = max(_LEAST_S, case.requests / sum(d.rate_rps for d in demand))
+    seconds = max(_LEAST_S, case.requests / sum(d.rows_per_s for d in demand))
     runs = []
     for seed in range(case.seeds):
-        workloads = {d.model: Gamma(d.rate_rps, case.cv) for d in demand}
+        workloads = {d.model: Gamma(d.rows_per_s, case.cv) for d in demand}
         arrivals = merge_arrivals(workloads, seconds, seed)
         scenario = Simulation(
             row, world.fleet, demand, world.profiles, world.profiles, arrivals, plan

@@ -42,7 +42,7 @@ class World:
 
     def at(self, factor: float, cv: float = 1.0) -> tuple[Demand, ...]:
         """The demand with every rate times a factor."""
-        return tuple(replace(d, rate_rps=d.rate_rps * factor, cv=cv) for d in self.demand)
+        return tuple(replace(d, rows_per_s=d.rows_per_s * factor, cv=cv) for d in self.demand)
 
     @cached_property
     def ceiling(self) -> float:

@@ -89,7 +89,7 @@ class Accelerators:
         """The devices. ``inputs`` are the arenas that requests will lie in.
 
         Raises:
-            CommandError: something that they need is missing on this machine.
+            UserError: something that they need is missing on this machine.
         """
         weights = WeightsFolder(self.cpu.weights_dir, say)
         cpu = replace(self.cpu, weights_dir=weights.folder)
@@ -124,7 +124,7 @@ def choose_accelerators(
     ``visible``, ``nvml`` as in ``discover``. ``ask`` says into which atoms the driver cuts GPUs.
 
     Raises:
-        CommandError: there is no such device, and why.
+        UserError: there is no such device, and why.
     """
     if device not in NAMES:
         raise UserError(f"--device {device}: expected one of {', '.join(NAMES)}")

@@ -31,7 +31,7 @@ def cpu_settings(text: str | None, weights: Path | None = None) -> CpuSettings:
     """The cores of a list (see ``parse_cores``) as a device; ``weights`` are shared there.
 
     Raises:
-        CommandError: not such a list, or a core that is not there.
+        UserError: not such a list, or a core that is not there.
     """
     return CpuSettings(parse_cores(text), memory_bytes(), str(weights) if weights else None)
 
@@ -40,7 +40,7 @@ def parse_cores(text: str | None) -> tuple[int, ...]:
     """Cores from a list such as ``0-3,6``; without one, all that this process may use.
 
     Raises:
-        CommandError: not such a list, or a core that is not there.
+        UserError: not such a list, or a core that is not there.
     """
     allowed = os.sched_getaffinity(0)
     if text is None:

@@ -14,12 +14,12 @@ from interlace.repository.folder import ModelFolder, scan
 Say = Callable[[str], None]
 
 
-def find(root: Path, names: Collection[str]) -> list[ModelFolder]:
+def find_models(root: Path, names: Collection[str]) -> list[ModelFolder]:
     """The folders of a repository, or those of them that are named.
 
     Raises:
         RepositoryError: there is no such repository.
-        CommandError: a name is not in it, or it is empty.
+        UserError: a name is not in it, or it is empty.
     """
     found = scan(root)
     unknown = sorted(set(names) - {one.name for one in found})

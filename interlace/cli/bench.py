@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -10,15 +9,12 @@ import msgspec
 import typer
 
 from interlace.cli.benchtable import show
-from interlace.cli.loadgen import Flow, Load
-from interlace.cli.loadreport import ModelLoadReport, summarise
 from interlace.cli.options import Json, KeyFile, numbers, pairs, positive, read_key
 from interlace.core.user_errors import UserError
 from interlace.load.inference_body import make_call
-from interlace.load.send_times import ArrivalProcess, arrivals
+from interlace.load.load_test import load_test
+from interlace.load.send_times import ArrivalProcess, send_times
 from interlace.load.v2_client import V2Client
-
-_DRAIN_S = 10.0
 
 
 def bench(
@@ -31,7 +27,7 @@ def bench(
     slo_ms: Annotated[
         float | None, typer.Option(help="SLO sent with each request; else the server's own.")
     ] = None,
-    kind: Annotated[
+    process: Annotated[
         ArrivalProcess, typer.Option("--arrivals", help="Independent callers, or a metronome.")
     ] = ArrivalProcess.POISSON,
     connections: Annotated[int, typer.Option(help="Connections to spread requests over.")] = 64,
@@ -60,29 +56,17 @@ def bench(
     positive({"--slo-ms": slo_ms})
     server = V2Client(url, read_key(api_key_file))
     shapes = {key: _sizes(key, text) for key, text in pairs("--shape", shape or []).items()}
-    flows = []
-    for index, (model, rate_rps) in enumerate(_rates(models, rate).items()):
-        ask = make_call(server, model, shapes, slo_ms)
-        flows.append(Flow(ask, arrivals(kind, rate_rps, seconds, seed + index)))
-    results = run(server, flows, connections, seconds)
+    rates = _rates(models, rate)
+    calls = [make_call(server, model, shapes, slo_ms) for model in rates]
+    times_s = [
+        send_times(process, rate_rps, seconds, seed + index)
+        for index, rate_rps in enumerate(rates.values())
+    ]
+    reports = load_test(calls, times_s, connections, seconds)
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(results)).decode())
+        typer.echo(msgspec.json.format(msgspec.json.encode(reports)).decode())
     else:
-        show(results, [note for flow in flows for note in flow.ask.notes])
-
-
-def run(
-    server: V2Client, flows: Sequence[Flow], connections: int, seconds: float
-) -> list[ModelLoadReport]:
-    """Send the flows and summarise each; what is unanswered 10 s after the last send stays so."""
-    load = Load(server, flows, connections)
-    gc.disable()  # a collection over all those records would be measured as lateness
-    try:
-        load.run(_DRAIN_S)
-    finally:
-        gc.enable()
-        load.close()
-    return [summarise(flow, seconds) for flow in flows]
+        show(reports, [note for call in calls for note in call.notes])
 
 
 def _rates(models: Sequence[str], rate_rps: float) -> dict[str, float]:

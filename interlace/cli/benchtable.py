@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from interlace.cli.loadreport import LAG_OF_SLO_MAX, ModelLoadReport
 from interlace.cli.screen import console, table
+from interlace.load.result import LAG_OF_SLO_MAX, ModelLoadReport
 
 _FIGURES: Final = (
     "SLO ms",

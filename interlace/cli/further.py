@@ -29,7 +29,7 @@ def check(wanted: ExtraMetrics, where: Accelerators) -> None:
     """What is wanted can be had there.
 
     Raises:
-        CommandError: it takes a GPU, or one that is parted by green contexts.
+        UserError: it takes a GPU, or one that is parted by green contexts.
     """
     if wanted.of_a_gpu and not where.settings:
         raise UserError("--layers, --pressure and --power are of GPUs; these are cores")

@@ -32,7 +32,7 @@ def _line(model: Model, place: Placement, state: EngineState) -> tuple[str, ...]
         f"{model.terms.slo_ms:g}",
         f"{place.share_pct} %",
         str(place.batch),
-        f"{place.rate_rps:.1f}",
+        f"{place.rows_per_s:.1f}",
         f"{resident / 1e6:.0f}",
     )
 

@@ -33,7 +33,7 @@ class ModelRow:
     refused_rps: float
     share_pct: float
     resident_bytes: float
-    capacity_rps: float
+    capacity_rows_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class ScrapeDelta:
             refused_rps=self._grown("interlace_refusals_total", labels) / self.seconds,
             share_pct=self._now("interlace_model_share_pct", labels),
             resident_bytes=self._now("interlace_model_resident_bytes", labels),
-            capacity_rps=self._now("interlace_model_capacity_rps", labels),
+            capacity_rows_per_s=self._now("interlace_model_capacity_rows_per_s", labels),
         )
 
     def _now(self, name: str, labels: Mapping[str, str]) -> float:
@@ -118,7 +118,7 @@ def _cells(row: ModelRow) -> list[str]:
         f"{row.refused_rps:.1f}",
         f"{row.share_pct:.0f}",
         f"{row.resident_bytes / 1e6:.0f}",
-        f"{row.capacity_rps:.0f}",
+        f"{row.capacity_rows_per_s:.0f}",
     ]
 
 

@@ -10,7 +10,7 @@ from interlace.control.status_futures import StatusFutures
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Deployment, ModelsDeployed, ModelWithdrawn
 from interlace.core.model import Model
-from interlace.core.plan import Demand
+from interlace.core.plan import Demand, as_rows_per_s
 from interlace.device.base import Registers
 from interlace.engine.plan_diff import settled
 from interlace.engine.state import EngineState
@@ -90,7 +90,7 @@ def _deployment(one: PreparedModel) -> Deployment:
     model = one.model
     demand = Demand(
         model.key,
-        model.terms.rate_rps or 0.0,
+        as_rows_per_s(model.terms.rate_rps or 0.0),
         model.terms.slo_ms,
         model.signature.max_batch,
     )

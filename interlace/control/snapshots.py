@@ -22,14 +22,14 @@ class Placement:
     units: tuple[int, ...]
     share_pct: int
     batch: int
-    rate_rps: float
+    rows_per_s: float
 
 
 def placements(state: EngineState) -> list[Placement]:
     """Every loaded slot of every ready partition."""
     return [
         Placement(
-            slot.model, live.gpu, live.id, live.units, live.share_pct, slot.batch, slot.rate_rps
+            slot.model, live.gpu, live.id, live.units, live.share_pct, slot.batch, slot.rows_per_s
         )
         for live in sorted(state.lives.values(), key=lambda live: live.id)
         for slot in live.slots
@@ -81,12 +81,12 @@ class SnapshotSource:
     def _model(self, key: str) -> ModelGauges:
         here = [place for place in placements(self._state) if place.model == key]
         headroom = self._state.target.headroom
-        rate_rps = sum(place.rate_rps for place in here)
+        rows_per_s = sum(place.rows_per_s for place in here)
         return ModelGauges(
             share_pct=float(sum(place.share_pct for place in here)),
             resident_bytes=self.resident_bytes(key) or 0,
             queue_rows=self._state.models[key].queue.rows,
-            capacity_rps=rate_rps if headroom is not None else None,
+            capacity_rows_per_s=rows_per_s if headroom is not None else None,
         )
 
 

@@ -57,6 +57,11 @@ class ServeError(Exception):
         return (self.reason, self.detail, self.retry_after_ms, self.late_ms)
 
 
+def bad_input(detail: str) -> ServeError:
+    """The refusal of a request that is wrong: where, what was found, what was expected."""
+    return ServeError(Reason.BAD_INPUT, detail)
+
+
 class RepositoryError(Exception):
     """A model folder that cannot be served: file, key, what was found, what was expected."""
 

@@ -16,8 +16,6 @@ _GB: Final = 10**9
 _MPS_PCT: Final = tuple(range(5, 101, 5))
 _MPS: Final = frozenset(
     {
-        Trait.MULTI_MODEL,
-        Trait.SHARED_WEIGHTS,
         Trait.OVERLAPPED_REORGANISATION,
         Trait.HOST_ACCESS,
         Trait.INPUT_POOL,

@@ -12,14 +12,10 @@ from math import ceil
 class Trait(Enum):
     """What a device can do. A device declares its traits, the engine plans with them."""
 
-    MULTI_MODEL = "multi-model"
-    SHARED_WEIGHTS = "shared-weights"
     INPUT_POOL = "input-pool"
     GATHER_DMA = "gather-dma"
-    LIGHT_SYNC = "light-sync"
     OVERLAPPED_REORGANISATION = "overlapped-reorganisation"
     HOST_ACCESS = "host-access"
-    PEER_LOAD = "peer-load"
     GRAPHS = "graphs"  #: models run at sizes that are prepared when they are loaded
     SLOW_START = "slow-start"  #: a process takes long to start, and may hold several partitions
 
@@ -81,20 +77,10 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A path between two memories, with its bandwidth."""
-
-    source: str
-    target: str
-    bytes_per_ms: float
-
-
-@dataclass(frozen=True, slots=True)
 class Fleet:
     """Every accelerator under one engine."""
 
     gpus: tuple[Gpu, ...]
-    links: tuple[Link, ...] = ()
 
     def gpu(self, gpu_id: str) -> Gpu:
         """The accelerator of that id.

@@ -38,7 +38,7 @@ class ServiceTerms:
     slo_ms: float
     priority: int = 0
     memory_limit_bytes: int | None = None
-    rate_rps: float | None = None  #: expected rate, where the operator knows it
+    rate_rps: float | None = None  #: expected requests per second, where the operator knows it
     queue_limit: int = 4096
     precision: Precision = Precision.FP32
     compiled: bool = False

@@ -15,7 +15,7 @@ class Demand:
     """
 
     model: str
-    rate_rps: float
+    rows_per_s: float
     slo_ms: float
     max_batch: int = 32
     seen_p99_ms: float | None = None
@@ -23,16 +23,30 @@ class Demand:
     cv: float = 1.0
 
 
+def as_rows_per_s(rows_per_s: float) -> float:
+    """A stated rate in requests per second as rows per second, the unit of demands and plans.
+
+    What a request will hold is not known beforehand: one row. Once requests arrive, the engine
+    counts their rows.
+    """
+    return rows_per_s
+
+
+def as_rate_rps(rows_per_s: float) -> float:
+    """The inverse of ``as_rows_per_s``: how many requests per second a planned rate stands for."""
+    return rows_per_s
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A model's turn in a partition's duty cycle: up to ``batch`` rows, ``rate_rps`` planned.
+    """A model's turn in a partition's duty cycle: up to ``batch`` rows, ``rows_per_s`` planned.
 
     A ``guest`` has no turn: it is lent the time that the partition's own models leave.
     """
 
     model: str
     batch: int
-    rate_rps: float
+    rows_per_s: float
     guest: bool = False
 
 
@@ -64,10 +78,10 @@ class ElasticBatching:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Partitions for a fleet. What does not fit is in ``unserved_rps``, with ``reasons``."""
+    """Partitions for a fleet. What does not fit is in ``unserved_rows_per_s``, with ``reasons``."""
 
     partitions: tuple[Partition, ...] = ()
-    unserved_rps: Mapping[str, float] = field(default_factory=dict)
+    unserved_rows_per_s: Mapping[str, float] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
     session_ms: float | None = None
     headroom: float | None = None  #: largest factor on every rate that still fits

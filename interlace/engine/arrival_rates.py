@@ -15,7 +15,7 @@ _EARLY_MS: Final = 100.0
 @dataclass(slots=True)
 class _Meter:
     rows: int = 0
-    rate_rps: float = 0.0
+    rows_per_s: float = 0.0
     seen: bool = False
 
 
@@ -48,26 +48,28 @@ class ArrivalRates:
             return False
         self._last_ms = now_ms
         for meter in self._meters.values():
-            rate_rps = meter.rows / elapsed_ms * 1000.0
+            rows_per_s = meter.rows / elapsed_ms * 1000.0
             weight = self._weight if meter.seen else 1.0
-            meter.rate_rps += weight * (rate_rps - meter.rate_rps)
+            meter.rows_per_s += weight * (rows_per_s - meter.rows_per_s)
             meter.seen = meter.seen or meter.rows > 0
             meter.rows = 0
         return True
 
-    def rate_rps(self, model: str) -> float:
+    def rows_per_s(self, model: str) -> float:
         """The smoothed rate; 0 for a model that was never asked."""
         meter = self._meters.get(model)
-        return meter.rate_rps if meter else 0.0
+        return meter.rows_per_s if meter else 0.0
 
-    def parts_moved(self, cost_ms: Mapping[str, float], planned_rps: Mapping[str, float]) -> bool:
+    def parts_moved(
+        self, cost_ms: Mapping[str, float], planned_rows_per_s: Mapping[str, float]
+    ) -> bool:
         """True when some model's part of all the work is far from what was planned for it.
 
         ``cost_ms`` is the accelerator time of one row. Parts are compared rather than rates: a
         plan that uses the whole fleet need not change when everything grows alike.
         """
-        seen = _parts({m: self.rate_rps(m) * c for m, c in cost_ms.items()})
-        planned = _parts({m: planned_rps.get(m, 0.0) * c for m, c in cost_ms.items()})
+        seen = _parts({m: self.rows_per_s(m) * c for m, c in cost_ms.items()})
+        planned = _parts({m: planned_rows_per_s.get(m, 0.0) * c for m, c in cost_ms.items()})
         if not seen or not planned:
             return False
         return any(seen[m] > 0.1 and seen[m] > _MOVED * planned[m] for m in cost_ms)

@@ -33,5 +33,5 @@ def _contending(state: EngineState, live: LivePartition, now_ms: float) -> set[s
         for slot, deployed in state.turns.get(live.id, ())
         if now_ms - deployed.lost_request_ms <= LOSING_MS
         and deployed.queue.rows >= slot.batch
-        and slot.model in live.ledger.planned_rps
+        and slot.model in live.ledger.planned_rows_per_s
     }

@@ -27,7 +27,7 @@ class FleetController:
         if not self._state.elastic:
             return None
         gone = [*self._state.reserve.values(), *self._departing.values()]
-        return Fleet((*self._state.fleet.gpus, *gone), self._state.fleet.links)
+        return Fleet((*self._state.fleet.gpus, *gone))
 
     @property
     def coming(self) -> bool:
@@ -41,7 +41,7 @@ class FleetController:
         self._state.reserve.pop(gpu.id, None)
         self._departing.pop(gpu.id, None)
         if all(one.id != gpu.id for one in fleet.gpus):
-            self._state.fleet = Fleet((*fleet.gpus, gpu), fleet.links)
+            self._state.fleet = Fleet((*fleet.gpus, gpu))
 
     def left(self, gpu: str) -> bool:
         """It is gone; true if it was still in use, and is not to be had again."""
@@ -97,4 +97,4 @@ class FleetController:
 
     def _without(self, gpu: str) -> None:
         fleet = self._state.fleet
-        self._state.fleet = Fleet(tuple(g for g in fleet.gpus if g.id != gpu), fleet.links)
+        self._state.fleet = Fleet(tuple(g for g in fleet.gpus if g.id != gpu))

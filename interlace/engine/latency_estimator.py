@@ -63,10 +63,8 @@ class LatencyEstimator:
 
     def __init__(self, demand: Demand, profile: Profile) -> None:
         self._surface = surface(profile)
-        self._slo_ms = demand.slo_ms
         self._max_batch = demand.max_batch
         self._tables: dict[int, tuple[float, ...]] = {}
-        self._best: dict[int, int] = {}
         self._overall = _Correction(1.0)
         self._by_shape: dict[Hashable, _Correction] = {}
         self._learned_ms = float("-inf")
@@ -77,13 +75,6 @@ class LatencyEstimator:
             table = self._tables[share_pct] = self._table(share_pct)
         believed_ms = table[rows] if rows < len(table) else self._far_ms(rows, share_pct)
         return believed_ms * self._by_shape.get(shape, self._overall).value
-
-    def best_batch(self, share_pct: int) -> int:
-        best = self._best.get(share_pct)
-        if best is None:
-            batch = self._surface.best_batch(self._slo_ms / 2.0, share_pct, self._max_batch)
-            best = self._best[share_pct] = max(1, batch)
-        return best
 
     def decay(self, shape: Hashable, now_ms: float) -> None:
         """A request was refused because even alone it seemed too slow.

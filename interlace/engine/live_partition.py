@@ -10,6 +10,7 @@ from typing import Final
 
 from interlace.core.messages import Command, Run, WakeAt
 from interlace.core.plan import Partition, Slot
+from interlace.core.request import Batch
 from interlace.engine.service_tags import ServiceTags
 
 
@@ -132,17 +133,13 @@ class LivePartition:
         return first
 
     @property
-    def running(self) -> str | None:
-        return self.batch.run.batch.model if self.batch else None
+    def running(self) -> Batch | None:
+        return self.batch.run.batch if self.batch else None
 
     @property
     def free_at_ms(self) -> float:
         last = self.following or self.batch
         return last.expected_end_ms if last else -inf
-
-    @property
-    def rows_running(self) -> int:
-        return self.batch.run.batch.rows if self.batch else 0
 
     def last_start_ms(self, model: str) -> float:
         return self.starts_ms.get(model, float("-inf"))

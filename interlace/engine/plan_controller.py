@@ -81,7 +81,9 @@ class PlanController:
         self._open_ticket, self._stale = self._ticket, False
         served = self._state.served()
         models = [t for name, t in self._state.models.items() if name in served]
-        demand = tuple(replace(t.demand, rate_rps=self._target_rps(t.demand)) for t in models)
+        demand = tuple(
+            replace(t.demand, rows_per_s=self._target_rows_per_s(t.demand)) for t in models
+        )
         profiles = {t.demand.model: t.profile for t in models}
         self._watch.asked(demand)
         return [SolvePlan(self._ticket, demand, self._current(), profiles, fleet, largest)]
@@ -156,13 +158,17 @@ class PlanController:
         )
         return self._moving.set_aside(model, deployed, reason, now_ms)
 
-    def _target_rps(self, demand: Demand) -> float:
-        seen_rps = self._rates.rate_rps(demand.model)
-        return self._scaler.target_rps(seen_rps) if seen_rps > 0.0 else demand.rate_rps
+    def _target_rows_per_s(self, demand: Demand) -> float:
+        seen_rows_per_s = self._rates.rows_per_s(demand.model)
+        return (
+            self._scaler.target_rows_per_s(seen_rows_per_s)
+            if seen_rows_per_s > 0.0
+            else demand.rows_per_s
+        )
 
     def _falls_short(self, plan: Plan) -> bool:
         """True if it leaves unserved what is asked for by callers, not only by expectation."""
-        return any(self._rates.rate_rps(model) > 0.0 for model in plan.unserved_rps)
+        return any(self._rates.rows_per_s(model) > 0.0 for model in plan.unserved_rows_per_s)
 
     def _worth_moving(self, planned: PlanSolved, now_ms: float) -> bool:
         """False while accelerators are on their way, and what stands serves every model.

@@ -7,7 +7,7 @@ from math import inf
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Request
 from interlace.engine.state import DeployedModel
-from interlace.policy.base import Refusal
+from interlace.policy.view import Refusal
 
 
 def unknown(request: Request) -> ServeError:

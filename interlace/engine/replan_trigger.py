@@ -26,14 +26,14 @@ class ReplanTrigger:
         self._state = state
         self._rates = rates
         self._scaler = scaler
-        self._asked_rps: dict[str, float] = {}
+        self._asked_rows_per_s: dict[str, float] = {}
         self._since_ms = float("-inf")
         self._trend = 0
         self._trend_since_ms = 0.0
 
     def asked(self, demand: Sequence[Demand]) -> None:
         """A plan for this demand is being made."""
-        self._asked_rps = {one.model: one.rate_rps for one in demand}
+        self._asked_rows_per_s = {one.model: one.rows_per_s for one in demand}
         self._trend = 0
 
     def planned(self, now_ms: float) -> None:
@@ -48,7 +48,7 @@ class ReplanTrigger:
             return False
         if since_ms < _STUCK_MS and not settled(self._state.lives, self._state.target):
             return False  # a plan that never stands before the next serves nobody
-        if self._state.served() != self._asked_rps.keys():
+        if self._state.served() != self._asked_rows_per_s.keys():
             return True
         if not sampled:
             return False
@@ -58,9 +58,9 @@ class ReplanTrigger:
 
     def _rates_moved(self, now_ms: float) -> bool:
         moves = [
-            self._scaler.moved(self._rates.rate_rps(model), planned_rps)
-            for model, planned_rps in self._asked_rps.items()
-            if self._rates.rate_rps(model) > 0.0
+            self._scaler.moved(self._rates.rows_per_s(model), planned_rows_per_s)
+            for model, planned_rows_per_s in self._asked_rows_per_s.items()
+            if self._rates.rows_per_s(model) > 0.0
         ]
         if any(move > 0 for move in moves):
             return self._for_as_long(1, self._scaler.resolve_ms, now_ms)
@@ -83,13 +83,15 @@ class ReplanTrigger:
         )
 
     def _parts_moved(self) -> bool:
-        planned_rps: dict[str, float] = {}
+        planned_rows_per_s: dict[str, float] = {}
         for partition in self._state.target.partitions:
             for slot in partition.slots:
-                planned_rps[slot.model] = planned_rps.get(slot.model, 0.0) + slot.rate_rps
+                planned_rows_per_s[slot.model] = (
+                    planned_rows_per_s.get(slot.model, 0.0) + slot.rows_per_s
+                )
         cost_ms = {
             name: deployed.estimator.latency_ms(1, 100)
             for name, deployed in self._state.models.items()
             if deployed.aside is None
         }
-        return self._rates.parts_moved(cost_ms, planned_rps)
+        return self._rates.parts_moved(cost_ms, planned_rows_per_s)

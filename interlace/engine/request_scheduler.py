@@ -17,7 +17,8 @@ from interlace.engine.live_partition import LivePartition, PartitionState, next_
 from interlace.engine.retries import AFTER_MS
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.engine.view import GpuView
-from interlace.policy.base import Drop, Launch, System
+from interlace.policy.base import System
+from interlace.policy.view import Drop, Launch
 
 
 class RequestScheduler:

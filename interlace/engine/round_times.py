@@ -23,5 +23,5 @@ def _toll(deployed: DeployedModel, live: LivePartition, rates: ArrivalRates) -> 
     batch = deployed.demand.max_batch
     single_ms = deployed.estimator.latency_ms(1, live.share_pct)
     fixed_ms, row_ms = line(single_ms, batch, deployed.estimator.latency_ms(batch, live.share_pct))
-    rate_rps = rates.rate_rps(deployed.demand.model) or deployed.demand.rate_rps
-    return AffineCost(fixed_ms, row_ms, rate_rps / max(1, len(deployed.hosts)))
+    rows_per_s = rates.rows_per_s(deployed.demand.model) or deployed.demand.rows_per_s
+    return AffineCost(fixed_ms, row_ms, rows_per_s / max(1, len(deployed.hosts)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from interlace.core.plan import Slot
-from interlace.policy.fairness import planned_rps
+from interlace.policy.fairness import planned_rows_per_s
 
 
 @dataclass(slots=True)
@@ -19,16 +19,20 @@ class ServiceTags:
     """
 
     contending: set[str] = field(default_factory=set)
-    planned_rps: dict[str, float] = field(default_factory=dict)
+    planned_rows_per_s: dict[str, float] = field(default_factory=dict)
     _counters_ms: dict[str, float] = field(default_factory=dict)
     _begun_ms: float = 0.0
 
     def plan(self, slots: Iterable[Slot]) -> None:
         """These have turns. Where only one has, and for guests, nothing is counted."""
         own = [slot for slot in slots if not slot.guest]
-        self.planned_rps = {s.model: planned_rps(s) for s in own} if len(own) > 1 else {}
-        self._counters_ms = {m: c for m, c in self._counters_ms.items() if m in self.planned_rps}
-        self.contending &= self.planned_rps.keys()
+        self.planned_rows_per_s = (
+            {s.model: planned_rows_per_s(s) for s in own} if len(own) > 1 else {}
+        )
+        self._counters_ms = {
+            m: c for m, c in self._counters_ms.items() if m in self.planned_rows_per_s
+        }
+        self.contending &= self.planned_rows_per_s.keys()
 
     def contend(self, models: set[str]) -> None:
         """These contend, and nobody else, at a decision about the partition."""
@@ -41,7 +45,7 @@ class ServiceTags:
         if model in self.contending:
             start_ms = self._counters_ms[model]
             self._begun_ms = max(self._begun_ms, start_ms)
-            self._counters_ms[model] = start_ms + rows / self.planned_rps[model] * 1000.0
+            self._counters_ms[model] = start_ms + rows / self.planned_rows_per_s[model] * 1000.0
 
     def behind_ms(self, ahead: str) -> Mapping[str, float]:
         """Who contends and has had less than ``ahead``, which does too, and by how much."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Final
@@ -17,7 +17,7 @@ from interlace.engine.latency_estimator import AdmissionMargin, LatencyEstimator
 from interlace.engine.live_partition import LivePartition, PartitionState
 from interlace.engine.plan_diff import settled
 from interlace.engine.request_queue import RequestQueue
-from interlace.policy.base import Tally
+from interlace.policy.view import Tally
 
 #: Starts kept per model and accelerator.
 _STARTS: Final = 256
@@ -25,7 +25,7 @@ _STARTS: Final = 256
 
 @dataclass(slots=True)
 class DeployedModel:
-    """One deployed model: what is promised, what waits, where it runs."""
+    """One deployed model: what is promised, what waits, where it runs (a ``ModelView``)."""
 
     demand: Demand
     profile: Profile
@@ -45,6 +45,14 @@ class DeployedModel:
     quarantine_ms: float = 0.0  #: how long it was set aside the last time
     leaving: bool = False
     told: bool = False  #: its owner knows that it is ready, or failed
+
+    @property
+    def admission_margin_ms(self) -> float:
+        return self.admission_margin.margin_ms
+
+    def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
+        """Predicted latency of a batch, corrected by what was measured lately."""
+        return self.estimator.latency_ms(rows, share_pct, shape)
 
     @property
     def places(self) -> Sequence[RequestQueue | InputPool]:
@@ -100,8 +108,9 @@ class EngineState:
     partitions_lost: int = 0
     lost_request_ms: float = float("-inf")  #: when any model last lost a request
 
-    def tally(self, gpu: str) -> Mapping[str, Tally]:
-        return self.tallies.setdefault(gpu, {})
+    def tally(self, gpu: str, model: str) -> Tally:
+        """What the model has had on that accelerator."""
+        return self.tallies.get(gpu, {}).get(model) or Tally()
 
     def charge(self, gpu: str, model: str, started_ms: float, busy_ms: float) -> None:
         """Enter accelerator time that a model has had."""
@@ -178,7 +187,9 @@ class EngineState:
         self.target = replace(
             self.target,
             partitions=partitions,
-            unserved_rps={m: r for m, r in self.target.unserved_rps.items() if m != model},
+            unserved_rows_per_s={
+                m: r for m, r in self.target.unserved_rows_per_s.items() if m != model
+            },
             reasons={m: r for m, r in self.target.reasons.items() if m != model},
         )
 

@@ -1,24 +1,40 @@
-"""One accelerator at one instant, as policies see it."""
+"""One accelerator at one instant, as policies see it (``policy.view``)."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Sequence
 
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Demand, ElasticBatching, Slot
+from interlace.core.plan import Plan, Slot
 from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.input_pool import InputPool
 from interlace.engine.input_staging import InputStaging
 from interlace.engine.live_partition import LivePartition
 from interlace.engine.request_queue import RequestQueue
-from interlace.engine.state import EngineState
-from interlace.policy.base import PartitionView, Tally
+from interlace.engine.state import DeployedModel, EngineState
+from interlace.policy.view import PartitionView, Tally
+
+
+class GpuHistory:
+    """What has run on one accelerator."""
+
+    __slots__ = ("_gpu", "_state")
+
+    def __init__(self, state: EngineState, gpu: str) -> None:
+        self._state = state
+        self._gpu = gpu
+
+    def tally(self, model: str) -> Tally:
+        return self._state.tally(self._gpu, model)
+
+    def runs_since(self, model: str, since_ms: float) -> int:
+        return self._state.runs_since(self._gpu, model, since_ms)
 
 
 class GpuView:
     """A live window on the engine's state; policies read it and keep nothing of it."""
 
-    __slots__ = ("_rates", "_staging", "_state", "gpu")
+    __slots__ = ("_rates", "_staging", "_state", "gpu", "history")
 
     def __init__(
         self, state: EngineState, rates: ArrivalRates, staging: InputStaging, gpu: Gpu
@@ -27,14 +43,21 @@ class GpuView:
         self._staging = staging
         self._rates = rates
         self.gpu: Gpu = gpu
+        self.history = GpuHistory(state, gpu.id)
+
+    @property
+    def plan(self) -> Plan:
+        return self._state.target
 
     @property
     def partitions(self) -> Sequence[LivePartition]:
         return self._state.here.get(self.gpu.id, ())
 
-    @property
-    def tallies(self) -> Mapping[str, Tally]:
-        return self._state.tally(self.gpu.id)
+    def model(self, model: str) -> DeployedModel:
+        return self._state.models[model]
+
+    def rows_per_s(self, model: str) -> float:
+        return self._rates.rows_per_s(model) or self._state.models[model].demand.rows_per_s
 
     def queue(self, model: str) -> RequestQueue | InputPool:
         deployed = self._state.models[model]
@@ -50,35 +73,3 @@ class GpuView:
 
     def waiting_rows(self, model: str) -> int:
         return self._staging.waiting_rows(self._state.models[model], self.gpu.id)
-
-    def elastic(self, model: str) -> ElasticBatching | None:
-        return self._state.target.elastic.get(model)
-
-    def hosts(self, model: str) -> Sequence[LivePartition]:
-        return self._state.models[model].hosts
-
-    def lenders(self, model: str) -> Sequence[LivePartition]:
-        return self._state.models[model].lenders
-
-    def demand(self, model: str) -> Demand:
-        return self._state.models[model].demand
-
-    def latency_ms(self, model: str, rows: int, share_pct: int, shape: Hashable = None) -> float:
-        return self._state.models[model].estimator.latency_ms(rows, share_pct, shape)
-
-    def admission_margin_ms(self, model: str) -> float:
-        return self._state.models[model].admission_margin.margin_ms
-
-    @property
-    def session_ms(self) -> float | None:
-        return self._state.target.session_ms
-
-    def rate_rps(self, model: str) -> float:
-        seen_rps = self._rates.rate_rps(model)
-        return seen_rps or self._state.models[model].demand.rate_rps
-
-    def runs_since(self, model: str, since_ms: float) -> int:
-        return self._state.runs_since(self.gpu.id, model, since_ms)
-
-    def best_batch(self, model: str, share_pct: int) -> int:
-        return self._state.models[model].estimator.best_batch(share_pct)

@@ -16,6 +16,7 @@ class Call:
     path: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+    host: str = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,23 +27,24 @@ class EncodedCall:
     port: int
     payload: bytes
     head: bytes = b""
+    host: str = "127.0.0.1"
 
 
-def pack(wire: Call) -> EncodedCall:
+def pack(call: Call) -> EncodedCall:
     """The bytes of a call."""
-    if wire.proto == "http":
-        lines = "".join(f"{key}: {value}\r\n" for key, value in wire.headers.items())
+    if call.proto == "http":
+        lines = "".join(f"{key}: {value}\r\n" for key, value in call.headers.items())
         head = (
-            f"POST {wire.path} HTTP/1.1\r\nHost: 127.0.0.1:{wire.port}\r\n{lines}"
-            f"Content-Length: {len(wire.body)}\r\n\r\n"
+            f"POST {call.path} HTTP/1.1\r\nHost: {call.host}:{call.port}\r\n{lines}"
+            f"Content-Length: {len(call.body)}\r\n\r\n"
         )
-        return EncodedCall("http", wire.port, head.encode() + wire.body)
-    message = struct.pack(">BI", 0, len(wire.body)) + wire.body
+        return EncodedCall("http", call.port, head.encode() + call.body, host=call.host)
+    message = struct.pack(">BI", 0, len(call.body)) + call.body
     pairs = {
-        ":method": "POST", ":scheme": "http", ":path": wire.path, ":authority": "127.0.0.1",
-        "te": "trailers", "content-type": "application/grpc", "user-agent": "load", **wire.headers,
+        ":method": "POST", ":scheme": "http", ":path": call.path, ":authority": call.host,
+        "te": "trailers", "content-type": "application/grpc", "user-agent": "load", **call.headers,
     }  # fmt: skip
-    return EncodedCall("grpc", wire.port, message, _hpack(pairs))
+    return EncodedCall("grpc", call.port, message, _hpack(pairs), call.host)
 
 
 def _hpack(pairs: Mapping[str, str]) -> bytes:

@@ -10,7 +10,7 @@ from interlace.load.pool import ConnectionPool, no_collection
 from interlace.load.result import CallSample, LoadRun
 
 
-def closed(
+def closed_loop(
     call: EncodedCall,
     connections: int,
     seconds: float,
@@ -19,10 +19,10 @@ def closed(
 ) -> LoadRun:
     """Calls for ``warm_s`` unmeasured and ``seconds`` measured; ``on_measure`` runs in between."""
     with no_collection():
-        return _closed(call, connections, seconds, warm_s, on_measure)
+        return _measure(call, connections, seconds, warm_s, on_measure)
 
 
-def _closed(
+def _measure(
     call: EncodedCall,
     connections: int,
     seconds: float,

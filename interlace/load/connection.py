@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 
 from interlace.load.call import EncodedCall
 
+_CONNECT_TIMEOUT_S = 5.0
 #: A connection's answer when the other side closed it under a call.
 BROKEN = -1
 
@@ -15,11 +16,23 @@ BROKEN = -1
 class ClientConnection(ABC):
     """One socket in an epoll set. ``due_s`` is when its call was meant to be sent."""
 
-    __slots__ = ("alive", "busy", "due_s", "epoll", "out", "port", "sock", "tag", "wants_out")
+    __slots__ = (
+        "alive",
+        "busy",
+        "due_s",
+        "epoll",
+        "host",
+        "out",
+        "port",
+        "reason",
+        "sock",
+        "wants_out",
+    )
 
-    def __init__(self, epoll: select.epoll, port: int) -> None:
-        self.epoll, self.port = epoll, port
-        self.due_s, self.tag = 0.0, 0
+    def __init__(self, epoll: select.epoll, host: str, port: int) -> None:
+        self.epoll, self.host, self.port = epoll, host, port
+        self.due_s = 0.0
+        self.reason = ""  #: why the last call did not end with 200, as the server says it
         self.open()
 
     def open(self) -> None:
@@ -28,14 +41,8 @@ class ClientConnection(ABC):
         Raises:
             OSError: nobody listens.
         """
-        self.sock = socket.socket()
+        self.sock = socket.create_connection((self.host, self.port), _CONNECT_TIMEOUT_S)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sock.settimeout(5)
-        try:
-            self.sock.connect(("127.0.0.1", self.port))
-        except OSError:
-            self.sock.close()
-            raise
         self.alive, self.busy, self.wants_out = True, False, False
         self.out: memoryview | None = None
         self.greet()

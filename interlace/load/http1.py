@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
+
 from interlace.load.call import EncodedCall
 from interlace.load.connection import BROKEN, ClientConnection
 
 CHUNK = 1 << 20
+_ERROR_BYTES_MAX = 4096
 
 
 class Http1(ClientConnection):
-    """Reads a reply by its Content-Length or to its last chunk, and throws the body away."""
+    """Reads a reply by its Content-Length or to its last chunk; keeps bodies of errors alone."""
 
-    __slots__ = ("chunked", "closing", "head", "left", "status", "tail")
+    __slots__ = ("chunked", "closing", "error", "head", "left", "status", "tail")
 
     def greet(self) -> None:
         self.head, self.left, self.chunked, self.tail = b"", -1, False, b""
-        self.status, self.closing = 0, False
+        self.status, self.closing, self.error, self.reason = 0, False, b"", ""
 
     def start(self, call: EncodedCall) -> None:
         self.greet()
@@ -28,15 +31,29 @@ class Http1(ClientConnection):
                 data = self.sock.recv(CHUNK)
             except BlockingIOError:
                 return None
-            except OSError:
-                return BROKEN
+            except OSError as error:
+                return self._broken(str(error))
             if not data:
-                return BROKEN
-            if self._take(data):
+                return self._broken("closed by the server")
+            try:
+                complete = self._take(data)
+            except ValueError:
+                return self._broken("not HTTP")
+            if complete:
                 return self._finish()
 
+    def _broken(self, reason: str) -> int:
+        self.reason = reason
+        return BROKEN
+
     def _take(self, data: bytes) -> bool:
-        """Whether the reply is complete."""
+        """Whether the reply is complete.
+
+        Raises:
+            ValueError: it is not HTTP.
+        """
+        if self.status not in (0, 200):
+            self.error = (self.error + data)[:_ERROR_BYTES_MAX]
         if self.left >= 0:
             self.left -= len(data)
             return self.left <= 0
@@ -45,11 +62,14 @@ class Http1(ClientConnection):
             return self.tail.endswith(b"0\r\n\r\n")
         self.head += data
         end = self.head.find(b"\r\n\r\n")
+        if not self.head.startswith(b"HTTP/1."[: len(self.head)]):
+            raise ValueError
         return end >= 0 and self._begin(self.head[:end].lower(), self.head[end + 4 :])
 
     def _begin(self, head: bytes, body: bytes) -> bool:
         self.head = b""
         self.status = int(head[9:12])
+        self.error = b"" if self.status == 200 else body[:_ERROR_BYTES_MAX]
         self.closing = b"connection: close" in head
         at = head.find(b"\ncontent-length:")
         if at >= 0:
@@ -64,6 +84,15 @@ class Http1(ClientConnection):
     def _finish(self) -> int:
         self.busy = False
         status = self.status
+        self.reason = "" if status == 200 else _reason(status, self.error)
         if self.closing:
             self.close()
         return status
+
+
+def _reason(status: int, body: bytes) -> str:
+    """The reason in an error body, else the status as text."""
+    try:
+        return str(json.loads(body)["reason"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {status}"

@@ -10,16 +10,17 @@ from urllib.parse import quote
 
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
 from interlace.core.user_errors import UserError
+from interlace.load.call import Call, EncodedCall, pack
 from interlace.load.v2_client import V2Client
 from interlace.profiling.samples import content, sample_dims
 
 
 @dataclass(frozen=True, slots=True)
 class LoadCall:
-    """One ready call: the wire bytes, the SLO it is judged by, what was assumed."""
+    """One ready call to a model: its bytes, the SLO it is judged by, what was assumed."""
 
     model: str
-    wire: bytes
+    encoded: EncodedCall
     slo_ms: float | None
     notes: tuple[str, ...] = field(default=())
 
@@ -33,7 +34,7 @@ def make_call(
     along and judged by; without one the server's own SLO counts.
 
     Raises:
-        CommandError: the server does not answer or does not serve the model.
+        UserError: the server does not answer or does not serve the model.
     """
     metadata, config = server.metadata(model), server.config(model)
     notes: list[str] = []
@@ -59,10 +60,20 @@ def make_call(
     if slo_ms is not None:
         parameters["slo_ms"] = slo_ms
     header = json.dumps({"parameters": parameters, "inputs": inputs}, separators=(",", ":"))
-    wire = _post(server, model, header.encode(), b"".join(bodies))
-    return LoadCall(
-        model, wire, slo_ms if slo_ms is not None else server_slo_ms(config), tuple(notes)
+    call = Call(
+        "http",
+        server.port,
+        f"/v2/models/{quote(model, safe='')}/infer",
+        header.encode() + b"".join(bodies),
+        {
+            **server.headers,
+            "Content-Type": "application/octet-stream",
+            "Inference-Header-Content-Length": str(len(header.encode())),
+        },
+        server.host,
     )
+    judged_ms = slo_ms if slo_ms is not None else server_slo_ms(config)
+    return LoadCall(model, pack(call), judged_ms, tuple(notes))
 
 
 def server_slo_ms(config: Mapping[str, Any]) -> float | None:
@@ -105,16 +116,3 @@ def _shape(
     if sizes or min(dims, default=0) >= 0:
         return full, []
     return full, [f"{model}: {name} is sent as {list(full)}; --shape {model}/{name}=... to change"]
-
-
-def _post(server: V2Client, model: str, header: bytes, body: bytes) -> bytes:
-    fields = {
-        "Host": f"{server.host}:{server.port}",
-        **server.headers,
-        "Content-Type": "application/octet-stream",
-        "Inference-Header-Content-Length": len(header),
-        "Content-Length": len(header) + len(body),
-    }
-    lines = [f"POST /v2/models/{quote(model, safe='')}/infer HTTP/1.1"]
-    lines += [f"{name}: {value}" for name, value in fields.items()]
-    return "\r\n".join([*lines, "", ""]).encode() + header + body

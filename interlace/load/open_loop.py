@@ -1,119 +1,159 @@
-"""Open loop: arrivals at their own times, latency from when each call was due to be sent."""
+"""Open loop: calls leave when they are due, whatever became of those before."""
 
 from __future__ import annotations
 
 import ctypes
-import random
 import select
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from interlace.load.call import EncodedCall
 from interlace.load.connection import ClientConnection
 from interlace.load.pool import ConnectionPool, no_collection
 from interlace.load.result import UNANSWERED, CallSample, LoadRun
+from interlace.load.send_times import Arrival, poisson
 
-PR_SET_TIMERSLACK = 29
+_PR_SET_TIMERSLACK: Final = 29
 #: Connections opened before the first arrival.
-AHEAD = 16
+AHEAD: Final = 16
+#: Between preparing and the first send.
+_START_S: Final = 0.01
+_LONGEST_SLEEP_S: Final = 0.05
 
 
-class Arrival(NamedTuple):
-    """A call due at ``due_s`` from the start; ``tag`` says which of the calls."""
+class _Due(NamedTuple):
+    """A call whose time has come, and in which round of the loop that was seen."""
 
-    due_s: float
-    tag: int
+    arrival: Arrival
+    round: int
 
 
-def poisson(rates_rps: Sequence[float], seconds: float, seed: int) -> list[Arrival]:
-    """Independent Poisson streams merged, one a rate; the tag is the rate's position."""
-    arrivals: list[Arrival] = []
-    for tag, rate in enumerate(rates_rps):
-        source, due = random.Random(seed * 1009 + tag), 0.0
-        while rate > 0 and (due := due + source.expovariate(rate)) < seconds:
-            arrivals.append(Arrival(due, tag))
-    return sorted(arrivals)
+class _Sent(NamedTuple):
+    """A call under way. ``crowded``: every connection was taken when it was due."""
+
+    arrival: Arrival
+    sent_s: float
+    crowded: bool
 
 
 class OpenLoop:
-    """One run over a list of arrivals. Calls wait inside when all connections are busy."""
+    """One run over a sequence of arrivals.
+
+    A call whose time has come while every connection is taken waits here, and the wait counts: its
+    latency runs from when it was due. So a slow server cannot slow the clock it is measured by (no
+    coordinated omission).
+    """
 
     def __init__(
-        self, calls: Sequence[EncodedCall], arrivals: Sequence[Arrival], limit: int
+        self,
+        calls: Sequence[EncodedCall],
+        arrivals: Iterable[Arrival],
+        limit: int,
+        ahead: int = AHEAD,
+        end_with_server: bool = False,
     ) -> None:
-        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
-        self._calls, self._arrivals = calls, arrivals
+        """Open ``ahead`` of the ``limit`` connections to each address.
+
+        With ``end_with_server`` a run ends with an error when no connection is left and none can be
+        opened; without, calls that cannot be sent count as unanswered.
+
+        Raises:
+            OSError: nobody listens.
+        """
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+        self._calls, self._arrivals = calls, iter(arrivals)
+        self._end_with_server = end_with_server
         self._pool = ConnectionPool(limit)
-        for call in {(c.proto, c.port): c for c in calls}.values():
-            self._pool.prepare(call, AHEAD)
+        try:
+            for call in {(c.proto, c.host, c.port): c for c in calls}.values():
+                self._pool.prepare(call, ahead)
+        except OSError:
+            self._pool.close()
+            raise
         self._samples: list[CallSample] = []
-        self._waiting: deque[Arrival] = deque()
-        self._running: dict[ClientConnection, Arrival] = {}
-        self._next = 0
-        self._slept_s = 0.0
-        self._start_s = 0.0
+        self._waiting: deque[_Due] = deque()
+        self._running: dict[ClientConnection, _Sent] = {}
+        self._next = next(self._arrivals, None)
+        self._round = 0
+        self._slept_s = self._start_s = self._last_s = 0.0
 
     def run(self, drain_s: float) -> LoadRun:
-        """Play every arrival, then wait up to ``drain_s`` for answers."""
+        """Play every arrival, then wait up to ``drain_s`` for answers.
+
+        Raises:
+            OSError: the server is gone, and that is to end the run.
+        """
         with no_collection():
-            return self._play(drain_s)
+            try:
+                return self._play(drain_s)
+            finally:
+                self._pool.close()
 
     def _play(self, drain_s: float) -> LoadRun:
-        now = time.perf_counter
-        self._start_s = now() + 0.01
-        stop = (self._arrivals[-1].due_s if self._arrivals else 0.0) + drain_s
-        while True:
-            moment = now() - self._start_s
-            self._admit(moment)
-            self._send()
-            over = self._next >= len(self._arrivals) and not self._waiting and not self._running
-            if over or moment > stop:
+        self._start_s = time.perf_counter() + _START_S
+        while self._next or self._waiting or self._running:
+            now_s = self._now_s()
+            if self._next is None and now_s > self._last_s + drain_s:
                 break
-            self._wait(stop)
-        length = now() - self._start_s
-        self._pool.close()
-        lost = [*self._running.values(), *self._waiting]
-        self._samples += [CallSample(a.tag, a.due_s, length - a.due_s, UNANSWERED) for a in lost]
-        return LoadRun(self._samples, length, 1 - self._slept_s / length)
+            self._admit(now_s)
+            self._send()
+            self._wait(self._next.due_s if self._next else self._last_s + drain_s)
+        length_s = self._now_s()
+        for sent in self._running.values():
+            self._enter(sent, UNANSWERED)
+        for due in self._waiting:
+            self._enter(_Sent(due.arrival, -1.0, True), UNANSWERED)
+        return LoadRun(self._samples, length_s, 1 - self._slept_s / length_s)
 
-    def _admit(self, moment_s: float) -> None:
-        while self._next < len(self._arrivals) and self._arrivals[self._next].due_s <= moment_s:
-            self._waiting.append(self._arrivals[self._next])
-            self._next += 1
+    def _now_s(self) -> float:
+        return time.perf_counter() - self._start_s
+
+    def _admit(self, now_s: float) -> None:
+        self._round += 1
+        while self._next is not None and self._next.due_s <= now_s:
+            self._waiting.append(_Due(self._next, self._round))
+            self._last_s = self._next.due_s
+            self._next = next(self._arrivals, None)
 
     def _send(self) -> None:
         """Send what waits, oldest first, as far as connections allow."""
         while self._waiting:
-            arrival = self._waiting[0]
+            arrival, seen = self._waiting[0]
             call = self._calls[arrival.tag]
+            sent = _Sent(arrival, self._now_s(), seen < self._round)
             try:
                 connection = self._pool.take(call)
             except OSError:
+                if self._end_with_server and not self._running:
+                    raise
                 self._waiting.popleft()
-                self._enter(arrival, UNANSWERED)
+                self._enter(sent, UNANSWERED)
                 continue
             if connection is None:
                 return
             self._waiting.popleft()
-            self._running[connection] = arrival
+            self._running[connection] = sent
             connection.start(call)
 
-    def _wait(self, stop_s: float) -> None:
-        """Sleep until an answer or the next arrival, to a microsecond; enter what ended."""
-        before = time.perf_counter()
-        due = self._arrivals[self._next].due_s if self._next < len(self._arrivals) else stop_s
-        left = min(self._start_s + due - before, 0.05)
-        if left > 0:
-            select.select([self._pool.epoll], [], [], left)
-        self._slept_s += time.perf_counter() - before
+    def _wait(self, until_s: float) -> None:
+        """Sleep until an answer or ``until_s``, to a microsecond; enter what ended."""
+        before_s = self._now_s()
+        left_s = min(until_s - before_s, _LONGEST_SLEEP_S)
+        if left_s > 0:
+            # epoll's timeout is in milliseconds, select's in microseconds: the one is in the other.
+            select.select([self._pool.epoll], [], [], left_s)
+        self._slept_s += self._now_s() - before_s
         for connection, status in self._pool.ended(self._pool.epoll.poll(0)):
-            self._enter(self._running.pop(connection), status)
+            self._enter(self._running.pop(connection), status, connection.reason)
 
-    def _enter(self, arrival: Arrival, status: int) -> None:
-        late = time.perf_counter() - self._start_s - arrival.due_s
-        self._samples.append(CallSample(arrival.tag, arrival.due_s, late, status))
+    def _enter(self, sent: _Sent, status: int, reason: str = "") -> None:
+        tag, due_s = sent.arrival.tag, sent.arrival.due_s
+        latency_s = self._now_s() - due_s
+        self._samples.append(
+            CallSample(tag, due_s, latency_s, status, sent.sent_s, sent.crowded, reason)
+        )
 
 
 def open_loop(

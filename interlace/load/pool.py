@@ -1,21 +1,27 @@
-"""Connections by port and protocol, in one epoll set."""
+"""Connections by address and protocol, in one epoll set."""
 
 from __future__ import annotations
 
 import gc
 import select
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Final
 
 from interlace.load.call import EncodedCall
 from interlace.load.connection import BROKEN, ClientConnection
 from interlace.load.http1 import Http1
 from interlace.load.http2 import Http2
 
-KINDS: dict[str, type[ClientConnection]] = {"http": Http1, "grpc": Http2}
+KINDS: Final[Mapping[str, type[ClientConnection]]] = MappingProxyType(
+    {"http": Http1, "grpc": Http2}
+)
+#: Protocol, host, port.
+Address = tuple[str, str, int]
 #: Time for a server's first SETTINGS to arrive before calls are timed.
-SETTLE_S = 0.05
+_SETTLE_S: Final = 0.05
 
 
 @contextmanager
@@ -30,22 +36,22 @@ def no_collection() -> Iterator[None]:
 
 
 class ConnectionPool:
-    """Idle and busy connections; at most ``limit`` a port and protocol."""
+    """Idle and busy connections; at most ``limit`` an address and protocol."""
 
     def __init__(self, limit: int) -> None:
         self.epoll = select.epoll()
         self.limit = limit
         self._by_fd: dict[int, ClientConnection] = {}
-        self._idle: dict[tuple[str, int], list[ClientConnection]] = {}
-        self._open: dict[tuple[str, int], int] = {}
+        self._idle: dict[Address, list[ClientConnection]] = {}
+        self._open: dict[Address, int] = {}
 
     def prepare(self, call: EncodedCall, count: int) -> None:
         """Open ``count`` connections ahead of the first call."""
         for _ in range(min(count, self.limit)):
             connection = self._connect(call)
-            self._idle[call.proto, call.port].append(connection)
+            self._idle[_address(call)].append(connection)
         if call.proto == "grpc":
-            end = time.perf_counter() + SETTLE_S
+            end = time.perf_counter() + _SETTLE_S
             while time.perf_counter() < end:
                 for fd, _ in self.epoll.poll(0.01):
                     self._by_fd[fd].readable()
@@ -56,15 +62,15 @@ class ConnectionPool:
         Raises:
             OSError: nobody listens.
         """
-        key = call.proto, call.port
+        key = _address(call)
         idle = self._idle.setdefault(key, [])
         if idle:
             return idle.pop()
         return self._connect(call) if self._open.get(key, 0) < self.limit else None
 
     def _connect(self, call: EncodedCall) -> ClientConnection:
-        key = call.proto, call.port
-        connection = KINDS[call.proto](self.epoll, call.port)
+        key = _address(call)
+        connection = KINDS[call.proto](self.epoll, call.host, call.port)
         self._idle.setdefault(key, [])
         self._open[key] = self._open.get(key, 0) + 1
         self._by_fd[connection.sock.fileno()] = connection
@@ -88,7 +94,7 @@ class ConnectionPool:
 
     def _settle(self, fd: int, connection: ClientConnection, status: int) -> None:
         kind = "http" if isinstance(connection, Http1) else "grpc"
-        key = kind, connection.port
+        key = kind, connection.host, connection.port
         del self._by_fd[fd]
         if status == BROKEN or not connection.alive:
             connection.close()
@@ -104,3 +110,7 @@ class ConnectionPool:
         for connection in self._by_fd.values():
             connection.close()
         self.epoll.close()
+
+
+def _address(call: EncodedCall) -> Address:
+    return call.proto, call.host, call.port

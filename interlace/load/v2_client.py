@@ -20,7 +20,7 @@ class V2Client:
         """Only remembers the address, and the key that calls are to carry.
 
         Raises:
-            CommandError: the URL is not one of plain HTTP.
+            UserError: the URL is not one of plain HTTP.
         """
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme != "http" or not parts.hostname:
@@ -37,7 +37,7 @@ class V2Client:
         """The body of a GET.
 
         Raises:
-            CommandError: nobody answers there, or not with 200.
+            UserError: nobody answers there, or not with 200.
         """
         connection = HTTPConnection(self.host, self.port, timeout=_TIMEOUT_S)
         try:

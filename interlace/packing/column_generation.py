@@ -44,7 +44,7 @@ class PackingSolution:
 
     patterns: Counter[Pattern]
     layouts: tuple[Layout, ...]
-    unserved_rps: Floats
+    unserved_rows_per_s: Floats
     relaxed: float
     proven: bool
 
@@ -55,20 +55,20 @@ class PackingSolution:
 
 def generate_columns(
     problems: Mapping[int, PricingProblem],
-    rate_rps: Floats,
+    rows_per_s: Floats,
     layouts: Sequence[Layout],
     limit: int,
     effort: SearchLimits,
     kept: Counter[Pattern] | None = None,
 ) -> PackingSolution:
     """Fewest accelerators, at most ``limit``, whose patterns serve the rates."""
-    worth = cheapest_gpus_per_rps(problems, len(rate_rps))
-    start = greedy(problems, rate_rps, worth, per_area(problems))
+    worth = cheapest_gpus_per_rows_per_s(problems, len(rows_per_s))
+    start = greedy(problems, rows_per_s, worth, per_area(problems))
     master = MasterProblem(
-        rate_rps, worth, tuple(problems), tuple(layouts), limit, kept or Counter()
+        rows_per_s, worth, tuple(problems), tuple(layouts), limit, kept or Counter()
     )
     master.add([*start, *(kept or ())])
-    relaxed = _generate(master, problems, rate_rps, effort, effort.rounds)
+    relaxed = _generate(master, problems, rows_per_s, effort, effort.rounds)
     bound = relaxed.accelerators
     _dive(master, problems, relaxed, effort)
     choice = master.choose(effort.nodes, effort.time_limit_s)
@@ -77,12 +77,12 @@ def generate_columns(
 
 def greedy(
     problems: Mapping[int, PricingProblem],
-    rate_rps: Floats,
+    rows_per_s: Floats,
     price: Floats,
     share_price: Mapping[int, float],
 ) -> Counter[Pattern]:
     """Take the pattern of most value for its share, as often as it is full, until all is served."""
-    left = rate_rps.copy()
+    left = rows_per_s.copy()
     taken: Counter[Pattern] = Counter()
     while (left > NOTHING_RPS).any():
         offers = [p for problem in problems.values() for p in problem.best(price, left)]
@@ -91,14 +91,14 @@ def greedy(
             break
         best = max(offers, key=lambda p: _value(p, price, left) / share_price[p.share_pct])
         models = [model for model, _ in best.turns]
-        rates = np.array(best.rates_rps)
+        rates = np.array(best.rows_per_s)
         count = max(1, int((left[models] / np.maximum(rates, NOTHING_RPS)).min()))
         left[models] = np.maximum(left[models] - count * rates, 0.0)
         taken[best] += count
     return taken
 
 
-def cheapest_gpus_per_rps(problems: Mapping[int, PricingProblem], count: int) -> Floats:
+def cheapest_gpus_per_rows_per_s(problems: Mapping[int, PricingProblem], count: int) -> Floats:
     """Accelerators that one request/s of each model takes at the least, alone in a partition."""
     worth = np.full(count, np.inf)
     for share_pct, problem in problems.items():
@@ -111,15 +111,15 @@ def per_area(problems: Mapping[int, PricingProblem]) -> dict[int, float]:
     return {share_pct: share_pct / 100.0 for share_pct in problems}
 
 
-def _value(pattern: Pattern, price: Floats, left_rps: Floats) -> float:
+def _value(pattern: Pattern, price: Floats, left_rows_per_s: Floats) -> float:
     models = [model for model, _ in pattern.turns]
-    return float((price[models] * np.minimum(pattern.rates_rps, left_rps[models])).sum())
+    return float((price[models] * np.minimum(pattern.rows_per_s, left_rows_per_s[models])).sum())
 
 
 def _generate(
     master: MasterProblem,
     problems: Mapping[int, PricingProblem],
-    left_rps: Floats,
+    left_rows_per_s: Floats,
     effort: SearchLimits,
     rounds: int,
 ) -> RelaxedSolution:
@@ -129,8 +129,8 @@ def _generate(
         found = []
         for share_pct, problem in problems.items():
             least = relaxed.share_price[share_pct] + _TOLERANCE
-            offers = problem.best(relaxed.model_price, left_rps, effort.columns)
-            found += [p for p in offers if _value(p, relaxed.model_price, left_rps) > least]
+            offers = problem.best(relaxed.model_price, left_rows_per_s, effort.columns)
+            found += [p for p in offers if _value(p, relaxed.model_price, left_rows_per_s) > least]
         if not master.add(found):
             break
         relaxed = master.relax()
@@ -148,7 +148,7 @@ def _dive(
     The patterns that a relaxation likes are full of what there is most of; whole numbers need some
     that fit what the others leave over.
     """
-    left = master.rate_rps.copy()
+    left = master.rows_per_s.copy()
     before = float("inf")
     # What is left shrinks with every pattern, or the accelerators are used up.
     while (left > NOTHING_RPS).any() and (work := float((left * master.worth).sum())) < before:
@@ -167,15 +167,15 @@ def _dive(
 
 
 def _left(master: MasterProblem) -> Floats:
-    left = master.rate_rps.copy()
+    left = master.rows_per_s.copy()
     for pattern, count in master.fixed.items():
-        for (model, _), rate in zip(pattern.turns, pattern.rates_rps, strict=True):
+        for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
             left[model] = max(0.0, left[model] - count * rate)
-    return np.where(left > master.rate_rps * _TOLERANCE, left, 0.0)
+    return np.where(left > master.rows_per_s * _TOLERANCE, left, 0.0)
 
 
 def _found(master: MasterProblem, choice: IntegerSolution, relaxed: float) -> PackingSolution:
     used = Counter({p: n for p, n in zip(master.patterns, choice.patterns, strict=True) if n > 0})
     counts = zip(master.layouts, choice.layouts, strict=True)
     cuts = tuple(layout for layout, count in counts for _ in range(count))
-    return PackingSolution(used, cuts, choice.unserved_rps, relaxed, choice.proven)
+    return PackingSolution(used, cuts, choice.unserved_rows_per_s, relaxed, choice.proven)

@@ -31,9 +31,9 @@ class Glet:
         """The turns of all other models."""
         return [turn for turn in self.turns if turn.model != model]
 
-    def rate_rps(self, model: str) -> float:
+    def rows_per_s(self, model: str) -> float:
         """What is planned here for a model."""
-        return sum(turn.rate_rps for turn in self.turns if turn.model == model)
+        return sum(turn.rows_per_s for turn in self.turns if turn.model == model)
 
 
 @dataclass(slots=True, eq=False)
@@ -106,6 +106,6 @@ def _partition(name: str, gpu: str, glet: Glet) -> Partition:
 def slots(turns: Sequence[CycleTurn], cycle: DutyCycle) -> tuple[Slot, ...]:
     """Turns of a cycle as a plan's slots."""
     return tuple(
-        Slot(turn.model, batch, turn.rate_rps)
+        Slot(turn.model, batch, turn.rows_per_s)
         for turn, batch in zip(turns, cycle.batches, strict=True)
     )

@@ -35,9 +35,9 @@ class DeadlinePricing:
     turns: int
     busiest: float
 
-    def best(self, price: Floats, left_rps: Floats, count: int = 1) -> list[Pattern]:
+    def best(self, price: Floats, left_rows_per_s: Floats, count: int = 1) -> list[Pattern]:
         """For each length of batch, a fractional knapsack of the partition's time."""
-        wanted = (left_rps > _NOTHING)[:, None] & np.isfinite(self.work_ms)
+        wanted = (left_rows_per_s > _NOTHING)[:, None] & np.isfinite(self.work_ms)
         with np.errstate(divide="ignore", invalid="ignore"):
             worth = np.where(wanted, price[:, None] * 1000.0 / self.work_ms, 0.0)
         found = []
@@ -45,12 +45,12 @@ class DeadlinePricing:
             models = np.argsort(-worth[:, length], kind="stable")[: self.turns]
             models = models[worth[models, length] > _NOTHING]
             if len(models):
-                found.append(self._filled(models, length, left_rps))
-        value = [float((price[[m for m, _ in p.turns]] * p.rates_rps).sum()) for p in found]
+                found.append(self._filled(models, length, left_rows_per_s))
+        value = [float((price[[m for m, _ in p.turns]] * p.rows_per_s).sum()) for p in found]
         order = np.argsort(-np.array(value), kind="stable")[:count]
         return list(dict.fromkeys(found[i] for i in order if value[i] > _NOTHING))
 
-    def of(self, turns: Sequence[tuple[int, int]], rates_rps: Sequence[float]) -> Pattern | None:
+    def of(self, turns: Sequence[tuple[int, int]], rows_per_s: Sequence[float]) -> Pattern | None:
         """These turns at these rates, or as much of them as deadlines leave time for."""
         models = np.array([m for m, _ in turns])
         choices = [self.options.choice(m, batch) for m, batch in turns]
@@ -62,7 +62,7 @@ class DeadlinePricing:
         slack_ms -= own_ms.max() / self.arrays.replicas[models]
         if (slack_ms <= 0).any():
             return None
-        rates = np.array(rates_rps, float)
+        rates = np.array(rows_per_s, float)
         busy = rates * work_ms / 1000.0
         total = max(float(busy.sum()), _NOTHING)
         bursts_ms = work_ms * self.arrays.cv[models] ** 2 / self.arrays.replicas[models]
@@ -76,10 +76,10 @@ class DeadlinePricing:
         least: Floats = self.work_ms.min(axis=1) / 1000.0
         return least
 
-    def _filled(self, models: Ints, length: int, left_rps: Floats) -> Pattern:
+    def _filled(self, models: Ints, length: int, left_rows_per_s: Floats) -> Pattern:
         """The models in this order, each with all that is wanted or that there is time for."""
         work_ms = self.work_ms[models, length].tolist()
-        wanted = (left_rps[models] * work_ms / 1000.0).tolist()
+        wanted = (left_rows_per_s[models] * work_ms / 1000.0).tolist()
         bursts = (self.arrays.cv[models] ** 2 * work_ms / self.arrays.replicas[models]).tolist()
         decay = required_decay(
             self.slack_ms[models, length], self.arrays.attainment[models]
@@ -154,7 +154,7 @@ class DeadlineOrder:
         blocked_ms = longest_ms / arrays.replicas[:, None, None]
         slack_ms = arrays.slo_ms[:, None, None] - own_ms - blocked_ms
         gather_ms = self.gather * slack_ms
-        gathered = 1.0 + arrays.rate_rps[:, None, None] * gather_ms / 1000.0
+        gathered = 1.0 + arrays.rows_per_s[:, None, None] * gather_ms / 1000.0
         usable = (own_ms <= longest_ms) & (slack_ms > 0) & (options.rows[:, :, None] <= gathered)
         work_ms = np.where(usable, own_ms / options.rows[:, :, None], np.inf)
         choice = work_ms.argmin(axis=1)

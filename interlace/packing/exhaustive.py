@@ -54,7 +54,7 @@ class BestCut:
     """What was found: cut accelerators, and the rates that stay unserved, model by model."""
 
     cuts: list[GpuCut] = field(default_factory=list)
-    left_rps: tuple[float, ...] = ()
+    left_rows_per_s: tuple[float, ...] = ()
     complete: bool = False
 
 
@@ -75,7 +75,7 @@ class ExhaustiveSearch:
     def __init__(self, demand: Sequence[Demand], tables: Tables, steps: int) -> None:
         self._demand = demand
         self._tables = tables
-        self._rates = tuple(one.rate_rps for one in demand)
+        self._rates = tuple(one.rows_per_s for one in demand)
         self._fillings = Fillings(demand, tables, steps)
         self._steps = steps
         self.exhausted = True
@@ -86,7 +86,7 @@ class ExhaustiveSearch:
         Unless they are the ``last`` to be tried, nothing is made for rates that cannot be served.
         """
         relaxation = relaxed(self._demand, [(len(g.gpus), g.layouts) for g in parts], self._tables)
-        best = BestCut(left_rps=self._rates)
+        best = BestCut(left_rows_per_s=self._rates)
         possible = relaxation.factor >= 1.0 - _ROUNDING
         if not (possible or last):
             return best
@@ -151,7 +151,7 @@ class ExhaustiveSearch:
 
 
 def _value(best: BestCut, relaxation: Relaxation) -> float:
-    return sum(p * left for p, left in zip(relaxation.prices, best.left_rps, strict=True))
+    return sum(p * left for p, left in zip(relaxation.prices, best.left_rows_per_s, strict=True))
 
 
 def _bins(cut: Cuts) -> tuple[GroupShare, ...]:

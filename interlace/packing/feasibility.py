@@ -22,17 +22,21 @@ class FeasibleDemand:
     """Demands to place, and what is unserved whatever the plan, with reasons."""
 
     wanted: tuple[Demand, ...]
-    unserved_rps: dict[str, float]
+    unserved_rows_per_s: dict[str, float]
     reasons: dict[str, str]
 
     def plan(
         self,
         partitions: tuple[Partition, ...],
-        unserved_rps: dict[str, float],
+        unserved_rows_per_s: dict[str, float],
         reasons: dict[str, str],
     ) -> Plan:
         """The plan for what was wanted, with what was refused beforehand."""
-        return Plan(partitions, {**self.unserved_rps, **unserved_rps}, {**self.reasons, **reasons})
+        return Plan(
+            partitions,
+            {**self.unserved_rows_per_s, **unserved_rows_per_s},
+            {**self.reasons, **reasons},
+        )
 
 
 def feasible(
@@ -58,11 +62,11 @@ def feasible(
     most_bytes = _most_bytes(fleet)
     for one in demand:
         reason = _figures(one) or _profile(one, tables.profiles) or _room(one, most_bytes, tables)
-        reason = reason or ("" if one.rate_rps == 0 else _time(one, tables, waits))
+        reason = reason or ("" if one.rows_per_s == 0 else _time(one, tables, waits))
         if reason:
-            unserved[one.model] = one.rate_rps if one.rate_rps > 0 else 0.0
+            unserved[one.model] = one.rows_per_s if one.rows_per_s > 0 else 0.0
             reasons[one.model] = reason
-        elif one.rate_rps > 0:
+        elif one.rows_per_s > 0:
             wanted.append(one)
     return FeasibleDemand(tuple(wanted), unserved, reasons)
 
@@ -70,15 +74,15 @@ def feasible(
 def known_rate(one: Demand, tables: Tables) -> Demand:
     """A rate of zero is an unknown one; what cannot be looked up is left to be refused."""
     profile = tables.profiles.get(one.model)
-    if one.rate_rps != 0 or profile is None or not profile.points:
+    if one.rows_per_s != 0 or profile is None or not profile.points:
         return one
     alone_ms = tables.surface(one.model).latency_ms(1, 100)
-    return replace(one, rate_rps=1000.0 * _UNKNOWN_SHARE / alone_ms if alone_ms > 0 else 1.0)
+    return replace(one, rows_per_s=1000.0 * _UNKNOWN_SHARE / alone_ms if alone_ms > 0 else 1.0)
 
 
 def _figures(one: Demand) -> str:
-    if not (isfinite(one.rate_rps) and one.rate_rps >= 0):
-        return f"a rate of {one.rate_rps:g} requests/s: give a finite one of 0 or more"
+    if not (isfinite(one.rows_per_s) and one.rows_per_s >= 0):
+        return f"a rate of {one.rows_per_s:g} rows/s: give a finite one of 0 or more"
     if not (isfinite(one.slo_ms) and one.slo_ms > 0):
         return f"an SLO of {one.slo_ms:g} ms: give a finite one above 0"
     if one.max_batch < 1:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
-from interlace.perf.duty import CycleTurn, room_rps, shortest
+from interlace.perf.duty import CycleTurn, room_rows_per_s, shortest
 from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
 
@@ -38,7 +38,7 @@ class Fillings:
         active = [
             i
             for i, need in enumerate(needs)
-            if need > 0 and self._tables.saturated_rps(self._demand[i], share_pct) > 0
+            if need > 0 and self._tables.saturated_rows_per_s(self._demand[i], share_pct) > 0
         ]
         found = [
             filling
@@ -100,7 +100,7 @@ class Fillings:
     def _fit(self, share_pct: int, chosen: Filling) -> bool:
         key = (share_pct, chosen)
         if key not in self._fits:
-            saturated = self._tables.saturated_rps
+            saturated = self._tables.saturated_rows_per_s
             busy = sum(r / saturated(self._demand[i], share_pct) for i, r in chosen)
             turns = self._turns(share_pct, chosen) if busy <= 1 + _ROUNDING else []
             self.left -= bool(turns)
@@ -113,7 +113,7 @@ class Fillings:
             turns = self._turns(share_pct, whole)
             newcomer = self._tables.turn(self._demand[index], 0.0, share_pct)
             self.left -= 1
-            self._rooms[key] = room_rps(turns, newcomer)
+            self._rooms[key] = room_rows_per_s(turns, newcomer)
         return self._rooms[key]
 
     def _turns(self, share_pct: int, chosen: Filling) -> list[CycleTurn]:

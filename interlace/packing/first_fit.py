@@ -10,7 +10,11 @@ from typing import Final
 import numpy as np
 
 from interlace.packing.batch_options import DemandArrays
-from interlace.packing.column_generation import PackingSolution, SearchLimits, cheapest_gpus_per_rps
+from interlace.packing.column_generation import (
+    PackingSolution,
+    SearchLimits,
+    cheapest_gpus_per_rows_per_s,
+)
 from interlace.packing.layouts import Layout
 from interlace.packing.pattern import Pattern, PricingProblem
 from interlace.packing.queueing import Floats, busy_limit
@@ -86,7 +90,7 @@ class OpenPartition:
 
 def search_large(
     problems: Mapping[int, PricingProblem],
-    rate_rps: Floats,
+    rows_per_s: Floats,
     layouts: Sequence[Layout],
     turns: int,
     effort: SearchLimits,
@@ -97,7 +101,7 @@ def search_large(
     """
     patterns: Counter[Pattern] = Counter()
     rest: dict[int, list[ModelLoad]] = {}
-    for need in cheapest(problems, rate_rps):
+    for need in cheapest(problems, rows_per_s):
         full = int(need.busy / need.limit)
         if full:
             patterns[_alone(need)] += full
@@ -107,7 +111,7 @@ def search_large(
     for needs in rest.values():
         for one in first_fit(needs, turns):
             patterns[one.pattern()] += 1
-    relaxed = float((cheapest_gpus_per_rps(problems, len(rate_rps)) * rate_rps).sum())
+    relaxed = float((cheapest_gpus_per_rows_per_s(problems, len(rows_per_s)) * rows_per_s).sum())
     return joined(patterns, tuple(problems), layouts, relaxed, effort)
 
 
@@ -123,36 +127,36 @@ def first_fit(needs: Sequence[ModelLoad], turns: int) -> list[OpenPartition]:
     return bins
 
 
-def cheapest(problems: Mapping[int, PricingProblem], rate_rps: Floats) -> list[ModelLoad]:
+def cheapest(problems: Mapping[int, PricingProblem], rows_per_s: Floats) -> list[ModelLoad]:
     """Each model at the share, batch and queueing margin that cost the least of an accelerator."""
     best: dict[int, tuple[float, ModelLoad]] = {}
     for share_pct, problem in problems.items():
-        for need in _model_loads(problem, share_pct, rate_rps):
+        for need in _model_loads(problem, share_pct, rows_per_s):
             cost = share_pct * need.work_ms / need.limit
             if need.model not in best or cost < best[need.model][0]:
                 best[need.model] = (cost, need)
     return [need for _, need in best.values()]
 
 
-def _model_loads(problem: PricingProblem, share_pct: int, rate_rps: Floats) -> list[ModelLoad]:
+def _model_loads(problem: PricingProblem, share_pct: int, rows_per_s: Floats) -> list[ModelLoad]:
     """Every model's best batch at one share, if it can be in time there at all."""
     options, arrays = problem.options, problem.arrays
     own_ms = options.latency_ms
     slack_ms = arrays.slo_ms[:, None] - own_ms - own_ms / arrays.replicas[:, None]
-    gathered = 1.0 + arrays.rate_rps[:, None] * _GATHER * slack_ms / 1000.0
+    gathered = 1.0 + arrays.rows_per_s[:, None] * _GATHER * slack_ms / 1000.0
     usable = (slack_ms > 0) & (options.rows <= gathered)
     work_ms = np.where(usable, own_ms / options.rows, np.inf)
     choice = work_ms.argmin(axis=1)
     found = []
-    for model in np.flatnonzero(np.isfinite(work_ms.min(axis=1)) & (rate_rps > 0)).tolist():
+    for model in np.flatnonzero(np.isfinite(work_ms.min(axis=1)) & (rows_per_s > 0)).tolist():
         one = int(choice[model])
         batch, ms = int(options.rows[model, one]), float(own_ms[model, one])
-        found.append(_model_load(arrays, model, share_pct, batch, ms, float(rate_rps[model])))
+        found.append(_model_load(arrays, model, share_pct, batch, ms, float(rows_per_s[model])))
     return found
 
 
 def _model_load(
-    arrays: DemandArrays, model: int, share_pct: int, batch: int, own_ms: float, rate_rps: float
+    arrays: DemandArrays, model: int, share_pct: int, batch: int, own_ms: float, rows_per_s: float
 ) -> ModelLoad:
     work_ms, replicas = own_ms / batch, float(arrays.replicas[model])
     return ModelLoad(
@@ -160,7 +164,7 @@ def _model_load(
         share_pct,
         batch,
         own_ms,
-        rate_rps * work_ms / 1000.0,
+        rows_per_s * work_ms / 1000.0,
         work_ms,
         work_ms * float(arrays.cv[model]) ** 2 / replicas,
         replicas,

@@ -41,7 +41,7 @@ class IntegerSolution:
 
     patterns: tuple[int, ...]
     layouts: tuple[int, ...]
-    unserved_rps: Floats
+    unserved_rows_per_s: Floats
     bound: float
     proven: bool
 
@@ -54,7 +54,7 @@ class MasterProblem:
     sum_j rate_ij x_j + u_i >= rate_i for each model, sum y <= limit.
     """
 
-    rate_rps: Floats
+    rows_per_s: Floats
     worth: Floats  #: accelerators that one request/s takes at the least
     shares_pct: tuple[int, ...]
     layouts: tuple[Layout, ...]
@@ -74,7 +74,7 @@ class MasterProblem:
         """The relaxation's optimum and its duals."""
         solution = solve(self._program(whole=False, short=True))
         first = len(self.layouts)
-        count = len(self.rate_rps)
+        count = len(self.rows_per_s)
         duals = np.maximum(np.array(solution.duals[:count]), 0.0)
         prices = np.maximum(-np.array(solution.duals[count : count + len(self.shares_pct)]), 0.0)
         return RelaxedSolution(
@@ -96,7 +96,7 @@ class MasterProblem:
             solution = solve(program, time_limit_s=time_limit_s, nodes=nodes)
         counts = np.rint(np.array(solution.values)).astype(int)
         first, second = len(self.layouts), len(self.layouts) + len(self.patterns)
-        split = second + len(self.rate_rps)
+        split = second + len(self.rows_per_s)
         used = counts[first:second] + self._kept_counts(counts[split:])
         return IntegerSolution(
             tuple(used.tolist()),
@@ -122,31 +122,31 @@ class MasterProblem:
         costs += (_UNSERVED * self.worth).tolist() + [-_KEEP] * len(self.kept)
         upper = [float(self.limit)] * (len(self.layouts) + len(self.patterns))
         upper[len(self.layouts) :] = [float(100 * self.limit)] * len(self.patterns)
-        upper += (self.rate_rps * short).tolist() + [float(n) for n in self.kept.values()]
+        upper += (self.rows_per_s * short).tolist() + [float(n) for n in self.kept.values()]
         lower = [0.0] * len(self.layouts) + [float(self.fixed[p]) for p in self.patterns]
-        lower += [0.0] * (len(self.rate_rps) + len(self.kept))
+        lower += [0.0] * (len(self.rows_per_s) + len(self.kept))
         integer = [whole] * (len(self.layouts) + len(self.patterns))
-        integer += [False] * len(self.rate_rps) + [whole] * len(self.kept)
+        integer += [False] * len(self.rows_per_s) + [whole] * len(self.kept)
         rows = [*self._rate_rows(columns), *self._share_rows(columns), self._limit_row()]
         return LinearProgram(costs, lower, upper, integer, rows)
 
     def _column(self, index: int) -> int:
         """Where the pattern at ``index`` of patterns-then-kept lies among the columns."""
         first = len(self.layouts)
-        behind = 0 if index < len(self.patterns) else len(self.rate_rps)
+        behind = 0 if index < len(self.patterns) else len(self.rows_per_s)
         return first + behind + index
 
     def _rate_rows(self, columns: Sequence[Pattern]) -> list[Constraint]:
-        entries: list[dict[int, float]] = [{} for _ in self.rate_rps]
+        entries: list[dict[int, float]] = [{} for _ in self.rows_per_s]
         for index, one in enumerate(columns):
-            for (model, _), rate in zip(one.turns, one.rates_rps, strict=True):
+            for (model, _), rate in zip(one.turns, one.rows_per_s, strict=True):
                 entries[model][self._column(index)] = rate
         slack = len(self.layouts) + len(self.patterns)
         for model, entry in enumerate(entries):
             entry[slack + model] = 1.0
         return [
             Constraint(tuple(entry), tuple(entry.values()), float(rate), float("inf"))
-            for entry, rate in zip(entries, self.rate_rps, strict=True)
+            for entry, rate in zip(entries, self.rows_per_s, strict=True)
         ]
 
     def _share_rows(self, columns: Sequence[Pattern]) -> list[Constraint]:

@@ -12,14 +12,14 @@ from interlace.packing.queueing import Floats
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """``turns`` are (model index, batch) in a partition, ``rates_rps`` what each serves.
+    """``turns`` are (model index, batch) in a partition, ``rows_per_s`` what each serves.
 
     ``duty_ms`` is the cycle that the turns follow each other in, 0 if deadlines say who is next.
     """
 
     share_pct: int
     turns: tuple[tuple[int, int], ...]
-    rates_rps: tuple[float, ...]
+    rows_per_s: tuple[float, ...]
     duty_ms: float = 0.0
 
 
@@ -30,15 +30,15 @@ class PricingProblem(Protocol):
     def options(self) -> BatchOptions: ...
     @property
     def arrays(self) -> DemandArrays: ...
-    def best(self, price: Floats, left_rps: Floats, count: int = 1) -> list[Pattern]:
+    def best(self, price: Floats, left_rows_per_s: Floats, count: int = 1) -> list[Pattern]:
         """Up to ``count`` patterns of highest value, best first.
 
-        ``price`` is the worth of one request/s of each model, ``left_rps`` how many are wanted:
+        ``price`` is the worth of one row/s of each model, ``left_rows_per_s`` how many are wanted:
         more than that is worth nothing.
         """
         ...
 
-    def of(self, turns: Sequence[tuple[int, int]], rates_rps: Sequence[float]) -> Pattern | None:
+    def of(self, turns: Sequence[tuple[int, int]], rows_per_s: Sequence[float]) -> Pattern | None:
         """These turns with what they serve here; ``None`` if one of them cannot be."""
         ...
 

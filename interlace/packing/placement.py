@@ -114,7 +114,7 @@ def partitions(
     """
     capacity = [0.0] * len(demand)
     for pattern in (p for h in homes for p in h.patterns):
-        for (model, _), rate in zip(pattern.turns, pattern.rates_rps, strict=True):
+        for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
             capacity[model] += rate
     part = [s / c if c > 0 else 0.0 for s, c in zip(served, capacity, strict=True)]
     names = _PartitionIds(current)
@@ -132,26 +132,26 @@ def _partition(
     demand: Sequence[Demand],
     part: Sequence[float],
 ) -> Partition:
-    turns = zip(pattern.turns, pattern.rates_rps, strict=True)
+    turns = zip(pattern.turns, pattern.rows_per_s, strict=True)
     slots = tuple(Slot(demand[m].model, batch, rate * part[m]) for (m, batch), rate in turns)
     name = names.take(gpu, pattern.share_pct, [slot.model for slot in slots])
     return Partition(name, gpu, pattern.share_pct, slots, pattern.duty_ms)
 
 
-def without_tiny_turns(patterns: Counter[Pattern], rate_rps: Sequence[float]) -> Counter[Pattern]:
+def without_tiny_turns(patterns: Counter[Pattern], rows_per_s: Sequence[float]) -> Counter[Pattern]:
     """The patterns without the smallest turns of each model, up to a fiftieth of its rate.
 
     A model that is in a partition for almost nothing still draws its queue there.
     """
-    spare = [_TINY_PART * rate for rate in rate_rps]
+    spare = [_TINY_PART * rate for rate in rows_per_s]
     dropped: set[tuple[Pattern, int]] = set()
     turns = [
         (rate * count, pattern, index, model)
         for pattern, count in patterns.items()
         for index, ((model, _), rate) in enumerate(
-            zip(pattern.turns, pattern.rates_rps, strict=True)
+            zip(pattern.turns, pattern.rows_per_s, strict=True)
         )
-        if rate < _TINY_PART / 2 * rate_rps[model]
+        if rate < _TINY_PART / 2 * rows_per_s[model]
     ]
     for rate, pattern, index, model in sorted(turns, key=lambda turn: (turn[0], turn[2], turn[3])):
         if rate <= spare[model]:
@@ -162,8 +162,8 @@ def without_tiny_turns(patterns: Counter[Pattern], rate_rps: Sequence[float]) ->
         large = [i for i in range(len(pattern.turns)) if (pattern, i) not in dropped]
         if large:
             less = tuple(pattern.turns[i] for i in large)
-            rates = tuple(pattern.rates_rps[i] for i in large)
-            kept[replace(pattern, turns=less, rates_rps=rates)] += count
+            rates = tuple(pattern.rows_per_s[i] for i in large)
+            kept[replace(pattern, turns=less, rows_per_s=rates)] += count
     return kept
 
 

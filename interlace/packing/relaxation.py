@@ -23,16 +23,16 @@ class Relaxation:
 
     With these prices no partition earns more than its value: what costs more than the bins that
     are left are worth fits no plan. In a cycle a model takes at least rate / saturated of the time
-    (``Tables.saturated_rps``), so a partition earns at most the price of its dearest model.
+    (``Tables.saturated_rows_per_s``), so a partition earns at most the price of its dearest model.
     """
 
     factor: float
     prices: tuple[float, ...]
     values: dict[GroupShare, float]
 
-    def worth(self, rates_rps: Sequence[float]) -> float:
+    def worth(self, rows_per_s: Sequence[float]) -> float:
         """What these rates cost."""
-        return sum(price * rate for price, rate in zip(self.prices, rates_rps, strict=True))
+        return sum(price * rate for price, rate in zip(self.prices, rows_per_s, strict=True))
 
     def room(self, bins: Sequence[GroupShare]) -> float:
         """What these partitions can earn at most."""
@@ -48,7 +48,9 @@ def relaxed(
     """
     bins = sorted({(g, share) for g, (_, cut) in enumerate(groups) for one in cut for share in one})
     serves = {
-        (i, one): tables.saturated_rps(d, one[1]) for i, d in enumerate(demand) for one in bins
+        (i, one): tables.saturated_rows_per_s(d, one[1])
+        for i, d in enumerate(demand)
+        for one in bins
     }
     times = [key for key, rate in serves.items() if rate > 0]
     cuts = [(g, one) for g, (_, layouts) in enumerate(groups) for one in layouts]
@@ -56,7 +58,7 @@ def relaxed(
     rows = []
     for i, d in enumerate(demand):
         mine = [(1 + k, serves[key]) for k, key in enumerate(times) if key[0] == i]
-        rows.append(_row([*mine, (0, -d.rate_rps)], 0.0, _INFINITE))
+        rows.append(_row([*mine, (0, -d.rows_per_s)], 0.0, _INFINITE))
     for one in bins:
         used = [(1 + k, 1.0) for k, key in enumerate(times) if key[1] == one]
         there = [

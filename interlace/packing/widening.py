@@ -54,7 +54,7 @@ def _fits(here: Mapping[str, Partition], gpu: Gpu, profiles: Profiles) -> bool:
 def _busy(partition: Partition, surfaces: Mapping[str, Surface]) -> float:
     """The part of its time that a partition's planned rates take."""
     return sum(
-        slot.rate_rps
+        slot.rows_per_s
         / slot.batch
         * surfaces[slot.model].latency_ms(slot.batch, partition.share_pct)
         / 1000.0

@@ -20,7 +20,7 @@ class CycleTurn:
     """One model's load on a partition; ``latency_ms[b]`` is L(b) at its share, 0 <= b."""
 
     model: str
-    rate_rps: float
+    rows_per_s: float
     slo_ms: float
     latency_ms: tuple[float, ...]
 
@@ -30,7 +30,7 @@ class CycleTurn:
 
     def batch(self, duty_ms: float) -> int:
         """Rows that arrive in a cycle, at least one."""
-        return max(1, ceil(self.rate_rps * duty_ms / 1000.0 - _ALLOWANCE))
+        return max(1, ceil(self.rows_per_s * duty_ms / 1000.0 - _ALLOWANCE))
 
 
 def turn(demand: Demand, latency: Surface, share_pct: int, slowdown: float = 1.0) -> CycleTurn:
@@ -40,15 +40,15 @@ def turn(demand: Demand, latency: Surface, share_pct: int, slowdown: float = 1.0
         ValueError: the rate or the SLO is no number, the rate is negative, or the share is smaller
             than any that was measured.
     """
-    if not (isfinite(demand.rate_rps) and demand.rate_rps >= 0) or not isfinite(demand.slo_ms):
+    if not (isfinite(demand.rows_per_s) and demand.rows_per_s >= 0) or not isfinite(demand.slo_ms):
         raise ValueError(
-            f"{demand.model}: a rate of {demand.rate_rps:g} requests/s within {demand.slo_ms:g} ms "
+            f"{demand.model}: a rate of {demand.rows_per_s:g} rows/s within {demand.slo_ms:g} ms "
             "cannot be planned for; give a finite rate of 0 or more and a finite SLO"
         )
     table = [0.0]
     for batch in range(1, demand.max_batch + 1):
         table.append(latency.latency_ms(batch, share_pct) * slowdown)
-    return CycleTurn(demand.model, demand.rate_rps, demand.slo_ms, tuple(table))
+    return CycleTurn(demand.model, demand.rows_per_s, demand.slo_ms, tuple(table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def fit(turns: Sequence[CycleTurn]) -> DutyCycle | None:
     busy_ms, longest_ms = np.zeros(len(points)), points.copy()
     rows = []
     for one in turns:
-        batch = np.maximum(1, np.ceil(one.rate_rps * points / 1000.0 - _ALLOWANCE))
+        batch = np.maximum(1, np.ceil(one.rows_per_s * points / 1000.0 - _ALLOWANCE))
         fits = batch <= one.max_batch
         batch = np.where(fits, batch, 0).astype(np.int64)
         runs_ms = np.where(fits, np.array(one.latency_ms)[batch], np.inf)
@@ -129,20 +129,20 @@ def _breakpoints(turns: Sequence[CycleTurn], shortest_ms: float) -> np.ndarray:
     longest_ms = min(one.slo_ms - one.latency_ms[1] for one in turns)
     points = [np.array([longest_ms])]
     for one in turns:
-        if one.rate_rps * longest_ms >= 1000.0:  # else no batch fills within the longest
-            points.append(np.arange(1, one.max_batch + 1) * (1000.0 / one.rate_rps))
+        if one.rows_per_s * longest_ms >= 1000.0:  # else no batch fills within the longest
+            points.append(np.arange(1, one.max_batch + 1) * (1000.0 / one.rows_per_s))
     every = np.unique(np.concatenate(points))
     kept = every[(every >= shortest_ms) & (every <= longest_ms)]
     return kept if len(kept) else np.array([shortest_ms])
 
 
-def room_rps(turns: Sequence[CycleTurn], newcomer: CycleTurn) -> float:
+def room_rows_per_s(turns: Sequence[CycleTurn], newcomer: CycleTurn) -> float:
     """The highest rate of ``newcomer`` (its own is ignored) that fits a cycle beside ``turns``.
 
     Exact: for each of its batches the shortest cycle is the least fixed point of duty = L(b) +
     sum L_i(ceil(rate_i * duty)), and the rate b / duty is highest there.
     """
-    best_rps = 0.0
+    best_rows_per_s = 0.0
     duty_ms = sum(one.latency_ms[1] for one in turns)
     for batch in range(1, newcomer.max_batch + 1):
         run_ms = newcomer.latency_ms[batch]
@@ -150,8 +150,8 @@ def room_rps(turns: Sequence[CycleTurn], newcomer: CycleTurn) -> float:
         if found_ms is None:
             break
         duty_ms = found_ms
-        best_rps = max(best_rps, 1000.0 * batch / duty_ms)
-    return best_rps * (1 - _ALLOWANCE)
+        best_rows_per_s = max(best_rows_per_s, 1000.0 * batch / duty_ms)
+    return best_rows_per_s * (1 - _ALLOWANCE)
 
 
 def _beside(
@@ -172,7 +172,7 @@ def _beside(
     return None
 
 
-def saturated_rps(alone: CycleTurn) -> float:
+def saturated_rows_per_s(alone: CycleTurn) -> float:
     """The highest rate a partition serves when it has the model alone: 2 L(b) <= SLO (Nexus)."""
     rates = [
         1000.0 * batch / run_ms

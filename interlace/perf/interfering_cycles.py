@@ -34,7 +34,7 @@ def slowed(
         worst = [_worst(runner, there, interference) for there in beside if there]
         high_ms = max(high_ms, turn.latency_ms[batch] * interference(runner, worst))
         table.append(high_ms)
-    return CycleTurn(turn.model, turn.rate_rps, turn.slo_ms, tuple(table))
+    return CycleTurn(turn.model, turn.rows_per_s, turn.slo_ms, tuple(table))
 
 
 def _worst(runner: CoRunner, there: Sequence[CoRunner], interference: Interference) -> CoRunner:

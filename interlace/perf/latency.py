@@ -90,7 +90,7 @@ class Surface:
                 high = middle - 1
         return low
 
-    def throughput_rps(self, batch: int, share_pct: int) -> float:
+    def throughput_rows_per_s(self, batch: int, share_pct: int) -> float:
         """Rows per second when batches of that size run back to back."""
         return 1000.0 * batch / self.latency_ms(batch, share_pct)
 
@@ -99,11 +99,11 @@ class Surface:
 
         Gains under 5 % go to the smaller batch: waiting for company must pay.
         """
-        best, best_rps = 0, 0.0
+        best, best_rows_per_s = 0, 0.0
         for batch in range(1, self.largest_batch(limit_ms, share_pct, max_batch) + 1):
-            rps = self.throughput_rps(batch, share_pct)
-            if rps > best_rps * _WORTH:
-                best, best_rps = batch, rps
+            rps = self.throughput_rows_per_s(batch, share_pct)
+            if rps > best_rows_per_s * _WORTH:
+                best, best_rows_per_s = batch, rps
         return best
 
     def _row(self, share_pct: int) -> int:

@@ -12,7 +12,7 @@ class AffineCost(NamedTuple):
 
     fixed_ms: float
     row_ms: float
-    rate_rps: float
+    rows_per_s: float
 
 
 def line(single_ms: float, batch: int, batch_ms: float) -> tuple[float, float]:
@@ -33,5 +33,5 @@ def round_ms(costs: Iterable[AffineCost]) -> float:
     fixed_ms, busy = 0.0, 0.0
     for one in costs:
         fixed_ms += one.fixed_ms
-        busy += one.rate_rps / 1000.0 * one.row_ms
+        busy += one.rows_per_s / 1000.0 * one.row_ms
     return fixed_ms / (1.0 - busy) if busy < 1.0 else inf

@@ -28,17 +28,17 @@ class Tables:
             self._surfaces[model] = surface(self.profiles[model])
         return self._surfaces[model]
 
-    def turn(self, one: Demand, rate_rps: float, share_pct: int) -> CycleTurn:
-        """The model at ``rate_rps`` in an undisturbed partition; without a batch if unknown there.
+    def turn(self, one: Demand, rows_per_s: float, share_pct: int) -> CycleTurn:
+        """The model at that rate in an undisturbed partition; without a batch if unknown there.
 
         A share below the smallest measured one, like an impossible one, fits no cycle.
         """
         key = (one.model, share_pct)
         if key not in self._latency_ms:
             self._latency_ms[key] = self._table(one, share_pct)
-        return CycleTurn(one.model, rate_rps, one.slo_ms, self._latency_ms[key])
+        return CycleTurn(one.model, rows_per_s, one.slo_ms, self._latency_ms[key])
 
-    def saturated_rps(self, one: Demand, share_pct: int) -> float:
+    def saturated_rows_per_s(self, one: Demand, share_pct: int) -> float:
         """The highest rate that the share serves of the model alone: 2 L(b) <= SLO; 0 if none.
 
         A lone model is served exactly if its rate is at most this (``duty.shortest``), and in any
@@ -57,17 +57,17 @@ class Tables:
         whose rate lies furthest above the line from nothing to the largest share, the smaller one
         if two do.
         """
-        rates = {share: self.saturated_rps(one, share) for share in sorted(shares)}
+        rates = {share: self.saturated_rows_per_s(one, share) for share in sorted(shares)}
         usable = [share for share, rate in rates.items() if rate > 0]
         if not usable:
             return None
         last = usable[-1]
         return max(usable, key=lambda s: (round(rates[s] / rates[last] - s / last, 9), -s))
 
-    def required_pct(self, one: Demand, rate_rps: float, shares: Sequence[int]) -> int | None:
+    def required_pct(self, one: Demand, rows_per_s: float, shares: Sequence[int]) -> int | None:
         """p_req of gpulet: the smallest share that serves the whole rate alone, if any."""
         for share in sorted(shares):
-            if 0 < self.saturated_rps(one, share) >= rate_rps * (1 - 1e-12):
+            if 0 < self.saturated_rows_per_s(one, share) >= rows_per_s * (1 - 1e-12):
                 return share
         return None
 
@@ -83,18 +83,20 @@ class Tables:
         if share_pct < latency.shares_pct[0]:
             return 0.0
         curve, limit_ms = latency.at_share(share_pct), one.slo_ms / 2.0
-        best_rps, before, before_ms = 0.0, 0, 0.0
+        best_rows_per_s, before, before_ms = 0.0, 0, 0.0
         for batch, run_ms in curve:
             if batch <= one.max_batch and run_ms <= limit_ms:
-                best_rps = max(best_rps, 1000.0 * batch / run_ms)
+                best_rows_per_s = max(best_rows_per_s, 1000.0 * batch / run_ms)
                 before, before_ms = batch, run_ms
                 continue
             largest = _between(before, before_ms, batch, run_ms, limit_ms)
             last = min(largest, one.max_batch)
             if last > before:
-                best_rps = max(best_rps, 1000.0 * last / latency.latency_ms(last, share_pct))
+                best_rows_per_s = max(
+                    best_rows_per_s, 1000.0 * last / latency.latency_ms(last, share_pct)
+                )
             break
-        return best_rps
+        return best_rows_per_s
 
 
 def _between(before: int, before_ms: float, batch: int, run_ms: float, limit_ms: float) -> int:

@@ -15,6 +15,7 @@ from interlace.packing.queueing import mean_wait_ms, pooled
 from interlace.perf.latency import Surface, surface
 
 _TAIL = 0.01  #: p99
+_FAR = 10  #: beyond this many SLOs a p99 is not told in figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,18 @@ class Expectation:
     p99_ms: float
     attainment: float
 
+    def p99_text(self, slo_ms: float) -> str:
+        """The p99 for people; of queues without end, that it is far beyond the SLO says enough."""
+        if self.p99_ms == inf:
+            return "-"
+        return f"{self.p99_ms:.1f} ms" if self.p99_ms <= _FAR * slo_ms else f"> {_FAR} x SLO"
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     """One model in one partition: its batch, what may block it, and the work that waits there."""
 
-    rate_rps: float
+    rows_per_s: float
     own_ms: float
     blocked_ms: float
     waiting_ms: float  #: mean of the exponential part of the wait; infinite where overloaded
@@ -55,7 +62,7 @@ def expect(
                 place = _place(slot, partition, surfaces, by_name, credit)
                 places.setdefault(slot.model, []).append(place)
     return {
-        model: _mixture(found, by_name[model], plan.unserved_rps.get(model, 0.0))
+        model: _mixture(found, by_name[model], plan.unserved_rows_per_s.get(model, 0.0))
         for model, found in places.items()
     }
 
@@ -64,7 +71,7 @@ def _credits(plan: Plan) -> dict[str, float]:
     """How many equal partitions each model's queue is as good as."""
     rates: dict[str, list[float]] = {}
     for slot in (s for p in plan.partitions for s in p.slots):
-        rates.setdefault(slot.model, []).append(slot.rate_rps)
+        rates.setdefault(slot.model, []).append(slot.rows_per_s)
     found = {}
     for model, each in rates.items():
         squares = sum(rate**2 for rate in each)
@@ -86,24 +93,27 @@ def _place(
     busy = weight = 0.0
     for other in partition.slots:
         row_ms = runs_ms[other.model] / other.batch
-        load = other.rate_rps * row_ms / 1000.0
+        load = other.rows_per_s * row_ms / 1000.0
         busy += load
         weight += load * row_ms * demand[other.model].cv ** 2 / credit[other.model]
     longest_ms = partition.duty_ms or max(runs_ms.values())
     waiting_ms = mean_wait_ms(weight / max(busy, 1e-12), busy)
-    return _Place(slot.rate_rps, runs_ms[slot.model], longest_ms / credit[slot.model], waiting_ms)
+    return _Place(slot.rows_per_s, runs_ms[slot.model], longest_ms / credit[slot.model], waiting_ms)
 
 
-def _mixture(places: Sequence[_Place], demand: Demand, unserved_rps: float) -> Expectation:
-    total_rps = sum(place.rate_rps for place in places)
-    weights = [place.rate_rps / total_rps if total_rps > 0 else 1 / len(places) for place in places]
+def _mixture(places: Sequence[_Place], demand: Demand, unserved_rows_per_s: float) -> Expectation:
+    total_rows_per_s = sum(place.rows_per_s for place in places)
+    weights = [
+        place.rows_per_s / total_rows_per_s if total_rows_per_s > 0 else 1 / len(places)
+        for place in places
+    ]
 
     def within(limit_ms: float) -> float:
         pairs = zip(weights, places, strict=True)
         return sum(weight * _within(place, limit_ms) for weight, place in pairs)
 
-    asked_rps = total_rps + unserved_rps
-    served = total_rps / asked_rps if asked_rps > 0 else 1.0
+    asked_rps = total_rows_per_s + unserved_rows_per_s
+    served = total_rows_per_s / asked_rps if asked_rps > 0 else 1.0
     return Expectation(_quantile_ms(within, places), within(demand.slo_ms) * served)
 
 

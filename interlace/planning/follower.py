@@ -71,7 +71,7 @@ def _joined(
                 home = replace(home, slots=(*home.slots, replace(slot, batch=batch)))
                 placed.add(slot.model)
         kept[index] = home
-    left = {name: one.rate_rps for name, one in guests.items() if name not in placed}
+    left = {name: one.rows_per_s for name, one in guests.items() if name not in placed}
     why = "not one row is within its SLO in a partition of the plan that is followed"
     return Plan(tuple(kept), left, {name: alone.reasons.get(name, why) for name in left})
 

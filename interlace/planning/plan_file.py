@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import inf
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from interlace.core.hardware import Fleet, Gpu
+from interlace.core.json_text import json_text
 from interlace.core.plan import Partition, Plan
 from interlace.core.user_errors import InputError
 from interlace.planning.follower import PlanFollower
@@ -29,7 +30,7 @@ class PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     partitions: list[Partition]
 
 
-def save(path: Path, system: str, gpu: Gpu, plan: Plan) -> None:
+def save_plan(path: Path, system: str, gpu: Gpu, plan: Plan) -> None:
     """Write a plan. Model names in it are the ones people use.
 
     Raises:
@@ -37,10 +38,10 @@ def save(path: Path, system: str, gpu: Gpu, plan: Plan) -> None:
     """
     gpus = sorted({p.gpu for p in plan.partitions})
     kept = PlanFile(_SCHEMA, system, gpu.kind, gpus, list(plan.partitions))
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+    path.write_text(json_text(kept) + "\n", encoding="utf-8")
 
 
-def load(path: Path, gpu: Gpu, system: str) -> tuple[Partition, ...]:
+def load_plan(path: Path, gpu: Gpu, system: str) -> tuple[Partition, ...]:
     """The partitions of a plan file, moved to ``gpu``.
 
     Raises:
@@ -92,7 +93,7 @@ def following(system: System, path: Path | None, gpu: Gpu) -> System:
     """
     if path is None:
         return system
-    return replace(system, planner=PlanFollower(load(path, gpu, system.name), system.planner))
+    return replace(system, planner=PlanFollower(load_plan(path, gpu, system.name), system.planner))
 
 
 def unknown_models(system: System, names: Collection[str]) -> list[str]:
@@ -125,7 +126,7 @@ def _check(path: Path, partitions: Sequence[Partition]) -> None:
     """Figures that a person may have edited are still possible."""
     for part in partitions:
         models = [slot.model for slot in part.slots]
-        legal = all(s.batch >= 1 and isfinite(s.rate_rps) and s.rate_rps >= 0 for s in part.slots)
+        legal = all(s.batch >= 1 and 0 <= s.rows_per_s < inf for s in part.slots)
         if not legal or len(set(models)) < len(models) or not part.duty_ms >= 0:
             raise InputError(
                 f"--plan {path}: partition {part.id}: expected every model once, batches from 1, "

@@ -1,14 +1,13 @@
-"""Who comes in: everyone, or whoever can be served in time without breaking a promise."""
+"""Which requests are admitted: all, or those that end in time and make no others late."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from interlace.core.plan import Slot
 from interlace.core.request import Request
-from interlace.policy.base import PartitionView, Refusal, View
 from interlace.policy.batching import limit_rows
+from interlace.policy.view import PartitionView, Refusal, View
 
 
 def admit_all(request: Request, view: View, now_ms: float) -> Refusal | None:
@@ -34,26 +33,28 @@ class DeadlineAdmission:
 
     def __call__(self, request: Request, view: View, now_ms: float) -> Refusal | None:
         best_ms, harmless = float("inf"), False
-        for host in view.hosts(request.model):
-            own_ms = view.latency_ms(request.model, request.rows, host.share_pct, request.shape)
+        model, alone_ms = view.model(request.model), float("inf")
+        for host in model.hosts:
+            own_ms = model.latency_ms(request.rows, host.share_pct, request.shape)
+            alone_ms = min(alone_ms, own_ms)
             late_ms, fair = self._outlook(request, host, view, now_ms, own_ms)
             if late_ms <= 0 and fair:
                 return None
             if late_ms < best_ms:
                 best_ms, harmless = late_ms, late_ms <= 0
-        if self._is_lent(request, view, now_ms):
+        if model.lenders and self._is_lent(request, view, now_ms):
             return None
         late_ms = max(best_ms, 0.0) if harmless else best_ms
-        alone_ms = _alone_ms(request, view.hosts(request.model), view)
         hopeless = alone_ms > request.deadline_ms - request.arrived_ms
         return Refusal(late_ms, None if hopeless else max(late_ms, 1.0))
 
     def _is_lent(self, request: Request, view: View, now_ms: float) -> bool:
-        """True if a partition that lends its time has enough of it left, beside its own models."""
+        """True if a partition that lends its time has enough of it left after its own models."""
+        model = view.model(request.model)
         ahead_rows = view.queue(request.model).rows_before(request) + request.rows
-        for host in view.lenders(request.model):
+        for host in model.lenders:
             slot = next(s for s in host.slots if s.model == request.model)
-            run_ms = view.latency_ms(slot.model, slot.batch, host.share_pct, request.shape)
+            run_ms = model.latency_ms(slot.batch, host.share_pct, request.shape)
             start_ms = max(now_ms, host.free_at_ms)
             start_ms += sum(
                 row_ms(own, host, view) * view.queue(own.model).rows
@@ -61,7 +62,7 @@ class DeadlineAdmission:
                 if not own.guest
             )
             batches = -(-ahead_rows // slot.batch)
-            end_ms = start_ms + batches * run_ms + view.admission_margin_ms(request.model)
+            end_ms = start_ms + batches * run_ms + model.admission_margin_ms
             if end_ms <= request.deadline_ms:
                 return True
         return False
@@ -69,17 +70,17 @@ class DeadlineAdmission:
     def _outlook(
         self, request: Request, host: PartitionView, view: View, now_ms: float, own_ms: float
     ) -> tuple[float, bool]:
-        """How late this request would be at ``host``, and whether nobody else would be late for it.
+        """How late this request would be at ``host``, and whether it would make no other late.
 
-        Those behind it are late for it if everything queued, and it, ends after the last of them
-        should. Within one model of one SLO nobody is passed, so only a more urgent request than
-        some queue's tail is looked at.
+        It makes those behind it late if all that is queued, it included, ends after the last of
+        their deadlines. Requests of one model and one SLO are served in order of arrival, so this
+        can happen only to queues whose tail is less urgent than the request.
         """
         start_ms = total_ms = max(now_ms, host.free_at_ms)
         tail_ms, added_ms = float("inf"), own_ms
         for slot in host.slots:
             if slot.guest:
-                continue  # it waits for the others, not they for it
+                continue  # a guest waits for the others, not they for it
             queue = view.queue(slot.model)
             rows = queue.rows
             if slot.model == request.model:
@@ -90,8 +91,8 @@ class DeadlineAdmission:
                 start_ms += queue.rows_before(request) * per_row_ms
                 if request.deadline_ms < queue.tail_deadline_ms < tail_ms:
                     tail_ms = queue.tail_deadline_ms
-        # Who need not wait needs no margin: the execution alone is known well enough.
-        margin_ms = view.admission_margin_ms(request.model) if start_ms > now_ms else 0.0
+        # A request that need not wait needs no margin: the execution alone is known well enough.
+        margin_ms = view.model(request.model).admission_margin_ms if start_ms > now_ms else 0.0
         late_ms = start_ms + own_ms + margin_ms - request.deadline_ms
         if tail_ms == float("inf"):
             return late_ms, True
@@ -99,14 +100,8 @@ class DeadlineAdmission:
         return late_ms, passes or total_ms + added_ms <= tail_ms
 
 
-def _alone_ms(request: Request, hosts: Sequence[PartitionView], view: View) -> float:
-    return min(
-        (view.latency_ms(request.model, request.rows, host.share_pct, request.shape))
-        for host in hosts
-    )
-
-
 def row_ms(slot: Slot, host: PartitionView, view: View) -> float:
     """Time one queued row of a slot's model costs ``host``, shared with its other hosts."""
-    hosts, batch = len(view.hosts(slot.model)) or 1, limit_rows(slot, host, view)
-    return view.latency_ms(slot.model, batch, host.share_pct) / (batch * hosts)
+    model = view.model(slot.model)
+    batch = limit_rows(slot, host, model)
+    return model.latency_ms(batch, host.share_pct) / (batch * (len(model.hosts) or 1))

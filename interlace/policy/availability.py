@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from interlace.policy.base import PartitionView, View
+from interlace.policy.view import PartitionView, View
 
 
 def available_partitions(view: View, now_ms: float) -> Sequence[PartitionView]:

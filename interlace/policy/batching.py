@@ -1,4 +1,4 @@
-"""How many rows the next batch takes, whom it leaves behind, and whether to wait for more."""
+"""How many rows the next batch takes, which requests it leaves behind, and whether to wait."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from interlace.core.plan import Slot
 from interlace.core.request import Request
-from interlace.policy.base import PartitionView, View
+from interlace.policy.view import ModelView, PartitionView, View
 
 #: Of the sustaining batch: a full one, where others run the same model. Found on Poisson arrivals
 #: (`bench.clairvoyant`), flat around the best.
@@ -25,31 +25,31 @@ class BatchSizes(NamedTuple):
 
 
 def rows_in_time(
-    rows: int, model: str, head: Request, partition: PartitionView, view: View, budget_ms: float
+    rows: int, model: ModelView, head: Request, share_pct: int, budget_ms: float
 ) -> int:
     """The largest batch of at most ``rows`` within the budget, and at least the head's rows."""
-    share_pct, shape = partition.share_pct, head.shape
+    shape = head.shape
     budget_ms -= _ROUNDING_MS
-    if view.latency_ms(model, rows, share_pct, shape) <= budget_ms:
+    if model.latency_ms(rows, share_pct, shape) <= budget_ms:
         return max(rows, head.rows)
     low, high = head.rows, max(rows, head.rows)
     while high - low > 1:
         middle = (low + high) // 2
-        if view.latency_ms(model, middle, share_pct, shape) <= budget_ms:
+        if model.latency_ms(middle, share_pct, shape) <= budget_ms:
             low = middle
         else:
             high = middle
     return low
 
 
-def limit_rows(slot: Slot, partition: PartitionView, view: View) -> int:
-    """The largest batch of a slot: its own where others take turns, the model's where it is alone.
+def limit_rows(slot: Slot, partition: PartitionView, model: ModelView) -> int:
+    """The largest batch of a slot: as planned where models take turns, else the model's largest.
 
-    A planned batch leaves time for a queue and for others; when the moment leaves more, more may
-    run.
+    A planned batch leaves time for a queue and for other models; alone in its partition a model may
+    use what is left of that time.
     """
     alone = own_turns(partition) == 1
-    return max(slot.batch, view.demand(slot.model).max_batch) if alone else slot.batch
+    return max(slot.batch, model.demand.max_batch) if alone else slot.batch
 
 
 def own_turns(partition: PartitionView) -> int:
@@ -60,45 +60,47 @@ def own_turns(partition: PartitionView) -> int:
 def sizes(slot: Slot, partition: PartitionView, view: View) -> BatchSizes:
     """Sizes after the sustaining batch: what arrives in a round that keeps up (``perf.pace``).
 
-    One host must not wait, for what it idles is lost, and takes all that is there. Several hosts
-    waste less by running full batches in turn than by small ones at once: they wait until a full
-    one is there, or until the head must begin.
+    A single host never waits, since idle time is lost, and takes all that is queued. Several hosts
+    waste less by running full batches in turn than small ones at once: they wait until a full batch
+    is queued, or until the head must begin.
     """
-    limit = limit_rows(slot, partition, view)
-    hosts = max(1, len(view.hosts(slot.model)))
+    model = view.model(slot.model)
+    limit = limit_rows(slot, partition, model)
+    hosts = max(1, len(model.hosts))
     if hosts == 1:
         return BatchSizes(limit, 1, limit)
-    sustaining = view.rate_rps(slot.model) / 1000.0 * partition.round_ms / hosts
+    sustaining = view.rows_per_s(slot.model) / 1000.0 * partition.round_ms / hosts
     full = _rows(_FULL * sustaining, limit)
     return BatchSizes(limit, full if own_turns(partition) == 1 else 1, full)
 
 
 def given_up(
-    model: str, limit: int, following: int, partition: PartitionView, view: View, now_ms: float
+    slot: Slot, limit: int, following: int, partition: PartitionView, view: View, now_ms: float
 ) -> int:
     """How many heads to drop before a batch of at most ``limit``, so that the fewest are lost.
 
-    Without its oldest a batch has more time and takes more; but whom a smaller one leaves behind
-    is not lost yet, for the next may take them. So the sum is made least of those dropped now and
-    of those whom the next batch, of up to ``following``, would have to drop. For one host there is
-    nothing to fit in this, and on Poisson arrivals it is as good as value iteration
-    (`bench.clairvoyant`). More drops than another choice costs in all need not be looked at.
+    Without its oldest requests a batch has more time and takes more rows; but those that a smaller
+    batch leaves behind are not lost yet, since the next one may take them. So the sum is minimised
+    of what is dropped now and what the next batch, of up to ``following`` rows, would have to drop.
+    For one host this has no parameter to fit, and on Poisson arrivals it is as good as value
+    iteration (`bench.clairvoyant`). The search ends when more are dropped than the best choice
+    loses in all.
     """
-    queue = view.queue(model)
-    rows, head = queue.rows, queue.head
+    queue, share_pct = view.queue(slot.model), partition.share_pct
+    rows, head, model = queue.rows, queue.head, view.model(slot.model)
     if head is None or head.priority or head.rows > 1:
-        return 0  # who has stated a priority is not given up for who has not
+        return 0  # a request with a stated priority is not given up for one without
     best, fewest, dropped = 0, float("inf"), 0
     while dropped < min(rows, fewest):
         most = min(limit, rows - dropped)
         budget_ms = queue.deadline_ms(dropped) - now_ms
-        batch = rows_in_time(most, model, head, partition, view, budget_ms)
-        run_ms = view.latency_ms(model, batch, partition.share_pct, head.shape)
+        batch = rows_in_time(most, model, head, share_pct, budget_ms)
+        run_ms = model.latency_ms(batch, share_pct, head.shape)
         if run_ms <= budget_ms - _ROUNDING_MS:
             if batch == most and not dropped:
                 return 0  # by far the usual case
             taken = dropped + batch
-            lost = dropped + _lost_next(model, following, taken, partition, view, run_ms, now_ms)
+            lost = dropped + _lost_next(slot, following, taken, partition, view, now_ms, run_ms)
             if lost < fewest:
                 best, fewest = dropped, lost
             if batch == most:
@@ -108,31 +110,31 @@ def given_up(
 
 
 def _lost_next(
-    model: str,
+    slot: Slot,
     following: int,
     taken: int,
     partition: PartitionView,
     view: View,
-    run_ms: float,
     now_ms: float,
+    run_ms: float,
 ) -> int:
     """How many that are queued now the next batch must drop, to take ``following`` or all there is.
 
-    It starts when this one ends, or when another host of the model is free, with those who arrive
-    until then at the rate seen. Found by halving: later heads have more time, and fewer behind.
+    It starts when this one ends, or when another host of the model is free, with what arrives until
+    then at the measured rate. By bisection: later heads have more time, and fewer behind them.
     """
-    queue = view.queue(model)
+    queue, model = view.queue(slot.model), view.model(slot.model)
     start_ms = now_ms + run_ms
-    for host in view.hosts(model):
+    for host in model.hosts:
         if host.id != partition.id:
             start_ms = min(start_ms, max(now_ms, host.free_at_ms))
     left, shape = queue.rows - taken, queue.head.shape if queue.head else None
-    new = view.rate_rps(model) / 1000.0 * (start_ms - now_ms)
+    new = view.rows_per_s(slot.model) / 1000.0 * (start_ms - now_ms)
     low, high = 0, left
     while low < high:
         middle = (low + high) // 2
         need = _rows(left - middle + new, following)
-        end_ms = start_ms + view.latency_ms(model, need, partition.share_pct, shape)
+        end_ms = start_ms + model.latency_ms(need, partition.share_pct, shape)
         if end_ms <= queue.deadline_ms(taken + middle) - _ROUNDING_MS:
             high = middle
         else:

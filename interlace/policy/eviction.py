@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from interlace.policy.base import Tally
+from interlace.policy.view import Tally
 
 
 def least_recently_used(

@@ -43,11 +43,11 @@ BATCHES: Final = 3
 _LEAST_RPS: Final = 0.1
 
 
-def planned_rps(slot: Slot) -> float:
+def planned_rows_per_s(slot: Slot) -> float:
     """The weight of a turn, in rows per second."""
-    return max(slot.rate_rps, _LEAST_RPS)
+    return max(slot.rows_per_s, _LEAST_RPS)
 
 
 def owed_ms(slot: Slot) -> float:
     """How far behind another a model is owed a batch, in ms of its planned arrivals."""
-    return BATCHES * slot.batch / planned_rps(slot) * 1000.0
+    return BATCHES * slot.batch / planned_rows_per_s(slot) * 1000.0

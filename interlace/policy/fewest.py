@@ -75,9 +75,9 @@ def first_of(
 
 def underserved(plan: Plan) -> set[str]:
     """Models that are not served all that they ask for."""
-    return {model for model, rps in plan.unserved_rps.items() if not rps <= _NOTHING_RPS}
+    return {model for model, rps in plan.unserved_rows_per_s.items() if not rps <= _NOTHING_RPS}
 
 
 def _hopeless(packer: Planner, one: Demand, alone: Fleet, profiles: Profiles) -> bool:
-    trickle = replace(one, rate_rps=one.rate_rps * _TRICKLE)
-    return bool(packer([trickle], alone, profiles, Plan()).unserved_rps)
+    trickle = replace(one, rows_per_s=one.rows_per_s * _TRICKLE)
+    return bool(packer([trickle], alone, profiles, Plan()).unserved_rows_per_s)

@@ -24,10 +24,10 @@ class FixedFleet:
     resolve_ms: float = 0.0
     patience_ms: float = 30_000.0
 
-    def target_rps(self, seen_rps: float) -> float:
-        return seen_rps
+    def target_rows_per_s(self, seen_rows_per_s: float) -> float:
+        return seen_rows_per_s
 
-    def moved(self, seen_rps: float, planned_rps: float) -> int:
+    def moved(self, seen_rows_per_s: float, planned_rows_per_s: float) -> int:
         return 0
 
     def __call__(self, plan: Plan, fleet: Fleet) -> Mapping[str, int]:
@@ -51,14 +51,17 @@ class Algorithm2:
     resolve_ms: float = 0.0
     patience_ms: float = 0.0
 
-    def target_rps(self, seen_rps: float) -> float:
-        return seen_rps * (1.5 if seen_rps < 125.0 else 1.2)
+    def target_rows_per_s(self, seen_rows_per_s: float) -> float:
+        return seen_rows_per_s * (1.5 if seen_rows_per_s < 125.0 else 1.2)
 
-    def moved(self, seen_rps: float, planned_rps: float) -> int:
-        target_rps = self.target_rps(seen_rps)
-        if target_rps > 1.05 * planned_rps or target_rps > planned_rps + 10.0:
+    def moved(self, seen_rows_per_s: float, planned_rows_per_s: float) -> int:
+        target_rows_per_s = self.target_rows_per_s(seen_rows_per_s)
+        if (
+            target_rows_per_s > 1.05 * planned_rows_per_s
+            or target_rows_per_s > planned_rows_per_s + 10.0
+        ):
             return 1
-        return -1 if target_rps < 0.9 * planned_rps else 0
+        return -1 if target_rows_per_s < 0.9 * planned_rows_per_s else 0
 
     def __call__(self, plan: Plan, fleet: Fleet) -> Mapping[str, int]:
         return _used(plan, fleet)
@@ -86,16 +89,24 @@ class GrowAndShrink:
     shrink: float = 0.8
     sure: float = 2.0
 
-    def target_rps(self, seen_rps: float) -> float:
-        return seen_rps * self.margin
+    def target_rows_per_s(self, seen_rows_per_s: float) -> float:
+        return seen_rows_per_s * self.margin
 
-    def moved(self, seen_rps: float, planned_rps: float) -> int:
+    def moved(self, seen_rows_per_s: float, planned_rows_per_s: float) -> int:
         # The variance of a smoothed rate: weight / (2 - weight) of that of one sample.
         window_s = self.period_ms / 1000.0 * (2.0 - self.weight) / self.weight
-        unsure_rps = self.sure * sqrt(max(planned_rps, 1.0 / window_s) / window_s)
-        if seen_rps > planned_rps * (1.0 + 1.0 / self.margin) / 2.0 + unsure_rps:
+        unsure_rows_per_s = self.sure * sqrt(max(planned_rows_per_s, 1.0 / window_s) / window_s)
+        if (
+            seen_rows_per_s
+            > planned_rows_per_s * (1.0 + 1.0 / self.margin) / 2.0 + unsure_rows_per_s
+        ):
             return 1
-        return -1 if self.target_rps(seen_rps) + unsure_rps < self.shrink * planned_rps else 0
+        return (
+            -1
+            if self.target_rows_per_s(seen_rows_per_s) + unsure_rows_per_s
+            < self.shrink * planned_rows_per_s
+            else 0
+        )
 
     def __call__(self, plan: Plan, fleet: Fleet) -> Mapping[str, int]:
         return _used(plan, fleet)
@@ -105,7 +116,7 @@ def _used(plan: Plan, fleet: Fleet) -> Mapping[str, int]:
     """The accelerators that a plan uses, and one more while it leaves something unserved."""
     used = {partition.gpu for partition in plan.partitions}
     wanted = Counter(gpu.kind for gpu in fleet.gpus if gpu.id in used)
-    if any(rate > _NOTHING_RPS for rate in plan.unserved_rps.values()) and fleet.gpus:
+    if any(rate > _NOTHING_RPS for rate in plan.unserved_rows_per_s.values()) and fleet.gpus:
         wanted[fleet.gpus[-1].kind] += 1
     return wanted
 

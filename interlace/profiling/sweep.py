@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from interlace.core.profile import LatencyPoint
+from interlace.core.quantile import quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +67,6 @@ def enough(latencies_ms: Sequence[float], spent_s: float, settings: SweepSetting
     if count < settings.samples_min:
         return False
     return count >= settings.samples or spent_s >= settings.budget_s
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """The nearest-rank quantile of ascending values; never less than what was seen."""
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def point(latencies_ms: Sequence[float], gpu_ms: Sequence[float] = ()) -> LatencyPoint:

@@ -38,8 +38,8 @@ def _answer(system: System, question: SolvePlan) -> PlanSolved:
     if all(partition.gpu in there for partition in ample.partitions):
         return PlanSolved(question.ticket, ample, ample=ample)
     if not there:
-        missing = {one.model: one.rate_rps for one in demand}
-        return PlanSolved(question.ticket, Plan(unserved_rps=missing), ample=ample)
+        missing = {one.model: one.rows_per_s for one in demand}
+        return PlanSolved(question.ticket, Plan(unserved_rows_per_s=missing), ample=ample)
     plan = system.packer(demand, question.fleet, profiles, current)
     return PlanSolved(question.ticket, plan, ample=ample)
 

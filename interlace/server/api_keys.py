@@ -19,10 +19,10 @@ class Access(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ApiKeys:
-    """The operator's keys; an empty one is not asked for.
+    """The operator's keys; an empty one is not required.
 
-    ``api`` lets callers use the server, ``admin`` change it and use it. Without ``admin`` whoever
-    may use it may change it.
+    ``api`` lets callers use the server; ``admin`` lets them change it, too. Without an ``admin``
+    key, every caller who may use the server may change it.
     """
 
     api: str = ""
@@ -47,3 +47,11 @@ class ApiKeys:
 
 def _same(given: bytes, key: str) -> bool:
     return hmac.compare_digest(given, key.encode())
+
+
+def given_key(x_api_key: bytes, authorization: bytes) -> bytes:
+    """The key in a caller's headers: ``X-API-Key: KEY``, or else ``Authorization: Bearer KEY``."""
+    if x_api_key:
+        return x_api_key
+    scheme, _, key = authorization.partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else b""

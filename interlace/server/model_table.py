@@ -17,13 +17,13 @@ NAME_CHARS: Final = 128
 
 @dataclass(slots=True)
 class ServedModel:
-    """One deployed version: the model, and the ledger of its replies.
+    """One deployed version: the model, and the statistics of its replies.
 
     ``config`` is the JSON of Triton's ModelConfig; empty means one made from the signature.
     """
 
     model: Model
-    ledger: ModelStatistics = field(default_factory=ModelStatistics)
+    statistics: ModelStatistics = field(default_factory=ModelStatistics)
     config: Mapping[str, object] = field(default_factory=dict)
     ready: bool = True  #: false once it was set aside
 
@@ -50,7 +50,7 @@ class ModelTable:
         name, version = served.model.name, str(served.model.version)
         before = self._versions.setdefault(name, {}).get(version)
         if before is not None:
-            served.ledger = before.ledger  # counters go on over a reload
+            served.statistics = before.statistics  # counters go on over a reload
         self._versions[name][version] = served
         self._found.clear()
 
@@ -79,11 +79,11 @@ class ModelTable:
         """The served versions of a name, oldest first; empty if unknown."""
         return sorted(self._versions.get(name, ()), key=int)
 
-    def ledger(self, key: str) -> ModelStatistics | None:
+    def statistics(self, key: str) -> ModelStatistics | None:
         """Where a deployment is accounted for, also after a reload; ``None`` once withdrawn."""
         name, version = model_of(key)
         served = self._versions.get(name, {}).get(version)
-        return None if served is None else served.ledger
+        return None if served is None else served.statistics
 
     def all(self) -> list[ServedModel]:
         """Every deployment, by name and version."""

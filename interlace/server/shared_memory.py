@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from interlace.core.errors import Reason, ServeError
+from interlace.core.errors import Reason, ServeError, bad_input
 
 FOLDER: Final = "/dev/shm"
 REGION_LIMIT: Final = 1024
@@ -51,9 +51,9 @@ class Regions:
                 "the operator to allow it (--allow-client-shm)",
             )
         if name in self._regions:
-            raise _bad(f"shared memory region '{name}' already in manager")
+            raise bad_input(f"shared memory region '{name}' already in manager")
         if len(self._regions) >= REGION_LIMIT:
-            raise _bad(f"{REGION_LIMIT} shared memory regions are registered: unregister some")
+            raise bad_input(f"{REGION_LIMIT} shared memory regions are registered: unregister some")
         self._regions[name] = self._open(name, key, offset, byte_size)
         self._changed()
 
@@ -83,7 +83,7 @@ class Regions:
         """
         region = self._find(name)
         if offset < 0 or nbytes < 0 or offset + nbytes > region.byte_size:
-            raise _bad(
+            raise bad_input(
                 f"bytes {offset} to {offset + nbytes} lie outside of shared memory region "
                 f"'{name}' of {region.byte_size} bytes"
             )
@@ -101,7 +101,9 @@ class Regions:
         while view.nbytes:
             got = os.preadv(region.fd, [view], at)
             if not got:
-                raise _bad(f"shared memory region '{name}' is now smaller than it was registered")
+                raise bad_input(
+                    f"shared memory region '{name}' is now smaller than it was registered"
+                )
             view, at = view[got:], at + got
 
     def write(self, name: str, offset: int, data: memoryview | bytes) -> None:
@@ -119,7 +121,9 @@ class Regions:
                 done = os.pwrite(region.fd, view, at)
                 view, at = view[done:], at + done
         except OSError as error:
-            raise _bad(f"cannot write shared memory region '{name}': {error.strerror}") from error
+            raise bad_input(
+                f"cannot write shared memory region '{name}': {error.strerror}"
+            ) from error
 
     def close(self) -> None:
         """Forget every region."""
@@ -132,18 +136,20 @@ class Regions:
     def _find(self, name: str) -> Region:
         region = self._regions.get(name)
         if region is None:
-            raise _bad(f"Unable to find shared memory region: '{name}'")
+            raise bad_input(f"Unable to find shared memory region: '{name}'")
         return region
 
     def _open(self, name: str, key: str, offset: int, byte_size: int) -> Region:
         plain = key.removeprefix("/")
         if not plain or "/" in plain or "\0" in plain or plain in (".", ".."):
-            raise _bad(f"shared memory key '{key}' must be one name, such as /my_input")
+            raise bad_input(f"shared memory key '{key}' must be one name, such as /my_input")
         try:
             flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             fd = os.open(os.path.join(self._folder, plain), flags)
         except OSError as error:
-            raise _bad(f"Unable to open shared memory region: '{key}': {error.strerror}") from error
+            raise bad_input(
+                f"Unable to open shared memory region: '{key}': {error.strerror}"
+            ) from error
         try:
             _check_bounds(fd, key, offset, byte_size)
         except ServeError:
@@ -155,13 +161,9 @@ class Regions:
 def _check_bounds(fd: int, key: str, offset: int, byte_size: int) -> None:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
-        raise _bad(f"shared memory key '{key}' is not a shared memory object")
+        raise bad_input(f"shared memory key '{key}' is not a shared memory object")
     if offset < 0 or byte_size < 1 or offset + byte_size > found.st_size:
-        raise _bad(
+        raise bad_input(
             f"bytes {offset} to {offset + byte_size} lie outside of shared memory object "
             f"'{key}' of {found.st_size} bytes"
         )
-
-
-def _bad(detail: str) -> ServeError:
-    return ServeError(Reason.BAD_INPUT, detail)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from interlace.core.errors import Reason, ServeError
+from interlace.core.errors import bad_input
 from interlace.core.tensor import BYTES, element_count
 
 DEPTH_MAX: Final = 16
@@ -43,7 +43,7 @@ def to_bytes(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> b
         ServeError: BAD_INPUT for the wrong kind, range or number of values.
     """
     if datatype in BINARY_ONLY:
-        raise bad(f"input '{name}': {datatype} has no JSON form; send it as binary data")
+        raise bad_input(f"input '{name}': {datatype} has no JSON form; send it as binary data")
     expected = element_count(shape)
     if datatype != BYTES and expected and len(data) > COUNT_FIRST_BYTES:
         _check_count(name, shape, data.count(b",") + 1)
@@ -52,7 +52,7 @@ def to_bytes(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> b
     if datatype == BYTES:
         return frame([value.encode() for value in values])
     if datatype == "BOOL" and not set(values) <= {0, 1}:
-        raise bad(f"input '{name}': BOOL takes true, false, 0 and 1")
+        raise bad_input(f"input '{name}': BOOL takes true, false, 0 and 1")
     return _packed(name, datatype, values)
 
 
@@ -63,7 +63,7 @@ def to_json(name: str, datatype: str, view: memoryview) -> bytes:
         ServeError: BAD_INPUT where JSON cannot carry them.
     """
     if datatype in BINARY_ONLY:
-        raise bad(f"output '{name}': {datatype} has no JSON form; ask for binary data")
+        raise bad_input(f"output '{name}': {datatype} has no JSON form; ask for binary data")
     if datatype == BYTES:
         return _texts_to_json(name, unframe(view))
     array = np.frombuffer(view, DTYPES[datatype])
@@ -88,15 +88,10 @@ def unframe(view: memoryview) -> list[bytes]:
     return elements
 
 
-def bad(detail: str) -> ServeError:
-    """A refusal for bad input."""
-    return ServeError(Reason.BAD_INPUT, detail)
-
-
 def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
     expected = element_count(shape)
     if count != expected:
-        raise bad(
+        raise bad_input(
             f"input '{name}' of shape {list(shape)} needs {expected} values in 'data', got {count}"
         )
 
@@ -104,16 +99,16 @@ def _check_count(name: str, shape: tuple[int, ...], count: int) -> None:
 def _values(name: str, datatype: str, data: bytes) -> list[Any]:
     depth = _depth(data)
     if not depth:
-        raise bad(f"input '{name}': 'data' must be an array")
+        raise bad_input(f"input '{name}': 'data' must be an array")
     if depth > DEPTH_MAX:
-        raise bad(f"input '{name}': 'data' is nested deeper than {DEPTH_MAX}")
+        raise bad_input(f"input '{name}': 'data' is nested deeper than {DEPTH_MAX}")
     try:
         values = _decoder(_kind(datatype), depth).decode(data)
     except MALFORMED as error:
-        raise bad(f"input '{name}' ({datatype}): 'data': {error}") from error
+        raise bad_input(f"input '{name}' ({datatype}): 'data': {error}") from error
     for _ in range(depth - 1):
         if len({len(row) for row in values}) > 1:
-            raise bad(f"input '{name}': 'data' has rows of different lengths")
+            raise bad_input(f"input '{name}': 'data' has rows of different lengths")
         values = list(chain.from_iterable(values))
     return values
 
@@ -123,7 +118,9 @@ def _packed(name: str, datatype: str, values: list[Any]) -> bytes:
         with np.errstate(over="raise"):
             return np.array(values, DTYPES[datatype]).tobytes()
     except (OverflowError, FloatingPointError) as error:
-        raise bad(f"input '{name}': a value in 'data' does not fit {datatype}: {error}") from error
+        raise bad_input(
+            f"input '{name}': a value in 'data' does not fit {datatype}: {error}"
+        ) from error
 
 
 def _depth(data: bytes) -> int:
@@ -151,4 +148,6 @@ def _texts_to_json(name: str, elements: list[bytes]) -> bytes:
     try:
         return msgspec.json.encode([element.decode() for element in elements])
     except UnicodeDecodeError as error:
-        raise bad(f"output '{name}' holds BYTES that are not UTF-8; ask for binary data") from error
+        raise bad_input(
+            f"output '{name}' holds BYTES that are not UTF-8; ask for binary data"
+        ) from error

@@ -67,9 +67,9 @@ def test_published_deployments_serve_their_rates_in_half_the_slo() -> None:
                 for slot in part.slots
                 if slot.model == demand.model
             ]
-            assert sum(slot.rate_rps for _, slot in mine) == pytest.approx(demand.rate_rps)
+            assert sum(slot.rows_per_s for _, slot in mine) == pytest.approx(demand.rows_per_s)
             for part, slot in mine:
-                assert 1000.0 * slot.batch / part.duty_ms >= slot.rate_rps * (1 - 1e-9)
+                assert 1000.0 * slot.batch / part.duty_ms >= slot.rows_per_s * (1 - 1e-9)
                 assert part.duty_ms <= 0.45 * demand.slo_ms + 0.5
 
 

@@ -69,7 +69,7 @@ def test_a_load_is_part_of_what_the_machine_does_at_its_best_batches() -> None:
     profiles = {m: line_profile(m, 2.0, 1.0, max_batch=8) for m in ("a", "b")}
     (case, *_) = cases(["interlace"], [0.5])
     one, other = demand(profiles, case)
-    assert one.rate_rps == other.rate_rps == pytest.approx(0.5 * 2 / 2 * 1000.0 / (10.0 / 8))
+    assert one.rows_per_s == other.rows_per_s == pytest.approx(0.5 * 2 / 2 * 1000.0 / (10.0 / 8))
     assert one.slo_ms == case.slo_factor * 3.0
 
 

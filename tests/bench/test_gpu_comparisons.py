@@ -98,7 +98,7 @@ def test_a_load_of_one_is_what_the_area_bound_calls_full() -> None:
     asked = demand(PROFILES, GPU, 1.0)
     assert area(asked, GPU, PROFILES).accelerators == pytest.approx(0.99)
     half = demand(PROFILES, GPU, 0.5)
-    assert half[0].rate_rps == pytest.approx(asked[0].rate_rps / 2)
+    assert half[0].rows_per_s == pytest.approx(asked[0].rows_per_s / 2)
 
 
 def test_only_batches_in_time_count_as_cost() -> None:
@@ -159,7 +159,7 @@ class Kept:
         async def trial(
             opened: object, race: Race, one: Contestant, load: float, seconds: float | None
         ) -> Trial:
-            rps = sum(asked.rate_rps for asked in demand(PROFILES, GPU, load))
+            rps = sum(asked.rows_per_s for asked in demand(PROFILES, GPU, load))
             worst = 1.0 if load < most[one.name] else 0.9
             return Trial(load, worst * rps, rps, worst, 1.0, sent=1000)
 
@@ -260,7 +260,7 @@ def test_streams_may_have_two_instances_and_a_wait() -> None:
     (two,) = (one for one in STREAMS if one.name == "Triton-like")
     plan = two.plan(asked, GPU, PROFILES)
     assert len({p.id for p in plan.partitions}) == 4
-    assert sum(s.rate_rps for p in plan.partitions for s in p.slots) == pytest.approx(20.0)
+    assert sum(s.rows_per_s for p in plan.partitions for s in p.slots) == pytest.approx(20.0)
     assert two.system.dispatcher == DynamicBatching(wait_ms=2.0)
 
 

@@ -77,9 +77,9 @@ def test_what_the_lattice_finds_on_two_accelerators_exhaustive_search_finds_too(
     two = doubled(lattice.accelerator(GPU), 1)
     for corner in maximal(two)[:2]:
         wanted = [
-            Demand(one.model, one.rate_rps * int(count) / 2, one.slo_ms)
+            Demand(one.model, one.rows_per_s * int(count) / 2, one.slo_ms)
             for one, count in zip(top, corner, strict=True)
             if count
         ]
         plan = Ideal()(wanted, uniform_fleet(GPU, 2), profiles, Plan())
-        assert not plan.unserved_rps or any("every way" not in note for note in plan.notes)
+        assert not plan.unserved_rows_per_s or any("every way" not in note for note in plan.notes)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.peers import models, wire
-from interlace.server.proto.messages import ModelInferRequest
+from interlace.proto.messages import ModelInferRequest
 
 
 @pytest.mark.parametrize("model", models.SHAPES)

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from interlace.cli.bench import run
 from interlace.cli.benchtable import lateness, remarks
-from interlace.cli.loadgen import Flow, Sent
-from interlace.cli.loadreport import ModelLoadReport, summarise
 from interlace.cli.main import build
 from interlace.core.user_errors import UserError
-from interlace.load.inference_body import LoadCall, make_call
-from interlace.load.send_times import ArrivalProcess, arrivals
+from interlace.load.inference_body import make_call
+from interlace.load.load_test import load_test
+from interlace.load.result import UNANSWERED, CallSample, ModelLoadReport, report
+from interlace.load.send_times import ArrivalProcess, send_times
 from interlace.load.v2_client import V2Client
 
 from .fakeserver import Behaviour, FakeServer
@@ -32,9 +31,8 @@ def load(
 ) -> ModelLoadReport:
     with FakeServer(behave) as fake:
         server = V2Client(fake.url)
-        times = arrivals(ArrivalProcess.UNIFORM, rate_rps, seconds, 1)
-        flow = Flow(make_call(server, "echo", {}, None), times)
-        return run(server, [flow], connections, seconds)[0]
+        times_s = send_times(ArrivalProcess.UNIFORM, rate_rps, seconds, 1)
+        return load_test([make_call(server, "echo", {}, None)], [times_s], connections, seconds)[0]
 
 
 def test_every_request_is_answered_and_counted() -> None:
@@ -52,11 +50,9 @@ def test_every_request_is_answered_and_counted() -> None:
 def test_each_model_gets_its_own_requests() -> None:
     with FakeServer() as fake:
         server = V2Client(fake.url)
-        flows = [
-            Flow(make_call(server, name, {}, None), arrivals(ArrivalProcess.UNIFORM, rate, 0.5, 1))
-            for name, rate in (("echo", 60.0), ("other", 20.0))
-        ]
-        echo, other = run(server, flows, 8, 0.5)
+        calls = [make_call(server, name, {}, None) for name in ("echo", "other")]
+        times_s = [send_times(ArrivalProcess.UNIFORM, rate, 0.5, 1) for rate in (60.0, 20.0)]
+        echo, other = load_test(calls, times_s, 8, 0.5)
     assert (echo.requests, other.requests) == (30, 10)
     assert (echo.attainment, other.attainment) == (1.0, 1.0)
     assert fake.paths.count("/v2/models/echo/infer") == 30
@@ -103,10 +99,9 @@ def test_late_answers_are_answers_but_not_good() -> None:
 
 
 def test_latency_runs_from_when_it_was_due() -> None:
-    ask = LoadCall("m", b"", slo_ms=100.0)
-    late = Sent(0, due_s=1.0, sent_s=1.2, end_s=1.25, status=200)
-    never = Sent(0, due_s=1.5)
-    result = summarise(Flow(ask, [1.0, 1.5], [late, never]), seconds=2.0)
+    late = CallSample(0, due_s=1.0, latency_s=0.25, status=200, sent_s=1.2)
+    never = CallSample(0, due_s=1.5, latency_s=0.5, status=UNANSWERED)
+    result = report("m", 100.0, [late, never], seconds=2.0)
     assert result.p50_ms == pytest.approx(250.0)
     assert result.lag_p99_ms == pytest.approx(200.0)
     assert result.doubtful
@@ -119,7 +114,7 @@ def test_latency_runs_from_when_it_was_due() -> None:
 def test_the_call_is_v2_binary_with_sizes_from_the_config() -> None:
     with FakeServer() as fake:
         ask = make_call(V2Client(fake.url), "echo", {}, slo_ms=40.0)
-    head, _, rest = ask.wire.partition(b"\r\n\r\n")
+    head, _, rest = ask.encoded.payload.partition(b"\r\n\r\n")
     length = int(head.split(b"Inference-Header-Content-Length: ")[1].split(b"\r\n")[0])
     header = json.loads(rest[:length])
     assert header["parameters"] == {"binary_data_output": True, "slo_ms": 40.0}
@@ -134,7 +129,7 @@ def test_a_shape_can_be_stated_and_is_checked() -> None:
     with FakeServer() as fake:
         server = V2Client(fake.url)
         ask = make_call(server, "echo", {"echo/ids": (1, 5)}, None)
-        assert b'"shape":[1,5]' in ask.wire
+        assert b'"shape":[1,5]' in ask.encoded.payload
         with pytest.raises(UserError, match=r"--shape echo/ids: 3 sizes given"):
             make_call(server, "echo", {"echo/ids": (1, 5, 2)}, None)
 

@@ -46,7 +46,7 @@ def test_compare_has_every_row(question: Question) -> None:
     assert set(said.json) == {row.name for row in CATALOG.values()}
     bounds = {one["lower_bound"]["gpus"] for one in said.json.values()}
     assert len(bounds) == 1
-    served = [one["gpus"] for one in said.json.values() if not one["unserved_rps"]]
+    served = [one["gpus"] for one in said.json.values() if not one["unserved_rows_per_s"]]
     assert min(served) >= min(bounds)
     table = question.plan("--compare").out
     for row in CATALOG.values():

@@ -21,7 +21,7 @@ def question(tmp_path: Path) -> Question:
 
 def test_plan_serves_all_above_its_bound(question: Question) -> None:
     said = question.plan("--json").json
-    assert said["unserved_rps"] == {}
+    assert said["unserved_rows_per_s"] == {}
     assert 1 <= said["lower_bound"]["gpus"] <= said["gpus"] <= 8
     assert said["gap"] == said["gpus"] / said["lower_bound"]["gpus"]
     assert said["cost_per_hour"] == said["gpus"] * 0.5
@@ -34,7 +34,7 @@ def test_plan_serves_all_above_its_bound(question: Question) -> None:
 def test_rates_planned_for_are_the_rates_asked(question: Question) -> None:
     slots = [slot for p in question.plan("--json").json["partitions"] for slot in p["slots"]]
     for model, rate in (("small", 100.0), ("large", 50.0)):
-        planned = sum(slot["rate_rps"] for slot in slots if slot["model"] == model)
+        planned = sum(slot["rows_per_s"] for slot in slots if slot["model"] == model)
         assert planned == pytest.approx(rate, rel=1e-3)
 
 
@@ -57,7 +57,7 @@ def test_options_stand_above_the_file(question: Question) -> None:
 
 def test_impossible_slo_is_unserved_with_its_reason(question: Question) -> None:
     said = question.plan("--json", "--slo", "large=5").json
-    assert said["unserved_rps"] == {"large": 50.0}
+    assert said["unserved_rows_per_s"] == {"large": 50.0}
     assert "SLO" in said["reasons"]["large"]
     assert said["gap"] is None
     assert "not served: 50 requests/s of large" in question.plan("--slo", "large=5").out
@@ -68,7 +68,7 @@ def test_limit_of_gpus_is_kept(tmp_path: Path) -> None:
         "--json", "--rate", "large=2000"
     )
     assert said.json["gpus"] <= 1
-    assert said.json["unserved_rps"]["large"] > 0
+    assert said.json["unserved_rows_per_s"]["large"] > 0
     assert said.json["reasons"]["large"]
 
 
@@ -83,7 +83,7 @@ def test_explanation_has_every_figure(question: Question) -> None:
 def test_model_without_profile_is_unserved_with_its_reason(tmp_path: Path) -> None:
     text = f"{SCENARIO}[models.stranger]\nrate_rps = 5\nslo_ms = 50\n"
     said = Question(tmp_path, text).plan("--json").json
-    assert said["unserved_rps"] == {"stranger": 5.0}
+    assert said["unserved_rows_per_s"] == {"stranger": 5.0}
     assert "profile" in said["reasons"]["stranger"]
 
 
@@ -93,8 +93,8 @@ def test_every_row_answers(question: Question, system: str) -> None:
     assert said["system"] == system
     for model, asked in said["models"].items():
         slots = [s for p in said["partitions"] for s in p["slots"] if s["model"] == model]
-        lost = said["unserved_rps"].get(model, 0.0)
-        planned = sum(slot["rate_rps"] for slot in slots)
+        lost = said["unserved_rows_per_s"].get(model, 0.0)
+        planned = sum(slot["rows_per_s"] for slot in slots)
         assert planned + lost >= asked["rate_rps"] * (1 - 1e-3)
         assert not lost or said["reasons"][model]
 
@@ -130,7 +130,7 @@ def test_options_refused(question: Question, arguments: tuple[str, ...], words: 
         ('gpu = "2080ti"', "", "gpu is missing"),
         ('gpu = "2080ti"', 'gpu = "x"', "no kind of GPU 'x'"),
         ("gpus = 8", "gpus = 0", "gpus is 0; expected a whole number from 1"),
-        ("gpus = 8", "gpu_count = 8", "unknown key gpu_count"),
+        ("gpus = 8", "gpu_count = 8", "gpu_count is an unknown key"),
         ('["p.csv"]', '["q.csv"]', "No such file"),
         ("rate_rps = 50\n", "", "models.large.rate_rps is missing"),
         ("rate_rps = 50", "rate_rps = -50", "models.large.rate_rps is -50"),
@@ -139,7 +139,7 @@ def test_options_refused(question: Question, arguments: tuple[str, ...], words: 
         ("slo_ms = 200", "slo_ms = '2'", "models.large.slo_ms is '2'"),
         ("slo_ms = 200", "slo_ms = 200\nattainment = 1.0", "models.large.attainment is 1.0"),
         ("slo_ms = 200", "slo_ms = 200\nmax_batch = 1.5", "models.large.max_batch is 1.5"),
-        ("slo_ms = 200", "slo_ms = 200\nslo = 2", "unknown key models.large.slo"),
+        ("slo_ms = 200", "slo_ms = 200\nslo = 2", "models.large.slo is an unknown key"),
         ("[models.small]", "[models.small", "not TOML"),
     ],
 )
@@ -166,7 +166,7 @@ def test_example_is_served_with_every_promise_kept(tmp_path: Path) -> None:
     question = Question(tmp_path)
     question.path = NINE
     said = question.plan("--json").json
-    assert said["unserved_rps"] == {}
+    assert said["unserved_rows_per_s"] == {}
     assert len(said["models"]) == 9
     assert min(asked["attainment"] for asked in said["models"].values()) >= 0.99
 

@@ -96,8 +96,8 @@ def test_a_plan_of_what_is_known(world: World, tmp_path: Path) -> None:
     words += ["--rate", "twice=9", "--slo", "twice=0.001", "--system", "gpulet", "--json"]
     report = json.loads(CliRunner().invoke(build(words), words).stdout)
     assert [slot["model"] for slot in report["slots"]] == ["again"]
-    assert report["slots"][0]["capacity_rps"] >= 10
-    assert report["unserved_rps"] == {"twice": 9.0}
+    assert report["slots"][0]["capacity_rows_per_s"] >= 10
+    assert report["unserved_rows_per_s"] == {"twice": 9.0}
     assert "SLO" in report["reasons"]["twice"]
 
 

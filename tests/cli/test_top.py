@@ -31,7 +31,7 @@ def page(within: int, missed: int, refused: int, fast: int, slow: int) -> str:
             f"interlace_queue_rows{{{LABELS}}} 7",
             f"interlace_model_share_pct{{{LABELS}}} 50",
             f"interlace_model_resident_bytes{{{LABELS}}} 5000000",
-            f"interlace_model_capacity_rps{{{LABELS}}} 120",
+            f"interlace_model_capacity_rows_per_s{{{LABELS}}} 120",
             "interlace_headroom_ratio 1.5",
             "interlace_workers 2",
         ]
@@ -52,7 +52,7 @@ def test_rates_are_what_grew_in_between() -> None:
     assert found.p50_ms == pytest.approx(10 * 50 / 60)  # 60 of 100 within the first 10 ms
     assert found.p99_ms is not None
     assert 10 < found.p99_ms <= 50
-    assert (found.queue_rows, found.share_pct, found.capacity_rps) == (7, 50, 120)
+    assert (found.queue_rows, found.share_pct, found.capacity_rows_per_s) == (7, 50, 120)
 
 
 def test_nothing_happened() -> None:

@@ -27,13 +27,13 @@ def _elastic() -> World:
     reserve = Reserve((replace(gpu, id="g1"), replace(gpu, id="g2")), 0.0)
     row = replace(resolve("interlace"), scaler=PACE)
     world = World(PROFILES, Fleet((gpu,)), row, reserve=reserve)
-    world.deploy({"a": 600.0, "b": 600.0}, rate_rps=10.0)
+    world.deploy({"a": 600.0, "b": 600.0}, rows_per_s=10.0)
     return world
 
 
-def _send(world: World, rate_rps: float, seconds: float) -> None:
-    gap_ms = 1000.0 / rate_rps
-    for _ in range(int(rate_rps * seconds)):
+def _send(world: World, rows_per_s: float, seconds: float) -> None:
+    gap_ms = 1000.0 / rows_per_s
+    for _ in range(int(rows_per_s * seconds)):
         for model in "ab":
             world.send(model, 600.0)
         world.run(gap_ms)
@@ -55,8 +55,8 @@ def test_more_is_asked_for_soon_and_less_with_patience() -> None:
 
 def test_plans_that_rates_ask_for_keep_their_distance() -> None:
     world = _elastic()
-    for rate_rps in (15.0, 25.0, 40.0, 60.0, 80.0):
-        _send(world, rate_rps, 4.0)
+    for rows_per_s in (15.0, 25.0, 40.0, 60.0, 80.0):
+        _send(world, rows_per_s, 4.0)
     # Not counted: an accelerator that came is planned with at once.
     by_rates_ms = [
         now
@@ -71,7 +71,7 @@ def test_plans_that_rates_ask_for_keep_their_distance() -> None:
 def test_a_model_that_left_is_planned_without(elastic: bool) -> None:
     world = _elastic() if elastic else World(PROFILES)
     if not elastic:
-        world.deploy({"a": 600.0, "b": 600.0}, rate_rps=10.0)
+        world.deploy({"a": 600.0, "b": 600.0}, rows_per_s=10.0)
     world.run(5_000.0)
     world.runtime.deliver(ModelWithdrawn("b"))
     world.run(15_000.0)

@@ -127,7 +127,7 @@ def test_requests_turned_away_count_for_the_rate_but_not_for_the_queue(world: Wo
     turned = [event for _, event, _ in world.log if isinstance(event, RefusedUpstream)]
     assert turned == [RefusedUpstream("a", 300, 600)]
     assert len(world.replies) == answered
-    assert world.engine.rates.rate_rps("a") > 0
+    assert world.engine.rates.rows_per_s("a") > 0
     assert world.engine.state.models["a"].queue.rows == 0
 
 

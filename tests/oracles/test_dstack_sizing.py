@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.perf.ideal import IdealSchedule, Kernel, ideal_bound
-from interlace.perf.instances import Instances, batch_latency, multi_model
+from bench.papers.dstack.ideal_schedule import IdealSchedule, Kernel, ideal_bound
+from bench.papers.dstack.knee_search import knee_search
+from bench.papers.dstack.slotted_schedule import slotted
+from bench.papers.primitives.instances import Instances, batch_latency, multi_model
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface
-from interlace.perf.sizing import Sizing, knee_search
-from interlace.perf.slotted import slotted
+from interlace.perf.sizing import Sizing
 
 SHARES = tuple(range(10, 101, 10))
 
@@ -119,9 +120,11 @@ def test_section_vi_b_instances(model: str, count: int, share: int) -> None:
 
 def test_instances_for_a_rate_take_the_least_share() -> None:
     known = Surface({25: ((1, 10.0),), 50: ((1, 8.0),), 100: ((1, 7.5),)})
-    assert multi_model(known, (25, 50, 100), 20.0, 1, rate_rps=150.0) == Instances(2, 25, 1, 200.0)
-    assert multi_model(known, (25, 50, 100), 20.0, 1, rate_rps=5.0) == Instances(1, 25, 1, 100.0)
-    short = multi_model(known, (25, 50, 100), 20.0, 1, rate_rps=1e6)
+    assert multi_model(known, (25, 50, 100), 20.0, 1, rows_per_s=150.0) == Instances(
+        2, 25, 1, 200.0
+    )
+    assert multi_model(known, (25, 50, 100), 20.0, 1, rows_per_s=5.0) == Instances(1, 25, 1, 100.0)
+    short = multi_model(known, (25, 50, 100), 20.0, 1, rows_per_s=1e6)
     assert short == Instances(4, 25, 1, 400.0)
     assert multi_model(known, (25, 50, 100), 5.0, 1) is None
     assert multi_model(known, (25, 50, 100), 20.0, 1, room_pct=20) is None
@@ -150,14 +153,14 @@ def test_the_ideal_of_section_6_2() -> None:
     # kernels are not given; with these, greedy slots stay under what order-free sets could use.
     greedy = slotted(kernels, dict.fromkeys(kernels, 100.0), 0.1, 20_000).ideal
     assert 0.8 < greedy.utilisation < ideal_bound(kernels).utilisation <= 1.0
-    assert bound.rates_rps["one"] > ideal_bound(whole, even).rates_rps["one"]
-    assert min(greedy.rates_rps.values()) <= bound.rates_rps["one"]
+    assert bound.rows_per_s["one"] > ideal_bound(whole, even).rows_per_s["one"]
+    assert min(greedy.rows_per_s.values()) <= bound.rows_per_s["one"]
 
 
 def test_an_ideal_by_hand() -> None:
     both = {"a": [Kernel(60.0, 10.0)], "b": [Kernel(50.0, 10.0)]}
     even = ideal_bound(both, {"a": 1.0, "b": 1.0})
-    assert even.rates_rps == pytest.approx({"a": 50.0, "b": 50.0})  # they cannot run side by side
+    assert even.rows_per_s == pytest.approx({"a": 50.0, "b": 50.0})  # they cannot run side by side
     assert even.utilisation == pytest.approx(0.55)
     assert ideal_bound(both).utilisation == pytest.approx(0.6)
     assert isinstance(even, IdealSchedule)

@@ -67,8 +67,12 @@ def _program(demand: list[Demand], gpu: Gpu, profiles: dict[str, Profile]) -> fl
     models = len(rates.demand)
     rows = []
     for i in range(models):
-        mine = {i * len(shares) + k: float(rates.highest_rps[i, k]) for k in range(len(shares))}
-        rows.append(Constraint(tuple(mine), tuple(mine.values()), float(rates.needed_rps[i]), inf))
+        mine = {
+            i * len(shares) + k: float(rates.highest_rows_per_s[i, k]) for k in range(len(shares))
+        }
+        rows.append(
+            Constraint(tuple(mine), tuple(mine.values()), float(rates.needed_rows_per_s[i]), inf)
+        )
     first = models * len(shares)
     for k, share in enumerate(shares):
         used = {i * len(shares) + k: 1.0 for i in range(models)}
@@ -98,7 +102,7 @@ def test_layouts_cost_at_least_their_area_and_scale_with_rates(
     gpu: Gpu, data: st.DataObject, factor: float
 ) -> None:
     demand, profiles = data.draw(questions(gpu.kind))
-    more = [replace(one, rate_rps=factor * one.rate_rps) for one in demand]
+    more = [replace(one, rows_per_s=factor * one.rows_per_s) for one in demand]
     by_area, by_layout = area(demand, gpu, profiles), configuration(demand, gpu, profiles)
     assert by_layout.accelerators >= by_area.accelerators * (1 - 1e-12)
     for bound in (area, configuration):
@@ -117,16 +121,16 @@ def test_prices_lie_between_what_one_request_less_saves_and_one_more_costs(
     demand, profiles = data.draw(questions(gpu.kind))
     for bound in (area, configuration):
         before = bound(demand, gpu, profiles)
-        paid = sum(before.price.get(one.model, 0.0) * one.rate_rps for one in demand)
+        paid = sum(before.price.get(one.model, 0.0) * one.rows_per_s for one in demand)
         assert paid == pytest.approx(before.accelerators, rel=1e-9), "strong duality"
         for index, one in enumerate(demand):
             price = before.price.get(one.model, 0.0)
             for step in (-0.1, 0.1):
                 other = list(demand)
-                other[index] = replace(one, rate_rps=one.rate_rps * (1 + step))
+                other[index] = replace(one, rows_per_s=one.rows_per_s * (1 + step))
                 change = bound(other, gpu, profiles).accelerators - before.accelerators
                 slack = 1e-6 * max(1.0, before.accelerators)
-                assert change >= price * one.rate_rps * step - slack
+                assert change >= price * one.rows_per_s * step - slack
 
 
 def test_clumsy_shares_cost_more_than_their_area() -> None:
@@ -144,7 +148,7 @@ def test_a_share_that_was_not_measured_does_what_the_next_smaller_one_does() -> 
     demand = [Demand("m", 100.0, 20.0, 1, attainment=1.0)]
     coarse = replace(CLUMSY, shares_pct=(30, 60, 100))
     rates = highest_rates(demand, coarse, profiles)
-    assert rates.highest_rps.tolist() == [[0.0, pytest.approx(100.0), pytest.approx(125.0)]]
+    assert rates.highest_rows_per_s.tolist() == [[0.0, pytest.approx(100.0), pytest.approx(125.0)]]
     assert area(demand, coarse, profiles).accelerators == pytest.approx(0.6)
 
 
@@ -168,7 +172,7 @@ def test_the_highest_rate_is_where_a_line_meets_a_limit(
     """Measured: 2 rows in 10 ms, 10 rows in 30 ms; between them 2.5 ms a row."""
     profiles = _measured({(2, 100): 10.0, (10, 100): 30.0})
     rates = highest_rates([Demand("m", 1.0, slo_ms, most)], V100, profiles)
-    found = rates.highest_rps.tolist()[0][-1] if rates.demand else 0.0
+    found = rates.highest_rows_per_s.tolist()[0][-1] if rates.demand else 0.0
     assert found == pytest.approx(rps)
     assert rates.excluded == (() if rps else ("m",))
 
@@ -188,7 +192,7 @@ def test_no_batch_that_planners_know_of_serves_more(gpu: Gpu, data: st.DataObjec
             continue
         table = known.table(share, demand.max_batch)
         seen = [1000.0 * b / ms for b, ms in enumerate(table) if 0 < ms <= demand.slo_ms]
-        promised = float(rates.highest_rps[0, column]) if rates.demand else 0.0
+        promised = float(rates.highest_rows_per_s[0, column]) if rates.demand else 0.0
         assert promised >= max(seen, default=0.0) * (1 - 1e-9)
 
 
@@ -230,7 +234,7 @@ def test_what_no_share_serves_is_left_out_and_named() -> None:
         Demand("unknown", 1.0, 5.0),
         Demand("empty", 1.0, 5.0),
     ],
-    ids=lambda one: f"{one.model}-{one.rate_rps}-{one.slo_ms}-{one.max_batch}",
+    ids=lambda one: f"{one.model}-{one.rows_per_s}-{one.slo_ms}-{one.max_batch}",
 )
 def test_odd_demands_harm_no_bound(odd: Demand) -> None:
     profiles = {"m": _profile("m", 5.0, 1.0, 100, "v100"), "n": _profile("n", 1, 1, 50, "v100")}

@@ -28,7 +28,7 @@ DEMAND = [Demand("a", 150.0, 60.0, 16), Demand("b", 100.0, 80.0, 16)]
 
 
 def _apart(demand: Sequence[Demand] = DEMAND) -> Plan:
-    parts = [Partition(f"p{d.model}", "g0", 50, (Slot(d.model, 8, d.rate_rps),)) for d in demand]
+    parts = [Partition(f"p{d.model}", "g0", 50, (Slot(d.model, 8, d.rows_per_s),)) for d in demand]
     return Plan(tuple(parts))
 
 
@@ -77,7 +77,7 @@ def test_a_guests_batch_leaves_its_hosts_their_time(
         }
         for guest in (slot for slot in partition.slots if slot.guest):
             run_ms = surface(PROFILES[guest.model]).latency_ms(guest.batch, 50)
-            assert guest.rate_rps == 0.0
+            assert guest.rows_per_s == 0.0
             for model, ms in own_ms.items():
                 assert run_ms + ms <= wanted[model].slo_ms + 1e-9
 

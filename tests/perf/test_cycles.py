@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from interlace.core.plan import Demand
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.duty import CycleTurn, fit, room_rps, saturated_rps, shortest, turn
+from interlace.perf.duty import (
+    CycleTurn,
+    fit,
+    room_rows_per_s,
+    saturated_rows_per_s,
+    shortest,
+    turn,
+)
 from interlace.perf.interference import ConstantFactor, CoRunner
 from interlace.perf.interfering_cycles import settled
 from interlace.perf.latency import surface
@@ -55,16 +62,16 @@ def test_the_room_beside_others_fits_and_more_does_not(
 ) -> None:
     if loads and shortest(loads) is None:
         return
-    room = room_rps(loads, newcomer)
+    room = room_rows_per_s(loads, newcomer)
     if room > 0:
-        assert shortest([*loads, replace(newcomer, rate_rps=room)]) is not None
-    more = replace(newcomer, rate_rps=max(room * 1.0001, 1e-3))
+        assert shortest([*loads, replace(newcomer, rows_per_s=room)]) is not None
+    more = replace(newcomer, rows_per_s=max(room * 1.0001, 1e-3))
     assert shortest([*loads, more]) is None
 
 
 @given(turns)
 def test_the_room_of_an_empty_partition_is_its_saturated_rate(alone: CycleTurn) -> None:
-    assert room_rps([], alone) == pytest.approx(saturated_rps(alone))
+    assert room_rows_per_s([], alone) == pytest.approx(saturated_rows_per_s(alone))
 
 
 def test_no_turns_and_no_batches_have_no_cycle() -> None:
@@ -101,7 +108,7 @@ def test_a_rate_that_is_none_is_an_error_that_names_the_model(rate: float) -> No
 def test_saturated_rates_are_those_of_the_whole_table(slo: float, most: int, share: int) -> None:
     tables, one = Tables({"m": PROFILE}), Demand("m", 1.0, slo, most)
     alone = tables.turn(one, 1.0, share)
-    assert tables.saturated_rps(one, share) == pytest.approx(saturated_rps(alone))
+    assert tables.saturated_rows_per_s(one, share) == pytest.approx(saturated_rows_per_s(alone))
     latency = surface(PROFILE)
     for batch in range(1, alone.max_batch + 1):
         assert alone.latency_ms[batch] == pytest.approx(latency.latency_ms(batch, share))
@@ -110,7 +117,7 @@ def test_saturated_rates_are_those_of_the_whole_table(slo: float, most: int, sha
 
 def test_a_share_that_was_not_measured_serves_nothing() -> None:
     tables, one = Tables({"m": PROFILE}), Demand("m", 1.0, 100.0)
-    assert tables.saturated_rps(one, 20) == 0.0
+    assert tables.saturated_rows_per_s(one, 20) == 0.0
     assert shortest([tables.turn(one, 1.0, 20)]) is None
     assert tables.required_pct(one, 1.0, (20, 40, 100)) == 40
 
@@ -136,7 +143,7 @@ def test_settled_cycles_hold_with_the_batches_that_they_have(
         run_ms = own.latency_ms[cycle.batches[0]] * (1.0 + 0.02 * beside.batches[0])
         assert run_ms <= cycle.duty_ms * (1 + 1e-6)
         assert run_ms + cycle.duty_ms <= own.slo_ms * (1 + 1e-6)
-        assert cycle.batches[0] * 1000.0 / cycle.duty_ms >= own.rate_rps * (1 - 1e-6)
+        assert cycle.batches[0] * 1000.0 / cycle.duty_ms >= own.rows_per_s * (1 - 1e-6)
 
 
 @settings(max_examples=40, deadline=None)

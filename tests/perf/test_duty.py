@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlace.perf.duty import CycleTurn, fit, saturated_rps
+from interlace.perf.duty import CycleTurn, fit, saturated_rows_per_s
 
 
 def _turn(model: str, rate: float, slo: float, fixed: float, row: float, most: int) -> CycleTurn:
@@ -30,7 +30,7 @@ def test_a_cycle_serves_every_rate_within_every_slo(loads: list[CycleTurn]) -> N
         return
     assert cycle.busy_ms <= cycle.duty_ms * (1 + 1e-6)
     for load, batch in zip(loads, cycle.batches, strict=True):
-        assert batch * 1000.0 / cycle.duty_ms >= load.rate_rps * (1 - 1e-6)
+        assert batch * 1000.0 / cycle.duty_ms >= load.rows_per_s * (1 - 1e-6)
         assert cycle.duty_ms + load.latency_ms[batch] <= load.slo_ms * (1 + 1e-6)
 
 
@@ -42,7 +42,7 @@ def test_no_scan_of_cycle_lengths_finds_what_the_search_does_not(loads: list[Cyc
     longest = min(load.slo_ms for load in loads)
     for step in range(1, 2_000):
         duty_ms = longest * step / 2_000
-        batches = [max(1, -int(-load.rate_rps * duty_ms // 1000)) for load in loads]
+        batches = [max(1, -int(-load.rows_per_s * duty_ms // 1000)) for load in loads]
         if any(b > load.max_batch for b, load in zip(batches, loads, strict=True)):
             continue
         runs = [load.latency_ms[b] for b, load in zip(batches, loads, strict=True)]
@@ -52,8 +52,8 @@ def test_no_scan_of_cycle_lengths_finds_what_the_search_does_not(loads: list[Cyc
 
 @given(turns)
 def test_one_model_alone_is_served_up_to_its_saturated_rate(load: CycleTurn) -> None:
-    most_rps = saturated_rps(load)
-    if most_rps == 0.0:
+    most_rows_per_s = saturated_rows_per_s(load)
+    if most_rows_per_s == 0.0:
         return
-    almost = CycleTurn(load.model, most_rps * 0.999, load.slo_ms, load.latency_ms)
+    almost = CycleTurn(load.model, most_rows_per_s * 0.999, load.slo_ms, load.latency_ms)
     assert fit([almost]) is not None

@@ -68,6 +68,6 @@ def test_a_larger_batch_than_the_best_gains_under_five_percent(
     known = Surface({100: curve})
     best = known.best_batch(limit, 100, 32)
     for batch in range(1, known.largest_batch(limit, 100, 32) + 1):
-        ahead = known.throughput_rps(batch, 100) / known.throughput_rps(best, 100)
+        ahead = known.throughput_rows_per_s(batch, 100) / known.throughput_rows_per_s(best, 100)
         assert ahead <= 1.05 + 1e-9
         assert batch >= best or ahead < 1.0

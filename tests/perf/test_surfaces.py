@@ -57,8 +57,10 @@ def test_no_throughput_is_promised_beyond_the_batches_that_were_measured(
     known = _surface(points)
     last = max(batch for batch, _ in points)
     for share in known.shares_pct:
-        seen = known.throughput_rps(last, share)
-        assert all(known.throughput_rps(b, share) <= seen * (1 + 1e-9) for b in (last + 1, 50, 500))
+        seen = known.throughput_rows_per_s(last, share)
+        assert all(
+            known.throughput_rows_per_s(b, share) <= seen * (1 + 1e-9) for b in (last + 1, 50, 500)
+        )
 
 
 @given(measured)

@@ -22,20 +22,23 @@ KIND = Gpu("", "k", 100, 10_000, SHARES)
 
 
 def _saturated(one: Profile, slo_ms: float, share_pct: int) -> float:
-    return Tables({one.model: one}).saturated_rps(Demand(one.model, 1.0, slo_ms), share_pct)
+    return Tables({one.model: one}).saturated_rows_per_s(Demand(one.model, 1.0, slo_ms), share_pct)
 
 
 def test_nexus_saturates_bins_and_merges_what_is_left() -> None:
     a, b = profile("a", 1.0, 100.0), profile("b", 1.0, 100.0)
-    most_rps = _saturated(a, 100.0, 100)
-    demand = [Demand("a", 2.25 * most_rps, 100.0), Demand("b", 0.25 * most_rps, 100.0)]
+    most_rows_per_s = _saturated(a, 100.0, 100)
+    demand = [
+        Demand("a", 2.25 * most_rows_per_s, 100.0),
+        Demand("b", 0.25 * most_rows_per_s, 100.0),
+    ]
     plan = Nexus()(demand, gpus(4), {"a": a, "b": b}, Plan())
     assert [[s.model for s in p.slots] for p in plan.partitions] == [["a"], ["a"], ["a", "b"]]
-    assert [s.rate_rps for s in plan.partitions[0].slots] == pytest.approx([most_rps])
+    assert [s.rows_per_s for s in plan.partitions[0].slots] == pytest.approx([most_rows_per_s])
     last = plan.partitions[-1]
     # The shorter of both cycles, and batches of what arrives in it.
     for slot in last.slots:
-        assert slot.batch - 1 < slot.rate_rps * last.duty_ms / 1000.0 <= slot.batch + 1e-6
+        assert slot.batch - 1 < slot.rows_per_s * last.duty_ms / 1000.0 <= slot.batch + 1e-6
 
 
 def test_nexus_over_halves_has_two_bins_an_accelerator() -> None:
@@ -100,9 +103,9 @@ def test_whole_accelerators_are_as_few_as_do() -> None:
     demand = [Demand("a", 2.5 * _saturated(a, 100.0, 100), 100.0)]
     assert len(time_shared(demand, gpus(8), {"a": a}, Plan()).partitions) == 8
     few = time_shared_packed(demand, gpus(8), {"a": a}, Plan())
-    assert [p.gpu for p in few.partitions] == ["g0", "g1", "g2"] and not few.unserved_rps
+    assert [p.gpu for p in few.partitions] == ["g0", "g1", "g2"] and not few.unserved_rows_per_s
     short = time_shared(demand, gpus(2), {"a": a}, Plan())
-    assert short.unserved_rps["a"] == pytest.approx(demand[0].rate_rps * 0.2, rel=1e-3)
+    assert short.unserved_rows_per_s["a"] == pytest.approx(demand[0].rows_per_s * 0.2, rel=1e-3)
 
 
 @pytest.mark.parametrize("packer", [Nexus(), bestfit, time_shared_packed, Ideal()])
@@ -111,13 +114,13 @@ def test_the_fewest_accelerators_serve_all_and_one_less_does_not(packer: object)
     demand = [Demand("a", 3.5 * _saturated(a, 100.0, 100), 100.0), Demand("hopeless", 1.0, 1.0)]
     profiles = {"a": a, "hopeless": replace(a, model="hopeless")}
     plan, fleet = fewest(packer, demand, KIND, 10, profiles)  # type: ignore[arg-type]
-    assert len(fleet.gpus) == 4 and set(plan.unserved_rps) == {"hopeless"}
+    assert len(fleet.gpus) == 4 and set(plan.unserved_rows_per_s) == {"hopeless"}
     less = packer(demand, Fleet(fleet.gpus[:3]), profiles, Plan())  # type: ignore[operator]
-    assert less.unserved_rps["a"] > 0
+    assert less.unserved_rows_per_s["a"] > 0
 
 
 def test_where_the_limit_is_too_small_the_plan_says_what_is_left() -> None:
     a = profile("a", 1.0, 100.0)
     demand = [Demand("a", 3.5 * _saturated(a, 100.0, 100), 100.0)]
     plan, fleet = fewest(Nexus(), demand, KIND, 2, {"a": a})
-    assert len(fleet.gpus) == 2 and plan.unserved_rps["a"] > 0 and plan.reasons["a"]
+    assert len(fleet.gpus) == 2 and plan.unserved_rows_per_s["a"] > 0 and plan.reasons["a"]

@@ -29,15 +29,15 @@ def profile(model: str, knee: int, run_ms: float) -> Profile:
 PROFILES = {m: profile(m, knee, ms) for m, (knee, _, ms) in TABLE_6.items()}
 
 
-def demand(rate_rps: float) -> list[Demand]:
-    return [Demand(m, rate_rps, slo, 16) for m, (_, slo, _) in TABLE_6.items()]
+def demand(rows_per_s: float) -> list[Demand]:
+    return [Demand(m, rows_per_s, slo, 16) for m, (_, slo, _) in TABLE_6.items()]
 
 
 def test_models_stand_at_their_knee_and_a_step_more() -> None:
     plan = Dstack()(demand(200.0), Fleet((V100, replace(V100, id="h"))), PROFILES, Plan())
     shares = {slot.model: p.share_pct for p in plan.partitions for slot in p.slots}
     assert shares == {"mobilenet": 40, "alexnet": 40, "resnet50": 50}
-    assert not plan.unserved_rps
+    assert not plan.unserved_rows_per_s
 
 
 def test_the_session_is_the_longest_slo() -> None:
@@ -47,20 +47,20 @@ def test_the_session_is_the_longest_slo() -> None:
 def test_models_of_one_share_take_turns() -> None:
     plan = Dstack()(demand(100.0), Fleet((V100,)), PROFILES, Plan())
     assert max(len(p.slots) for p in plan.partitions) > 1
-    assert not plan.unserved_rps
+    assert not plan.unserved_rows_per_s
 
 
 def test_more_than_there_is_room_for_is_said() -> None:
     plan = Dstack()(demand(1e5), Fleet((V100,)), PROFILES, Plan())
-    served = sum(slot.rate_rps for p in plan.partitions for slot in p.slots)
-    assert served + sum(plan.unserved_rps.values()) == pytest.approx(3e5)
-    assert set(plan.reasons) == set(plan.unserved_rps)
+    served = sum(slot.rows_per_s for p in plan.partitions for slot in p.slots)
+    assert served + sum(plan.unserved_rows_per_s.values()) == pytest.approx(3e5)
+    assert set(plan.reasons) == set(plan.unserved_rows_per_s)
 
 
 def test_an_slo_below_twice_the_latency_is_explained() -> None:
     tight = [Demand("resnet50", 5.0, 20.0, 16)]
     plan = Dstack()(tight, Fleet((V100,)), PROFILES, Plan())
-    assert plan.unserved_rps == {"resnet50": 5.0}
+    assert plan.unserved_rows_per_s == {"resnet50": 5.0}
     assert "raise the SLO" in plan.reasons["resnet50"]
 
 

@@ -33,22 +33,22 @@ def test_every_partition_is_a_whole_accelerator() -> None:
     plan = E2bird()(demand, _fleet(3), PROFILES, Plan())
     assert [p.share_pct for p in plan.partitions] == [100, 100]
     assert not set(_hosts(plan, "small")) & set(_hosts(plan, "large"))
-    assert not plan.unserved_rps
+    assert not plan.unserved_rows_per_s
 
 
 def test_with_one_accelerator_models_take_turns() -> None:
     demand = [Demand("small", 200.0, 100.0), Demand("large", 50.0, 200.0)]
     plan = E2bird()(demand, _fleet(1), PROFILES, Plan())
     assert {slot.model for slot in plan.partitions[0].slots} == {"small", "large"}
-    assert not plan.unserved_rps
+    assert not plan.unserved_rows_per_s
 
 
 def test_a_busy_model_has_several_engines_and_the_rest_is_said() -> None:
     demand = [Demand("large", 5_000.0, 200.0)]
     plan = E2bird()(demand, _fleet(3), PROFILES, Plan())
-    served = sum(slot.rate_rps for p in plan.partitions for slot in p.slots)
+    served = sum(slot.rows_per_s for p in plan.partitions for slot in p.slots)
     assert len(_hosts(plan, "large")) == 3
-    assert served + plan.unserved_rps["large"] == pytest.approx(5_000.0)
+    assert served + plan.unserved_rows_per_s["large"] == pytest.approx(5_000.0)
     assert plan.reasons["large"]
 
 
@@ -65,7 +65,7 @@ def test_the_whole_fleet_is_used_and_the_most_work_has_most_of_it() -> None:
     rates = {s.model: 0.0 for p in plan.partitions for s in p.slots}
     for p in plan.partitions:
         for slot in p.slots:
-            rates[slot.model] += slot.rate_rps
+            rates[slot.model] += slot.rows_per_s
     assert plan.headroom is not None and plan.headroom > 1
     assert rates == pytest.approx(dict.fromkeys(rates, 100.0 * plan.headroom))
 
@@ -74,7 +74,7 @@ def test_too_much_work_is_served_in_equal_parts() -> None:
     demand = [Demand("small", 5_000.0, 100.0), Demand("large", 5_000.0, 200.0)]
     plan = spread(demand, _fleet(1), PROFILES, Plan())
     assert plan.headroom is not None and 0 < plan.headroom < 1
-    assert plan.unserved_rps == pytest.approx(
+    assert plan.unserved_rows_per_s == pytest.approx(
         dict.fromkeys(("small", "large"), 5_000.0 * (1 - plan.headroom))
     )
     assert set(_hosts(plan, "small")) == set(_hosts(plan, "large")) == {"g0"}

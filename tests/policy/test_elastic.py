@@ -11,12 +11,14 @@ from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.messages import CopyInputs, Run
 from interlace.core.plan import Demand, ElasticBatching, Partition, Plan, Slot
 from interlace.core.profile import Profile
+from interlace.core.request import Batch, Request
 from interlace.perf.worker_sizes import naive
-from interlace.policy.base import Dispatch, System
+from interlace.policy.base import System
 from interlace.policy.catalog import resolve as row
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.dispatchers.elastic import alive_sizes, elastic, naive_elastic
 from interlace.policy.planners.elastic_workers import naive_engine, searched_engine
+from interlace.policy.view import Dispatch
 from tests.builders import World, line_profile
 
 #: Table 4 as sizes, largest first.
@@ -31,8 +33,9 @@ class Worker:
     accepting: bool = True
 
     @property
-    def running(self) -> str | None:
-        return self.slots[0].model if self.rows_running else None
+    def running(self) -> Batch | None:
+        request = Request(0, self.slots[0].model, 0.0, 1.0, self.rows_running)
+        return Batch(0, request.model, (request,), self.rows_running) if self.rows_running else None
 
     def takes(self, now_ms: float) -> bool:
         return self.accepting and self.running is None
@@ -64,8 +67,9 @@ class Gpu0:
     def waiting_rows(self, model: str) -> int:
         return self.pending[model].rows + self.pending[model].behind
 
-    def elastic(self, model: str) -> ElasticBatching | None:
-        return self.known.get(model)
+    @property
+    def plan(self) -> Plan:
+        return Plan(elastic=self.known)
 
 
 def workers(*sizes: int, busy: tuple[int, ...] = (), model: str = "m") -> tuple[Worker, ...]:
@@ -300,7 +304,7 @@ def test_the_plan_of_e_ebird_has_a_worker_for_every_configuration() -> None:
     for sizes in plan.elastic["m"].best.values():
         assert all(there.count(size) >= sizes.count(size) for size in sizes)
     assert there[0] == 1 and 2 in there
-    assert sum(p.slots[0].rate_rps for p in plan.partitions) > 10.0
+    assert sum(p.slots[0].rows_per_s for p in plan.partitions) > 10.0
 
 
 def test_tight_models_have_no_worker_they_could_not_use() -> None:

@@ -59,7 +59,7 @@ def _possible(demand: list[Demand], profiles: dict[str, Profile], rings: bool) -
     for made in (*halves, *wholes):
         served = [sum(one[i] for one in made) for i in range(len(demand))]
         ring = len(made) == 2 and all(rate > 0 for one in made for rate in one)
-        enough = all(s >= d.rate_rps * (1 - 1e-9) for s, d in zip(served, demand, strict=True))
+        enough = all(s >= d.rows_per_s * (1 - 1e-9) for s, d in zip(served, demand, strict=True))
         if enough and (rings or not ring):
             return True
     return False
@@ -74,13 +74,13 @@ def test_on_one_accelerator_the_search_finds_whatever_there_is(
     fleet = Fleet((Gpu("g", "k", 100, 1_000, _SHARES),))
     plan = Ideal()(demand, fleet, profiles, Plan())
     assert not plan.notes or "every way" in plan.notes[0]
-    if plan.unserved_rps:
+    if plan.unserved_rows_per_s:
         assert not _possible(
-            [replace(d, rate_rps=d.rate_rps * (1 + 1e-6)) for d in demand], profiles, False
+            [replace(d, rows_per_s=d.rows_per_s * (1 + 1e-6)) for d in demand], profiles, False
         )
     else:
         assert _possible(
-            [replace(d, rate_rps=d.rate_rps * (1 - 1e-6)) for d in demand], profiles, True
+            [replace(d, rows_per_s=d.rows_per_s * (1 - 1e-6)) for d in demand], profiles, True
         )
 
 
@@ -92,8 +92,8 @@ def test_a_search_cut_short_says_so_and_still_serves_something() -> None:
     demand = [Demand(name, 60.0 + 7 * i, 50.0) for i, name in enumerate(profiles)]
     fleet = Fleet(tuple(Gpu(f"g{i}", "k", 100, 1_000, _SHARES) for i in range(1)))
     plan = Ideal(steps=5)(demand, fleet, profiles, Plan())
-    assert plan.partitions and plan.unserved_rps
-    assert plan.reasons.keys() == plan.unserved_rps.keys()
+    assert plan.partitions and plan.unserved_rows_per_s
+    assert plan.reasons.keys() == plan.unserved_rows_per_s.keys()
 
 
 def test_memory_is_kept_even_where_time_would_do() -> None:
@@ -102,7 +102,7 @@ def test_memory_is_kept_even_where_time_would_do() -> None:
     demand = [Demand("a", 10.0, 50.0), Demand("b", 10.0, 50.0)]
     fleet = Fleet(tuple(Gpu(f"g{i}", "k", 100, 1_000, _SHARES) for i in range(2)))
     plan = Ideal()(demand, fleet, profiles, Plan())
-    assert not plan.unserved_rps
+    assert not plan.unserved_rows_per_s
     assert {p.gpu: [s.model for s in p.slots] for p in plan.partitions} in (
         {"g0": ["a"], "g1": ["b"]},
         {"g0": ["b"], "g1": ["a"]},

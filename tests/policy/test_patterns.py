@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.planning.cycle_order import CycleOrder
 from bench.planning.gpulet_profiles import MODELS, profiles
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.packing.bounds import lower_bound
-from interlace.packing.cycle_order import CycleOrder
 from interlace.planning.expectation import expect
 from interlace.policy.planners.patterns import Patterns
 
@@ -36,7 +36,7 @@ def test_every_model_is_expected_to_keep_its_promise(rates: dict[str, float]) ->
     demand = _demand(**rates)
     there = uniform_fleet(GPU, 24)
     plan = Patterns()(demand, there, PROFILES, Plan())
-    assert not plan.unserved_rps
+    assert not plan.unserved_rows_per_s
     assert _used(plan) >= lower_bound(demand, GPU, PROFILES).gpus
     found = expect(plan, demand, {gpu.id: gpu for gpu in there.gpus}, PROFILES)
     assert all(found[one.model].attainment >= 0.98 for one in demand)
@@ -50,7 +50,7 @@ def test_burstier_arrivals_cost_more() -> None:
     wild = [replace(one, cv=4.0) for one in calm]
     there = uniform_fleet(GPU, 40)
     plans = [Patterns()(demand, there, PROFILES, Plan()) for demand in (calm, wild)]
-    assert not any(plan.unserved_rps for plan in plans)
+    assert not any(plan.unserved_rows_per_s for plan in plans)
     assert _used(plans[0]) < _used(plans[1])
 
 
@@ -58,7 +58,7 @@ def test_a_plan_changes_little_when_little_changed() -> None:
     before = _demand(res=300.0, vgg=200.0, be=600.0, mob=400.0, den=90.0)
     there = uniform_fleet(GPU, 12)
     old = Patterns()(before, there, PROFILES, Plan())
-    more = [replace(one, rate_rps=one.rate_rps * 1.01) for one in before]
+    more = [replace(one, rows_per_s=one.rows_per_s * 1.01) for one in before]
     kept = Patterns()(more, there, PROFILES, old)
     fresh = Patterns()(more, there, PROFILES, Plan())
     assert _used(kept) <= _used(fresh), "staying close costs no accelerator"
@@ -77,11 +77,11 @@ def test_a_limit_serves_what_it_can_and_says_what_not() -> None:
     plan = Patterns()(demand, uniform_fleet(GPU, 2), PROFILES, Plan())
     assert _used(plan) == 2
     for one in demand:
-        served = sum(s.rate_rps for p in plan.partitions for s in p.slots if s.model == one.model)
-        left = plan.unserved_rps.get(one.model, 0.0)
-        assert served + left == pytest.approx(one.rate_rps, rel=1e-6)
-    assert sum(plan.unserved_rps.values()) > 0
-    assert all(plan.reasons[model] for model in plan.unserved_rps)
+        served = sum(s.rows_per_s for p in plan.partitions for s in p.slots if s.model == one.model)
+        left = plan.unserved_rows_per_s.get(one.model, 0.0)
+        assert served + left == pytest.approx(one.rows_per_s, rel=1e-6)
+    assert sum(plan.unserved_rows_per_s.values()) > 0
+    assert all(plan.reasons[model] for model in plan.unserved_rows_per_s)
 
 
 def test_walls_keep_models_apart() -> None:
@@ -93,7 +93,7 @@ def test_walls_keep_models_apart() -> None:
         for name, size in (("res", 12 * 10**9), ("mob", 10**8))
     }
     plan = Patterns()(_demand(res=50.0, mob=100.0), uniform_fleet(mig, 4), known, Plan())
-    assert not plan.unserved_rps
+    assert not plan.unserved_rows_per_s
     walls = dict(mig.walls)
     for part in plan.partitions:
         need = sum(
@@ -107,13 +107,13 @@ def test_turns_in_cycles_are_legal_cycles() -> None:
     plan = Patterns(discipline=CycleOrder(), pooling=0.0)(
         demand, uniform_fleet(GPU, 6), PROFILES, Plan()
     )
-    assert not plan.unserved_rps
+    assert not plan.unserved_rows_per_s
     slo_ms = {one.model: one.slo_ms for one in demand}
     for part in plan.partitions:
         for slot in part.slots:
             run_ms = PROFILES[slot.model].points.get((slot.batch, part.share_pct))
             assert run_ms is None or part.duty_ms + run_ms.p95_ms <= slo_ms[slot.model] * (1 + 1e-6)
-            assert slot.rate_rps <= slot.batch * 1000.0 / part.duty_ms * (1 + 1e-6)
+            assert slot.rows_per_s <= slot.batch * 1000.0 / part.duty_ms * (1 + 1e-6)
 
 
 def test_many_models_are_packed_by_first_fit_like_few() -> None:
@@ -122,7 +122,7 @@ def test_many_models_are_packed_by_first_fit_like_few() -> None:
     demand = [Demand(alias, 20.0, MODELS[name][0]) for alias, name in names.items()]
     there = uniform_fleet(GPU, 40)
     large = Patterns(apart=10)(demand, there, known, Plan())
-    assert not large.unserved_rps
+    assert not large.unserved_rows_per_s
     for gpu in there.gpus:
         assert gpu.legal([p.share_pct for p in large.partitions if p.gpu == gpu.id])
     bound = lower_bound(demand, GPU, known)

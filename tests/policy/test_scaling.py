@@ -29,7 +29,7 @@ def test_gpulet_acts_on_its_released_thresholds(seen: float, planned: float, mov
 @given(seen=st.floats(0.1, 1e5))
 def test_what_was_planned_for_a_rate_asks_for_nothing_at_that_rate(seen: float) -> None:
     for scaler in (FixedFleet(), Algorithm2(), GrowAndShrink()):
-        assert scaler.moved(seen, scaler.target_rps(seen)) == 0
+        assert scaler.moved(seen, scaler.target_rows_per_s(seen)) == 0
 
 
 @given(planned=st.floats(0.1, 1e5), low=st.floats(0.0, 1e5), more=st.floats(0.0, 1e5))
@@ -42,7 +42,7 @@ def test_a_steady_poisson_rate_rarely_asks_for_another_plan() -> None:
     random, scaler = np.random.default_rng(1), GrowAndShrink()
     asked = total = 0
     for rate in (2.0, 20.0, 200.0, 2_000.0):
-        smoothed, planned = rate, scaler.target_rps(rate)
+        smoothed, planned = rate, scaler.target_rows_per_s(rate)
         for count in random.poisson(rate, 2_000):
             smoothed += scaler.weight * (count - smoothed)
             asked += scaler.moved(smoothed, planned) != 0

@@ -29,7 +29,7 @@ def test_a_kept_plan_is_followed_and_extended(
     plan = json.loads(kept.read_text())
     for part in plan["partitions"]:
         part["slots"] = [slot for slot in part["slots"] if slot["model"] == "one"]
-        part["slots"].append({"model": "gone", "batch": 1, "rate_rps": 1.0})
+        part["slots"].append({"model": "gone", "batch": 1, "rows_per_s": 1.0})
     kept.write_text(json.dumps(plan))
     server = start("--cores", "0", "--plan", str(kept)).wait_ready()
     assert "has no model 'gone'" in server.text
@@ -43,7 +43,7 @@ def test_a_plan_for_other_hardware_ends_the_start_in_words(
 ) -> None:
     write_model(root, "one")
     part = {"id": "p", "gpu": "gpu0", "share_pct": 100, "duty_ms": 0.0}
-    slots = [{"model": "one", "batch": 1, "rate_rps": 1.0}]
+    slots = [{"model": "one", "batch": 1, "rows_per_s": 1.0}]
     plan = {"schema": 1, "system": "interlace", "gpu_kind": "h100", "gpus": ["gpu0"]}
     kept = tmp_path / "plan.json"
     kept.write_text(json.dumps({**plan, "partitions": [{**part, "slots": slots}]}))

@@ -36,7 +36,7 @@ class FakeRuntime:
         self.delivered_replies: list[Reply] = []
         self.requests = 0
         self.changes = 0
-        self.turned_away: list[tuple[str, int]] = []
+        self.refused_unasked: list[tuple[str, int]] = []
         self.runs: dict[str, Run] = {}
         self.errors: dict[str, ServeError] = {}
         self._ids = 0
@@ -61,7 +61,7 @@ class FakeRuntime:
                 entry[1](Reply(request, Outcome.CANCELLED))
 
     def count_refused(self, model: str, rows: int) -> None:
-        self.turned_away.append((model, rows))
+        self.refused_unasked.append((model, rows))
 
     def delivered(self, reply: Reply) -> None:
         if len(self.delivered_replies) < 10_000:

@@ -1,4 +1,4 @@
-"""The data plane: deadlines, forms, ledgers, draining."""
+"""The data plane: deadlines, forms, statistics, draining."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure, Run, Woke, WorkFinished
@@ -53,12 +54,17 @@ async def test_a_call_is_answered_once_and_entered() -> None:
     plane = Plane()
     request = plane.infer(plane.call(rows=3))
     assert (request.model, request.rows, request.shape) == ("ident/1#0", 3, (("INPUT0", (2,)),))
-    ledger = plane.table.resolve("ident").ledger
-    assert (ledger.pending, plane.plane.in_flight) == (1, 1)
+    statistics = plane.table.resolve("ident").statistics
+    assert (statistics.pending, plane.plane.in_flight) == (1, 1)
     await plane.plane.drained()
     assert [reply.request for reply in plane.replies] == [request]
-    assert (ledger.pending, ledger.success, ledger.rows, ledger.within_slo) == (0, 1, 3, 1)
-    assert ledger.outcomes[Outcome.OK] == 1
+    assert (statistics.pending, statistics.success, statistics.rows, statistics.within_slo) == (
+        0,
+        1,
+        3,
+        1,
+    )
+    assert statistics.outcomes[Outcome.OK] == 1
     plane.memory.close()
 
 
@@ -102,8 +108,8 @@ def test_wrong_parameters_are_refused_and_entered(parameters: dict[str, Any]) ->
         assert plane.infer(plane.call(parameters=parameters)) is None
         assert plane.errors[0].reason is Reason.BAD_INPUT
         assert next(iter(parameters)) in plane.errors[0].detail
-        ledger = plane.table.resolve("ident").ledger
-        assert (ledger.refusals, ledger.outcomes[Outcome.REFUSED]) == ({"bad_input": 1}, 1)
+        statistics = plane.table.resolve("ident").statistics
+        assert (statistics.refusals, statistics.outcomes[Outcome.REFUSED]) == ({"bad_input": 1}, 1)
         plane.memory.close()
 
     asyncio.run(run())
@@ -123,12 +129,12 @@ async def test_priority_comes_from_the_call_or_the_model() -> None:
 async def test_a_form_is_checked_once_for_each_deployment() -> None:
     plane = Plane()
     form = RequestTemplate()
-    first = plane.infer(plane.call(form=form))
+    first = plane.infer(plane.call(template=form))
     found = form.checked
-    plane.infer(plane.call(form=form))
+    plane.infer(plane.call(template=form))
     assert form.checked is found
     plane.table.publish(ServedModel(one_to_one("ident", generation=1, slo_ms=7.0)))
-    again = plane.infer(plane.call(form=form))
+    again = plane.infer(plane.call(template=form))
     assert (first.model, again.model) == ("ident/1#0", "ident/1#1")
     assert again.deadline_ms - again.arrived_ms == pytest.approx(7.0)
     await plane.plane.drained()
@@ -161,7 +167,7 @@ async def test_bool_bytes_are_looked_at_in_every_call() -> None:
     form = RequestTemplate()
     for data, fine in ((b"\0\1", True), (b"\0\2", False)):
         tensor = plane.memory.put("INPUT0", "BOOL", (1, 2), data)
-        request = plane.infer(InferenceCall("flags", "", "", (tensor,), form=form))
+        request = plane.infer(InferenceCall("flags", "", "", (tensor,), template=form))
         assert (request is not None) is fine
     await plane.plane.drained()
     plane.memory.close()
@@ -204,11 +210,11 @@ async def test_executions_are_entered_by_an_observer() -> None:
     observer = ExecutionCounter(plane.table)
     batch = Batch(1, "ident/1#0", (), 4)
     done = WorkFinished(Run("g", "p", batch), timing=Timing(0, 1.0, 2.0, 3.0))
-    for event in (done, done, done._replace(failure=Failure("x")), Woke()):
+    for event in (done, done, replace(done, failure=Failure("x")), Woke()):
         observer(0.0, event, ())
-    observer(0.0, done._replace(work=Run("g", "p", Batch(2, "gone/1#0", (), 1))), ())
-    ledger = plane.table.resolve("ident").ledger
-    assert (ledger.executions, ledger.batches) == (2, {4: (2, 2.0, 4.0, 6.0)})
+    observer(0.0, replace(done, work=Run("g", "p", Batch(2, "gone/1#0", (), 1))), ())
+    statistics = plane.table.resolve("ident").statistics
+    assert (statistics.executions, statistics.batches) == (2, {4: (2, 2.0, 4.0, 6.0)})
     plane.memory.close()
 
 
@@ -232,10 +238,10 @@ def test_the_newest_version_is_found_and_reload_keeps_the_ledger() -> None:
     for version in (2, 10, 9):
         table.publish(ServedModel(one_to_one("m", version=version)))
     assert (table.resolve("m").model.version, table.versions("m")) == (10, ["2", "9", "10"])
-    before = table.resolve("m").ledger
+    before = table.resolve("m").statistics
     table.publish(ServedModel(one_to_one("m", version=10, generation=1)))
     assert table.resolve("m").key == "m/10#1"
-    assert table.resolve("m").ledger is before is table.ledger("m/10#0")
+    assert table.resolve("m").statistics is before is table.statistics("m/10#0")
     table.withdraw("m/10#0")
     assert table.resolve("m").key == "m/10#1"
     table.withdraw("m/10#1")

@@ -104,7 +104,7 @@ def test_statistics_have_every_field_that_clients_read(http: Stand) -> None:
         for _ in range(3):
             assert exchange(connection, infer("counted", [[1.0], [2.0]])).status == 200
         assert exchange(connection, infer("counted", [[1.0]] * 9)).status == 400
-    http.do(lambda: http.parts.table.resolve("counted").ledger.executed(2, 0.1, 0.2, 0.3))
+    http.do(lambda: http.parts.table.resolve("counted").statistics.executed(2, 0.1, 0.2, 0.3))
     (stats,) = get(http, "/v2/models/counted/stats").json["model_stats"]
     assert (stats["name"], stats["version"]) == ("counted", "1")
     assert (stats["inference_count"], stats["execution_count"]) == (6, 1)

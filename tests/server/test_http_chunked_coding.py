@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import ServeError
-from interlace.server.http.chunked_coding import ChunkDecoder
+from interlace.server.heap_budget import HeapBudget
+from interlace.server.http.chunked_coding import ChunkedBody
 from interlace.server.http.responses import HttpError
 
 
@@ -18,12 +19,12 @@ def encoded(chunks: list[bytes], extension: bytes, trailer: bytes) -> bytes:
     return b"".join([*parts, b"0\r\n", trailer, b"\r\n"])
 
 
-def feed(body: ChunkDecoder, data: bytes, cuts: list[int]) -> bytes:
+def feed(body: ChunkedBody, data: bytes, cuts: list[int]) -> bytes:
     """What is left over after the body."""
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     for start, stop in pairwise(edges):
         piece = bytearray(data[start:stop])
-        used = body.feed(piece, 0, len(piece))
+        used = body.take(piece, 0, len(piece))
         if body.done:
             return bytes(piece[used:]) + data[stop:]
         assert used == len(piece)
@@ -40,7 +41,7 @@ def feed(body: ChunkDecoder, data: bytes, cuts: list[int]) -> bytes:
 def test_any_cut_gives_the_same_body(
     chunks: list[bytes], extension: bytes, trailer: bytes, after: bytes, cuts: list[int]
 ) -> None:
-    body = ChunkDecoder(10_000)
+    body = ChunkedBody(10_000, HeapBudget(1 << 20))
     left = feed(body, encoded(chunks, extension, trailer) + after, cuts)
     assert body.done
     assert bytes(body.data) == b"".join(chunks)
@@ -49,7 +50,7 @@ def test_any_cut_gives_the_same_body(
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=4))
 def test_any_bytes_are_taken_or_refused(data: bytes, cuts: list[int]) -> None:
-    body = ChunkDecoder(100)
+    body = ChunkedBody(100, HeapBudget(1 << 20))
     try:
         feed(body, data, cuts)
     except (HttpError, ServeError):
@@ -67,9 +68,9 @@ def test_any_bytes_are_taken_or_refused(data: bytes, cuts: list[int]) -> None:
 )  # fmt: skip
 def test_broken_framing_is_refused(data: bytes) -> None:
     with pytest.raises(HttpError):
-        feed(ChunkDecoder(100), data, [])
+        feed(ChunkedBody(100, HeapBudget(1 << 20)), data, [])
 
 
 def test_the_limit_holds_before_the_bytes_come() -> None:
     with pytest.raises(ServeError, match="limit of 100 bytes"):
-        feed(ChunkDecoder(100), b"65\r\n", [])
+        feed(ChunkedBody(100, HeapBudget(1 << 20)), b"65\r\n", [])

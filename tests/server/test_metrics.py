@@ -33,19 +33,19 @@ def table() -> ModelTable:
     table = ModelTable()
     table.publish(ServedModel(one_to_one("ident", slo_ms=100.0)))
     table.publish(ServedModel(one_to_one('odd "näme"\\')))
-    ledger = table.resolve("ident").ledger
+    statistics = table.resolve("ident").statistics
     request = Request(1, "ident/1#0", 0.0, 100.0, rows=4)
     timing = Timing(1.0, 0.2, 3.0, 0.3, 4)
-    ledger.record(Reply(request, Outcome.OK, timing=timing), 5.0)
-    ledger.record(Reply(request, Outcome.LATE, timing=timing), 150.0)
+    statistics.record(Reply(request, Outcome.OK, timing=timing), 5.0)
+    statistics.record(Reply(request, Outcome.LATE, timing=timing), 150.0)
     late = ServeError(Reason.DEADLINE, "x")
-    ledger.record(Reply(request, Outcome.REFUSED, error=late), 1.0)
-    ledger.record(Reply(request, Outcome.EXPIRED, error=late), 1.0)
-    ledger.record(Reply(request, Outcome.CANCELLED), 1.0)
-    ledger.record(Reply(request, Outcome.FAILED, error=ServeError(Reason.BACKEND, "x")), 1.0)
-    ledger.refused(ServeError(Reason.BAD_INPUT, "x"))
-    ledger.executed(4, 0.2, 3.0, 0.3)
-    ledger.pending = 2
+    statistics.record(Reply(request, Outcome.REFUSED, error=late), 1.0)
+    statistics.record(Reply(request, Outcome.EXPIRED, error=late), 1.0)
+    statistics.record(Reply(request, Outcome.CANCELLED), 1.0)
+    statistics.record(Reply(request, Outcome.FAILED, error=ServeError(Reason.BACKEND, "x")), 1.0)
+    statistics.refused(ServeError(Reason.BAD_INPUT, "x"))
+    statistics.executed(4, 0.2, 3.0, 0.3)
+    statistics.pending = 2
     return table
 
 

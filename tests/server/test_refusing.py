@@ -28,9 +28,9 @@ def submitted(http: Stand, runtime: FakeRuntime) -> int:
 def test_the_like_of_a_refused_request_is_refused_unasked(
     http: Stand, refusing: FakeRuntime
 ) -> None:
-    before, turned = submitted(http, refusing), len(refusing.turned_away)
-    ledger = http.parts.table.resolve("ident").ledger
-    refused = sum(ledger.refusals.values())
+    before, turned = submitted(http, refusing), len(refusing.refused_unasked)
+    statistics = http.parts.table.resolve("ident").statistics
+    refused = sum(statistics.refusals.values())
     with http.connect() as connection:
         reader = Reader(connection)
         for _ in range(5):
@@ -39,8 +39,8 @@ def test_the_like_of_a_refused_request_is_refused_unasked(
             assert (response.status, response.json["reason"]) == (429, "overloaded")
             assert response.headers["retry-after"] == "60"
     assert submitted(http, refusing) == before + 1
-    assert refusing.turned_away[turned:] == [("ident/1#0", 1)] * 4
-    assert sum(ledger.refusals.values()) == refused + 5
+    assert refusing.refused_unasked[turned:] == [("ident/1#0", 1)] * 4
+    assert sum(statistics.refusals.values()) == refused + 5
     wait_until(lambda: http.used_bytes == 0)
 
 

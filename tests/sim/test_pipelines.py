@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.papers.apps import game, recog, traffic
 from interlace.core.plan import Demand
 from interlace.core.request import Outcome
 from interlace.policy.catalog import resolve
 from interlace.sim.arrivals import Workload, merge_arrivals
-from interlace.sim.pipeline.figures import app_figures
 from interlace.sim.pipeline.graph import ByWork, Pipeline, PipelineStage, demands, even
-from interlace.sim.pipeline.published import game, recog, traffic
 from interlace.sim.pipeline.served import AppServed
 from interlace.sim.record import RunRecord
+from interlace.sim.report.apps import app_figures
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
@@ -219,11 +219,11 @@ def test_what_apps_ask_of_their_models() -> None:
         one.model: one
         for one in demands({"game": game(), "traffic": traffic()}, {"game": 10.0, "traffic": 5.0})
     }
-    assert found["le"].rate_rps == 60.0
-    assert (found["res"].rate_rps, found["res"].slo_ms) == (10.0, 108.0)
-    assert (found["vgg"].rate_rps, found["vgg"].slo_ms) == (5.0, 101.0)
+    assert found["le"].rows_per_s == 60.0
+    assert (found["res"].rows_per_s, found["res"].slo_ms) == (10.0, 108.0)
+    assert (found["vgg"].rows_per_s, found["vgg"].slo_ms) == (5.0, 101.0)
     both = demands({"a": traffic(), "b": traffic(slo_ms=100.0)}, {"a": 1.0, "b": 2.0})
-    assert {one.model: (one.rate_rps, one.slo_ms) for one in both}["ssd"] == (3.0, 50.0)
+    assert {one.model: (one.rows_per_s, one.slo_ms) for one in both}["ssd"] == (3.0, 50.0)
 
 
 def test_what_is_no_pipeline_is_said() -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from bench.hosting_gaps import Gaps
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
@@ -28,7 +29,6 @@ from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
 from interlace.runtime.gpu_provider import FixedGpuProvider
 from interlace.sim.arrivals import Arrivals, Times, merge_arrivals
-from interlace.sim.gaps import Gaps
 from interlace.sim.provider import Reserve, SimulatedProvider
 from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
@@ -151,7 +151,7 @@ def test_a_replay_of_a_run_with_scaling_is_identical() -> None:
 def test_from_no_accelerator_at_all_and_what_never_fits_is_told() -> None:
     profiles = {**PROFILES, "vast": line_profile("vast", 500.0, 10.0)}
     world = World(profiles, Fleet(()), reserve=Reserve(GPUS[:1], 1_000.0))
-    world.deploy({"a": 600.0, "vast": 60.0}, rate_rps=10.0)
+    world.deploy({"a": 600.0, "vast": 60.0}, rows_per_s=10.0)
     request = world.send("a", 5_000.0)
     world.run(3_000.0)
     assert world.reply_of(request).outcome is Outcome.OK
@@ -160,7 +160,7 @@ def test_from_no_accelerator_at_all_and_what_never_fits_is_told() -> None:
 
 def test_accelerators_that_never_come_are_done_without() -> None:
     world = World(PROFILES, Fleet(GPUS[:1]), reserve=Reserve(GPUS[1:], float("1e12")))
-    world.deploy({"a": 600.0, "b": 600.0}, rate_rps=90.0)
+    world.deploy({"a": 600.0, "b": 600.0}, rows_per_s=90.0)
     world.run(100_000.0)
     assert {tell.status for tell in world.tells} == {"ready"}
     assert world.engine.state.short_since_ms is not None

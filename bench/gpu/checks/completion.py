@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from bench.gpu.bench import Bench
 from bench.gpu.checks import layers
+from bench.gpu.completions.kinds import KINDS, Kind, completions
 from bench.gpu.lanes import Lane, captured, lanes, mapped, middle, quantile, times_ms, words
 from bench.gpu.rows import Row, attempt, judged, seen
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.kinds import KINDS, CompletionKind, completions
 from interlace.device.cuda.driver.api import MappedBlock
 
 _LIMIT_S = 2.0
@@ -40,7 +40,7 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield from attempt("launches", lambda: _launches(bench, backend))
 
 
-def compared(bench: Bench, backend: CudaBackend, kinds: Sequence[CompletionKind]) -> Iterable[Row]:
+def compared(bench: Bench, backend: CudaBackend, kinds: Sequence[Kind]) -> Iterable[Row]:
     """A convolution that ends with our signal, each way; delays after the flag can be seen."""
     body = layers.convolution(bench, backend.torch_device)
     with lanes(backend.driver) as cut:
@@ -50,7 +50,7 @@ def compared(bench: Bench, backend: CudaBackend, kinds: Sequence[CompletionKind]
 
 
 def _way(
-    bench: Bench, backend: CudaBackend, lane: Lane, body: layers.Body, kind: CompletionKind
+    bench: Bench, backend: CudaBackend, lane: Lane, body: layers.Body, kind: Kind
 ) -> Iterable[Row]:
     for name, busy in (("quiet", 0), ("beside a busy Python thread", 1)):
         known = timed(bench, backend, lane, body, kind, bench.size(300, 3), busy)
@@ -69,7 +69,7 @@ def timed(
     backend: CudaBackend,
     lane: Lane,
     body: layers.Body,
-    kind: CompletionKind,
+    kind: Kind,
     count: int,
     busy: int = 0,
 ) -> Known:

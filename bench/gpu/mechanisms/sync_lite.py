@@ -7,15 +7,15 @@ from typing import Final
 
 from bench.gpu.bench import Bench
 from bench.gpu.checks.completion import Known, timed
+from bench.gpu.completions.kinds import KINDS, Kind
 from bench.gpu.lanes import lanes
 from bench.gpu.mechanisms.nets import network
 from bench.gpu.mechanisms.published import IDLE, SYNC_LITE
 from bench.gpu.mechanisms.sides import Published, Side, side, versus
 from bench.gpu.rows import Row
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.completion.kinds import KINDS, CompletionKind
 
-_ON: Final[CompletionKind] = "flags"
+_ON: Final[Kind] = "flags"
 _NETS: Final = ("alexnet", "resnet50")
 
 
@@ -25,7 +25,7 @@ def rows(bench: Bench, backend: CudaBackend) -> Iterator[Row]:
         lane = cut.plain()
         for name in _NETS:
             body = network(bench, backend.torch_device, name, 1).body()
-            sides: dict[CompletionKind, Side] = {}
+            sides: dict[Kind, Side] = {}
             for kind in KINDS:
                 known = timed(bench, backend, lane, body, kind, bench.size(200, 3))
                 sides[kind] = _side(known)
@@ -41,7 +41,7 @@ def _side(known: Known) -> Side:
     return side(known.took_ms, cpu_ms=known.cpu_ms, idle_ms=idle_ms)
 
 
-def _compared(name: str, kind: CompletionKind, sides: dict[CompletionKind, Side]) -> Iterator[Row]:
+def _compared(name: str, kind: Kind, sides: dict[Kind, Side]) -> Iterator[Row]:
     what, gain = f"Sync-lite: {name}, flags over {kind}", SYNC_LITE.get((name, kind))
     published = Published("primitives, Figure 6a", gain) if gain else None
     yield versus(what, sides[_ON], sides[kind], "p99_ms", published)

@@ -19,8 +19,8 @@ from typing import Annotated, Final
 from matplotlib.figure import Figure
 
 from bench.harness import COLOURS, Report, Row, main
+from bench.papers.dstack.dnn import Dnn, generated_profile
 from bench.papers.dstack.published import FIGURE_4B, FIGURE_4D
-from interlace.perf.dnn import Dnn, generated_profile
 from interlace.perf.knee import knee, knee_pct, worth_of_unit
 from interlace.perf.latency import surface
 

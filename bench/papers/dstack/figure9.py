@@ -31,9 +31,9 @@ from bench.papers.dstack.published import (
     IDEAL_PCT,
     TABLE_6,
 )
+from bench.papers.dstack.slotted_schedule import SlottedSchedule, slotted
 from bench.papers.dstack.trial import Figures, of_table_6, run
 from bench.papers.dstack.v100 import STEEP, profiles
-from interlace.perf.slotted import SlottedSchedule, slotted
 from interlace.sim.record import Execution, RunRecord
 from interlace.sim.report.draw import tiles
 
@@ -48,7 +48,7 @@ def figure9(*, seconds: float = 10.0) -> Report:
     ideal = next(iter(best.values())).ideal
 
     def draw_d(figure: Figure) -> None:
-        series = {"ideal": [ideal.rates_rps[m] for m in CONVNETS]}
+        series = {"ideal": [ideal.rows_per_s[m] for m in CONVNETS]}
         series |= {n: [found.answered_rps[m] for m in CONVNETS] for n, found in whole.items()}
         grouped_bars(figure, list(CONVNETS), series, "inferences/s")
 
@@ -108,7 +108,7 @@ def _compared(
         rows.append(Row(f"9d: ideal, {name}, use", IDEAL_PCT, 100 * one.ideal.utilisation, " %"))
     published = {"dstack": DSTACK_PCT}
     rows += [Row(f"9d: {n}, use", published.get(n), one.used_pct, " %") for n, one in whole.items()]
-    first = next(iter(best.values())).ideal.rates_rps
+    first = next(iter(best.values())).ideal.rows_per_s
     of_ideal = whole["dstack"].total_rps / sum(first.values())
     rows.append(Row("9d: dstack / ideal, inferences", DSTACK_OF_IDEAL, of_ideal))
     for name, rates in {

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.e2bird.contest import ebird, highest_rps, tf_serving
+from bench.papers.e2bird.model import throughput_gain
 from bench.papers.e2bird.published import (
     BEST_GAIN_PCT,
     E_OVER_N_PCT,
@@ -27,7 +28,6 @@ from bench.papers.e2bird.published import (
     TABLE_1_RPS,
 )
 from bench.papers.e2bird.titan import MODELS, outside_ms
-from interlace.perf.worker_sizes import throughput_gain
 
 #: Requests a trial, enough for a queue that grows by 2 % to miss the target.
 _COUNT = 5_000

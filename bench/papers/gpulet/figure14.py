@@ -21,6 +21,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bench.harness import COLOURS, Report, Row, main
+from bench.hosting_gaps import Gaps
 from bench.papers.gpulet.law import LAW
 from bench.planning.gpulet_profiles import MODELS, profiles
 from bench.planning.schedulers import GPU
@@ -36,7 +37,6 @@ from interlace.policy import catalog
 from interlace.policy.base import System
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.sim.arrivals import Times, merge_arrivals
-from interlace.sim.gaps import Gaps
 from interlace.sim.provider import Reserve
 from interlace.sim.record import Recorder, RunRecord
 from interlace.sim.run import simulate
@@ -134,7 +134,7 @@ class Outcomes:
 
 def gpus(count: int) -> tuple[Gpu, ...]:
     """The paper's GPUs under MPS: what leaves and what comes may overlap."""
-    traits = frozenset({Trait.MULTI_MODEL, Trait.OVERLAPPED_REORGANISATION})
+    traits = frozenset({Trait.OVERLAPPED_REORGANISATION})
     return uniform_fleet(replace(GPU, traits=traits), count).gpus
 
 

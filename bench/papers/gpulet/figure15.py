@@ -59,10 +59,10 @@ def served(load: float, vector: Sequence[int]) -> tuple[bool, bool]:
     """Whether gpulet+int serves a scenario, and whether the ideal does."""
     asked = demand([_STEP_RPS * load * level for level in vector])
     ours = Gpulet(LAW)
-    if not ours(asked, uniform_fleet(GPU, 4), profiles(), Plan()).unserved_rps:
+    if not ours(asked, uniform_fleet(GPU, 4), profiles(), Plan()).unserved_rows_per_s:
         return True, True
     plan = EveryCut(ours)(asked, uniform_fleet(GPU, 4), profiles(), Plan())
-    return False, not plan.unserved_rps
+    return False, not plan.unserved_rows_per_s
 
 
 def counts(sample: int) -> dict[float, tuple[int, int, int]]:

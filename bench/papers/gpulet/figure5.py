@@ -70,7 +70,7 @@ def highest(planner: Planner, pair: Sequence[str], gpu: Gpu) -> float:
 
     def serves(rate_rps: float) -> bool:
         demand = [Demand(name, rate_rps, MODELS[name][0]) for name in pair]
-        return not planner(demand, uniform_fleet(gpu, 2), there, Plan()).unserved_rps
+        return not planner(demand, uniform_fleet(gpu, 2), there, Plan()).unserved_rows_per_s
 
     return largest_rps(serves, 1.01)
 

@@ -28,13 +28,13 @@ class EveryCut:
     ) -> Plan:
         best = self.planner(demand, fleet, profiles, current)
         for layouts in combinations_with_replacement(fleet.gpus[0].layouts, len(fleet.gpus)):
-            if not best.unserved_rps:
+            if not best.unserved_rows_per_s:
                 break
             gpus = tuple(
                 replace(gpu, layouts=(layout,))
                 for gpu, layout in zip(fleet.gpus, layouts, strict=True)
             )
             plan = self.planner(demand, replace(fleet, gpus=gpus), profiles, current)
-            if len(plan.unserved_rps) < len(best.unserved_rps):
+            if len(plan.unserved_rows_per_s) < len(best.unserved_rows_per_s):
                 best = plan
         return best

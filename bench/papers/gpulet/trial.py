@@ -45,7 +45,7 @@ def planned_rps(rate_rps: float) -> float:
 
 
 def planned(demand: list[Demand]) -> list[Demand]:
-    return [replace(one, rate_rps=planned_rps(one.rate_rps)) for one in demand]
+    return [replace(one, rows_per_s=planned_rps(one.rows_per_s)) for one in demand]
 
 
 def schedule(
@@ -54,7 +54,7 @@ def schedule(
     """The plan of a mix, every model at that rate; none if it is not schedulable."""
     there = uniform_fleet(GPU, GPUS)
     plan = planner(planned(mix(name, rate_rps)), there, profiles or known(), Plan())
-    return None if plan.unserved_rps else plan
+    return None if plan.unserved_rows_per_s else plan
 
 
 def violation(
@@ -69,7 +69,7 @@ def violation(
         uniform_fleet(GPU, GPUS),
         demand,
         profiles or known(),
-        merge_arrivals({one.model: poisson(one.rate_rps) for one in demand}, seconds, seed=1),
+        merge_arrivals({one.model: poisson(one.rows_per_s) for one in demand}, seconds, seed=1),
         plan,
         Physics(interference=LAW),
     )

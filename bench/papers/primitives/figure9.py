@@ -14,6 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bench.harness import COLOURS, Report, Row, main
+from bench.papers.primitives.instances import multi_model
 from bench.papers.primitives.published import (
     FIVE_OVER_ONE,
     FOUR_LATENCY,
@@ -22,7 +23,6 @@ from bench.papers.primitives.published import (
 )
 from bench.papers.primitives.running import Crowd, crowd
 from bench.papers.primitives.v100 import V100, profile
-from interlace.perf.instances import multi_model
 from interlace.perf.latency import surface
 
 MODEL: Final = "resnet50"
@@ -54,7 +54,7 @@ def figure9(*, seconds: float = 2.0) -> Report:
         if advice:
             count = f"{advice.count} x {advice.share_pct} %"
             what = f"Multi-Model, batches up to {batch}, 50 ms: {count}"
-            rows.append(Row(what, None, advice.rate_rps, " /s"))
+            rows.append(Row(what, None, advice.rows_per_s, " /s"))
 
     def draw(figure: Figure) -> None:
         for axes, batch in zip(figure.subplots(1, 2), BATCHES, strict=True):

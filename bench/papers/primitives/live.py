@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from bench.fidelity.network import network, write_network
 from bench.fidelity.stand import Stand, cores
 from bench.harness import processes
+from bench.hosting_gaps import Gaps
 from interlace.core.hardware import Fleet, Trait
 from interlace.core.messages import (
     CreatePartition,
@@ -34,7 +35,6 @@ from interlace.engine.plan_diff import reached
 from interlace.policy.catalog import resolve
 from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
-from interlace.sim.gaps import Gaps
 
 _EVERY_S: Final = 0.004
 _PATIENT_MS: Final = 60_000.0

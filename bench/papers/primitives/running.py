@@ -15,8 +15,8 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.device.simulated.device import Physics
-from interlace.policy.base import Dispatch, Launch, View
 from interlace.policy.catalog import resolve
+from interlace.policy.view import Dispatch, Launch, View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.record import Execution, RunRecord
 from interlace.sim.workload.spacing import Steady
@@ -48,7 +48,7 @@ class Adaptive:
 
     def _rows(self, model: str, share_pct: int, most: int, view: View) -> int:
         rows = most
-        while rows > 1 and view.latency_ms(model, rows, share_pct) > self.slo_ms:
+        while rows > 1 and view.model(model).latency_ms(rows, share_pct) > self.slo_ms:
             rows -= 1
         return rows
 

@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.dstack.published import TABLE_6
 from bench.papers.dstack.v100 import profile as shaped
+from bench.papers.primitives.instances import multi_model
 from bench.papers.primitives.published import (
     ADVISED,
     INSTANCES_GAIN,
@@ -43,7 +44,6 @@ from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.costs import MECHANISMS
 from interlace.device.simulated.host_link import Transfer
 from interlace.device.simulated.physics import Physics
-from interlace.perf.instances import multi_model
 from interlace.perf.latency import surface
 
 T4: Final = replace(GPU_KINDS["t4"], traits=GPU_KINDS["t4"].traits | {Trait.GATHER_DMA})
@@ -76,7 +76,7 @@ def table4(*, seconds: float = 2.0) -> Report:
             advice = multi_model(known, (100, 50, 25), slo_ms, _MOST_ROWS, TABLE_4_RPS)
             if advice:
                 what = f"{name}: Multi-Model here, {advice.count} x {advice.share_pct} %"
-                rows.append(Row(what, None, advice.rate_rps, " /s"))
+                rows.append(Row(what, None, advice.rows_per_s, " /s"))
 
     def draw(figure: Figure) -> None:
         axes = grouped_bars(figure, MODELS, gains, "throughput over one instance")

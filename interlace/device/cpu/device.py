@@ -31,16 +31,7 @@ from interlace.device.cpu.settings import CpuSettings
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.shm.arena import Arena, ArenaMap
 
-_TRAITS: Final = frozenset(
-    {
-        Trait.MULTI_MODEL,
-        Trait.SHARED_WEIGHTS,
-        Trait.INPUT_POOL,
-        Trait.GATHER_DMA,
-        Trait.LIGHT_SYNC,
-        Trait.OVERLAPPED_REORGANISATION,
-    }
-)
+_TRAITS: Final = frozenset({Trait.INPUT_POOL, Trait.GATHER_DMA, Trait.OVERLAPPED_REORGANISATION})
 
 #: So many loads of a model in a row may be killed from outside before that is its own doing: it
 #: needs more memory than there is.

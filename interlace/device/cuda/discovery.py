@@ -39,6 +39,12 @@ class DiscoveredGpu(NamedTuple):
     mig: bool = False
     instances: tuple[MigInstance, ...] = ()
 
+    @property
+    def mig_refusal(self) -> str:
+        """Why the GPU cannot be shared as a whole where MIG is on; empty where it is off."""
+        why = f"GPU {self.number} has MIG switched on: its instances are devices of their own"
+        return why if self.mig else ""
+
 
 class NoGpuError(Exception):
     """Why there is no GPU to be seen."""

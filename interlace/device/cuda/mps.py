@@ -15,29 +15,16 @@ from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
 from interlace.device.cuda.discovery import DiscoveredGpu
-from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.lanes import Lanes
-from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, model_memory_bytes
-from interlace.device.cuda.whole_lanes import WholeLanes
+from interlace.device.cuda.settings import AHEAD_MS, BASE_TRAITS, CudaSettings, model_memory_bytes
+from interlace.device.cuda.streams import ONE_LANE
 
-LANES: Final = "interlace.device.cuda.mps:make_lanes"
 PROGRAM: Final = "nvidia-cuda-mps-control"
 #: Any percentage is legal; finer steps differ by less than profiles do from day to day.
 SHARES_PCT: Final = tuple(range(5, 101, 5))
 
 #: Reorganisation is overlapped by a second process that starts and loads while the first serves
 #: (gpulet, section 4.3).
-TRAITS: Final = frozenset(
-    {
-        Trait.MULTI_MODEL,
-        Trait.SHARED_WEIGHTS,
-        Trait.GATHER_DMA,
-        Trait.SLOW_START,
-        Trait.LIGHT_SYNC,
-        Trait.GRAPHS,
-        Trait.OVERLAPPED_REORGANISATION,
-    }
-)
+_TRAITS: Final = BASE_TRAITS | {Trait.GRAPHS, Trait.OVERLAPPED_REORGANISATION}
 _ANSWER_S: Final = 10.0
 _WORDS_CHARS: Final = 500
 _LOOK_S: Final = 0.1
@@ -180,19 +167,17 @@ def _run_control(
 
 def lacking(found: DiscoveredGpu) -> str:
     """Why a GPU cannot be parted so; empty if it can."""
-    if found.mig:
-        return f"GPU {found.number} has MIG switched on: its instances are devices of their own"
-    if found.capability < (7, 0):
+    if not found.mig and found.capability < (7, 0):
         have = ".".join(map(str, found.capability))
         return f"GPU {found.number} has compute capability {have}; MPS limits SMs from 7.0"
-    return ""
+    return found.mig_refusal
 
 
 def mps_gpu(found: DiscoveredGpu, gpu_id: str) -> Gpu:
     """The accelerator that such a device is; its profiles are kept apart from other mechanisms'."""
     memory_bytes = model_memory_bytes(found.memory_bytes)
     return Gpu(
-        gpu_id, f"{found.kind}-mps", found.sms, memory_bytes, SHARES_PCT, TRAITS, ahead_ms=AHEAD_MS
+        gpu_id, f"{found.kind}-mps", found.sms, memory_bytes, SHARES_PCT, _TRAITS, ahead_ms=AHEAD_MS
     )
 
 
@@ -207,10 +192,5 @@ def mps_settings(found: DiscoveredGpu, gpu_id: str, control: MpsControl) -> Cuda
         }
 
     gpu = mps_gpu(found, gpu_id)
-    plain = CudaSettings(gpu, found.uuid, LANES, private=True)
+    plain = CudaSettings(gpu, found.uuid, ONE_LANE, private=True)
     return replace(plain, environment=environment, at_close=control.stop)
-
-
-def make_lanes(driver: Driver) -> Lanes:
-    """In the process of one partition: one lane on the SMs that MPS leaves it."""
-    return WholeLanes(driver)

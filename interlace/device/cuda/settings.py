@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from interlace.core.hardware import Gpu
+from interlace.core.hardware import Gpu, Trait
 from interlace.device.cpu.settings import WorkTimeouts
 from interlace.device.cuda.backend.library_threads import LibraryChoice
 
@@ -17,6 +17,15 @@ OPENER: Final = "interlace.formats:open_torch"
 #: ``Gpu.ahead_ms``: what the main process, the way to the GPU's and a launch there take, and one
 #: tick of the event loop's timers. Longer would only fix batches earlier than need be.
 AHEAD_MS: Final = 1.5
+#: What every GPU does, however it is shared.
+BASE_TRAITS: Final = frozenset({Trait.GATHER_DMA, Trait.SLOW_START})
+#: One process for all partitions: inputs staged once, graphs by partition, the next partition
+#: carved while the last one serves.
+SHARED_PROCESS_TRAITS: Final = BASE_TRAITS | {
+    Trait.INPUT_POOL,
+    Trait.GRAPHS,
+    Trait.OVERLAPPED_REORGANISATION,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,61 +2,113 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import ExitStack
 from typing import Final
 
-from interlace.core.hardware import Gpu, Trait
+from interlace.core.hardware import Gpu
 from interlace.device.cuda.discovery import DiscoveredGpu
 from interlace.device.cuda.driver.api import Driver
-from interlace.device.cuda.lanes import Lanes
-from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, model_memory_bytes, only_gpu
-from interlace.device.cuda.stream_lanes import StreamLanes
+from interlace.device.cuda.lanes import Lane, LaneTable
+from interlace.device.cuda.settings import (
+    AHEAD_MS,
+    SHARED_PROCESS_TRAITS,
+    CudaSettings,
+    model_memory_bytes,
+    only_gpu,
+)
 
-LANES: Final = "interlace.device.cuda.streams:make_lanes"
+LANES: Final = "interlace.device.cuda.streams:StreamLanes"
+#: A process that is one partition: a client of MPS, or a MIG instance.
+ONE_LANE: Final = "interlace.device.cuda.streams:OneLane"
 #: A share says only how many may stand side by side: up to eight.
 SHARES_PCT: Final = (12, 25, 50, 100)
-
-TRAITS: Final = frozenset(
-    {
-        Trait.MULTI_MODEL,
-        Trait.SHARED_WEIGHTS,
-        Trait.INPUT_POOL,
-        Trait.GATHER_DMA,
-        Trait.SLOW_START,
-        Trait.LIGHT_SYNC,
-        Trait.GRAPHS,
-        Trait.OVERLAPPED_REORGANISATION,
-    }
-)
 
 
 def lacking(found: DiscoveredGpu) -> str:
     """Why a GPU cannot be used so; empty if it can."""
-    if found.mig:
-        return f"GPU {found.number} has MIG switched on: its instances are devices of their own"
-    return ""
+    return found.mig_refusal
 
 
 def streams_gpu(found: DiscoveredGpu, gpu_id: str) -> Gpu:
     """The accelerator that such a device is; its profiles are kept apart from those of parts."""
-    memory_bytes = model_memory_bytes(found.memory_bytes)
     return Gpu(
         gpu_id,
         f"{found.kind}-streams",
         found.sms,
-        memory_bytes,
+        model_memory_bytes(found.memory_bytes),
         SHARES_PCT,
-        TRAITS,
+        SHARED_PROCESS_TRAITS,
         ahead_ms=AHEAD_MS,
     )
 
 
 def streams_settings(found: DiscoveredGpu, gpu_id: str) -> CudaSettings:
     """The settings of such a device."""
-    return CudaSettings(
-        streams_gpu(found, gpu_id), found.uuid, LANES, environment=only_gpu(found.uuid)
-    )
+    gpu = streams_gpu(found, gpu_id)
+    return CudaSettings(gpu, found.uuid, LANES, environment=only_gpu(found.uuid))
 
 
-def make_lanes(driver: Driver) -> Lanes:
-    """In the process that holds the GPU."""
-    return StreamLanes(driver)
+class StreamLanes:
+    """As many plain streams as there are partitions; a share limits nothing.
+
+    At most ``most`` partitions stand at a time (``None``: any number).
+    """
+
+    def __init__(self, driver: Driver, most: int | None = None) -> None:
+        self._driver = driver
+        self._most = most
+        self._roster = LaneTable()
+        self._aside: Lane | None = None
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return tuple(self._roster)
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        return 0, 0
+
+    def aside(self) -> Lane:
+        if self._aside is None:
+            self._aside = self._lane(0, 0)
+        return self._aside
+
+    def carve(self, name: str, share_pct: int, leaving: Collection[str] = ()) -> Lane:
+        if not 0 < share_pct <= 100:
+            raise ValueError(f"a share of {share_pct} %: expected one of 1 to 100")
+        self._roster.check_new(name)
+        idle = self._roster.idle()
+        used = len(self.lanes) - len(idle)
+        if self._most is not None and used >= self._most:
+            raise ValueError(f"partition '{name}': this process has its {self._most} already")
+        lane = idle[0] if idle else self._create()
+        lane.name, lane.share_pct = name, share_pct
+        return lane
+
+    def release(self, name: str) -> None:
+        self._roster.release(name)
+
+    def retire(self, lane: Lane) -> None:
+        self._roster.remove(lane)
+        self._driver.destroy_stream(lane.stream)
+
+    def close(self) -> None:
+        aside, self._aside = self._aside, None
+        with ExitStack() as steps:  # every step is tried
+            for lane in [*self._roster.clear(), *([aside] if aside else [])]:
+                steps.callback(self._driver.destroy_stream, lane.stream)
+
+    def _create(self) -> Lane:
+        return self._roster.add(self._lane(self._roster.index(), 100))
+
+    def _lane(self, index: int, share_pct: int) -> Lane:
+        sms = self._driver.board.sms
+        return Lane(index, share_pct, sms, self._driver.stream(), units=tuple(range(sms)))
+
+
+class OneLane(StreamLanes):
+    """One lane on all SMs that the process sees: MPS or MIG keeps the others from it."""
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver, most=1)

@@ -39,7 +39,7 @@ def cheapest(rates: ShareRates, worth: Floats) -> tuple[Floats, npt.NDArray[np.i
     ``worth`` is what a partition of each share costs, in accelerators.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
-        each = np.where(rates.highest_rps > 0, worth / rates.highest_rps, np.inf)
+        each = np.where(rates.highest_rows_per_s > 0, worth / rates.highest_rows_per_s, np.inf)
     best = np.argmin(each, axis=1)
     return each[np.arange(len(best)), best], best
 
@@ -55,4 +55,4 @@ def bound_at(rates: ShareRates, worth: Floats) -> Bound:
         one.model: one.attainment * cost
         for one, cost in zip(rates.demand, each.tolist(), strict=True)
     }
-    return Bound(float(rates.needed_rps @ each), price)
+    return Bound(float(rates.needed_rows_per_s @ each), price)

@@ -83,8 +83,8 @@ class _CuttingPlanes:
     def _value(self, worth: Floats) -> float:
         """The bound at these worths; its terms become cuts."""
         each, share = cheapest(self._rates, worth)
-        needed, shares = self._rates.needed_rps, len(self._rates.shares_pct)
-        time = needed / self._rates.highest_rps[np.arange(len(share)), share]
+        needed, shares = self._rates.needed_rows_per_s, len(self._rates.shares_pct)
+        time = needed / self._rates.highest_rows_per_s[np.arange(len(share)), share]
         steep = np.bincount(self._group * shares + share, time, self._groups * shares)
         self._cuts.update(
             _Plane(group, tuple(gradient))

@@ -22,15 +22,15 @@ Floats = npt.NDArray[np.float64]
 class ShareRates:
     """Demands that some share serves, and what each share serves of each of them.
 
-    ``highest_rps`` is (models, shares), 0 where the share serves nothing in time; it never falls
-    with the share. ``needed_rps`` is what must be served of each. ``excluded`` are models that ask
-    for something and can have none of it in time, so that no bound counts them.
+    ``highest_rows_per_s`` is (models, shares), 0 where the share serves nothing in time; it never
+    falls with the share. ``needed_rows_per_s`` is what must be served of each. ``excluded`` are
+    models that ask for something and can have none of it in time, so that no bound counts them.
     """
 
     demand: tuple[Demand, ...]
     shares_pct: tuple[int, ...]
-    highest_rps: Floats
-    needed_rps: Floats
+    highest_rows_per_s: Floats
+    needed_rows_per_s: Floats
     excluded: tuple[str, ...]
 
 
@@ -64,13 +64,13 @@ def highest_rates(
     able = best[:, -1] > 0
     served = tuple(one for one, can in zip(known, able.tolist(), strict=True) if can)
     there = {one.model for one in served}
-    needed = np.array([one.attainment * one.rate_rps for one in served])
+    needed = np.array([one.attainment * one.rows_per_s for one in served])
     excluded = tuple(one.model for one in asking if one.model not in there)
     return ShareRates(served, gpu.shares_pct, best[able], needed, excluded)
 
 
 def _asks(one: Demand) -> bool:
-    return isfinite(one.rate_rps) and one.rate_rps > 0
+    return isfinite(one.rows_per_s) and one.rows_per_s > 0
 
 
 def _measured(known: Sequence[Demand], profiles: Profiles, quantile: Quantile) -> _Measured:
@@ -133,11 +133,11 @@ def _best(points: _Measured, known: Sequence[Demand]) -> Floats:
 
 
 def _of_legal(
-    points: _Measured, rates_rps: Floats, models: int, legal_pct: Sequence[int]
+    points: _Measured, rows_per_s: Floats, models: int, legal_pct: Sequence[int]
 ) -> Floats:
     """Rates at legal shares, (models, shares), each at least those of smaller measured shares."""
     seen, column = np.unique(points.share_pct, return_inverse=True)
     best = np.zeros((models, len(seen) + 1))  # column 0: below anything measured
-    np.maximum.at(best, (points.model, column + 1), rates_rps)
+    np.maximum.at(best, (points.model, column + 1), rows_per_s)
     best = np.maximum.accumulate(best, axis=1)
     return best[:, np.searchsorted(seen, legal_pct, side="right")]

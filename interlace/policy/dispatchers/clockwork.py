@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from interlace.policy.availability import available_partitions, start_ms
-from interlace.policy.base import Dispatch, Launch, PartitionView, View
 from interlace.policy.batching import rows_in_time
+from interlace.policy.view import Dispatch, Launch, PartitionView, View
 
 
 def clockwork(view: View, now_ms: float) -> Dispatch:
@@ -12,9 +12,9 @@ def clockwork(view: View, now_ms: float) -> Dispatch:
 
     Each model's next batch is the largest that ends before its head's deadline. It must begin by
     that deadline less its predicted latency; of all models that wait, the one whose latest start
-    comes first runs next, and no accelerator idles while anything waits. Who cannot be in time is
-    given up before it runs. Where an accelerator takes the next batch before the one that runs
-    ends, it is chosen then, as Clockwork's controller does; models stay in memory.
+    comes first runs next, and no accelerator idles while anything waits. A request that cannot
+    be in time is dropped before it runs. Where an accelerator takes the next batch before the one
+    that runs ends, it is chosen then, as Clockwork's controller does; models stay in memory.
     """
     launches: list[Launch] = []
     taken: dict[str, int] = {}
@@ -32,14 +32,14 @@ def _next(
     """Of the batches that could begin then, the one with the earliest latest start."""
     best: tuple[float, Launch] | None = None
     for slot in view.queued(partition):
-        model, queue = slot.model, view.queue(slot.model)
+        model, queue = view.model(slot.model), view.queue(slot.model)
         head, left = queue.head, queue.rows - taken.get(slot.model, 0)
         if head is None or left <= 0:
             continue
-        most = min(queue.batch_rows(max(head.rows, view.demand(model).max_batch)), left)
-        rows = rows_in_time(most, model, head, partition, view, head.deadline_ms - at_ms)
-        run_ms = view.latency_ms(model, rows, partition.share_pct, head.shape)
+        most = min(queue.batch_rows(max(head.rows, model.demand.max_batch)), left)
+        rows = rows_in_time(most, model, head, partition.share_pct, head.deadline_ms - at_ms)
+        run_ms = model.latency_ms(rows, partition.share_pct, head.shape)
         latest_ms = head.deadline_ms - run_ms
         if best is None or latest_ms < best[0]:
-            best = latest_ms, Launch(partition.id, model, rows)
+            best = latest_ms, Launch(partition.id, slot.model, rows)
     return best[1] if best else None

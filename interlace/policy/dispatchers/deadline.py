@@ -7,9 +7,9 @@ from typing import NamedTuple
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
 from interlace.policy.availability import available_partitions, start_ms
-from interlace.policy.base import Dispatch, Drop, Launch, PartitionView, View
 from interlace.policy.batching import BatchSizes, given_up, own_turns, rows_in_time, sizes
 from interlace.policy.fairness import owed_ms
+from interlace.policy.view import Dispatch, Drop, Launch, ModelView, PartitionView, View
 
 
 class _Claim(NamedTuple):
@@ -34,9 +34,9 @@ def earliest_deadline(view: View, now_ms: float) -> Dispatch:
     A long execution would begin too late in that order: shorter work with a nearer deadline keeps
     passing it. So one that must begin before the first could end goes first, if the first has more
     partitions to run in. A model that has partitions of its own waits for a batch that sustains
-    its rate, as long as its head can wait; everything else starts at once. Where the queue has
-    grown beyond its time, as many of the oldest are given up as makes the fewest lost. Of models
-    that lose requests, who is owed a batch goes first (``policy.fairness``).
+    its rate, as long as its head can wait; everything else starts at once. Where a queue has more
+    than can be served in time, as many of the oldest are dropped as makes the fewest lost. Of
+    models that lose requests, one that is owed a batch goes first (``policy.fairness``).
     """
     launches: list[Launch] = []
     drops: list[Drop] = []
@@ -63,10 +63,10 @@ def earliest_deadline(view: View, now_ms: float) -> Dispatch:
 def _claims(
     partition: PartitionView, view: View, taken: dict[str, int], now_ms: float
 ) -> tuple[list[_Claim], float]:
-    """What may start here now, and when the first of those that wait for company must."""
+    """What may start here now, and when the first of those that wait for more rows must."""
     claims: list[_Claim] = []
     wake_ms = float("inf")
-    alone = own_turns(partition) == 1  # who is not starts at once
+    alone = own_turns(partition) == 1  # with others it starts at once
     for slot in view.queued(partition):
         if slot.guest:
             continue
@@ -74,13 +74,14 @@ def _claims(
         head, left = queue.head, queue.rows - taken.get(slot.model, 0)
         if head is None or left <= 0:
             continue
+        model = view.model(slot.model)
         wanted = sizes(slot, partition, view) if alone else None
         least = wanted.least if wanted is not None else 1
-        latest_ms = _latest_ms(slot.model, head, left, least, partition, view)
+        latest_ms = _latest_ms(model, head, left, least, partition.share_pct)
         if now_ms < latest_ms:
             wake_ms = min(wake_ms, latest_ms)
             continue
-        run_ms = view.latency_ms(slot.model, head.rows, partition.share_pct, head.shape)
+        run_ms = model.latency_ms(head.rows, partition.share_pct, head.shape)
         level = head.priority or UNSTATED_PRIORITY
         claims.append(_Claim(level, head.deadline_ms, slot.model, run_ms, slot, head, wanted))
     return claims, wake_ms
@@ -96,26 +97,25 @@ def _lent(
         head, left = queue.head, queue.rows - taken.get(slot.model, 0)
         if not slot.guest or head is None or left <= 0:
             continue
-        if any(host.takes(now_ms) for host in view.hosts(slot.model)):
+        model = view.model(slot.model)
+        if any(host.takes(now_ms) for host in model.hosts):
             continue
         rows = queue.batch_rows(max(slot.batch, head.rows))
         budget_ms = head.deadline_ms - now_ms
-        rows = rows_in_time(min(rows, left), slot.model, head, partition, view, budget_ms)
-        run_ms = view.latency_ms(slot.model, rows, partition.share_pct, head.shape)
+        rows = rows_in_time(min(rows, left), model, head, partition.share_pct, budget_ms)
+        run_ms = model.latency_ms(rows, partition.share_pct, head.shape)
         short = rows <= slot.batch and run_ms <= budget_ms
         if short and (best is None or head.deadline_ms < best[0]):
             best = head.deadline_ms, Launch(partition.id, slot.model, rows)
     return best[1] if best else None
 
 
-def _latest_ms(
-    model: str, head: Request, rows: int, least: int, partition: PartitionView, view: View
-) -> float:
-    """Until when a queue may wait for company; the past if it has enough."""
+def _latest_ms(model: ModelView, head: Request, rows: int, least: int, share_pct: int) -> float:
+    """Until when a queue may wait for more rows; the past if it has enough."""
     if rows >= least:
         return float("-inf")
-    run_ms = view.latency_ms(model, rows + 1, partition.share_pct, head.shape)
-    return head.deadline_ms - run_ms - view.admission_margin_ms(model)
+    run_ms = model.latency_ms(rows + 1, share_pct, head.shape)
+    return head.deadline_ms - run_ms - model.admission_margin_ms
 
 
 def _launch(
@@ -130,22 +130,23 @@ def _launch(
     owed = _lagging(chosen, claims, partition) if len(claims) > 1 else None
     first, others_ms = owed or chosen, float("inf")
     if owed is None:
-        # A batch may grow as long as nobody else who waits here must begin before it ends.
+        # A batch may grow as long as no other that waits here must begin before it ends.
         others_ms = min((c.latest_ms for c in claims if c is not first), default=others_ms)
     queue = view.queue(first.model)
     wanted = first.sizes or sizes(first.slot, partition, view)
     dropped, limit = 0, max(wanted.limit, first.head.rows)
     if not taken.get(first.model):
-        dropped = given_up(first.model, limit, wanted.following, partition, view, now_ms)
+        dropped = given_up(first.slot, limit, wanted.following, partition, view, now_ms)
     end_ms = min(queue.deadline_ms(dropped), others_ms)
     rows = queue.batch_rows(limit) if not dropped else min(limit, queue.rows - dropped)
     budget_ms = end_ms - now_ms
-    rows = rows_in_time(rows, first.model, first.head, partition, view, budget_ms)
+    model = view.model(first.model)
+    rows = rows_in_time(rows, model, first.head, partition.share_pct, budget_ms)
     return Launch(partition.id, first.model, rows), dropped
 
 
 def _chosen(claims: list[_Claim], view: View, now_ms: float) -> _Claim:
-    """Whose turn it is by deadline; the claims are left in that order."""
+    """The claim that is next by deadline; sorts the claims in that order."""
     claims.sort(key=lambda claim: claim[:3])
     first = claims[0]
     for other in claims[1:]:
@@ -156,7 +157,7 @@ def _chosen(claims: list[_Claim], view: View, now_ms: float) -> _Claim:
 
 
 def _lagging(chosen: _Claim, claims: list[_Claim], partition: PartitionView) -> _Claim | None:
-    """Who is furthest behind the chosen, if that is so far that it is owed a batch before it."""
+    """The claim furthest behind the chosen one, if it is so far behind that it is owed a batch."""
     behind_ms = partition.behind_ms(chosen.model)
     if not behind_ms:
         return None
@@ -170,10 +171,10 @@ def _lagging(chosen: _Claim, claims: list[_Claim], partition: PartitionView) -> 
 
 
 def _has_more_hosts(first: _Claim, other: _Claim, view: View) -> bool:
-    """True if ``first`` can go elsewhere sooner than ``other``, which is no less urgent to people.
+    """True if ``first`` has more partitions to go to than ``other``, of no lower stated priority.
 
     Where both have the same hosts one of them is lost, and the nearer deadline goes first.
     """
     if first.priority < other.priority:
         return False
-    return len(view.hosts(first.model)) > len(view.hosts(other.model))
+    return len(view.model(first.model).hosts) > len(view.model(other.model).hosts)

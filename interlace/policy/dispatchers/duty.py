@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from interlace.policy.availability import available_partitions
-from interlace.policy.base import Dispatch, Launch, PartitionView, View
+from interlace.policy.view import Dispatch, Launch, PartitionView, View
 
 
 def duty(view: View, now_ms: float) -> Dispatch:

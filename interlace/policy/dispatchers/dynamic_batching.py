@@ -1,11 +1,11 @@
-"""One worker that waits for company: the batching of TensorFlow Serving (E2bird section 3.2)."""
+"""A worker that waits for its batch to fill: TensorFlow Serving's batching (E2bird 3.2)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from interlace.policy.availability import available_partitions, start_ms
-from interlace.policy.base import Dispatch, Launch, PartitionView, View
+from interlace.policy.view import Dispatch, Launch, PartitionView, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class DynamicBatching:
         head, rows = queue.head, queue.rows - taken.get(model, 0)
         if head is None or rows <= 0:
             return float("inf")
-        demand = view.demand(model)
+        demand = view.model(model).demand
         if rows >= demand.max_batch:
             return float("-inf")
         longest_ms = self.wait_part * demand.slo_ms if self.wait_ms is None else self.wait_ms
         return head.arrived_ms + longest_ms
 
     def _launch(self, model: str, partition: PartitionView, view: View) -> Launch:
-        most = view.demand(model).max_batch
+        most = view.model(model).demand.max_batch
         return Launch(partition.id, model, most, most if self.padded else 0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from interlace.core.plan import ElasticBatching
-from interlace.policy.base import Dispatch, Launch, PartitionView, View
+from interlace.policy.view import Dispatch, Launch, PartitionView, View
 
 #: Workers that are kept for the lowest loads (section 7.3.2).
 _LEAST: Final = (2, 1)
@@ -29,8 +29,8 @@ def naive_elastic(view: View, now_ms: float) -> Dispatch:
 
     Where several models have workers on one accelerator, which the paper leaves open, its
     hypothesis of equal sharing is kept: a row of a model takes 1 / MaxInf of the accelerator, and
-    the parts in flight add up to at most one. Whoever has waited longest chooses first, and
-    those behind do not take what it lacks.
+    the parts in flight add up to at most one. The model whose head has waited longest chooses
+    first, and those behind it do not take what it lacks.
     """
     return _dispatch(view, now_ms, guided=False)
 
@@ -97,8 +97,12 @@ def _engines(view: View, now_ms: float) -> Iterable[_WorkerGroup]:
     for model, there in workers.items():
         idle = [(size, p) for size, p in there if p.takes(now_ms)]
         # What is about to end has made room by the time at which what follows it begins.
-        alive = sum(p.rows_running for _, p in there if p.running == model and not p.takes(now_ms))
-        known = view.elastic(model) or ElasticBatching(sum(size for size, _ in there))
+        alive = sum(
+            p.running.rows
+            for _, p in there
+            if p.running is not None and p.running.model == model and not p.takes(now_ms)
+        )
+        known = view.plan.elastic.get(model) or ElasticBatching(sum(size for size, _ in there))
         idle.sort(key=lambda pair: (-pair[0], pair[1].id))
         yield _WorkerGroup(model, known, idle, alive)
 

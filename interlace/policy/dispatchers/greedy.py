@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from interlace.policy.availability import available_partitions
-from interlace.policy.base import Dispatch, Launch, PartitionView, View
+from interlace.policy.view import Dispatch, Launch, PartitionView, View
 
 
 class _Choice(NamedTuple):
@@ -54,8 +54,7 @@ def max_min(view: View, now_ms: float) -> Dispatch:
 
 
 def _claim(choice: _Choice, view: View) -> tuple[int, float, str]:
-    tally = view.tallies.get(choice.model)
-    return choice.partition.share_pct, tally.busy_ms if tally else 0.0, choice.model
+    return choice.partition.share_pct, view.history.tally(choice.model).busy_ms, choice.model
 
 
 def _free_pct(view: View) -> int:
@@ -71,7 +70,7 @@ def _choices(view: View, now_ms: float) -> list[_Choice]:
             if queue.head is None:
                 continue
             rows = queue.batch_rows(max(slot.batch, queue.head.rows))
-            run_ms = view.latency_ms(slot.model, rows, partition.share_pct)
+            run_ms = view.model(slot.model).latency_ms(rows, partition.share_pct)
             found.append(_Choice(partition, slot.model, rows, rows / run_ms))
             break
     return found

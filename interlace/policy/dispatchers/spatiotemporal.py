@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from interlace.core.request import Request
 from interlace.policy.availability import available_partitions, start_ms
-from interlace.policy.base import Dispatch, Launch, PartitionView, View
+from interlace.policy.view import Dispatch, Launch, PartitionView, View
 
 
 class _Candidate(NamedTuple):
@@ -67,7 +67,7 @@ class SpatioTemporal:
     def __call__(self, view: View, now_ms: float) -> Dispatch:
         jobs = list(_jobs(view, now_ms))
         uses = [
-            _ShareUse(now_ms, max(p.free_at_ms, now_ms), p.share_pct, p.running, p.id)
+            _ShareUse(now_ms, max(p.free_at_ms, now_ms), p.share_pct, p.running.model, p.id)
             for p in view.partitions
             if p.running is not None
         ]
@@ -90,14 +90,16 @@ class SpatioTemporal:
         view: View,
         now_ms: float,
     ) -> list[Launch]:
-        since_ms = now_ms - self.sessions * (view.session_ms or 0.0)
+        since_ms = now_ms - self.sessions * (view.plan.session_ms or 0.0)
         launches: list[Launch] = []
-        for job in sorted(rest, key=lambda j: (view.runs_since(j.model, since_ms), _urgency(j))):
+        for job in sorted(
+            rest, key=lambda j: (view.history.runs_since(j.model, since_ms), _urgency(j))
+        ):
             if any(launch.partition == job.partition.id for launch in launches):
                 continue
             rows = _rows_that_fit(job, uses, coming, view)
             if rows:
-                _use(job, view.latency_ms(job.model, rows, job.partition.share_pct), uses)
+                _use(job, view.model(job.model).latency_ms(rows, job.partition.share_pct), uses)
                 launches.append(Launch(job.partition.id, job.model, rows))
         return launches
 
@@ -109,9 +111,9 @@ def _jobs(view: View, now_ms: float) -> Iterator[_Candidate]:
             queue = view.queue(slot.model)
             head = queue.head
             rows = queue.batch_rows(max(slot.batch, head.rows)) if head else slot.batch
-            run_ms = view.latency_ms(slot.model, rows, partition.share_pct)
-            full_ms = view.latency_ms(slot.model, max(slot.batch, rows), partition.share_pct)
-            slo_ms = view.demand(slot.model).slo_ms
+            run_ms = view.model(slot.model).latency_ms(rows, partition.share_pct)
+            full_ms = view.model(slot.model).latency_ms(max(slot.batch, rows), partition.share_pct)
+            slo_ms = view.model(slot.model).demand.slo_ms
             due_ms = max(partition.last_start_ms(slot.model) + slo_ms, 0.0)
             deadline_ms = now_ms + slo_ms
             if head is not None:
@@ -202,7 +204,7 @@ def _rows_that_fit(
     running = [use for use in uses if use.partition != job.partition.id]
     share_pct, rows = job.partition.share_pct, job.rows
     while rows >= 1:
-        until_ms = job.start_ms + view.latency_ms(job.model, rows, share_pct)
+        until_ms = job.start_ms + view.model(job.model).latency_ms(rows, share_pct)
         asked = _ShareUse(job.start_ms, until_ms, share_pct, job.model, job.partition.id)
         if _fits(asked, running, others):
             return rows

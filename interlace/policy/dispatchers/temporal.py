@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from interlace.core.plan import Slot
 from interlace.policy.availability import start_ms
-from interlace.policy.base import Dispatch, Launch, PartitionView, View
 from interlace.policy.batching import rows_in_time
+from interlace.policy.view import Dispatch, Launch, PartitionView, View
 
 
 def temporal(view: View, now_ms: float) -> Dispatch:
@@ -14,7 +14,7 @@ def temporal(view: View, now_ms: float) -> Dispatch:
     A round lasts as long as the longest SLO (the session); the paper leaves that open. In its slice
     a model runs batches that end within it and by their head's deadline, as large as fit: adaptive
     batching, as in Clipper and Nexus. A model for which not even one row fits its slice runs one
-    at the slice's beginning. Nobody uses another's slice.
+    at the slice's beginning. No model uses another's slice.
     """
     launches: list[Launch] = []
     wake_ms: float | None = None
@@ -34,7 +34,7 @@ def temporal(view: View, now_ms: float) -> Dispatch:
 
 def _slice(partition: PartitionView, view: View, now_ms: float) -> tuple[Slot, float, float]:
     """Whose slice it is, and from when to when."""
-    slos_ms = [view.demand(slot.model).slo_ms for slot in partition.slots]
+    slos_ms = [view.model(slot.model).demand.slo_ms for slot in partition.slots]
     round_ms = max(slos_ms)
     scale = round_ms / sum(slos_ms)
     begin_ms = now_ms - now_ms % round_ms
@@ -54,14 +54,14 @@ def _rows(
     end_ms: float,
     now_ms: float,
 ) -> int:
-    queue = view.queue(slot.model)
+    queue, model = view.queue(slot.model), view.model(slot.model)
     head = queue.head
     if head is None:
         return 0
-    limit = queue.batch_rows(max(head.rows, view.demand(slot.model).max_batch))
-    least_ms = view.latency_ms(slot.model, head.rows, partition.share_pct, head.shape)
+    limit = queue.batch_rows(max(head.rows, model.demand.max_batch))
+    least_ms = model.latency_ms(head.rows, partition.share_pct, head.shape)
     if now_ms + least_ms > end_ms:
         first = partition.last_start_ms(slot.model) < begin_ms
         return head.rows if first and least_ms > end_ms - begin_ms else 0
     budget_ms = min(end_ms, head.deadline_ms) - now_ms
-    return rows_in_time(limit, slot.model, head, partition, view, budget_ms)
+    return rows_in_time(limit, model, head, partition.share_pct, budget_ms)

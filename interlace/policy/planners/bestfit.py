@@ -25,23 +25,23 @@ def bestfit(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current:
     asked = feasible(demand, fleet, tables)
     every = cuts(fleet)
     unserved: dict[str, float] = {}
-    for one in sorted(asked.wanted, key=lambda d: (d.rate_rps * d.slo_ms, d.model)):
-        left_rps = one.rate_rps
-        while left_rps > one.rate_rps * _ROUNDING:
-            placed_rps = _place(one, left_rps, every, tables)
-            if not placed_rps:
+    for one in sorted(asked.wanted, key=lambda d: (d.rows_per_s * d.slo_ms, d.model)):
+        left_rows_per_s = one.rows_per_s
+        while left_rows_per_s > one.rows_per_s * _ROUNDING:
+            placed_rows_per_s = _place(one, left_rows_per_s, every, tables)
+            if not placed_rows_per_s:
                 break
-            left_rps -= placed_rps
-        if left_rps > one.rate_rps * _ROUNDING:
-            unserved[one.model] = left_rps
+            left_rows_per_s -= placed_rows_per_s
+        if left_rows_per_s > one.rows_per_s * _ROUNDING:
+            unserved[one.model] = left_rows_per_s
     reasons = dict.fromkeys(unserved, "no accelerator has a share left that is large enough for it")
     return asked.plan(partitions(every), unserved, reasons)
 
 
-def _place(one: Demand, rate_rps: float, every: Sequence[GpuCut], tables: Tables) -> float:
+def _place(one: Demand, rows_per_s: float, every: Sequence[GpuCut], tables: Tables) -> float:
     """One partition for as much of the rate as it serves; 0 if there is no place for it."""
     shares = sorted({share for cut in every for share in cut.gpu.shares_pct})
-    wanted_pct = tables.required_pct(one, rate_rps, shares) or shares[-1]
+    wanted_pct = tables.required_pct(one, rows_per_s, shares) or shares[-1]
     fitting = []
     for index, cut in enumerate(every):
         share_pct = cut.share(wanted_pct)
@@ -50,7 +50,7 @@ def _place(one: Demand, rate_rps: float, every: Sequence[GpuCut], tables: Tables
     if not fitting:
         return 0.0
     _, share_pct, index = min(fitting)
-    placed_rps = min(rate_rps, tables.saturated_rps(one, share_pct))
-    if placed_rps > 0:
-        every[index].add(Glet(share_pct, [tables.turn(one, placed_rps, share_pct)]))
-    return placed_rps
+    placed_rows_per_s = min(rows_per_s, tables.saturated_rows_per_s(one, share_pct))
+    if placed_rows_per_s > 0:
+        every[index].add(Glet(share_pct, [tables.turn(one, placed_rows_per_s, share_pct)]))
+    return placed_rows_per_s

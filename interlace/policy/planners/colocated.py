@@ -34,24 +34,26 @@ def colocated(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, curren
             gpu.id,
             _WHOLE_PCT,
             tuple(
-                Slot(one.model, one.max_batch, one.rate_rps / replicas[one])
+                Slot(one.model, one.max_batch, one.rows_per_s / replicas[one])
                 for one in homes[gpu.id]
             ),
         )
         for gpu in fleet.gpus
     )
-    lost = {one.model: one.rate_rps for one, count in replicas.items() if not count}
+    lost = {one.model: one.rows_per_s for one, count in replicas.items() if not count}
     reasons = dict.fromkeys(lost, "no memory is left for it")
     for one, count in replicas.items():
-        most_rps = count * tables.surface(one.model).throughput_rps(one.max_batch, _WHOLE_PCT)
-        if count and one.rate_rps > most_rps:
-            lost[one.model] = one.rate_rps - most_rps
+        most_rows_per_s = count * tables.surface(one.model).throughput_rows_per_s(
+            one.max_batch, _WHOLE_PCT
+        )
+        if count and one.rows_per_s > most_rows_per_s:
+            lost[one.model] = one.rows_per_s - most_rows_per_s
             reasons[one.model] = "more than the accelerators serve if they run nothing else"
     return asked.plan(partitions, lost, reasons)
 
 
 def _with_rate(one: Demand) -> Demand:
-    return replace(one, rate_rps=one.rate_rps or _TRICKLE_RPS)
+    return replace(one, rows_per_s=one.rows_per_s or _TRICKLE_RPS)
 
 
 def _within_memory(wanted: Sequence[Demand], gpu: Gpu, profiles: Profiles) -> list[Demand]:

@@ -11,7 +11,7 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
 from interlace.packing.feasibility import feasible
-from interlace.perf.duty import CycleTurn, saturated_rps, shortest
+from interlace.perf.duty import CycleTurn, saturated_rows_per_s, shortest
 from interlace.perf.sizing import Size, Sizing
 from interlace.perf.tables import Tables
 
@@ -44,13 +44,13 @@ class Dstack:
         board = _Placement(self.sizing, fleet, tables)
         unserved: dict[str, float] = {}
         for one in sorted(asked.wanted, key=lambda d: (d.slo_ms, d.model)):
-            left_rps = board.place(one)
-            if left_rps > one.rate_rps * _ROUNDING:
-                unserved[one.model] = left_rps
+            left_rows_per_s = board.place(one)
+            if left_rows_per_s > one.rows_per_s * _ROUNDING:
+                unserved[one.model] = left_rows_per_s
         reasons = dict.fromkeys(unserved, "every partition that could hold it is full")
         plan = asked.plan(partitions(board.cuts), unserved, reasons)
         session_ms = max((one.slo_ms for one in asked.wanted), default=None)
-        return Plan(plan.partitions, plan.unserved_rps, plan.reasons, session_ms)
+        return Plan(plan.partitions, plan.unserved_rows_per_s, plan.reasons, session_ms)
 
 
 class _Placement:
@@ -64,94 +64,98 @@ class _Placement:
 
     def place(self, one: Demand) -> float:
         """Glets for a model until its rate is met or nothing fits; the rate left over."""
-        left_rps = one.rate_rps
-        while left_rps > one.rate_rps * _ROUNDING:
-            placed_rps = (
-                self._join(one, left_rps)
-                or self._open(one, left_rps)
-                or self._squeeze(one, left_rps)
-                or self._lower(one, left_rps)
+        left_rows_per_s = one.rows_per_s
+        while left_rows_per_s > one.rows_per_s * _ROUNDING:
+            placed_rows_per_s = (
+                self._join(one, left_rows_per_s)
+                or self._open(one, left_rows_per_s)
+                or self._squeeze(one, left_rows_per_s)
+                or self._lower(one, left_rows_per_s)
             )
-            if not placed_rps:
+            if not placed_rows_per_s:
                 break
-            left_rps -= placed_rps
-        return max(left_rps, 0.0)
+            left_rows_per_s -= placed_rows_per_s
+        return max(left_rows_per_s, 0.0)
 
-    def _join(self, one: Demand, rate_rps: float) -> float:
+    def _join(self, one: Demand, rows_per_s: float) -> float:
         """The smallest glet of at least the knee that takes the whole rate."""
         for cut, glet in sorted(self._glets(), key=lambda both: both[1].share_pct):
             size = self._size(one, cut.gpu)
             if size is None or glet.share_pct < size.deployed_pct:
                 continue
-            if turns := self._joined(cut, glet, one, rate_rps):
+            if turns := self._joined(cut, glet, one, rows_per_s):
                 glet.turns = turns
-                return rate_rps
+                return rows_per_s
         return 0.0
 
-    def _open(self, one: Demand, rate_rps: float) -> float:
+    def _open(self, one: Demand, rows_per_s: float) -> float:
         """A new glet of at least the knee on the first accelerator with room."""
         for cut in self.cuts:
             size = self._size(one, cut.gpu)
             share = cut.share(size.deployed_pct) if size else None
-            if share and (placed_rps := self._opened(cut, share, one, rate_rps)):
-                return placed_rps
+            if share and (placed_rows_per_s := self._opened(cut, share, one, rows_per_s)):
+                return placed_rows_per_s
         return 0.0
 
-    def _squeeze(self, one: Demand, rate_rps: float) -> float:
+    def _squeeze(self, one: Demand, rows_per_s: float) -> float:
         """The highest part of the rate that one of the glets takes."""
-        best_rps = 0.0
+        best_rows_per_s = 0.0
         best: tuple[Glet, list[CycleTurn]] | None = None
         for cut, glet in self._glets():
-            low_rps, high_rps = best_rps, rate_rps
+            low_rows_per_s, high_rows_per_s = best_rows_per_s, rows_per_s
             for _ in range(_HALVINGS):
-                middle_rps = (low_rps + high_rps) / 2
-                if turns := self._joined(cut, glet, one, middle_rps):
-                    low_rps, best_rps, best = middle_rps, middle_rps, (glet, turns)
+                middle_rows_per_s = (low_rows_per_s + high_rows_per_s) / 2
+                if turns := self._joined(cut, glet, one, middle_rows_per_s):
+                    low_rows_per_s, best_rows_per_s, best = (
+                        middle_rows_per_s,
+                        middle_rows_per_s,
+                        (glet, turns),
+                    )
                 else:
-                    high_rps = middle_rps
-        if best is None or best_rps < one.rate_rps * _WORTH:
+                    high_rows_per_s = middle_rows_per_s
+        if best is None or best_rows_per_s < one.rows_per_s * _WORTH:
             return 0.0
         best[0].turns = best[1]
-        return best_rps
+        return best_rows_per_s
 
-    def _lower(self, one: Demand, rate_rps: float) -> float:
+    def _lower(self, one: Demand, rows_per_s: float) -> float:
         """A new glet below the knee, as large as there is."""
         for cut in self.cuts:
             share = cut.remaining_pct
-            if share and (placed_rps := self._opened(cut, share, one, rate_rps)):
-                return placed_rps
+            if share and (placed_rows_per_s := self._opened(cut, share, one, rows_per_s)):
+                return placed_rows_per_s
         return 0.0
 
-    def _opened(self, cut: GpuCut, share_pct: int, one: Demand, rate_rps: float) -> float:
+    def _opened(self, cut: GpuCut, share_pct: int, one: Demand, rows_per_s: float) -> float:
         glet = Glet(share_pct)
-        alone = self._turn(one, rate_rps, cut.gpu, share_pct)
-        placed_rps = min(rate_rps, saturated_rps(alone)) if alone else 0.0
-        if placed_rps < one.rate_rps * _ROUNDING:
+        alone = self._turn(one, rows_per_s, cut.gpu, share_pct)
+        placed_rows_per_s = min(rows_per_s, saturated_rows_per_s(alone)) if alone else 0.0
+        if placed_rows_per_s < one.rows_per_s * _ROUNDING:
             return 0.0
-        turns = self._joined(cut, glet, one, placed_rps)
+        turns = self._joined(cut, glet, one, placed_rows_per_s)
         if turns is None:
             return 0.0
         glet.turns = turns
         cut.add(glet)
-        return placed_rps
+        return placed_rows_per_s
 
     def _joined(
-        self, cut: GpuCut, glet: Glet, one: Demand, rate_rps: float
+        self, cut: GpuCut, glet: Glet, one: Demand, rows_per_s: float
     ) -> list[CycleTurn] | None:
         """The glet's turns with this rate added; ``None`` where memory or time is short."""
-        total_rps = glet.rate_rps(one.model) + rate_rps
-        turn = self._turn(one, total_rps, cut.gpu, glet.share_pct)
+        total_rows_per_s = glet.rows_per_s(one.model) + rows_per_s
+        turn = self._turn(one, total_rows_per_s, cut.gpu, glet.share_pct)
         if turn is None or not cut.holds(glet, one.model, self._tables.profiles):
             return None
         turns = [*glet.without(one.model), turn]
         return turns if shortest(turns) else None
 
-    def _turn(self, one: Demand, rate_rps: float, gpu: Gpu, share_pct: int) -> CycleTurn | None:
+    def _turn(self, one: Demand, rows_per_s: float, gpu: Gpu, share_pct: int) -> CycleTurn | None:
         """The model's turn in batches up to its best one; ``None`` where it cannot run."""
         size, latency = self._size(one, gpu), self._tables.surface(one.model)
         if size is None or share_pct < latency.shares_pct[0]:
             return None
-        return CycleTurn(one.model, rate_rps, one.slo_ms, latency.table(share_pct, size.batch))
+        return CycleTurn(one.model, rows_per_s, one.slo_ms, latency.table(share_pct, size.batch))
 
     def _size(self, one: Demand, gpu: Gpu) -> Size | None:
         key = (one.model, gpu.shares_pct)

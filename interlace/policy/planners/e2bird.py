@@ -53,73 +53,79 @@ class _Engines:
         """Engines for every model; what found none."""
         unserved: dict[str, float] = {}
         for one in sorted(demand, key=lambda d: (-self._engines_wanted(d), d.model)):
-            left_rps = one.rate_rps
-            while left_rps > one.rate_rps * _ROUNDING:
-                placed_rps = self._own(one, left_rps) or self._shared(one, left_rps)
-                if not placed_rps:
+            left_rows_per_s = one.rows_per_s
+            while left_rows_per_s > one.rows_per_s * _ROUNDING:
+                placed_rows_per_s = self._own(one, left_rows_per_s) or self._shared(
+                    one, left_rows_per_s
+                )
+                if not placed_rows_per_s:
                     break
-                left_rps -= placed_rps
-            if left_rps > one.rate_rps * _ROUNDING:
-                unserved[one.model] = left_rps
+                left_rows_per_s -= placed_rows_per_s
+            if left_rows_per_s > one.rows_per_s * _ROUNDING:
+                unserved[one.model] = left_rows_per_s
         return unserved
 
     def workers(self, one: Demand) -> str:
         """N-Ebird's list for the model on a whole accelerator, in words."""
-        table = self._turn(one, one.rate_rps).latency_ms
+        table = self._turn(one, one.rows_per_s).latency_ms
         most = max(batch for batch, run_ms in enumerate(table) if 2 * run_ms <= one.slo_ms)
         sizes = ", ".join(str(size) for size in naive(max(1, most)))
         return f"{one.model}: workers of {sizes} rows"
 
     def _engines_wanted(self, one: Demand) -> float:
-        most_rps = self._tables.saturated_rps(one, _WHOLE)
-        return one.rate_rps / most_rps if most_rps > 0 else 0.0
+        most_rows_per_s = self._tables.saturated_rows_per_s(one, _WHOLE)
+        return one.rows_per_s / most_rows_per_s if most_rows_per_s > 0 else 0.0
 
-    def _own(self, one: Demand, rate_rps: float) -> float:
+    def _own(self, one: Demand, rows_per_s: float) -> float:
         """A free accelerator for as much of the rate as it serves."""
-        placed_rps = min(rate_rps, self._tables.saturated_rps(one, _WHOLE))
-        if placed_rps <= 0:
+        placed_rows_per_s = min(rows_per_s, self._tables.saturated_rows_per_s(one, _WHOLE))
+        if placed_rows_per_s <= 0:
             return 0.0
         for cut in self.cuts:
             share = None if cut.glets else cut.share(_WHOLE)
             if share is None:
                 continue
             glet = Glet(share)
-            if turns := self._joined(cut, glet, one, placed_rps):
+            if turns := self._joined(cut, glet, one, placed_rows_per_s):
                 glet.turns = turns
                 cut.add(glet)
-                return placed_rps
+                return placed_rows_per_s
         return 0.0
 
-    def _shared(self, one: Demand, rate_rps: float) -> float:
+    def _shared(self, one: Demand, rows_per_s: float) -> float:
         """The highest part of the rate that fits beside others on one accelerator."""
-        best_rps = 0.0
+        best_rows_per_s = 0.0
         best: tuple[Glet, list[CycleTurn]] | None = None
         for cut in (used for used in self.cuts if used.glets):
             glet = cut.glets[0]
-            if turns := self._joined(cut, glet, one, rate_rps):
+            if turns := self._joined(cut, glet, one, rows_per_s):
                 glet.turns = turns
-                return rate_rps
-            low_rps, high_rps = best_rps, rate_rps
+                return rows_per_s
+            low_rows_per_s, high_rows_per_s = best_rows_per_s, rows_per_s
             for _ in range(_HALVINGS):
-                middle_rps = (low_rps + high_rps) / 2
-                if turns := self._joined(cut, glet, one, middle_rps):
-                    low_rps, best_rps, best = middle_rps, middle_rps, (glet, turns)
+                middle_rows_per_s = (low_rows_per_s + high_rows_per_s) / 2
+                if turns := self._joined(cut, glet, one, middle_rows_per_s):
+                    low_rows_per_s, best_rows_per_s, best = (
+                        middle_rows_per_s,
+                        middle_rows_per_s,
+                        (glet, turns),
+                    )
                 else:
-                    high_rps = middle_rps
-        if best is None or best_rps < one.rate_rps * _ROUNDING:
+                    high_rows_per_s = middle_rows_per_s
+        if best is None or best_rows_per_s < one.rows_per_s * _ROUNDING:
             return 0.0
         best[0].turns = best[1]
-        return best_rps
+        return best_rows_per_s
 
     def _joined(
-        self, cut: GpuCut, glet: Glet, one: Demand, rate_rps: float
+        self, cut: GpuCut, glet: Glet, one: Demand, rows_per_s: float
     ) -> list[CycleTurn] | None:
         """The glet's turns with this rate added; ``None`` where memory or time is short."""
         if not cut.holds(glet, one.model, self._tables.profiles):
             return None
-        total_rps = glet.rate_rps(one.model) + rate_rps
-        turns = [*glet.without(one.model), self._turn(one, total_rps)]
+        total_rows_per_s = glet.rows_per_s(one.model) + rows_per_s
+        turns = [*glet.without(one.model), self._turn(one, total_rows_per_s)]
         return turns if shortest(turns) else None
 
-    def _turn(self, one: Demand, rate_rps: float) -> CycleTurn:
-        return self._tables.turn(one, rate_rps, _WHOLE)
+    def _turn(self, one: Demand, rows_per_s: float) -> CycleTurn:
+        return self._tables.turn(one, rows_per_s, _WHOLE)

@@ -114,7 +114,7 @@ def _workers(
             f"{whole.id}:{slot.model}:{place}",
             gpu.id,
             _WHOLE,
-            (Slot(slot.model, size, slot.rate_rps * size / sum(sizes[slot.model])),),
+            (Slot(slot.model, size, slot.rows_per_s * size / sum(sizes[slot.model])),),
         )
         for slot in whole.slots
         for place, size in enumerate(sizes[slot.model])

@@ -48,14 +48,14 @@ class Gslice:
             homes += _placed(one, share_pct, shares, every, tables)
         for cut in every:
             _widen(cut, [(home[2], home[0]) for home in homes if home[1] is cut], tables)
-        for one, _, glet, asked_rps in homes:
-            rate_rps = min(asked_rps, tables.saturated_rps(one, glet.share_pct))
-            glet.turns = [tables.turn(one, rate_rps, glet.share_pct)]
-            served[one.model] += rate_rps
+        for one, _, glet, asked_rows_per_s in homes:
+            rows_per_s = min(asked_rows_per_s, tables.saturated_rows_per_s(one, glet.share_pct))
+            glet.turns = [tables.turn(one, rows_per_s, glet.share_pct)]
+            served[one.model] += rows_per_s
         short = {
-            one.model: one.rate_rps - served[one.model]
+            one.model: one.rows_per_s - served[one.model]
             for one in asked.wanted
-            if served[one.model] < one.rate_rps * (1 - _ROUNDING)
+            if served[one.model] < one.rows_per_s * (1 - _ROUNDING)
         }
         return asked.plan(
             partitions(every), short, dict.fromkeys(short, "the share left for it is too small")
@@ -72,10 +72,10 @@ class Gslice:
             if p.share_pct in shares and [s.model for s in p.slots] == [one.model]
         ]
         if one.seen_p99_ms is None or not held:
-            return max(knee_pct, tables.required_pct(one, one.rate_rps, shares) or shares[-1])
+            return max(knee_pct, tables.required_pct(one, one.rows_per_s, shares) or shares[-1])
         now_pct = max(held)
-        serves_rps = len(held) * tables.saturated_rps(one, now_pct)
-        arrival = one.rate_rps / serves_rps if serves_rps > 0 else 1.0
+        serves_rows_per_s = len(held) * tables.saturated_rows_per_s(one, now_pct)
+        arrival = one.rows_per_s / serves_rows_per_s if serves_rows_per_s > 0 else 1.0
         change = max(one.seen_p99_ms / one.slo_ms, arrival)
         if 1.0 - self.near <= change <= 1.0 or abs(change - 1.0) * now_pct < self.step_pct:
             return now_pct
@@ -86,8 +86,8 @@ def _placed(
     one: Demand, wanted_pct: float, shares: Sequence[int], every: Sequence[GpuCut], tables: Tables
 ) -> list[tuple[Demand, GpuCut, Glet, float]]:
     """Partitions for a model: as many as its rate needs, each with an even part of it."""
-    most_rps = tables.saturated_rps(one, shares[-1])
-    count = max(1, ceil(one.rate_rps / most_rps - _ROUNDING)) if most_rps > 0 else 0
+    most_rows_per_s = tables.saturated_rows_per_s(one, shares[-1])
+    count = max(1, ceil(one.rows_per_s / most_rows_per_s - _ROUNDING)) if most_rows_per_s > 0 else 0
     homes = []
     for _ in range(count):
         room = [(cut, cut.share(ceil(wanted_pct))) for cut in every]
@@ -98,10 +98,12 @@ def _placed(
         )
         for cut, share in fitting:
             glet = Glet(share)
-            if tables.saturated_rps(one, share) > 0 and cut.holds(glet, one.model, tables.profiles):
+            if tables.saturated_rows_per_s(one, share) > 0 and cut.holds(
+                glet, one.model, tables.profiles
+            ):
                 glet.turns = [tables.turn(one, 0.0, share)]
                 cut.add(glet)
-                homes.append((one, cut, glet, one.rate_rps / count))
+                homes.append((one, cut, glet, one.rows_per_s / count))
                 break
         else:  # nobody has room: nor will anybody for the next part
             break

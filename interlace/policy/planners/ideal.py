@@ -51,7 +51,7 @@ class Ideal:
 def _left(
     demand: Sequence[Demand], best: BestCut, exhausted: bool
 ) -> tuple[dict[str, float], dict[str, str]]:
-    left = {d.model: rate for d, rate in zip(demand, best.left_rps, strict=True) if rate > 0}
+    left = {d.model: rate for d, rate in zip(demand, best.left_rows_per_s, strict=True) if rate > 0}
     why = "no way to cut and fill the accelerators serves it beside the others"
     if not exhausted:
         why = "no way was found before the search reached its limit"

@@ -44,24 +44,24 @@ class MaxScale:
         factor = self._largest(servable, fleet, profiles, current)
         plan = self.planner(_scaled(servable, factor), fleet, profiles, current)
         plan = _housed(plan, wanted, fleet, tables)
-        short = {d.model: d.rate_rps * (1 - factor) for d in servable if factor < 1}
-        lost = {d.model: d.rate_rps for d in wanted if d not in servable}
+        short = {d.model: d.rows_per_s * (1 - factor) for d in servable if factor < 1}
+        lost = {d.model: d.rows_per_s for d in wanted if d not in servable}
         reasons = {name: "the accelerators are full" for name in short}
         reasons |= {d.model: _why_hopeless(d, tables) for d in wanted if d not in servable}
         housed = {slot.model for p in plan.partitions for slot in p.slots}
         for one in (d for d in servable if d.model not in housed):
-            lost[one.model] = one.rate_rps
+            lost[one.model] = one.rows_per_s
             reasons[one.model] = "no accelerator has the memory or the time left for it"
         return replace(
             plan,
-            unserved_rps=asked.unserved_rps | short | lost,
+            unserved_rows_per_s=asked.unserved_rows_per_s | short | lost,
             reasons=asked.reasons | reasons,
             headroom=factor,
         )
 
     def _hopeless(self, one: Demand, fleet: Fleet, profiles: Profiles, current: Plan) -> bool:
-        alone = replace(one, rate_rps=_TRICKLE_RPS)
-        return bool(self.planner([alone], fleet, profiles, current).unserved_rps)
+        alone = replace(one, rows_per_s=_TRICKLE_RPS)
+        return bool(self.planner([alone], fleet, profiles, current).unserved_rows_per_s)
 
     def _largest(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -70,7 +70,7 @@ class MaxScale:
         for _ in range(self.steps):
             middle = (low * high) ** 0.5
             plan = self.planner(_scaled(demand, middle), fleet, profiles, current)
-            if plan.unserved_rps:
+            if plan.unserved_rows_per_s:
                 high = middle
             else:
                 low = middle
@@ -78,7 +78,7 @@ class MaxScale:
 
 
 def _scaled(demand: Sequence[Demand], factor: float) -> list[Demand]:
-    return [replace(one, rate_rps=one.rate_rps * factor) for one in demand]
+    return [replace(one, rows_per_s=one.rows_per_s * factor) for one in demand]
 
 
 def _housed(plan: Plan, demand: Sequence[Demand], fleet: Fleet, tables: Tables) -> Plan:

@@ -22,7 +22,7 @@ class _NestedLoad:
     """One model at one share: its time alone, time per row in its best batch, that batch."""
 
     demand: Demand
-    rate_rps: float
+    rows_per_s: float
     alone_ms: float
     row_ms: float
     batch: int
@@ -30,7 +30,7 @@ class _NestedLoad:
     @property
     def work(self) -> float:
         """Accelerators kept busy by the planned rate."""
-        return self.rate_rps * self.row_ms / 1000.0
+        return self.rows_per_s * self.row_ms / 1000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class Nested:
     ) -> Plan:
         tables = Tables(profiles)
         # A rate of zero is an unknown one here, not nothing.
-        rated = [replace(one, rate_rps=1.0) if one.rate_rps == 0 else one for one in demand]
+        rated = [replace(one, rows_per_s=1.0) if one.rows_per_s == 0 else one for one in demand]
         asked = feasible(rated, fleet, tables, waits=0.0)
         sound = {one.model for one in asked.wanted}
         plan = self._widest([one for one in demand if one.model in sound], fleet, tables)
-        refused = {d.model: max(0.0, d.rate_rps) for d in demand if d.model in asked.reasons}
+        refused = {d.model: max(0.0, d.rows_per_s) for d in demand if d.model in asked.reasons}
         return replace(
             plan,
-            unserved_rps={**refused, **plan.unserved_rps},
+            unserved_rows_per_s={**refused, **plan.unserved_rows_per_s},
             reasons={**asked.reasons, **plan.reasons},
         )
 
@@ -88,7 +88,7 @@ class Nested:
                 best = layout
         if best is None:
             reason = "no accelerator" if not fleet.gpus else "no model meets its SLO on any share"
-            everyone = {one.model: one.rate_rps for one in demand}
+            everyone = {one.model: one.rows_per_s for one in demand}
             return Plan((), everyone, dict.fromkeys(everyone, reason))
         return self._plan(best, demand, surfaces)
 
@@ -154,11 +154,11 @@ class Nested:
         )
         placed = {load.demand.model for load in layout.loads}
         short = min(1.0, layout.headroom)
-        unserved = {x.demand.model: x.rate_rps * (1 - short) for x in layout.loads if short < 1}
+        unserved = {x.demand.model: x.rows_per_s * (1 - short) for x in layout.loads if short < 1}
         reasons = dict.fromkeys(unserved, "the accelerators are full")
         for one in demand:
             if one.model not in placed:
-                unserved[one.model] = one.rate_rps
+                unserved[one.model] = one.rows_per_s
                 reasons[one.model] = _why_not(one, surfaces[one.model])
         return Plan(partitions, unserved, reasons, headroom=layout.headroom)
 
@@ -171,8 +171,8 @@ class Nested:
             model = load.demand.model
             limit_ms = self._batch_limit_ms(load, here)
             batch = surfaces[model].largest_batch(limit_ms, share_pct, load.batch)
-            rate_rps = load.rate_rps * layout.headroom / layout.depth[model]
-            slots.append(Slot(model, max(1, batch), rate_rps))
+            rows_per_s = load.rows_per_s * layout.headroom / layout.depth[model]
+            slots.append(Slot(model, max(1, batch), rows_per_s))
         return tuple(slots)
 
     def _batch_limit_ms(self, load: _NestedLoad, here: Sequence[_NestedLoad]) -> float:
@@ -201,8 +201,8 @@ def _load(one: Demand, latency: Surface, share_pct: int) -> _NestedLoad | None:
     batch = max(1, latency.best_batch(one.slo_ms / 2.0, share_pct, one.max_batch))
     row_ms = latency.latency_ms(batch, share_pct) / batch
     whole_ms = latency.latency_ms(1, 100)
-    rate_rps = one.rate_rps if one.rate_rps > 0 else 1000.0 * _UNKNOWN_SHARE / whole_ms
-    return _NestedLoad(one, rate_rps, alone_ms, row_ms, batch)
+    rows_per_s = one.rows_per_s if one.rows_per_s > 0 else 1000.0 * _UNKNOWN_SHARE / whole_ms
+    return _NestedLoad(one, rows_per_s, alone_ms, row_ms, batch)
 
 
 def _ordered(loads: Sequence[_NestedLoad], depth: dict[str, int]) -> dict[str, int]:

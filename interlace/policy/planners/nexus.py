@@ -35,7 +35,7 @@ class Nexus:
         asked = feasible(demand, fleet, tables)
         packing = _Packing(fleet, tables, self.parts)
         residual = [(one, packing.saturate(one)) for one in asked.wanted]
-        left = [(one, rate) for one, rate in residual if rate > one.rate_rps * _ROUNDING]
+        left = [(one, rate) for one, rate in residual if rate > one.rows_per_s * _ROUNDING]
         unserved = packing.pack(left)
         reasons = dict.fromkeys(unserved, "no bin has the time or the memory left for it")
         return asked.plan(partitions(packing.cuts), unserved, reasons)
@@ -52,35 +52,35 @@ class _Packing:
 
     def saturate(self, one: Demand) -> float:
         """Whole bins for as much of the rate as keeps them busy; the residual rate."""
-        left_rps = one.rate_rps
+        left_rows_per_s = one.rows_per_s
         for cut, share_pct in list(self._empty):
-            most_rps = self._tables.saturated_rps(one, share_pct)
-            if most_rps <= 0 or left_rps < most_rps * (1 - _ROUNDING):
+            most_rows_per_s = self._tables.saturated_rows_per_s(one, share_pct)
+            if most_rows_per_s <= 0 or left_rows_per_s < most_rows_per_s * (1 - _ROUNDING):
                 continue
-            turn = self._tables.turn(one, min(left_rps, most_rps), share_pct)
+            turn = self._tables.turn(one, min(left_rows_per_s, most_rows_per_s), share_pct)
             if self._open(cut, Glet(share_pct, [turn], _alone(turn))):
-                left_rps -= turn.rate_rps
-        return max(left_rps, 0.0)
+                left_rows_per_s -= turn.rows_per_s
+        return max(left_rows_per_s, 0.0)
 
     def pack(self, residual: Sequence[tuple[Demand, float]]) -> dict[str, float]:
         """Residual loads by occupancy, the fullest first; what found no bin."""
         unserved: dict[str, float] = {}
-        for one, rate_rps in sorted(residual, key=self._emptiness):
-            if not (self._join(one, rate_rps) or self._open_for(one, rate_rps)):
-                unserved[one.model] = rate_rps
+        for one, rows_per_s in sorted(residual, key=self._emptiness):
+            if not (self._join(one, rows_per_s) or self._open_for(one, rows_per_s)):
+                unserved[one.model] = rows_per_s
         return unserved
 
     def _emptiness(self, load: tuple[Demand, float]) -> tuple[float, str]:
-        one, rate_rps = load
-        cycle = _alone(self._tables.turn(one, rate_rps, 100))
+        one, rows_per_s = load
+        cycle = _alone(self._tables.turn(one, rows_per_s, 100))
         return -(cycle.occupancy if cycle else 1.0), one.model
 
-    def _join(self, one: Demand, rate_rps: float) -> bool:
+    def _join(self, one: Demand, rows_per_s: float) -> bool:
         best: tuple[float, Glet, list[CycleTurn], DutyCycle] | None = None
         for cut, glet in self._bins:
             if one.model in glet.models:
                 continue
-            turns = [*glet.turns, self._tables.turn(one, rate_rps, glet.share_pct)]
+            turns = [*glet.turns, self._tables.turn(one, rows_per_s, glet.share_pct)]
             cycle = _merged(glet, turns)
             if cycle is None or (best and cycle.occupancy <= best[0]):
                 continue
@@ -91,9 +91,9 @@ class _Packing:
         _, glet, glet.turns, glet.cycle = best
         return True
 
-    def _open_for(self, one: Demand, rate_rps: float) -> bool:
+    def _open_for(self, one: Demand, rows_per_s: float) -> bool:
         for cut, share_pct in list(self._empty):
-            turn = self._tables.turn(one, rate_rps, share_pct)
+            turn = self._tables.turn(one, rows_per_s, share_pct)
             cycle = _alone(turn)
             if cycle and self._open(cut, Glet(share_pct, [turn], cycle)):
                 return True
@@ -120,7 +120,7 @@ def _even(gpu: Gpu, parts: int) -> list[int]:
 def _alone(turn: CycleTurn) -> DutyCycle | None:
     """A residual or saturated load in a bin of its own."""
     for batch in range(turn.max_batch, 0, -1):
-        run_ms, duty_ms = turn.latency_ms[batch], 1000.0 * batch / turn.rate_rps
+        run_ms, duty_ms = turn.latency_ms[batch], 1000.0 * batch / turn.rows_per_s
         late = run_ms + duty_ms > turn.slo_ms * (1 + _ROUNDING)
         if not late and run_ms <= duty_ms * (1 + _ROUNDING):
             return DutyCycle(duty_ms, (batch,), run_ms)
@@ -128,7 +128,7 @@ def _alone(turn: CycleTurn) -> DutyCycle | None:
         return None
     run_ms = turn.latency_ms[1]
     duty_ms = turn.slo_ms - run_ms
-    fits = duty_ms >= run_ms and turn.rate_rps * duty_ms <= 1000.0 * (1 + _ROUNDING)
+    fits = duty_ms >= run_ms and turn.rows_per_s * duty_ms <= 1000.0 * (1 + _ROUNDING)
     return DutyCycle(duty_ms, (1,), run_ms) if fits else None
 
 

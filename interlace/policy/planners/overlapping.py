@@ -52,15 +52,17 @@ class Overlapping:
             for one in homes[gpu.id]
         ]
         placed = {slot.model for partition in partitions for slot in partition.slots}
-        lost = {d.model: d.rate_rps for d in wanted if d.model not in placed}
+        lost = {d.model: d.rows_per_s for d in wanted if d.model not in placed}
         reasons = dict.fromkeys(lost, "no accelerator has the memory left for it")
-        short = {d.model: _beyond_rps(d, partitions, tables) for d in wanted if d.model in placed}
-        short = {model: rate_rps for model, rate_rps in short.items() if rate_rps > 0}
+        short = {
+            d.model: _beyond_rows_per_s(d, partitions, tables) for d in wanted if d.model in placed
+        }
+        short = {model: rows_per_s for model, rows_per_s in short.items() if rows_per_s > 0}
         reasons |= dict.fromkeys(short, "more than its partitions serve if they run all the time")
         plan = asked.plan(tuple(partitions), lost | short, reasons)
         return Plan(
             plan.partitions,
-            plan.unserved_rps,
+            plan.unserved_rows_per_s,
             plan.reasons,
             session_ms=max((one.slo_ms for one in wanted), default=None),
             overlapping=True,
@@ -68,7 +70,7 @@ class Overlapping:
 
     def _partition(self, one: Demand, gpu: Gpu, replicas: int, tables: Tables) -> Partition:
         share_pct, batch = self._size(one, gpu, tables)
-        slot = Slot(one.model, batch, one.rate_rps / replicas)
+        slot = Slot(one.model, batch, one.rows_per_s / replicas)
         return Partition(f"{gpu.id}:{one.model}", gpu.id, share_pct, (slot,))
 
     def _size(self, one: Demand, gpu: Gpu, tables: Tables) -> tuple[int, int]:
@@ -79,26 +81,26 @@ class Overlapping:
         return (size.deployed_pct, size.batch) if size else (_WHOLE_PCT, 1)
 
 
-def _beyond_rps(one: Demand, partitions: Sequence[Partition], tables: Tables) -> float:
+def _beyond_rows_per_s(one: Demand, partitions: Sequence[Partition], tables: Tables) -> float:
     """What of a rate its partitions could not serve even with nobody beside them."""
     latency = tables.surface(one.model)
-    most_rps = sum(
-        latency.throughput_rps(slot.batch, partition.share_pct)
+    most_rows_per_s = sum(
+        latency.throughput_rows_per_s(slot.batch, partition.share_pct)
         for partition in partitions
         for slot in partition.slots
         if slot.model == one.model
     )
-    return one.rate_rps - most_rps
+    return one.rows_per_s - most_rows_per_s
 
 
 def _with_rate(one: Demand) -> Demand:
-    return replace(one, rate_rps=one.rate_rps or _TRICKLE_RPS)
+    return replace(one, rows_per_s=one.rows_per_s or _TRICKLE_RPS)
 
 
 def _load(one: Demand, tables: Tables) -> float:
     """Accelerators that the model would keep busy alone."""
-    most_rps = tables.saturated_rps(one, _WHOLE_PCT)
-    return one.rate_rps / most_rps if most_rps > 0 else 0.0
+    most_rows_per_s = tables.saturated_rows_per_s(one, _WHOLE_PCT)
+    return one.rows_per_s / most_rows_per_s if most_rows_per_s > 0 else 0.0
 
 
 def _within_memory(wanted: Sequence[Demand], gpu: Gpu, profiles: Profiles) -> list[Demand]:

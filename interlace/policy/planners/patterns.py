@@ -16,7 +16,7 @@ from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.column_generation import (
     PackingSolution,
     SearchLimits,
-    cheapest_gpus_per_rps,
+    cheapest_gpus_per_rows_per_s,
     generate_columns,
 )
 from interlace.packing.deadline_order import DeadlineOrder
@@ -83,11 +83,11 @@ class Patterns:
                 notes=(*made.notes, *part.notes),
             )
             wanted = left
-        full = {one.model: one.rate_rps for one in wanted}
+        full = {one.model: one.rows_per_s for one in wanted}
         why = {one.model: _why(one, fleet, profiles) for one in wanted}
         return replace(
             made,
-            unserved_rps={**made.unserved_rps, **full},
+            unserved_rows_per_s={**made.unserved_rows_per_s, **full},
             reasons={**made.reasons, **why},
         )
 
@@ -104,19 +104,19 @@ class Patterns:
             plan, left = self._packed(able, gpus, profiles, current)
             return plan, [*left, *rest]
         found = program.best()
-        chosen = without_tiny_turns(found.patterns, [one.rate_rps for one in demand])
+        chosen = without_tiny_turns(found.patterns, [one.rows_per_s for one in demand])
         homes, lost = place(chosen, gpus, found.layouts, PlacementInput(demand, profiles, current))
         capacity = _capacity([p for home in homes for p in home.patterns], len(demand))
-        asked = np.array([one.rate_rps for one in demand])
+        asked = np.array([one.rows_per_s for one in demand])
         served = np.minimum(capacity, asked)
         served = np.where(served >= asked * (1 - _TINY_PART), asked, served)
         plan = Plan(
             partitions(homes, demand, served.tolist(), current), notes=_said(found, homes, lost)
         )
         left = [
-            replace(one, rate_rps=float(one.rate_rps - rate))
+            replace(one, rows_per_s=float(one.rows_per_s - rate))
             for one, rate in zip(demand, served, strict=True)
-            if one.rate_rps > rate
+            if one.rows_per_s > rate
         ]
         return plan, left
 
@@ -135,13 +135,13 @@ class _PatternProgram:
         self._policy = policy
         self._demand = demand
         self._limit = len(gpus)
-        self._rates = np.array([one.rate_rps for one in demand])
+        self._rates = np.array([one.rows_per_s for one in demand])
         surfaces = [surface(profiles[one.model]) for one in demand]
         offered = shares(gpus[0], surfaces)
         self._layouts = layouts(gpus[0], offered)
         self._options = [batch_options(demand, surfaces, s, policy.interference) for s in offered]
         alone = self._problems(np.ones(len(demand)))
-        self._worth = cheapest_gpus_per_rps(alone, len(demand))  #: whatever the queues
+        self._worth = cheapest_gpus_per_rows_per_s(alone, len(demand))  #: whatever the queues
         self.servable = self._worth > 0
         self._current = [p for p in current.partitions if p.gpu in {g.id for g in gpus}]
 
@@ -155,12 +155,14 @@ class _PatternProgram:
         replicas = self._replicas(first)
         large = len(self._demand) > self._policy.once
         least = ceil(float((self._worth * self._rates).sum()) - _ROUNDING)
-        proven = first.accelerators <= least and not first.unserved_rps.any()
+        proven = first.accelerators <= least and not first.unserved_rows_per_s.any()
         if large or proven or self._policy.pooling <= 0 or (replicas <= 1).all():
             return first
         guesses = [replicas, np.sqrt(replicas), np.minimum(replicas, _FEW)]
         others = [self._honest(self._found(self._credit(guess))) for guess in guesses]
-        return min([first, *others], key=lambda f: (float(f.unserved_rps.sum()), f.accelerators))
+        return min(
+            [first, *others], key=lambda f: (float(f.unserved_rows_per_s.sum()), f.accelerators)
+        )
 
     def _honest(self, found: PackingSolution) -> PackingSolution:
         """The patterns with what they serve given the replicas that they make."""
@@ -168,11 +170,11 @@ class _PatternProgram:
         real: Counter[Pattern] = Counter()
         for pattern, count in found.patterns.items():
             real[
-                problems[pattern.share_pct].of(pattern.turns, pattern.rates_rps) or _idle(pattern)
+                problems[pattern.share_pct].of(pattern.turns, pattern.rows_per_s) or _idle(pattern)
             ] += count
         served = _capacity(list(real.elements()), len(self._demand))
         short = np.maximum(self._rates * (1 - _ROUNDING) - served, 0.0)
-        return replace(found, patterns=real, unserved_rps=short)
+        return replace(found, patterns=real, unserved_rows_per_s=short)
 
     def _found(self, replicas: Floats) -> PackingSolution:
         problems = self._problems(replicas)
@@ -196,7 +198,7 @@ class _PatternProgram:
             known = [s for s in part.slots if s.model in index]
             if part.share_pct in problems and known and len(known) == len(part.slots):
                 turns = [(index[s.model], s.batch) for s in known]
-                rates = [max(s.rate_rps, 1e-9) for s in known]
+                rates = [max(s.rows_per_s, 1e-9) for s in known]
                 pattern = problems[part.share_pct].of(turns, rates)
                 if pattern is not None:
                     kept[pattern] += 1
@@ -206,7 +208,7 @@ class _PatternProgram:
         """Partitions of each model, those with little of its rate counting for little."""
         total, squares = np.zeros(len(self._demand)), np.zeros(len(self._demand))
         for pattern, times in found.patterns.items():
-            for (model, _), rate in zip(pattern.turns, pattern.rates_rps, strict=True):
+            for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
                 total[model] += times * rate
                 squares[model] += times * rate**2
         return np.maximum(total**2 / np.maximum(squares, _TINY), 1.0)
@@ -230,7 +232,7 @@ def _why(one: Demand, fleet: Fleet, profiles: Profiles) -> str:
 
 def _idle(pattern: Pattern) -> Pattern:
     """The pattern where its turns would be late: it serves nothing."""
-    return replace(pattern, rates_rps=(0.0,) * len(pattern.rates_rps))
+    return replace(pattern, rows_per_s=(0.0,) * len(pattern.rows_per_s))
 
 
 def _alike(fleet: Fleet) -> list[list[Gpu]]:
@@ -246,7 +248,7 @@ def _alike(fleet: Fleet) -> list[list[Gpu]]:
 def _capacity(patterns: Sequence[Pattern], count: int) -> Floats:
     capacity = np.zeros(count)
     for pattern in patterns:
-        for (model, _), rate in zip(pattern.turns, pattern.rates_rps, strict=True):
+        for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
             capacity[model] += rate
     return capacity
 

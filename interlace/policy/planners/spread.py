@@ -35,37 +35,37 @@ def spread(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: 
     """
     tables = Tables(profiles)
     asked = feasible([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
-    work = {one.model: one.rate_rps / _best_rps(one, tables) for one in asked.wanted}
+    work = {one.model: one.rows_per_s / _best_rows_per_s(one, tables) for one in asked.wanted}
     homes = [_HostGpu(gpu, []) for gpu in fleet.gpus]
     homeless = _settle(work, homes, profiles)
     _fill(work, homes, profiles)
     hosts = {name: [home for home in homes if name in home.models] for name in work}
     factor = 1.0 / max((home.load for home in homes if home.load > 0), default=1.0)
-    rate_rps = {one.model: one.rate_rps for one in asked.wanted}
+    rows_per_s = {one.model: one.rows_per_s for one in asked.wanted}
     partitions = tuple(
         Partition(f"{home.gpu.id}:0", home.gpu.id, _WHOLE, slots)
         for home in homes
-        if (slots := tuple(_slot(n, rate_rps[n] * factor, hosts[n]) for n in home.models))
+        if (slots := tuple(_slot(n, rows_per_s[n] * factor, hosts[n]) for n in home.models))
     )
-    lost = {name: rate_rps[name] for name in homeless}
+    lost = {name: rows_per_s[name] for name in homeless}
     reasons = dict.fromkeys(homeless, "it does not fit in memory beside the others")
     if factor < 1.0 - 1e-9:
-        short = {n: rate * (1 - factor) for n, rate in rate_rps.items() if n not in lost}
+        short = {n: rate * (1 - factor) for n, rate in rows_per_s.items() if n not in lost}
         reasons |= dict.fromkeys(short, "the accelerators are full")
         lost |= short
     plan = asked.plan(partitions, lost, reasons)
-    return Plan(plan.partitions, plan.unserved_rps, plan.reasons, headroom=factor)
+    return Plan(plan.partitions, plan.unserved_rows_per_s, plan.reasons, headroom=factor)
 
 
-def _slot(model: str, rate_rps: float, hosts: Sequence[_HostGpu]) -> Slot:
-    return Slot(model, 1, rate_rps / len(hosts))
+def _slot(model: str, rows_per_s: float, hosts: Sequence[_HostGpu]) -> Slot:
+    return Slot(model, 1, rows_per_s / len(hosts))
 
 
-def _best_rps(one: Demand, tables: Tables) -> float:
+def _best_rows_per_s(one: Demand, tables: Tables) -> float:
     """The highest throughput of batches that end within the SLO."""
     latency = tables.surface(one.model)
     most = latency.largest_batch(one.slo_ms, _WHOLE, one.max_batch)
-    return max(latency.throughput_rps(batch, _WHOLE) for batch in range(1, max(1, most) + 1))
+    return max(latency.throughput_rows_per_s(batch, _WHOLE) for batch in range(1, max(1, most) + 1))
 
 
 def _settle(work: dict[str, float], homes: Sequence[_HostGpu], profiles: Profiles) -> list[str]:

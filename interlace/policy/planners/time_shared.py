@@ -25,19 +25,19 @@ def time_shared(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, curr
     tables = Tables(profiles)
     asked = feasible(demand, fleet, tables)
     kept, left_out = _within_memory(asked.wanted, fleet.gpus, profiles)
-    unserved = {one.model: one.rate_rps for one in left_out}
+    unserved = {one.model: one.rows_per_s for one in left_out}
     reasons = {one.model: "it does not fit in memory beside the others" for one in left_out}
     if not kept:
         return asked.plan((), unserved, reasons)
     fraction, turns = _largest(kept, tables, len(fleet.gpus))
     cycle = fit(turns)
     if cycle is None:
-        full = {one.model: one.rate_rps for one in kept}
+        full = {one.model: one.rows_per_s for one in kept}
         why = "one row of each takes longer than the tightest SLO allows"
         return asked.plan((), full | unserved, dict.fromkeys(full, why) | reasons)
     each = slots(turns, cycle)
     parts = tuple(Partition(f"{gpu.id}:0", gpu.id, 100, each, cycle.duty_ms) for gpu in fleet.gpus)
-    short = {one.model: one.rate_rps * (1 - fraction) for one in kept if fraction < 1}
+    short = {one.model: one.rows_per_s * (1 - fraction) for one in kept if fraction < 1}
     return asked.plan(
         parts, short | unserved, dict.fromkeys(short, "the accelerators are full") | reasons
     )
@@ -55,7 +55,7 @@ def time_shared_packed(
     while high - low > 1:
         middle = (low + high) // 2
         plan = time_shared(demand, Fleet(fleet.gpus[:middle]), profiles, current)
-        if plan.unserved_rps == best.unserved_rps:
+        if plan.unserved_rows_per_s == best.unserved_rows_per_s:
             best, high = plan, middle
         else:
             low = middle
@@ -83,7 +83,7 @@ def _largest(demand: Sequence[Demand], tables: Tables, count: int) -> tuple[floa
     """The largest part of every rate that fits, and the turns of one accelerator."""
 
     def turns(part: float) -> list[CycleTurn]:
-        return [tables.turn(one, one.rate_rps * part / count, 100) for one in demand]
+        return [tables.turn(one, one.rows_per_s * part / count, 100) for one in demand]
 
     if shortest(turns(1.0)) is not None:
         return 1.0, turns(1.0)

@@ -1,13 +1,14 @@
-"""An inference call as every transport hands it to the data plane, and what comes back."""
+"""An inference call as every transport hands it to the data plane, and what is kept of its like."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 from interlace.core.errors import ServeError
 from interlace.core.request import Reply
 from interlace.core.tensor import Tensor
+from interlace.server.model_table import ServedModel
 
 Parameter = bool | int | float | str
 
@@ -20,17 +21,41 @@ class RequestedOutput:
     classes: int = 0
 
 
+@dataclass(slots=True)
+class CheckedCall:
+    """What everything about a call but its bytes comes to, for one deployment.
+
+    ``order`` puts the call's inputs into the signature's order; ``inspect`` are the positions, in
+    that order, whose contents must be looked at in every call. ``refusal`` is the last one of such
+    a request: it would be given again to one that arrives before ``until_ms``, as long as
+    ``changes`` is that of the runtime.
+    """
+
+    served: ServedModel
+    key: str
+    rows: int
+    shape: Hashable
+    priority: int
+    slo_ms: float
+    outputs: tuple[str, ...]
+    order: tuple[int, ...]
+    inspect: tuple[int, ...]
+    refusal: ServeError | None = None
+    until_ms: float = float("-inf")
+    changes: int = 0
+
+
 class RequestTemplate:
-    """Everything about a call but its bytes; calls that share a form are checked once.
+    """Everything about a call but its bytes: calls that share a template are checked once.
 
     A transport that sees the same model, names, datatypes, shapes, sizes, outputs and parameters
-    again hands in the same form; the data plane keeps what it found there.
+    again hands in the same template; the data plane keeps in ``checked`` what it found.
     """
 
     __slots__ = ("checked",)
 
     def __init__(self) -> None:
-        self.checked: object | None = None
+        self.checked: CheckedCall | None = None
 
 
 @dataclass(slots=True)
@@ -49,7 +74,7 @@ class InferenceCall:
     outputs: tuple[RequestedOutput, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     budget_ms: float | None = None
-    form: RequestTemplate | None = None
+    template: RequestTemplate | None = None
 
 
 #: Called once per accepted call, when the device is done with the inputs.

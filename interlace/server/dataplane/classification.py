@@ -8,10 +8,24 @@ from typing import Any, Final
 import numpy as np
 
 from interlace.core.errors import Reason, ServeError
+from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Tensor
-from interlace.server.tensor_json import DTYPES
+from interlace.server.tensor_json import DTYPES, frame
 
 _HALF: Final = np.dtype("<f2")
+
+
+def classified(
+    model: Model, tensor: Tensor, view: memoryview, classes: int
+) -> tuple[tuple[int, ...], bytes]:
+    """An output as its top classes: shape and bytes of a BYTES tensor, as ``top_classes`` says.
+
+    Raises:
+        ServeError: the datatype cannot be ranked.
+    """
+    labels = model.labels.get(tensor.name, ())
+    shape, elements = top_classes(tensor, view, classes, model.signature.batched, labels)
+    return shape, frame(elements)
 
 
 def top_classes(

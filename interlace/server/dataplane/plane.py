@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
 from interlace.runtime.clock import Clock
-from interlace.server.dataplane.call import InferenceCall, OnError, OnReply, RequestTemplate
+from interlace.server.dataplane.call import (
+    CheckedCall,
+    InferenceCall,
+    OnError,
+    OnReply,
+    RequestedOutput,
+    RequestTemplate,
+)
 from interlace.server.dataplane.quarantine import Quarantine
-from interlace.server.dataplane.validation import CheckedCall, check, check_contents
+from interlace.server.dataplane.validation import check, check_contents
 from interlace.server.model_table import ModelTable, ServedModel
 
 #: Requests taken but not answered yet, over all models and transports.
-IN_FLIGHT_LIMIT = 8192
+IN_FLIGHT_LIMIT: Final = 8192
 #: The least time that a refusal holds while nothing changes, as a part of the SLO.
 HOLD: Final = 0.05
-
-
 #: The most of its SLO that a request is taken to have waited before it was read.
 WAITED: Final = 0.1
 
@@ -53,26 +58,8 @@ class TensorMemory(Protocol):
     def view(self, span: Span) -> memoryview: ...
 
 
-class _Found:
-    """What a form was checked against, and what came of it.
-
-    ``refusal`` is the last one of a request of this form. It would be given again to one that
-    arrives before ``until_ms``, as long as ``changes`` is that of the runtime.
-    """
-
-    __slots__ = ("changes", "checked", "key", "refusal", "served", "until_ms")
-
-    def __init__(self, served: ServedModel, checked: CheckedCall) -> None:
-        self.served = served
-        self.key = served.key
-        self.checked = checked
-        self.refusal: ServeError | None = None
-        self.until_ms = float("-inf")
-        self.changes = 0
-
-
 class DataPlane:
-    """Checks calls, hands them to the runtime, keeps the ledgers. One thread calls everything."""
+    """Checks calls, hands them to the runtime, counts them. One thread calls everything."""
 
     def __init__(
         self,
@@ -85,16 +72,14 @@ class DataPlane:
         """``waited_ms`` says how long what is read now may have waited to be."""
         self.accepting = True
         self.in_flight = 0
-        self.refusing_until_ms = float("-inf")  #: the latest time that ``known_refusal`` may answer
-        self.delivered = runtime.delivered
-        self.cancel = runtime.cancel
         self._runtime = runtime
-        self.now_ms = runtime.clock.now_ms
+        self._now_ms = runtime.clock.now_ms
         self._table = table
         self._arenas = arenas
         self._waited_ms = waited_ms
         self._in_flight_limit = in_flight_limit
         self._quarantine = Quarantine(arenas.view)
+        self._refusing_until_ms = float("-inf")  # the latest time that known_refusal may answer
         self._empty: asyncio.Event | None = None  # made by whoever waits for the last answer
 
     def infer(
@@ -110,8 +95,8 @@ class DataPlane:
         otherwise ``on_reply`` is called exactly once, perhaps before this returns. The caller
         keeps the input bytes in place until then, and reports ``delivered(reply)`` when the bytes
         of the reply's outputs are no longer needed. ``on_give_up`` is called before, at most once,
-        if the request runs far longer than was predicted: the client is to be told then, while the
-        inputs stay where they are until the reply.
+        if the request runs far longer than was predicted: the client is to get that error then,
+        while the inputs stay where they are until the reply.
 
         Returns:
             The request, for ``cancel``; ``None`` if it was refused through ``on_error``.
@@ -121,35 +106,49 @@ class DataPlane:
         except ServeError as error:
             on_error(error)
             return None
-        if call.form is not None and self.refusing_until_ms > self.now_ms():
-            refusal = self.known_refusal(call.form)
+        if call.template is not None and self.refusing:
+            refusal = self.known_refusal(call.template)
             if refusal is not None:
                 on_error(refusal)
                 return None
         try:
-            request, found = self._request(served, call)
+            checked = self._checked(served, call)
+            request = self._request(checked, call)
         except ServeError as error:
-            served.ledger.refused(error)
+            served.statistics.refused(error)
             on_error(error)
             return None
-        self._submit(served, request, found, on_reply, on_give_up)
+        self._submit(request, checked, on_reply, on_give_up)
         return request
 
-    def known_refusal(self, form: RequestTemplate) -> ServeError | None:
-        """Why a call of this form would be refused now, where that is known without its inputs.
+    def cancel(self, request: Request) -> None:
+        """The client went away; ``on_reply`` is still called, when the inputs are not in use."""
+        self._runtime.cancel(request)
+
+    def delivered(self, reply: Reply) -> None:
+        """The bytes of the reply's outputs are no longer needed."""
+        self._runtime.delivered(reply)
+
+    @property
+    def refusing(self) -> bool:
+        """Whether ``known_refusal`` may have an answer now."""
+        return self._refusing_until_ms > self._now_ms()
+
+    def known_refusal(self, template: RequestTemplate) -> ServeError | None:
+        """Why a call of this template would be refused now, where that is known without its inputs.
 
         The engine refused the same a moment ago, and nothing happened since that makes room. The
-        call is accounted for: whoever asked gives the refusal to its client.
+        call is counted as refused: the caller of this gives the refusal to its client.
         """
-        found = form.checked
-        if type(found) is not _Found or found.refusal is None or not self.accepting:
+        checked = template.checked
+        if checked is None or checked.refusal is None or not self.accepting:
             return None
-        if found.changes != self._runtime.changes or self.now_ms() >= found.until_ms:
-            found.refusal = None
+        if checked.changes != self._runtime.changes or self._now_ms() >= checked.until_ms:
+            checked.refusal = None
             return None
-        found.served.ledger.refused(found.refusal)
-        self._runtime.count_refused(found.key, found.checked.rows)
-        return found.refusal
+        checked.served.statistics.refused(checked.refusal)
+        self._runtime.count_refused(checked.key, checked.rows)
+        return checked.refusal
 
     def stop_accepting(self) -> None:
         """Refuse every call from now on; what was taken is still answered."""
@@ -162,7 +161,7 @@ class DataPlane:
             self._empty.clear()
             await self._empty.wait()
 
-    def _request(self, served: ServedModel, call: InferenceCall) -> tuple[Request, _Found]:
+    def _checked(self, served: ServedModel, call: InferenceCall) -> CheckedCall:
         if not self.accepting:
             raise ServeError(Reason.NOT_READY, "the server is shutting down", retry_after_ms=1000.0)
         if self.in_flight >= self._in_flight_limit:
@@ -171,25 +170,27 @@ class DataPlane:
                 f"Exceeds maximum queue size: {self.in_flight} requests are in flight",
                 retry_after_ms=100.0,
             )
-        form = call.form
-        found = None if form is None else form.checked
-        if type(found) is not _Found or found.served is not served:
-            found = _Found(served, check(served.model, call))
-            if form is not None:
-                form.checked = found
-        checked = found.checked
+        template = call.template
+        checked = None if template is None else template.checked
+        if checked is None or checked.served is not served:
+            checked = check(served, call)
+            if template is not None:
+                template.checked = checked
+        return checked
+
+    def _request(self, checked: CheckedCall, call: InferenceCall) -> Request:
         inputs = tuple([call.inputs[i] for i in checked.order])
-        if checked.inspect:
-            self._inspect(inputs, checked)
-        now_ms = self.now_ms() - min(self._waited_ms(), WAITED * checked.slo_ms)
-        if self._quarantine.suspects(found.key):
-            self._quarantine.check(found.key, inputs, now_ms)
+        for i in checked.inspect:
+            check_contents(inputs[i], self._arenas.view(inputs[i].span))
         slo_ms = checked.slo_ms
+        now_ms = self._now_ms() - min(self._waited_ms(), WAITED * slo_ms)
+        if self._quarantine.suspects(checked.key):
+            self._quarantine.check(checked.key, inputs, now_ms)
         if call.budget_ms is not None and call.budget_ms < slo_ms:
             slo_ms = call.budget_ms
-        request = Request(
+        return Request(
             self._runtime.next_id(),
-            found.key,
+            checked.key,
             now_ms,
             now_ms + slo_ms,
             checked.rows,
@@ -198,55 +199,62 @@ class DataPlane:
             inputs,
             checked.outputs,
         )
-        return request, found
-
-    def _inspect(self, inputs: tuple[Tensor, ...], checked: CheckedCall) -> None:
-        for i in checked.inspect:
-            check_contents(inputs[i], self._arenas.view(inputs[i].span))
 
     def _submit(
-        self,
-        served: ServedModel,
-        request: Request,
-        found: _Found,
-        on_reply: OnReply,
-        on_give_up: OnError | None,
+        self, request: Request, checked: CheckedCall, on_reply: OnReply, on_give_up: OnError | None
     ) -> None:
-        ledger = served.ledger
-        ledger.pending += 1
+        statistics = checked.served.statistics
+        statistics.pending += 1
         self.in_flight += 1
 
         def answer(reply: Reply) -> None:
-            ledger.pending -= 1
+            statistics.pending -= 1
             self.in_flight -= 1
-            now_ms = self.now_ms()
-            ledger.record(reply, now_ms)
+            now_ms = self._now_ms()
+            statistics.record(reply, now_ms)
             if reply.deaths:
                 self._quarantine.died(request.model, request.inputs, reply.deaths, now_ms)
             if self._empty is not None and not self.in_flight:
                 self._empty.set()
             if reply.outcome is Outcome.REFUSED and reply.error is not None:
-                self._keep(found, request, reply.error)
+                self._keep(checked, request, reply.error)
             on_reply(reply)
 
         self._runtime.submit(request, answer, on_give_up)
 
-    def _keep(self, found: _Found, request: Request, error: ServeError) -> None:
+    def _keep(self, checked: CheckedCall, request: Request, error: ServeError) -> None:
         """Remember a refusal for as long as it holds.
 
         A later request has a later deadline: it is late by less, and by nothing in the end. One
-        that is given a tighter deadline than its form says is refused all the more.
+        that is given a tighter deadline than its template says is refused all the more.
 
         Where a queue is full to the last deadline, that end comes within a row's time, and every
         other request would be one for the engine to judge: so a refusal holds a little longer,
         and the queue is that much shorter, until something changes.
         """
-        slo_ms = found.checked.slo_ms
+        slo_ms = checked.slo_ms
         whole = request.deadline_ms - request.arrived_ms >= slo_ms
         if whole and error.reason is Reason.OVERLOADED and error.late_ms:
-            found.refusal, found.changes = error, self._runtime.changes
-            found.until_ms = request.arrived_ms + max(error.late_ms, HOLD * slo_ms)
-            self.refusing_until_ms = max(self.refusing_until_ms, found.until_ms)
+            checked.refusal, checked.changes = error, self._runtime.changes
+            checked.until_ms = request.arrived_ms + max(error.late_ms, HOLD * slo_ms)
+            self._refusing_until_ms = max(self._refusing_until_ms, checked.until_ms)
+
+
+def output_order(wanted: Sequence[RequestedOutput], outputs: Sequence[Tensor]) -> tuple[int, ...]:
+    """Positions of a reply's outputs in the order the client named them; none named asks for all.
+
+    Raises:
+        ServeError: the model gave no such output.
+    """
+    if not wanted:
+        return tuple(range(len(outputs)))
+    at = {tensor.name: i for i, tensor in enumerate(outputs)}
+    try:
+        return tuple([at[each.name] for each in wanted])
+    except KeyError as error:
+        raise ServeError(
+            Reason.BACKEND, f"the model gave no output {error}; it gave {sorted(at)}"
+        ) from error
 
 
 def failure(reply: Reply) -> ServeError | None:

@@ -2,50 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
-from interlace.core.errors import Reason, ServeError
+from interlace.core.errors import ServeError, bad_input
 from interlace.core.model import Model
-from interlace.core.tensor import BYTES, ITEM_BYTES, Span, Tensor, TensorSpec, element_count
-from interlace.server.dataplane.call import InferenceCall, Parameter
+from interlace.core.tensor import BYTES, ITEM_BYTES, Tensor, TensorSpec, element_count
+from interlace.server.dataplane.call import CheckedCall, InferenceCall, Parameter
+from interlace.server.model_table import ServedModel
 
-View = Callable[[Span], memoryview]
 #: Numbers in parameters are below this: no one means more, and larger ones fit no float or log.
 _NUMBER_END: Final = 1 << 63
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedCall:
-    """What a form comes to for one deployment.
-
-    ``order`` puts the call's inputs into the signature's order; ``inspect`` are the positions, in
-    that order, whose contents must be looked at in every call.
-    """
-
-    rows: int
-    shape: Hashable
-    priority: int
-    slo_ms: float
-    outputs: tuple[str, ...]
-    order: tuple[int, ...]
-    inspect: tuple[int, ...]
+def _bad(detail: str, call: InferenceCall) -> ServeError:
+    """A refusal whose text begins with the request's id, as Triton's do."""
+    return bad_input(f"[request id: {call.id or '<id_unknown>'}] {detail}")
 
 
-def bad(detail: str, call: InferenceCall | None = None) -> ServeError:
-    """A refusal for bad input; with a call, the text begins with its id, as Triton's do."""
-    if call is None:
-        return ServeError(Reason.BAD_INPUT, detail)
-    return ServeError(Reason.BAD_INPUT, f"[request id: {call.id or '<id_unknown>'}] {detail}")
-
-
-def check(model: Model, call: InferenceCall) -> CheckedCall:
-    """Everything but the contents of the tensors.
+def check(served: ServedModel, call: InferenceCall) -> CheckedCall:
+    """Check everything but the contents of the tensors.
 
     Raises:
         ServeError: BAD_INPUT, naming the tensor or parameter, what was found and expected.
     """
+    model = served.model
     order = _order(model, call)
     inputs = tuple(call.inputs[i] for i in order)
     specs = {spec.name: spec for spec in model.signature.inputs}
@@ -54,6 +35,8 @@ def check(model: Model, call: InferenceCall) -> CheckedCall:
         _check_tensor(model, call, tensor, specs[tensor.name])
     first = 1 if model.signature.batched else 0
     return CheckedCall(
+        served=served,
+        key=model.key,
         rows=rows,
         shape=tuple((t.name, t.shape[first:]) for t in inputs),
         priority=_priority(call.parameters) or model.terms.priority,
@@ -73,7 +56,7 @@ def check_contents(tensor: Tensor, data: memoryview) -> None:
     if tensor.datatype == BYTES:
         _check_framing(tensor, data)
     elif data.tobytes().translate(None, b"\x00\x01"):
-        raise bad(f"input '{tensor.name}' is BOOL but holds bytes other than 0 and 1")
+        raise bad_input(f"input '{tensor.name}' is BOOL but holds bytes other than 0 and 1")
 
 
 def _order(model: Model, call: InferenceCall) -> tuple[int, ...]:
@@ -81,16 +64,16 @@ def _order(model: Model, call: InferenceCall) -> tuple[int, ...]:
     known = {spec.name for spec in model.signature.inputs}
     for i, tensor in enumerate(call.inputs):
         if tensor.name not in known:
-            raise bad(
+            raise bad_input(
                 f"unexpected inference input '{tensor.name[:128]}' for model '{model.name}'; "
                 f"it takes {_names(sorted(known))}"
             )
         if tensor.name in given:
-            raise bad(f"input '{tensor.name}' is given twice for model '{model.name}'", call)
+            raise _bad(f"input '{tensor.name}' is given twice for model '{model.name}'", call)
         given[tensor.name] = i
     missing = [s.name for s in model.signature.inputs if s.name not in given and not s.optional]
     if missing:
-        raise bad(_missing_text(model, list(given), missing), call)
+        raise _bad(_missing_text(model, list(given), missing), call)
     return tuple(given[spec.name] for spec in model.signature.inputs if spec.name in given)
 
 
@@ -113,7 +96,7 @@ def _rows(model: Model, call: InferenceCall, inputs: tuple[Tensor, ...]) -> int:
         return 1
     for tensor in inputs:
         if not tensor.shape or tensor.shape[0] < 1:
-            raise bad(
+            raise _bad(
                 f"input '{tensor.name}' of model '{model.name}' needs a batch dimension of at "
                 f"least 1 in front, got shape {_dims(tensor.shape)}",
                 call,
@@ -121,20 +104,20 @@ def _rows(model: Model, call: InferenceCall, inputs: tuple[Tensor, ...]) -> int:
     rows = inputs[0].shape[0]
     for tensor in inputs[1:]:
         if tensor.shape[0] != rows:
-            raise bad(
+            raise _bad(
                 f"input '{tensor.name}' batch size does not match other inputs for "
                 f"'{model.name}': {tensor.shape[0]} rows, but '{inputs[0].name}' has {rows}",
                 call,
             )
     limit = model.signature.max_batch
     if rows > limit:
-        raise bad(f"inference request batch-size must be <= {limit} for '{model.name}'", call)
+        raise _bad(f"inference request batch-size must be <= {limit} for '{model.name}'", call)
     return rows
 
 
 def _check_tensor(model: Model, call: InferenceCall, tensor: Tensor, spec: TensorSpec) -> None:
     if tensor.datatype != spec.datatype:
-        raise bad(
+        raise _bad(
             f"inference input '{tensor.name}' data-type is '{tensor.datatype}', "
             f"but model '{model.name}' expects '{spec.datatype}'",
             call,
@@ -144,14 +127,14 @@ def _check_tensor(model: Model, call: InferenceCall, tensor: Tensor, spec: Tenso
         size < 0 or want not in (-1, size)
         for size, want in zip(tensor.shape, expected, strict=True)
     ):
-        raise bad(
+        raise _bad(
             f"unexpected shape for input '{tensor.name}' for model '{model.name}'. "
             f"Expected {_dims(expected)}, got {_dims(tensor.shape)}.",
             call,
         )
     size = ITEM_BYTES.get(tensor.datatype)
     if size is not None and tensor.span.nbytes != size * element_count(tensor.shape):
-        raise bad(
+        raise _bad(
             f"input byte size mismatch for input '{tensor.name}' for model '{model.name}'. "
             f"Expected {size * element_count(tensor.shape)}, got {tensor.span.nbytes}",
             call,
@@ -166,13 +149,13 @@ def _outputs(model: Model, call: InferenceCall) -> tuple[str, ...]:
     known = {spec.name for spec in model.signature.outputs}
     for wanted in call.outputs:
         if wanted.name not in known:
-            raise bad(
+            raise bad_input(
                 f"unexpected inference output '{wanted.name[:128]}' for model '{model.name}'; "
                 f"it gives {_names(sorted(known))}"
             )
     names = tuple(wanted.name for wanted in call.outputs)
     if len(set(names)) != len(names):
-        raise bad(f"an output of model '{model.name}' is requested twice: {names}", call)
+        raise _bad(f"an output of model '{model.name}' is requested twice: {names}", call)
     return names
 
 
@@ -181,7 +164,7 @@ def _priority(parameters: Mapping[str, Parameter]) -> int:
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         value = int(value)  # tritonclient.grpc sends it as a string in some versions
     if type(value) is not int or not 0 <= value < _NUMBER_END:
-        raise bad(f"parameter 'priority' must be an integer of at least 0, got {value!r:.64}")
+        raise bad_input(f"parameter 'priority' must be an integer of at least 0, got {value!r:.64}")
     return value
 
 
@@ -191,10 +174,10 @@ def _limits_ms(parameters: Mapping[str, Parameter]) -> tuple[float, float]:
     if slo_ms is None:
         slo_ms = float("inf")
     elif isinstance(slo_ms, bool | str) or not 0 < slo_ms < _NUMBER_END:
-        raise bad(f"parameter 'slo_ms' must be a number above 0, got {slo_ms!r:.64}")
+        raise bad_input(f"parameter 'slo_ms' must be a number above 0, got {slo_ms!r:.64}")
     timeout_us = parameters.get("timeout", 0)
     if type(timeout_us) is not int or not 0 <= timeout_us < _NUMBER_END:
-        raise bad(f"parameter 'timeout' must be whole microseconds, got {timeout_us!r:.64}")
+        raise bad_input(f"parameter 'timeout' must be whole microseconds, got {timeout_us!r:.64}")
     return (
         float(slo_ms),
         timeout_us / 1000.0 if timeout_us else float("inf"),
@@ -206,15 +189,15 @@ def _check_framing(tensor: Tensor, data: memoryview) -> None:
     expected = element_count(tensor.shape)
     while at < end and elements < expected:
         if end - at < 4:
-            raise bad(_framing_text(tensor, elements, at, "its 4-byte length is cut off"))
+            raise bad_input(_framing_text(tensor, elements, at, "its 4-byte length is cut off"))
         size = int.from_bytes(data[at : at + 4], "little")
         if size > end - at - 4:
             text = f"length {size} runs past the tensor's {end} bytes"
-            raise bad(_framing_text(tensor, elements, at, text))
+            raise bad_input(_framing_text(tensor, elements, at, text))
         at += 4 + size
         elements += 1
     if elements < expected or at < end:
-        raise bad(
+        raise bad_input(
             f"input '{tensor.name}' of shape {_dims(tensor.shape)} needs {expected} BYTES "
             f"elements; {elements} were found, with {end - at} bytes left over"
         )

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
+from interlace.server.heap_budget import HeapBudget, HeapReservation
 from interlace.server.http.responses import HttpError
 
 LINE_BYTES: Final = 4096  #: of a chunk's size with its extensions, or of a trailer field
@@ -22,33 +23,41 @@ class _State(Enum):
     DONE = "done"
 
 
-class ChunkDecoder:
-    """Collects a body from its chunks; ``feed`` until ``done``."""
+class ChunkedBody:
+    """A body that comes in chunks, ``limit_bytes`` at most."""
 
-    __slots__ = ("_left", "_limit_bytes", "_line", "_state", "_trailers", "data")
+    __slots__ = (
+        "_left", "_limit_bytes", "_line", "_reserved", "_state", "_trailers", "data",
+    )  # fmt: skip
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, budget: HeapBudget) -> None:
         self.data = bytearray()
         self._limit_bytes = limit_bytes
+        self._reserved = HeapReservation(budget)
         self._state = _State.SIZE
         self._left = 0
         self._line = bytearray()
         self._trailers = 0
 
     @property
+    def received(self) -> int:
+        return len(self.data)
+
+    @property
     def done(self) -> bool:
         return self._state is _State.DONE
 
-    def feed(self, data: bytearray, start: int, end: int) -> int:
+    def take(self, data: bytearray, start: int, end: int) -> int:
         """Take bytes ``start`` to ``end``; the position after what belongs to this body.
 
         Raises:
             HttpError: the framing is broken.
-            ServeError: the body exceeds its limit.
+            ServeError: the body exceeds its limit, or all bodies theirs.
         """
         while start < end and self._state is not _State.DONE:
             if self._state is _State.DATA:
                 stop = min(end, start + self._left)
+                self._reserved.resize(len(self.data) + stop - start)
                 self.data += memoryview(data)[start:stop]
                 self._left -= stop - start
                 start = stop
@@ -57,6 +66,9 @@ class ChunkDecoder:
             else:
                 start = self._take_line(data, start, end)
         return start
+
+    def drop(self) -> None:
+        self._reserved.release()
 
     def _take_line(self, data: bytearray, start: int, end: int) -> int:
         found = data.find(b"\n", start, end)

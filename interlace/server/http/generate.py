@@ -7,16 +7,17 @@ from typing import Final
 
 import msgspec
 
+from interlace.core.errors import bad_input
 from interlace.core.model import Model
 from interlace.core.request import Reply
 from interlace.core.tensor import TensorSpec, element_count
 from interlace.server.dataplane.call import Parameter
 from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.decoded_request import DecodedRequest, InputSource
 from interlace.server.http.inference import Inference
 from interlace.server.http.reply_body import ReplyBody
-from interlace.server.http.request_json import DecodedRequest, InputSource
 from interlace.server.model_table import model_of
-from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, bad, to_bytes, to_json
+from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, to_bytes, to_json
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -31,10 +32,8 @@ class Generation(Inference):
     __slots__ = ()
 
     def start(self, body: ArenaBody | bytes) -> None:
-        assert isinstance(body, bytes)
-        self._decoded = decode_generate(self._look_up().model, body)
-        self._check_outputs()
-        self.call(None)
+        assert isinstance(body, bytes), "bodies of generate are small"
+        self._call(decode_generate(self._model().model, body), None)
 
     def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> ReplyBody:
         name, version = model_of(reply.request.model)
@@ -43,7 +42,7 @@ class Generation(Inference):
             values["id"] = self._decoded.id
         for tensor in reply.outputs:
             text = texts.get(tensor.name) or to_json(
-                tensor.name, tensor.datatype, self._door.view(tensor.span)
+                tensor.name, tensor.datatype, self._context.view(tensor.span)
             )
             one = element_count(tensor.shape) == 1
             values[tensor.name] = msgspec.Raw(text[1:-1] if one else text)
@@ -68,7 +67,7 @@ def decode_generate(model: Model, body: bytes) -> DecodedRequest:
         id = _text.decode(fields.pop("id", b'""'))
         parameters = _parameters.decode(fields.pop("parameters", b"{}"))
     except MALFORMED as error:
-        raise bad(f"failed to parse the request JSON: {error}") from error
+        raise bad_input(f"failed to parse the request JSON: {error}") from error
     batched = model.signature.batched
     sources = tuple(
         _source(spec, bytes(fields.pop(spec.name)), batched)
@@ -94,7 +93,7 @@ def _shape(name: str, value: bytes) -> tuple[int, ...]:
     try:
         nested = msgspec.json.decode(value)
     except MALFORMED as error:
-        raise bad(f"'{name}': {error}") from error
+        raise bad_input(f"'{name}': {error}") from error
     shape: list[int] = []
     while isinstance(nested, list):
         shape.append(len(nested))
@@ -110,7 +109,7 @@ def _others(fields: Mapping[str, msgspec.Raw]) -> dict[str, Parameter]:
         try:
             parameters[name] = _parameter.decode(value)
         except MALFORMED as error:
-            raise bad(
+            raise bad_input(
                 f"'{name[:128]}' is no input of the model, and as a parameter it must be a string, "
                 f"number or boolean: {error}"
             ) from error

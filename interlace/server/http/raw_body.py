@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from interlace.core.errors import bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
-from interlace.server.http.request_json import DecodedRequest, InputSource
-from interlace.server.tensor_json import bad
+from interlace.server.http.decoded_request import DecodedRequest, InputSource
 
 #: A BYTES body is one element; its length goes in front.
 LENGTH_BYTES: Final = 4
@@ -24,7 +24,7 @@ def decode_raw(model: Model, nbytes: int) -> DecodedRequest:
     """
     inputs = model.signature.inputs
     if len(inputs) != 1:
-        raise bad(
+        raise bad_input(
             f"a raw body (Inference-Header-Content-Length: 0) needs a model with one input, "
             f"but '{model.name}' has {len(inputs)}"
         )
@@ -62,7 +62,7 @@ def _shape(model: Model, spec: TensorSpec, nbytes: int) -> tuple[int, ...]:
 
 
 def _unfit(model: Model, spec: TensorSpec, needs: str) -> Exception:
-    return bad(
+    return bad_input(
         f"a raw body does not fit input '{spec.name}' of '{model.name}': {spec.datatype} "
         f"{list(spec.dims)} needs {needs}"
     )

@@ -3,97 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
+from interlace.core.errors import bad_input
 from interlace.core.tensor import BYTES, ITEM_BYTES
-from interlace.server.dataplane.call import Parameter, RequestedOutput, RequestTemplate
-from interlace.server.tensor_json import MALFORMED, bad, to_bytes
+from interlace.server.dataplane.call import Parameter
+from interlace.server.http.decoded_request import (
+    DecodedRequest,
+    InputSource,
+    OutputTarget,
+    RegionSpan,
+)
+from interlace.server.tensor_json import MALFORMED, to_bytes
 
 RANK_MAX: Final = 32
 #: Sizes and counts from here on are no one's, and their products too long to print.
 _SIZE_END: Final = 1 << 63
 _KNOWN: Final = frozenset((*ITEM_BYTES, BYTES))
 _NONE: Final[Mapping[str, Parameter]] = {}
-
-
-class RegionSpan(NamedTuple):
-    """A stretch of registered shared memory."""
-
-    name: str
-    offset: int
-    nbytes: int
-
-
-class InputSource(NamedTuple):
-    """One input: its bytes lie after the JSON part at ``offset``, or in ``data``, or a region.
-
-    ``at`` is the offset in the arena of one that stood in JSON and was decoded to there.
-    """
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-    data: bytes | None = None
-    region: RegionSpan | None = None
-    at: int | None = None
-
-    @property
-    def follows(self) -> bool:
-        """Whether its bytes follow the JSON part."""
-        return self.data is None and self.region is None and self.at is None
-
-
-class OutputTarget(NamedTuple):
-    """One output the caller names. ``binary`` is ``None`` where the request's default holds."""
-
-    name: str
-    binary: bool | None
-    classes: int = 0
-    region: RegionSpan | None = None
-
-
-class DecodedRequest:
-    """One JSON part. Requests with the same bytes share it, so it is never changed after.
-
-    ``lying`` holds the inputs as they lie in the body, if all of them do and are aligned.
-    ``plain`` says that every output is wanted as binary bytes in the reply.
-    ``reply`` belongs to whoever encodes replies.
-    """
-
-    __slots__ = (
-        "binary_bytes", "binary_default", "form", "id", "lying", "parameters", "plain", "reply",
-        "sources", "targets", "wanted",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        id: str,
-        sources: tuple[InputSource, ...],
-        targets: tuple[OutputTarget, ...],
-        parameters: Mapping[str, Parameter],
-    ) -> None:
-        self.form = RequestTemplate()
-        self.reply: object | None = None
-        self.id = id
-        self.sources = sources
-        self.targets = targets
-        self.parameters = parameters
-        self.binary_default = parameters.get("binary_data_output") is True
-        self.wanted = tuple(RequestedOutput(target.name, target.classes) for target in targets)
-        self.binary_bytes = sum(s.nbytes for s in sources if s.follows)
-        self.lying = sources if all(map(lies, sources)) else None
-        self.plain = self.binary_default if not targets else all(map(self._is_plain, targets))
-
-    def _is_plain(self, target: OutputTarget) -> bool:
-        return self.binary(target) and not target.classes and target.region is None
-
-    def binary(self, target: OutputTarget) -> bool:
-        """Whether an output goes as bytes after the reply's JSON part."""
-        return self.binary_default if target.binary is None else target.binary
 
 
 class _Input(msgspec.Struct):
@@ -119,7 +48,7 @@ class _Request(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(_Request)
 
 
-def decode(body: bytes | memoryview, has_header: bool) -> DecodedRequest:
+def decode_request(body: bytes | memoryview, has_header: bool) -> DecodedRequest:
     """Decode the JSON part of an inference request.
 
     ``has_header`` says that Inference-Header-Content-Length was given, so that binary data may
@@ -131,7 +60,7 @@ def decode(body: bytes | memoryview, has_header: bool) -> DecodedRequest:
     try:
         request = _decoder.decode(body)
     except MALFORMED as error:
-        raise bad(f"failed to parse the request JSON: {error}") from error
+        raise bad_input(f"failed to parse the request JSON: {error}") from error
     sources = []
     offset = 0
     for given in request.inputs:
@@ -145,20 +74,15 @@ def decode(body: bytes | memoryview, has_header: bool) -> DecodedRequest:
     return DecodedRequest(request.id, tuple(sources), targets, parameters)
 
 
-def lies(source: InputSource) -> bool:
-    """Whether an input can stay where it was received, aligned to its elements."""
-    return source.follows and source.offset % ITEM_BYTES.get(source.datatype, 1) == 0
-
-
 def _source(given: _Input, offset: int, has_header: bool) -> InputSource:
     name, shape = given.name, tuple(given.shape)
     if given.datatype not in _KNOWN:
-        raise bad(
+        raise bad_input(
             f"input '{name}': unknown datatype '{given.datatype[:64]}'; known: "
             f"{', '.join(sorted(_KNOWN))}"
         )
     if len(shape) > RANK_MAX or any(not 0 <= size < _SIZE_END for size in shape):
-        raise bad(
+        raise bad_input(
             f"input '{name}': shape {str(given.shape[:RANK_MAX])[:256]} has more than {RANK_MAX} "
             f"sizes, or one below 0 or from 2^63 on"
         )
@@ -167,7 +91,7 @@ def _source(given: _Input, offset: int, has_header: bool) -> InputSource:
     region = _region(parameters, f"input '{name}'")
     size = _count(parameters, "binary_data_size", f"input '{name}'")
     if (size is not None) + (region is not None) + bool(data) != 1:
-        raise bad(
+        raise bad_input(
             f"input '{name}' must have exactly one of 'data', the parameter 'binary_data_size', "
             f"and the parameter 'shared_memory_region'"
         )
@@ -175,7 +99,7 @@ def _source(given: _Input, offset: int, has_header: bool) -> InputSource:
         return InputSource(name, given.datatype, shape, 0, region.nbytes, None, region)
     if size is not None:
         if not has_header:
-            raise bad(
+            raise bad_input(
                 f"input '{name}' has 'binary_data_size', but the request has no header "
                 f"Inference-Header-Content-Length to say where the JSON ends"
             )
@@ -200,22 +124,28 @@ def _region(parameters: Mapping[str, Parameter], where: str) -> RegionSpan | Non
     if name is None:
         return None
     if not isinstance(name, str):
-        raise bad(f"{where}: parameter 'shared_memory_region' must be a string, got {name!r:.64}")
+        raise bad_input(
+            f"{where}: parameter 'shared_memory_region' must be a string, got {name!r:.64}"
+        )
     nbytes = _count(parameters, "shared_memory_byte_size", where)
     if nbytes is None:
-        raise bad(f"{where}: 'shared_memory_region' needs the parameter 'shared_memory_byte_size'")
+        raise bad_input(
+            f"{where}: 'shared_memory_region' needs the parameter 'shared_memory_byte_size'"
+        )
     return RegionSpan(name, _count(parameters, "shared_memory_offset", where) or 0, nbytes)
 
 
 def _count(parameters: Mapping[str, Parameter], key: str, where: str) -> int | None:
     value = parameters.get(key)
     if value is not None and (type(value) is not int or not 0 <= value < _SIZE_END):
-        raise bad(f"{where}: parameter '{key}' must be an integer of at least 0, got {value!r:.64}")
+        raise bad_input(
+            f"{where}: parameter '{key}' must be an integer of at least 0, got {value!r:.64}"
+        )
     return value
 
 
 def _flag(parameters: Mapping[str, Parameter], key: str, where: str) -> bool | None:
     value = parameters.get(key)
     if value is not None and not isinstance(value, bool):
-        raise bad(f"{where}: parameter '{key}' must be true or false, got {value!r:.64}")
+        raise bad_input(f"{where}: parameter '{key}' must be true or false, got {value!r:.64}")
     return value

@@ -1,4 +1,4 @@
-"""An observer of the runtime that enters every executed batch in its model's ledger."""
+"""An observer of the runtime that enters every executed batch in its model's statistics."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class ExecutionCounter:
         ):
             return
         batch, timing = event.work.batch, event.timing
-        ledger = self._table.ledger(batch.model)
-        if ledger is not None:
-            ledger.executed(batch.rows, timing.input_ms, timing.infer_ms, timing.output_ms)
+        statistics = self._table.statistics(batch.model)
+        if statistics is not None:
+            statistics.executed(batch.rows, timing.input_ms, timing.infer_ms, timing.output_ms)

@@ -47,7 +47,7 @@ _FAMILIES: Final = (
     ("interlace_queue_rows", "gauge", "Rows waiting for a batch"),
     ("interlace_model_share_pct", "gauge", "Share of an accelerator planned, in percent"),
     ("interlace_model_resident_bytes", "gauge", "Memory that the model holds"),
-    ("interlace_model_capacity_rps", "gauge", "Rows per second that the plan can serve"),
+    ("interlace_model_capacity_rows_per_s", "gauge", "Rows per second that the plan can serve"),
     ("interlace_headroom_ratio", "gauge", "Factor on every rate that would still fit"),
     ("interlace_workers", "gauge", "Worker processes alive"),
     ("interlace_worker_restarts_total", "counter", "Worker processes that were replaced"),
@@ -68,7 +68,7 @@ _FAMILIES: Final = (
 
 
 class Metrics:
-    """Renders the page from the ledgers and a snapshot taken when it is asked for."""
+    """Renders the page from the statistics and a snapshot taken when it is asked for."""
 
     def __init__(self, table: ModelTable, snapshot: Callable[[], ServerSnapshot]) -> None:
         self._table = table
@@ -82,7 +82,7 @@ class Metrics:
         snapshot = self._snapshot()
         for served in self._table.all():
             labels = {"model": served.model.name, "version": str(served.model.version)}
-            _add_triton(page, served.ledger, labels)
+            _add_triton(page, served.statistics, labels)
             _add_promises(page, served, labels)
             _add_figures(page, served, snapshot, labels)
         for (name, version), ready in snapshot.ready.items():
@@ -95,31 +95,31 @@ class Metrics:
         return page.text()
 
 
-def _add_triton(page: MetricsPage, ledger: ModelStatistics, labels: Labels) -> None:
-    page.add("nv_inference_request_success", ledger.success, labels)
-    for reason, count in _failures(ledger).items():
+def _add_triton(page: MetricsPage, statistics: ModelStatistics, labels: Labels) -> None:
+    page.add("nv_inference_request_success", statistics.success, labels)
+    for reason, count in _failures(statistics).items():
         page.add("nv_inference_request_failure", count, {**labels, "reason": reason})
-    page.add("nv_inference_count", ledger.rows, labels)
-    page.add("nv_inference_exec_count", ledger.executions, labels)
-    page.add("nv_inference_pending_request_count", ledger.pending, labels)
+    page.add("nv_inference_count", statistics.rows, labels)
+    page.add("nv_inference_exec_count", statistics.executions, labels)
+    page.add("nv_inference_pending_request_count", statistics.pending, labels)
     durations = (
-        ledger.request,
-        ledger.queue,
-        ledger.compute_input,
-        ledger.compute_infer,
-        ledger.compute_output,
+        statistics.request,
+        statistics.queue,
+        statistics.compute_input,
+        statistics.compute_infer,
+        statistics.compute_output,
     )
     for name, duration in zip(DURATIONS, durations, strict=True):
         page.add(f"nv_inference_{name}_duration_us", round(duration.sum_us), labels)
         page.add_histogram(f"nv_inference_{name}_duration_histogram_us", duration, labels)
     page.add_histogram(
-        "nv_inference_first_response_histogram_ms", ledger.request, labels, US_PER_MS
+        "nv_inference_first_response_histogram_ms", statistics.request, labels, US_PER_MS
     )
 
 
-def _failures(ledger: ModelStatistics) -> dict[str, int]:
-    ended = ledger.failures
-    other = sum(ledger.refusals.get(reason.value, 0) for reason in _CALLER)
+def _failures(statistics: ModelStatistics) -> dict[str, int]:
+    ended = statistics.failures
+    other = sum(statistics.refusals.get(reason.value, 0) for reason in _CALLER)
     return {
         "REJECTED": max(0, ended[Outcome.REFUSED] + ended[Outcome.EXPIRED] - other),
         "CANCELED": ended[Outcome.CANCELLED],
@@ -129,17 +129,17 @@ def _failures(ledger: ModelStatistics) -> dict[str, int]:
 
 
 def _add_promises(page: MetricsPage, served: ServedModel, labels: Labels) -> None:
-    ledger = served.ledger
-    ended = ledger.failures
-    late = ledger.success - ledger.within_slo
+    statistics = served.statistics
+    ended = statistics.failures
+    late = statistics.success - statistics.within_slo
     missed = late + ended[Outcome.EXPIRED] + ended[Outcome.FAILED]
     page.add("interlace_slo_ms", float(served.model.terms.slo_ms), labels)
-    page.add("interlace_slo_within_total", ledger.within_slo, labels)
+    page.add("interlace_slo_within_total", statistics.within_slo, labels)
     page.add("interlace_slo_missed_total", missed, labels)
-    if ledger.within_slo + missed:
-        ratio = ledger.within_slo / (ledger.within_slo + missed)
+    if statistics.within_slo + missed:
+        ratio = statistics.within_slo / (statistics.within_slo + missed)
         page.add("interlace_slo_attainment_ratio", ratio, labels)
-    for reason, count in sorted(ledger.refusals.items()):
+    for reason, count in sorted(statistics.refusals.items()):
         page.add("interlace_refusals_total", count, {**labels, "reason": reason})
 
 
@@ -152,8 +152,8 @@ def _add_figures(
     page.add("interlace_queue_rows", figures.queue_rows, labels)
     page.add("interlace_model_share_pct", figures.share_pct, labels)
     page.add("interlace_model_resident_bytes", figures.resident_bytes, labels)
-    if figures.capacity_rps is not None:
-        page.add("interlace_model_capacity_rps", figures.capacity_rps, labels)
+    if figures.capacity_rows_per_s is not None:
+        page.add("interlace_model_capacity_rows_per_s", figures.capacity_rows_per_s, labels)
 
 
 def _add_server(page: MetricsPage, snapshot: ServerSnapshot) -> None:

@@ -13,7 +13,7 @@ class ModelGauges:
     share_pct: float = 0.0
     resident_bytes: int = 0
     queue_rows: int = 0
-    capacity_rps: float | None = None  #: rows per second that the plan says it can serve
+    capacity_rows_per_s: float | None = None  #: rows per second that the plan says it can serve
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One model's ledger in the shape of Triton's statistics: every field that clients read."""
+"""One model's statistics in the shape of Triton's statistics: every field that clients read."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def model_statistics(
 
     ``wall_offset_ms`` turns the runtime's clock into ms since 1970.
     """
-    ledger = served.ledger
+    statistics = served.statistics
     memory = [] if resident_bytes is None else [_memory(resident_bytes)]
     return {
         "name": served.model.name,
         "version": str(served.model.version),
-        "last_inference": round(ledger.last_ms + wall_offset_ms) if ledger.success else 0,
-        "inference_count": ledger.rows,
-        "execution_count": ledger.executions,
-        "inference_stats": _inference(ledger),
+        "last_inference": round(statistics.last_ms + wall_offset_ms) if statistics.success else 0,
+        "inference_count": statistics.rows,
+        "execution_count": statistics.executions,
+        "inference_stats": _inference(statistics),
         "response_stats": {},
         "batch_stats": [
             {
@@ -33,21 +33,24 @@ def model_statistics(
                 "compute_infer": _part(count, infer_ms),
                 "compute_output": _part(count, output_ms),
             }
-            for rows, (count, input_ms, infer_ms, output_ms) in sorted(ledger.batches.items())
+            for rows, (count, input_ms, infer_ms, output_ms) in sorted(statistics.batches.items())
         ],
         "memory_usage": memory,
     }
 
 
-def _inference(ledger: ModelStatistics) -> dict[str, object]:
+def _inference(statistics: ModelStatistics) -> dict[str, object]:
     none = {"count": 0, "ns": 0}
     return {
-        "success": _duration(ledger.request),
-        "fail": {"count": sum(ledger.failures.values()), "ns": round(ledger.fail_us * NS_PER_US)},
-        "queue": _duration(ledger.queue),
-        "compute_input": _duration(ledger.compute_input),
-        "compute_infer": _duration(ledger.compute_infer),
-        "compute_output": _duration(ledger.compute_output),
+        "success": _duration(statistics.request),
+        "fail": {
+            "count": sum(statistics.failures.values()),
+            "ns": round(statistics.fail_us * NS_PER_US),
+        },
+        "queue": _duration(statistics.queue),
+        "compute_input": _duration(statistics.compute_input),
+        "compute_infer": _duration(statistics.compute_infer),
+        "compute_output": _duration(statistics.compute_output),
         "cache_hit": none,
         "cache_miss": none,
     }

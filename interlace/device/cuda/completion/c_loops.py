@@ -1,4 +1,4 @@
-"""Loops without the GIL, compiled by the machine's C compiler and kept on disk."""
+"""Code that runs without the GIL, compiled by the machine's C compiler and kept on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from interlace.device.cuda.completion.loops import CompiledLoops
+from interlace.device.cuda.completion.loops import PollLoop
 from interlace.device.cuda.disk_cache import FOLDER, cached_bytes
 
 _COMPILER: Final = "cc"
@@ -20,23 +20,29 @@ _FLAGS: Final = ("-O2", "-shared", "-fPIC")
 _COMPILE_S: Final = 30.0
 
 
-def made() -> CompiledLoops:
-    """The loops of ``sources/loops.c``; ``ctypes`` calls them without the GIL.
+def compile_poll() -> PollLoop:
+    """The loop of ``sources/loops.c``; ``ctypes`` calls it without the GIL.
+
+    Raises:
+        OSError: as ``c_library``.
+    """
+    source = (files(__package__) / "sources" / "loops.c").read_text(encoding="utf-8")
+    poll = c_library("loops", source).watch_flags
+    u64 = ctypes.c_uint64
+    poll.argtypes = [*[u64] * 5, ctypes.c_int, ctypes.c_int, u64, ctypes.c_uint32]
+    poll.restype = None
+    return poll
+
+
+def c_library(stem: str, source: str) -> ctypes.CDLL:
+    """C compiled and loaded; the compiled library is kept on disk for the next process.
 
     Raises:
         OSError: there is no compiler, it refuses the source, or the library cannot be loaded.
     """
-    source = (files(__package__) / "sources" / "loops.c").read_text(encoding="utf-8")
     made_of = "\0".join((source, platform.machine(), platform.libc_ver()[0], *_FLAGS))
     folder = Path(FOLDER).expanduser()
-    library = _loaded(cached_bytes(folder, "loops", made_of, ".so", lambda: _compiled(source)))
-    poll = library.watch_flags
-    u64 = ctypes.c_uint64
-    poll.argtypes = [*[u64] * 5, ctypes.c_int, ctypes.c_int, u64, ctypes.c_uint32]
-    poll.restype = None
-    told = ctypes.cast(library.count_and_tell, ctypes.c_void_p).value
-    assert told is not None
-    return CompiledLoops(poll, told, library)
+    return _loaded(cached_bytes(folder, stem, made_of, ".so", lambda: _compiled(source)))
 
 
 def _compiled(source: str) -> bytes:

@@ -15,7 +15,7 @@ from interlace.device.cuda.completion.flags import (
     LaneFlags,
     poll_for,
 )
-from interlace.device.cuda.completion.loops import compiled_loops
+from interlace.device.cuda.completion.loops import poll_loop
 from interlace.device.cuda.driver.api import Driver, MappedBlock
 
 _STOP: Final = 1  #: which word of ``scratch``
@@ -30,12 +30,12 @@ class FlagPoller:
 
     Raises:
         CudaError: no page-locked memory is left.
-        NoLoops: nothing compiles the thread's loop here.
+        NoCompilerError: nothing compiles the thread's loop here.
     """
 
     def __init__(self, driver: Driver, lanes: int, rest_us: int = 0) -> None:
         self._driver = driver
-        self._loops, _ = compiled_loops()
+        poll, _ = poll_loop()
         self._flags = LaneFlags(driver, lanes)
         self._awaited = InFlightSequences()
         words = lanes * LINE_BYTES // WORD_BYTES
@@ -45,7 +45,7 @@ class FlagPoller:
         self._tell_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._thread = threading.Thread(
-            target=self._loops.poll,
+            target=poll,
             name="completions",
             args=(
                 self._flags.mapped(0).host,

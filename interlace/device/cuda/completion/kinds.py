@@ -6,21 +6,21 @@ from collections.abc import Callable
 from typing import Final, Literal, get_args
 
 from interlace.device.cuda.completion.base import Completions
-from interlace.device.cuda.completion.loops import NoCompilerError, compiled_loops
+from interlace.device.cuda.completion.loops import NoCompilerError, poll_loop
 from interlace.device.cuda.driver.api import Driver
 
-CompletionKind = Literal["flags", "sweep", "blocking", "callback"]
+CompletionKind = Literal["flags", "blocking"]
 KINDS: Final[tuple[CompletionKind, ...]] = get_args(CompletionKind)
 
 
 def default_kind(note: Callable[[str], None]) -> CompletionKind:
     """Flags where something compiles their poller, else blocking events; ``note`` hears why."""
     try:
-        _, useless = compiled_loops()
+        _, failures = poll_loop()
     except NoCompilerError as error:
         note(f"ends of batches are waited for by threads, which costs latency: {error}")
         return "blocking"
-    for why in useless:
+    for why in failures:
         note(f"the poller of flags is compiled in another way: {why}")
     return "flags"
 
@@ -30,22 +30,14 @@ def completions(kind: CompletionKind, driver: Driver, lanes: int, rest_us: int =
 
     Raises:
         CudaError: the driver refused.
-        NoLoops: ``flags`` or ``callback`` where nothing compiles their loops.
+        NoCompilerError: ``flags`` where nothing compiles their loop.
     """
     match kind:
         case "flags":
             from interlace.device.cuda.completion.flag_poller import FlagPoller
 
             return FlagPoller(driver, lanes, rest_us)
-        case "sweep":
-            from interlace.device.cuda.completion.event_sweep import EventSweep
-
-            return EventSweep(driver, lanes)
         case "blocking":
             from interlace.device.cuda.completion.blocking_events import BlockingEvents
 
             return BlockingEvents(driver, lanes)
-        case "callback":
-            from interlace.device.cuda.completion.host_function import HostFunction
-
-            return HostFunction(driver, lanes)

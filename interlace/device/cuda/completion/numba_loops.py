@@ -1,14 +1,14 @@
-"""Loops without the GIL, compiled by numba where there is no C compiler (``sources/loops.c``)."""
+"""The loop without the GIL, compiled by numba where there is no C compiler (``c_loops``)."""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any, Final
 
-from numba import cfunc, njit, types
+from numba import njit, types
 from numba.extending import intrinsic
 
-from interlace.device.cuda.completion.loops import CompiledLoops
+from interlace.device.cuda.completion.loops import PollLoop
 
 #: libc by addresses as integers: compiled code knows no pointers.
 _LIBC: Final = ctypes.CDLL(None)
@@ -91,18 +91,10 @@ def _poll(
 _POLL: Final = "void(uint64, uint64, uint64, uint64, uint64, int32, int32, uint64, uint32)"
 
 
-def _count_and_tell(words: int) -> None:
-    """``count_and_tell``."""
-    place = words + types.uint64(8)
-    _store(place, _load(place) + types.uint64(1))
-    _eventfd_write(types.int32(_load(words)), 1)
-
-
-def made() -> CompiledLoops:
-    """Compile them, which takes a second or two.
+def compile_poll() -> PollLoop:
+    """Compile it, which takes a second or two.
 
     Raises:
         Exception: whatever numba raises.
     """
-    told = cfunc("void(uint64)")(_count_and_tell)
-    return CompiledLoops(njit(_POLL, nogil=True)(_poll), told.address, told)
+    return njit(_POLL, nogil=True)(_poll)  # type: ignore[no-any-return]

@@ -171,11 +171,3 @@ class Driver(Protocol):
     def launch_graph(self, executable: int, stream: int) -> None:
         """The SMs are those of the streams that it was captured on, not of ``stream``."""
         ...
-
-    def host_call(self, stream: int, function: int, argument: int) -> None:
-        """Call the C function ``void (*)(void *)`` at an address when the stream reaches it.
-
-        It runs on a thread of the driver, must call neither CUDA nor Python, and is never called
-        if the GPU failed before.
-        """
-        ...

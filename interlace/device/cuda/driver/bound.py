@@ -16,7 +16,7 @@ from interlace.device.cuda.driver.api import (
     MappedBlock,
     SmSplit,
 )
-from interlace.device.cuda.driver.calls import HostCalls, PrimaryContext
+from interlace.device.cuda.driver.calls import PrimaryContext
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.handles import LaunchHandles
 
@@ -44,7 +44,6 @@ class BoundDriver:
 
     def __init__(self, ordinal: int = 0) -> None:
         self._context = PrimaryContext(ordinal)
-        self._host_calls = HostCalls()
         self._call = self._context.call
         self._handles = LaunchHandles(self._context)
         self._greens: dict[int, int] = {}  # the green context of each stream that has one
@@ -209,9 +208,6 @@ class BoundDriver:
 
     def launch_graph(self, executable: int, stream: int) -> None:
         self._call(cu.cuGraphLaunch, executable, stream)
-
-    def host_call(self, stream: int, function: int, argument: int) -> None:
-        self._call(self._host_calls.launch, stream, function, argument)
 
     # -------------------------------------------------------------------------------- inside
     def _over(self, query: Callable[..., tuple[Any, ...]], handle: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -78,17 +77,3 @@ class PrimaryContext:
     def release(self) -> None:
         """Let go of the context."""
         call(cu.cuDevicePrimaryCtxRelease, self.device)
-
-
-class HostCalls:
-    """``cuLaunchHostFunc`` of a C function, past the bindings: theirs takes the GIL each time."""
-
-    def __init__(self) -> None:
-        library = ctypes.CDLL("libcuda.so.1")
-        self._launch = library.cuLaunchHostFunc
-        self._launch.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-        self._launch.restype = ctypes.c_int
-
-    def launch(self, stream: int, function: int, argument: int) -> tuple[Any, ...]:
-        """The status, as bindings return it."""
-        return (cu.CUresult(self._launch(stream, function, argument)),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from interlace.core.hardware import Gpu, Trait
+from interlace.core.hardware import Gpu
 from interlace.device.cuda.backend.library_threads import LibraryChoice
 from interlace.device.cuda.discovery import DiscoveredGpu
 from interlace.device.cuda.driver.api import Driver
@@ -12,31 +12,24 @@ from interlace.device.cuda.green_contexts.atoms import Atoms
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
 from interlace.device.cuda.green_contexts.splitting import ATOM_SMS
 from interlace.device.cuda.lanes import Lanes
-from interlace.device.cuda.settings import AHEAD_MS, CudaSettings, model_memory_bytes, only_gpu
+from interlace.device.cuda.settings import (
+    AHEAD_MS,
+    SHARED_PROCESS_TRAITS,
+    CudaSettings,
+    model_memory_bytes,
+    only_gpu,
+)
 
 LANES: Final = "interlace.device.cuda.green_contexts.gpu:make_lanes"
 #: Green contexts came with CUDA 12.4; atoms of 8 SMs are those of compute capability 9.0.
 DRIVER: Final = 12040
 CAPABILITY: Final = (9, 0)
 
-TRAITS: Final = frozenset(
-    {
-        Trait.MULTI_MODEL,
-        Trait.SHARED_WEIGHTS,
-        Trait.INPUT_POOL,
-        Trait.GATHER_DMA,
-        Trait.SLOW_START,
-        Trait.LIGHT_SYNC,
-        Trait.GRAPHS,
-        Trait.OVERLAPPED_REORGANISATION,
-    }
-)
-
 
 def lacking(found: DiscoveredGpu) -> str:
     """Why a GPU cannot be parted so; empty if it can."""
     if found.mig:
-        return f"GPU {found.number} has MIG switched on: its instances are devices of their own"
+        return found.mig_refusal
     if found.capability < CAPABILITY:
         have = ".".join(map(str, found.capability))
         return f"GPU {found.number} has compute capability {have}; green contexts are used from 9.0"
@@ -62,7 +55,7 @@ def green_gpu(found: DiscoveredGpu, gpu_id: str, atoms: Atoms | None = None) -> 
         found.sms,
         model_memory_bytes(found.memory_bytes),
         atoms.shares_pct,
-        TRAITS,
+        SHARED_PROCESS_TRAITS,
         blocks=(atoms.count, atoms.atom_sms),
         ahead_ms=AHEAD_MS,
     )

@@ -20,7 +20,8 @@ AskAtoms = Callable[[Sequence[str]], Sequence[Atoms]]
 _LIMIT_S: Final = 60.0
 _CODE: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from interlace.device.cuda.green_contexts.query import answer; answer(int(sys.argv[2]))"
+    "from interlace.device.cuda.green_contexts.query import print_atoms; "
+    "print_atoms(int(sys.argv[2]))"
 )
 
 

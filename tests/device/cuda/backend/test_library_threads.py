@@ -15,7 +15,7 @@ import torch
 from interlace.device.cuda.backend.library_threads import ContextThreads
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.models.loaded import LoadedModel
-from interlace.device.cuda.stream_lanes import StreamLanes
+from interlace.device.cuda.streams import StreamLanes
 from tests.device.cuda.fake.driver import FakeDriver
 from tests.device.cuda.fake.handles import convolution
 from tests.device.cuda.models.rig import Bench, bench

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from interlace.device.cuda.completion.event_sweep import EventSweep
 from interlace.device.cuda.completion.kinds import completions, default_kind
-from interlace.device.cuda.completion.loops import NoCompilerError, compiled_loops
+from interlace.device.cuda.completion.loops import NoCompilerError, poll_loop
 from tests.device.cuda.fake import FakeDriver
 
 NATIVE = "interlace.device.cuda.completion.c_loops"
@@ -22,9 +21,9 @@ NUMBA = "interlace.device.cuda.completion.numba_loops"
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Nothing tried and nothing kept so far."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    compiled_loops.cache_clear()
+    poll_loop.cache_clear()
     yield
-    compiled_loops.cache_clear()
+    poll_loop.cache_clear()
 
 
 def broken_numba(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +39,7 @@ def test_the_c_compiler_is_used_once_and_its_work_kept(
     assert default_kind(notes.append) == "flags" and notes == []
     (library,) = (tmp_path / ".cache/interlace/kernels").iterdir()
     assert library.suffix == ".so"
-    compiled_loops.cache_clear()
+    poll_loop.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
     assert default_kind(notes.append) == "flags" and notes == []
 
@@ -74,7 +73,7 @@ def test_a_compiler_that_fails_is_told_with_its_words(
     compiler.chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(NoCompilerError, match="failed with code 3: no headers"):
-        compiled_loops()
+        poll_loop()
 
 
 def test_with_neither_events_are_waited_for_and_that_is_said(
@@ -88,7 +87,4 @@ def test_with_neither_events_are_waited_for_and_that_is_said(
     driver = FakeDriver()
     with pytest.raises(NoCompilerError):
         completions("flags", driver, 2)
-    sweep = completions("sweep", driver, 2)
-    assert isinstance(sweep, EventSweep)
-    sweep.close()
     driver.close()

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlace.device.cuda.completion.loops import compiled_loops
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.driver.drivers import FAKE, REAL, Rig, missing, real
 
@@ -200,18 +199,6 @@ def test_events_follow_the_stream(rig: Rig) -> None:
     driver.destroy_stream(other)
     for event in (begin, end, blocking):
         driver.destroy_event(event)
-
-
-def test_a_c_function_is_called_in_stream_order(rig: Rig) -> None:
-    made, _ = compiled_loops()
-    fd = os.eventfd(0)
-    words = (ctypes.c_uint64 * 2)(fd, 0)
-    for _ in range(3):
-        address = ctypes.addressof(words)
-        rig.driver.host_call(rig.stream, made.count_and_tell, address)
-    rig.driver.synchronize(rig.stream)
-    assert words[1] == 3 and os.eventfd_read(fd) == 3
-    os.close(fd)
 
 
 def test_atoms_make_up_the_gpu(rig: Rig) -> None:

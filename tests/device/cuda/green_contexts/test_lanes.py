@@ -14,8 +14,7 @@ from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.green_contexts.ladder import ladder
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
 from interlace.device.cuda.lanes import Lane, Lanes
-from interlace.device.cuda.stream_lanes import StreamLanes
-from interlace.device.cuda.whole_lanes import WholeLanes
+from interlace.device.cuda.streams import OneLane, StreamLanes
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
 REFUSED = "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION"
@@ -38,7 +37,7 @@ def green(driver: FakeDriver) -> Iterator[GreenLanes]:
     lanes.close()
 
 
-def as_protocol(green: GreenLanes, streams: StreamLanes, whole: WholeLanes) -> tuple[Lanes, ...]:
+def as_protocol(green: GreenLanes, streams: StreamLanes, whole: OneLane) -> tuple[Lanes, ...]:
     return green, streams, whole  # checked by the type checker
 
 
@@ -376,7 +375,7 @@ def test_a_stream_that_is_refused_leaves_the_others(driver: FakeDriver) -> None:
 
 
 def test_a_process_that_is_a_partition_has_one_lane(driver: FakeDriver) -> None:
-    lanes = WholeLanes(driver)
+    lanes = OneLane(driver)
     lane = lanes.carve("a", 40)
     assert (lane.sms, lane.share_pct) == (132, 40)
     with pytest.raises(ValueError, match="partition 'b': this process has its 1 already"):

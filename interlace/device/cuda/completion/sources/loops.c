@@ -1,5 +1,5 @@
-/* Loops that must not wait for Python: the poller of flags and a callback of CUDA.
-   Addresses are 64-bit integers, as ctypes and numba hand them over. */
+/* The poller of flags must not wait for Python. Addresses are 64-bit integers, as ctypes
+   and numba hand them over. */
 #include <sched.h>
 #include <stdint.h>
 #include <sys/eventfd.h>
@@ -37,11 +37,4 @@ void watch_flags(u64 flags, u64 wanted, u64 seen, u64 lanes, u64 line_bytes,
         else
             usleep(rest_us);
     }
-}
-
-/* A host function of CUDA: words is the address of [file descriptor, count]. */
-void count_and_tell(u64 words)
-{
-    store(words + sizeof(u64), load(words + sizeof(u64)) + 1);
-    eventfd_write((int)load(words), 1);
 }

@@ -1,0 +1,202 @@
+"""What policies see of one accelerator at one instant, and what they answer.
+
+``View`` leads to four kinds of facts: the plan that is in force, each model, each queue and each
+partition. All of it is live and read-only, and must not be kept after the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from interlace.core.hardware import Gpu
+from interlace.core.plan import Demand, Plan, Slot
+from interlace.core.request import Batch, Request
+
+
+class PartitionView(Protocol):
+    """One partition."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def share_pct(self) -> int: ...
+    @property
+    def slots(self) -> Sequence[Slot]:
+        """Turns of the duty cycle whose model is loaded here, in plan order."""
+        ...
+
+    @property
+    def accepting(self) -> bool: ...  #: ready, and not draining
+    def takes(self, now_ms: float) -> bool:
+        """Accepting, and idle or about to be: a batch may be given to it (``Gpu.ahead_ms``)."""
+        ...
+
+    @property
+    def running(self) -> Batch | None: ...  #: the batch that runs now
+
+    @property
+    def round_ms(self) -> float:
+        """The shortest round of batches that keeps up with the rates (``perf.pace.round_ms``)."""
+        ...
+
+    def behind_ms(self, ahead: str) -> Mapping[str, float]:
+        """Models that contend and had less service than ``ahead``: by how much (``fairness``)."""
+        ...
+
+    def last_start_ms(self, model: str) -> float:
+        """When the model's last batch here began; minus infinity if none did."""
+        ...
+
+    @property
+    def free_at_ms(self) -> float:
+        """When all that was given to it is predicted to end; a past time if nothing runs."""
+        ...
+
+
+class QueueView(Protocol):
+    """One model's queue, earliest deadline first.
+
+    Requests of one model are always taken in this order: a dispatcher decides which model runs,
+    where, and in how large a batch, but not which of a model's requests go first.
+    """
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def head(self) -> Request | None: ...
+    @property
+    def tail_deadline_ms(self) -> float:
+        """The latest deadline queued; infinite if the queue is empty."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """True if what arrives later cannot join these rows: a ring of staged inputs ends here."""
+        ...
+
+    def deadline_ms(self, index: int) -> float:
+        """The deadline of the request at that place, 0 for the head; infinite past the end."""
+        ...
+
+    def rows_before(self, request: Request) -> int:
+        """Rows queued that are to be served before ``request``."""
+        ...
+
+    def batch_rows(self, limit: int) -> int:
+        """Rows the next batch would hold: the head and what may join it, up to ``limit``."""
+        ...
+
+
+class ModelView(Protocol):
+    """One deployed model."""
+
+    @property
+    def demand(self) -> Demand: ...
+    @property
+    def hosts(self) -> Sequence[PartitionView]:
+        """Accepting partitions where the model is loaded, on any accelerator."""
+        ...
+
+    @property
+    def lenders(self) -> Sequence[PartitionView]: ...  #: the same, where it is a guest
+    @property
+    def admission_margin_ms(self) -> float:
+        """How long before its deadline a request should be predicted to end, to be admitted."""
+        ...
+
+    def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
+        """Predicted command-to-completion time, corrected by what was measured lately.
+
+        ``shape`` is the batch's shape key, where known: corrections are kept for each.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a model has had on one accelerator: last start, and accelerator time so far, in ms."""
+
+    last_start_ms: float = float("-inf")
+    busy_ms: float = 0.0
+
+
+class History(Protocol):
+    """What has run on one accelerator."""
+
+    def tally(self, model: str) -> Tally: ...
+    def runs_since(self, model: str, since_ms: float) -> int:
+        """Batches of the model that began at or after ``since_ms``, of the last 256."""
+        ...
+
+
+class View(Protocol):
+    """One accelerator at one instant."""
+
+    @property
+    def gpu(self) -> Gpu: ...
+    @property
+    def plan(
+        self,
+    ) -> Plan: ...  #: the plan that is in force, with its ``session_ms`` and ``elastic``
+    @property
+    def partitions(self) -> Sequence[PartitionView]: ...
+    @property
+    def history(self) -> History: ...
+    def model(self, model: str) -> ModelView: ...
+    def rows_per_s(self, model: str) -> float:
+        """Rows per second that arrive, smoothed; the planned rate before any has arrived."""
+        ...
+
+    def queue(self, model: str) -> QueueView:
+        """What can be launched: all that waits, or a row of staged inputs (E2bird section 5.1)."""
+        ...
+
+    def queued(self, partition: PartitionView) -> Sequence[Slot]:
+        """Slots of a partition whose model may have something to launch: of many, few."""
+        ...
+
+    def waiting_rows(self, model: str) -> int:
+        """Rows that wait here, whether or not they can be launched at this instant."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start a batch of up to ``rows`` rows now; ``padded_rows`` are executed, if they are more."""
+
+    partition: str
+    model: str
+    rows: int
+    padded_rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Give up a model's ``requests`` most urgent requests, so that those behind them make it."""
+
+    model: str
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """What starts now, what is given up before, and when to ask again if nothing else happens."""
+
+    launches: tuple[Launch, ...] = ()
+    wake_ms: float | None = None
+    drops: tuple[Drop, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request may not come in: predicted lateness, and when trying again may succeed.
+
+    ``retry_after_ms`` is ``None`` where waiting cannot help.
+    ``full`` marks a queue at its bound, whatever the deadline.
+    """
+
+    late_ms: float
+    retry_after_ms: float | None
+    full: bool = False

@@ -1,0 +1,1 @@
+"""The protobuf definitions of the protocols that are spoken, and their message classes."""

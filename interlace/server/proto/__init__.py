@@ -1,1 +1,0 @@
-"""Message definitions of the gRPC service."""

@@ -1,0 +1,63 @@
+"""Who owns the blocks of an arena: each block has one owner, which frees it exactly once."""
+
+from __future__ import annotations
+
+from interlace.core.errors import Reason, ServeError
+from interlace.shm.arena import Arena
+
+
+class ArenaBlocks:
+    """Blocks of one arena that belong to one owner.
+
+    A block is in one ``ArenaBlocks`` from its allocation to its end. ``take_over`` moves all blocks
+    of another owner here, which then has none; after ``free`` there are none left to free. So no
+    block is freed twice, and one whose owner is freed in every ending is never lost.
+    """
+
+    __slots__ = ("_arena", "_offsets")
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._offsets: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def alloc(self, nbytes: int) -> int:
+        """The offset in the arena of a new block of ``nbytes``.
+
+        Raises:
+            ServeError: TOO_LARGE for a block that would fill half of the arena, OVERLOADED while
+                there is no room.
+        """
+        offset = self._arena.alloc(nbytes)
+        if offset is None:
+            raise _no_room(self._arena, nbytes)
+        self._offsets.append(offset)
+        return offset
+
+    def take_over(self, other: ArenaBlocks) -> None:
+        """Own every block of ``other``, an owner in the same arena, from now on."""
+        offsets, other._offsets = other._offsets, []
+        self._offsets += offsets
+
+    def free(self) -> None:
+        """Give all blocks back to the arena."""
+        offsets, self._offsets = self._offsets, []
+        for offset in offsets:
+            self._arena.free(offset)
+
+
+def _no_room(arena: Arena, nbytes: int) -> ServeError:
+    size_bytes = arena.size_bytes
+    if nbytes > size_bytes // 2:
+        return ServeError(
+            Reason.TOO_LARGE,
+            f"{nbytes} bytes of tensors in one request; the server has {size_bytes} bytes for all",
+        )
+    return ServeError(
+        Reason.OVERLOADED,
+        f"no room for {nbytes} bytes of tensors: {arena.used_bytes} of {size_bytes} bytes are in "
+        f"use by other requests",
+        retry_after_ms=100.0,
+    )

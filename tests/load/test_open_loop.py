@@ -1,0 +1,117 @@
+"""The load generator: arrivals, honest latency, statuses, and what never came."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+
+import pytest
+
+from interlace.load.call import Call, EncodedCall, pack
+from interlace.load.closed_loop import closed_loop
+from interlace.load.open_loop import OpenLoop
+from interlace.load.result import UNANSWERED, CallSample, LoadRun, figures, goodput_rps, percentile
+from interlace.load.send_times import Arrival, poisson
+
+
+@contextmanager
+def server(status: int = 200, delay_s: float = 0.0, chunked: bool = False) -> Iterator[EncodedCall]:
+    """A server that answers every POST alike; yields a call to it."""
+
+    class Answer(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            time.sleep(delay_s)
+            with suppress(OSError):  # the caller may have given up
+                self.answer()
+
+        def answer(self) -> None:
+            self.send_response(status)
+            if chunked:
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                self.wfile.write(b"3\r\nabc\r\n0\r\n\r\n")
+            else:
+                self.send_header("Content-Length", "3")
+                self.end_headers()
+                self.wfile.write(b"abc")
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer) as service:
+        service.daemon_threads = True
+        service.block_on_close = False
+        thread = threading.Thread(target=service.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield pack(Call("http", service.server_address[1], "/infer", b"body"))
+        finally:
+            service.shutdown()
+            thread.join()
+
+
+def test_arrivals_are_poisson_and_repeat() -> None:
+    arrivals = poisson([200.0, 50.0, 0.0], 20.0, seed=3)
+    assert arrivals == poisson([200.0, 50.0, 0.0], 20.0, seed=3) != poisson([200.0, 50.0], 20.0, 4)
+    assert arrivals == sorted(arrivals) and arrivals[-1].due_s < 20
+    counts = [sum(a.tag == tag for a in arrivals) for tag in range(3)]
+    assert 3700 < counts[0] < 4300 and 850 < counts[1] < 1150 and counts[2] == 0
+    gaps = [b.due_s - a.due_s for a, b in pairwise(arrivals)]
+    assert sum(gap > 1 / 250 for gap in gaps) / len(gaps) == pytest.approx(0.368, abs=0.03)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_open_loop_answers_every_arrival(chunked: bool) -> None:
+    with server(chunked=chunked) as call:
+        run = OpenLoop([call], poisson([100.0], 0.5, 1), 8).run(5.0)
+    assert figures(run)["statuses"] == {"200": len(poisson([100.0], 0.5, 1))}
+
+
+def test_latency_counts_from_when_a_call_was_due() -> None:
+    """One connection, 50 ms a call, all due at once: the waiting is the caller's, so it counts."""
+    with server(delay_s=0.05) as call:
+        run = OpenLoop([call], [Arrival(0.0, 0)] * 4, 1).run(10.0)
+    latencies = sorted(sample.latency_s for sample in run.samples)
+    assert all(latency >= 0.05 * (place + 1) for place, latency in enumerate(latencies))
+
+
+def test_refusals_and_silence_are_told_apart() -> None:
+    with server(status=429) as call:
+        refused = OpenLoop([call], [Arrival(0.0, 0)] * 3, 4).run(5.0)
+    assert [sample.status for sample in refused.samples] == [429] * 3
+    with server(delay_s=1.5) as call:
+        silent = OpenLoop([call], [Arrival(0.0, 0)] * 2, 4).run(0.2)
+    assert [sample.status for sample in silent.samples] == [UNANSWERED] * 2
+
+
+def test_nobody_listens() -> None:
+    call = pack(Call("http", 1, "/", b""))
+    with pytest.raises(OSError):
+        OpenLoop([call], [Arrival(0.0, 0)], 1)
+
+
+def test_closed_loop_keeps_its_connections_busy() -> None:
+    with server(delay_s=0.01) as call:
+        run = closed_loop(call, 4, 0.5, 0.1)
+    result = figures(run)
+    assert result["ok"] > 20 and set(result["statuses"]) == {"200"}
+    assert result["p50_ms"] >= 10
+
+
+def test_figures() -> None:
+    samples = [CallSample(0, 0.0, i / 1000, 200) for i in range(1, 101)] + [
+        CallSample(0, 0.0, 0.001, 503)
+    ]
+    run = LoadRun(samples, 2.0, 0.5)
+    result = figures(run)
+    assert (result["ok"], result["rps"], result["statuses"]) == (100, 50.0, {"200": 100, "503": 1})
+    assert result["p50_ms"] == pytest.approx(51, abs=1) and result["max_ms"] == 100
+    assert goodput_rps(samples, 10.0, 2.0) == 5.0
+    assert percentile([], 50) is None
