@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Reply, Request
 from interlace.core.tensor import Span, Tensor
@@ -35,7 +36,6 @@ from interlace.server.door.frames import (
     ToMain,
     pieces,
 )
-from interlace.server.model_table import model_of
 from interlace.shm.arena import Arena
 
 _ASKED_BYTES_MAX: Final = 1 << 30
@@ -203,11 +203,11 @@ class Session:
             outputs = tuple([outputs[i] for i in output_order(known.wanted, outputs)])
             if known.ranks:
                 outputs, inline = self._ranked(call, outputs)
-        name, version = model_of(reply.request.model)
+        key = DeploymentKey.parse(reply.request.model)
         return AnswerFrame(
             number,
-            name,
-            version,
+            key.name,
+            str(key.version),
             tuple([(t.name, t.datatype, t.shape) for t in outputs]),
             tuple([number for t in outputs for number in t.span]),
             inline,

@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Tensor
 from interlace.server.dataplane.classification import top_classes
 from interlace.server.http.request_json import DecodedRequest, OutputTarget, RegionSpan
-from interlace.server.model_table import model_of
 from interlace.server.shared_memory import Regions
 from interlace.server.tensor_json import DTYPES, frame, to_json
 
@@ -134,9 +134,9 @@ class ReplyEncoder:
         return _entry(*tensor[:3], None)
 
 
-def _document(key: str, id: str, outputs: list[dict[str, object]]) -> bytes:
-    name, version = model_of(key)
-    head = {"model_name": name, "model_version": version}
+def _document(model: str, id: str, outputs: list[dict[str, object]]) -> bytes:
+    key = DeploymentKey.parse(model)
+    head = {"model_name": key.name, "model_version": str(key.version)}
     if id:
         head["id"] = id
     return msgspec.json.encode({**head, "outputs": outputs})

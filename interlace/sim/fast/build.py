@@ -45,8 +45,8 @@ def stand(scenario: Simulation) -> Stand:
     """
     _check(scenario)
     _, clock, engine = warmed(scenario, ())
-    state = engine.state
-    lives = tuple(state.lives.values())
+    state = engine._state
+    lives = tuple(state.partitions.values())
     loaded = {(live.id, slot.model) for live in lives for slot in live.slots}
     wanted = {(p.id, slot.model) for p in state.target.partitions for slot in p.slots}
     if loaded != wanted or not all(deployed.hosts for deployed in state.models.values()):
