@@ -1,9 +1,9 @@
-"""The gRPC front-end alone: calls a second, latency, and CPU a call, with grpcio's for comparison.
+"""The gRPC server alone: calls a second, latency, and CPU a call, with grpcio's for comparison.
 
     python -m bench.grpc_front [--grpcio] [--seconds 3]
 
-Everything of the server (the gRPC process, and a main process that gives inputs back as outputs) is
-pinned to core 0, the load generator to core 1. Prints one JSON line for each run.
+The server, which gives inputs back as outputs, is pinned to core 0, the load generator to core 1.
+Prints one JSON line for each run.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from interlace.load.closed_loop import closed_loop
 from interlace.load.result import figures
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
-from interlace.server.door.door import Door
-from interlace.server.door.life import DoorSettings
+from interlace.server.grpc.server import GrpcServer
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
-from interlace.shm.arena import ArenaMap
+from interlace.shm.arena import Arena, ArenaMap
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 SHAPES = {"small": (1, 16), "image": (1, 3, 224, 224)}
@@ -59,23 +58,12 @@ class EchoPlane:
         """Nothing is held."""
 
 
-class NoOffice:
-    """No administration."""
-
-    def answer(self, method: str, body: dict[str, Any]) -> dict[str, object]:
-        return {}
-
-
 async def serve_ours() -> None:
-    door = Door(
-        EchoPlane(),
-        NoOffice(),
-        ModelTable(),
-        Regions(),
-        ArenaMap(os.getpid()),
-        DoorSettings(port=0, arena_bytes=256 << 20),
-    )
-    print(await door.start(), flush=True)
+    arena, arenas = Arena.create(256 << 20), ArenaMap(os.getpid())
+    arenas.add(arena)
+    no_administration: Any = None
+    server = GrpcServer(EchoPlane(), no_administration, ModelTable(), Regions(), arena, arenas)
+    print(await server.listen("127.0.0.1", 0), flush=True)
     await asyncio.Event().wait()
 
 

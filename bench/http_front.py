@@ -31,6 +31,7 @@ from interlace.load.closed_loop import closed_loop
 from interlace.load.result import figures
 from interlace.runtime.clock import WallClock
 from interlace.server.dataplane.plane import DataPlane
+from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.server import HttpServer, inference_routes
@@ -95,8 +96,8 @@ async def serve() -> None:
     for name, shape in SHAPES.items():
         table.publish(ServedModel(echo(name, shape)))
     plane = DataPlane(EchoRuntime(), table, arenas)
-    door = InferenceHandler(plane, table, arena, arenas, Regions(), limits)
-    server = HttpServer(inference_routes(), door, arena, limits)
+    context = InferenceContext(plane, table, arena, arenas, Regions(), limits)
+    server = HttpServer(inference_routes(), InferenceHandler(context), limits)
     print(await server.listen("127.0.0.1", 0), flush=True)
     await asyncio.Event().wait()
 

@@ -1,8 +1,8 @@
 """How many requests a second of machine time is played: `python -m bench.sim_speed --out DIR`.
 
-The engine in virtual time (`sim.run`) and the compiled simulator (`sim.fast`) play equal scenarios;
-machine seconds of the playing, set-up and compilation apart. Cost is drawn against models, GPUs and
-load, one varied at a time around 16 models on 8 GPUs at load 0.8.
+Machine time of the engine in virtual time, without set-up, against models, GPUs and load: one
+varied at a time around 16 models on 8 GPUs at load 0.8. Where the engine is compiled,
+`python -m bench.pure_python bench.sim_speed ...` measures its Python sources.
 """
 
 from __future__ import annotations
@@ -14,24 +14,20 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from unittest import mock
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from interlace.compiled import is_compiled
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.policy.catalog import resolve
-from interlace.runtime.observe import Observer
 from interlace.sim.arrivals import merge_arrivals
-from interlace.sim.fast.build import stand
-from interlace.sim.fast.run import played
-from interlace.sim.run import simulate, warmed
+from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
 
@@ -83,59 +79,36 @@ def _profile(name: str) -> Profile:
 
 
 def engine_s(one: Simulation) -> float:
-    """Machine seconds of the engine's run, from when everything is loaded."""
-    began_s: list[float] = []
+    """Machine seconds of the run from when everything is loaded; the trace's last 199 of 200 parts.
 
-    def timed(scenario: Simulation, observers: Sequence[Observer]) -> object:
-        ready = warmed(scenario, observers)
-        gc.collect()
-        began_s.append(time.process_time())
-        return ready
-
-    with mock.patch("interlace.sim.run.warmed", timed):
-        simulate(one)
-    return time.process_time() - began_s[0]
-
-
-def compiled_s(one: Simulation) -> float:
-    """Machine seconds of the compiled run, without its set-up."""
-    standing = stand(one)
-    return _timed(lambda: played(one, standing))
-
-
-def _timed(call: Callable[[], object]) -> float:
+    What the first part costs is taken to be what the others do: the clock is read where the run
+    reports its progress, for nothing inside a compiled module can be replaced to read it.
+    """
+    at_s: list[float] = []
     gc.collect()
-    started_s = time.process_time()
-    call()
-    return time.process_time() - started_s
+    simulate(one, on_progress=lambda part: at_s.append(time.process_time()))
+    return (at_s[-1] - at_s[0]) * len(at_s) / (len(at_s) - 1)
 
 
-def measured(
-    cost_s: Callable[[Simulation], float], where: dict[str, float], requests: int, reps: int
-) -> dict[str, float]:
+def measured(where: dict[str, float], requests: int, reps: int) -> dict[str, float]:
     """Requests per machine second: least, median, most of the repetitions."""
     rates = []
     for seed in range(reps):
         one = scenario(int(where["models"]), int(where["gpus"]), where["load"], requests, seed)
-        rates.append(len(one.arrivals) / cost_s(one))
+        rates.append(len(one.arrivals) / engine_s(one))
     return {**where, "least": min(rates), "median": statistics.median(rates), "most": max(rates)}
 
 
-def _draw(results: dict[str, dict[str, list[dict[str, float]]]], path: Path) -> None:
+def _draw(results: dict[str, list[dict[str, float]]], path: Path) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(13, 4), sharey=True)
-    for axis, varied in zip(axes, VARIED, strict=True):
-        for name, of_path in results.items():
-            points = of_path[varied]
-            axis.plot(
-                [p[varied] for p in points], [1e6 / p["median"] for p in points], "o-", label=name
-            )
+    for axis, (varied, points) in zip(axes, results.items(), strict=True):
+        axis.plot([p[varied] for p in points], [1e6 / p["median"] for p in points], "o-")
         axis.set_xlabel({"load": "load, of full batches' throughput"}.get(varied, varied))
         axis.set_yscale("log")
         if varied != "load":
             axis.set_xscale("log", base=2)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("µs of machine time per request")
-    axes[0].legend()
     figure.tight_layout()
     figure.savefig(path)
 
@@ -144,32 +117,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--reps", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=10_000, help="of an engine's run")
+    parser.add_argument("--requests", type=int, default=30_000)
+    parser.add_argument("--varied", nargs="*", choices=VARIED, default=list(VARIED))
     asked = parser.parse_args()
-    first_s = _timed(lambda: played(scenario(2, 1, 0.5, 100)))
-    paths = {
-        "engine": (engine_s, asked.requests),
-        "compiled": (compiled_s, 100 * asked.requests),
-    }
-    results: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for name, (cost_s, requests) in paths.items():
-        results[name] = {}
-        for varied, values in VARIED.items():
-            results[name][varied] = [
-                measured(cost_s, {**USUAL, varied: value}, requests, asked.reps) for value in values
-            ]
-            for point in results[name][varied]:
-                print(name, varied, {key: round(value, 1) for key, value in point.items()})
+    results = {varied: _varied(varied, asked.requests, asked.reps) for varied in asked.varied}
     asked.out.mkdir(parents=True, exist_ok=True)
     about = {
         "command": f"python -m bench.sim_speed --out DIR --reps {asked.reps} "
         f"--requests {asked.requests}",
+        "engine": "compiled" if is_compiled() else "pure Python",
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "python": platform.python_version()},
-        "first_compiled_run_s": first_s,
     }
     text = json.dumps({**about, "requests_per_machine_second": results}, indent=1)
     (asked.out / "speed.json").write_text(text + "\n")
-    _draw(results, asked.out / "speed.svg")
+    if len(results) == len(VARIED):
+        _draw(results, asked.out / "speed.svg")
+
+
+def _varied(varied: str, requests: int, reps: int) -> list[dict[str, float]]:
+    points = []
+    for value in VARIED[varied]:
+        point = measured({**USUAL, varied: value}, requests, reps)
+        print(varied, {key: round(value, 1) for key, value in point.items()}, flush=True)
+        points.append(point)
+    return points
 
 
 def _cpu() -> str:

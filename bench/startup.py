@@ -53,9 +53,6 @@ def _start(models: Path, cache: Path) -> dict[str, object]:
 def _role(process: psutil.Process, root: psutil.Process) -> str:
     if process.pid == root.pid:
         return "server"
-    line = " ".join(process.cmdline())
-    if "grpc_process" in line:
-        return "grpc"
     return "fork-server" if process.ppid() == root.pid else "worker"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from interlace.core.hardware import Fleet, Gpu, Trait
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
     Command,
     Deployment,
@@ -16,7 +16,7 @@ from interlace.core.messages import (
     SolvePlan,
 )
 from interlace.core.plan import Demand
-from interlace.core.profile import LatencyPoint, Profile
+from interlace.core.profile import Profile
 from interlace.core.request import Reply, Request
 from interlace.device.simulated.device import Physics, SimulatedDevice
 from interlace.engine.engine import Engine
@@ -27,33 +27,7 @@ from interlace.runtime.clock import SimClock
 from interlace.runtime.plan_process import solve
 from interlace.runtime.runtime import Runtime
 from interlace.sim.provider import Reserve, SimulatedProvider
-
-OVERLAP = frozenset({Trait.OVERLAPPED_REORGANISATION})
-
-
-def line_profile(
-    model: str,
-    fixed_ms: float = 2.0,
-    row_ms: float = 1.0,
-    *,
-    speedup: float = 0.6,
-    max_batch: int = 32,
-    weights_bytes: int = 1_000,
-) -> Profile:
-    """L(b, 50 %) = fixed + b * row; at 100 % that times ``speedup``."""
-    points = {}
-    for share_pct, factor in ((50, 1.0), (100, speedup)):
-        batch = 1
-        while batch <= max_batch:
-            ms = (fixed_ms + batch * row_ms) * factor
-            points[(batch, share_pct)] = LatencyPoint(ms, ms, ms, 10)
-            batch *= 2
-    return Profile(model, "digest", "test", weights_bytes, 10, points, load_ms=5.0)
-
-
-def machine(memory_bytes: int = 10**9, traits: frozenset[Trait] = OVERLAP) -> Fleet:
-    """One accelerator of two units."""
-    return Fleet((Gpu("g0", "test", 2, memory_bytes, (50, 100), traits),))
+from interlace.testing.worlds import OVERLAP, line_profile, machine
 
 
 class World:
@@ -144,4 +118,4 @@ class World:
         self.clock.call_soon(lambda: done(answer))  # type: ignore[operator]
 
 
-__all__ = ["SendReply", "World", "line_profile", "machine"]
+__all__ = ["OVERLAP", "SendReply", "World", "line_profile", "machine"]

@@ -13,10 +13,7 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Outcome
 from interlace.policy.base import System
-from interlace.policy.dispatchers.deadline import earliest_deadline
-from interlace.policy.dispatchers.duty import duty
 from interlace.sim.arrivals import Arrivals
-from interlace.sim.fast.run import simulate_fast
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 
@@ -53,7 +50,7 @@ class World:
         return Profile(_MODEL, "", "line", 1, 1, points, load_ms=1.0)
 
     def served(self, system: System, gaps: NDArray[np.float64], load: float) -> dict[Outcome, int]:
-        """How the requests of one trace end, by the engine that serves or its compiled likeness.
+        """How the requests of one trace end, by the engine that serves.
 
         ``gaps`` are of mean 1; the load scales them. Slots hold half-SLO batches, as plans do.
         """
@@ -71,8 +68,7 @@ class World:
             system, Fleet(gpus), (demand,), profiles, profiles, arrivals, plan,
             warm_ms=1_000.0, epoch_ms=float("inf"),
         )  # fmt: skip
-        compiled = system.dispatcher in (earliest_deadline, duty)
-        record = simulate_fast(scenario) if compiled else simulate(scenario)
+        record = simulate(scenario)
         ends = dict.fromkeys(Outcome, 0)
         for one in record.served:
             ends[one.outcome] += 1

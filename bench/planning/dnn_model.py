@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from interlace.perf.dnn import Dnn
+from bench.papers.dstack.dnn import Dnn
 from interlace.perf.knee import knee, worth_of_unit
 
 #: N1 and the SMs that the paper reads off Figure 4b.

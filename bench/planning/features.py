@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.planning.pairs import Measured, read
+from bench.planning.prediction_errors import ErrorReport, Fold, report, unseen_models, unseen_pairs
 from interlace.perf.slowdown.observation import Observation, Solos
-from interlace.perf.slowdown.report import ErrorReport, Fold, report, unseen_models, unseen_pairs
 
 _PENALTIES = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 1e9)
 _LITTLE = 0.01

@@ -16,18 +16,18 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from bench.planning.linear_interference import fit_linear
 from bench.planning.pairs import read
-from interlace.perf.interference import ConstantFactor
-from interlace.perf.slowdown.learned import fit_learned
-from interlace.perf.slowdown.linear import fit_linear
-from interlace.perf.slowdown.observation import Fitter, FromProfiles, Observation, fit_constant
-from interlace.perf.slowdown.report import (
+from bench.planning.prediction_errors import (
     held_out,
     known_pairs,
     report,
     unseen_models,
     unseen_pairs,
 )
+from interlace.perf.interference import ConstantFactor
+from interlace.perf.slowdown.learned import fit_learned
+from interlace.perf.slowdown.observation import Fitter, FromProfiles, Observation, fit_constant
 
 _SPLITS = {
     "known pairs": known_pairs,

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from bench.planning.best_of import BestOf
+from bench.planning.cycle_order import CycleOrder
 from bench.planning.gpulet_profiles import MODELS
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
-from interlace.packing.cycle_order import CycleOrder
 from interlace.perf.interference import ConstantFactor
 from interlace.policy.base import Planner
-from interlace.policy.planners.best_of import BestOf
 from interlace.policy.planners.bestfit import bestfit
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.policy.planners.ideal import Ideal

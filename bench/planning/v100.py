@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench.papers.primitives.instances import multi_model
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.instances import multi_model
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface, surface
 from interlace.perf.sizing import Sizing

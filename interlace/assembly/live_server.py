@@ -37,10 +37,9 @@ from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.dataplane.run_delay import RunDelay
-from interlace.server.door.admin import AdminDoor
-from interlace.server.door.door import Door
-from interlace.server.door.life import DoorSettings
+from interlace.server.grpc.server import GrpcServer
 from interlace.server.http.admin_routes import health_routes, metrics_route
+from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.origins import Origins, loopback
@@ -148,29 +147,20 @@ class LiveServer:
             self.figures.resident_bytes,
         )
         metrics = Metrics(self.table, self.figures.snapshot)
-        infer = InferenceHandler(
+        context = InferenceContext(
             self.plane, self.table, self.arena, self.arenas, regions, choices.http
         )
         routes = all_routes(admin, metrics.render)
         keys, origins = choices.keys, _origins(choices)
         # A GPU's driver locks the pages of requests, and would go on reading those given back.
         trims = not choices.accelerators.settings
-        self.http = HttpServer(routes, infer, self.arena, choices.http, keys, origins, trims)
+        self.http = HttpServer(
+            routes, InferenceHandler(context), choices.http, keys, origins, trims
+        )
         pages = [metrics_route(metrics.render), *health_routes(admin)]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
-        self.door = Door(
-            self.plane,
-            AdminDoor(admin),
-            self.table,
-            regions,
-            self.arenas,
-            DoorSettings(
-                choices.host,
-                choices.grpc_port,
-                choices.keys,
-                inside=len(os.sched_getaffinity(0)) == 1,
-            ),
-            say,
+        self.grpc = GrpcServer(
+            self.plane, admin, self.table, regions, self.arena, self.arenas, keys=keys
         )
 
     def watch(self, say: Say) -> None:
@@ -193,7 +183,7 @@ class LiveServer:
         self.startup.close()
         for task in self._watching:
             task.cancel()
-        await self.door.close()
+        self.grpc.close()
         self.devices.close()
         self._core_wait.close()
         if self._log is not None:

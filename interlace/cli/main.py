@@ -10,6 +10,7 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from interlace import __version__
+from interlace.compiled import is_compiled
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.user_errors import InputError, UserError
 
@@ -75,7 +76,8 @@ def build(argv: Sequence[str]) -> typer.Typer:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"interlace {__version__}")
+        form = "compiled" if is_compiled() else "pure Python"
+        typer.echo(f"interlace {__version__} ({form})")
         raise typer.Exit
 
 

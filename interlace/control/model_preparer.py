@@ -113,7 +113,7 @@ class ModelPreparer:
         """
         model = draft.provisional()
         known = _described_by(model)
-        signature = self._signatures.find(known)
+        signature = self._signatures.get(known)
         if signature is None:
             signature = (await self._opener.describe(model)).signature
             self._signatures.put(known, signature)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet, Gpu
@@ -58,7 +59,7 @@ class Unload:
     model: str
 
 
-class Run(NamedTuple):
+class Run(Struct, frozen=True, array_like=True, gc=False):
     """Execute a batch; after ``limit_ms`` from when it could begin, its process is ended."""
 
     gpu: str
@@ -67,7 +68,7 @@ class Run(NamedTuple):
     limit_ms: float = inf
 
 
-class CopyInputs(NamedTuple):
+class CopyInputs(Struct, frozen=True, array_like=True, gc=False):
     """Copy a request's inputs into its model's pool on an accelerator (E2bird section 5.1).
 
     A pool is a ring of ``slots``; a slot holds one row of every input. The request's rows go to
@@ -88,7 +89,7 @@ Work = PartitionWork | CopyInputs
 # ------------------------------------------------------------------------------------ commands
 
 
-class SendReply(NamedTuple):
+class SendReply(Struct, frozen=True, array_like=True):
     """Give this reply to its caller."""
 
     reply: Reply
@@ -128,19 +129,19 @@ class DismissGpu:
     gpu: str
 
 
-class WakeAt(NamedTuple):
+class WakeAt(Struct, frozen=True, array_like=True, gc=False):
     """Deliver ``Woke`` at that time."""
 
     at_ms: float
 
 
-class TimeoutAt(NamedTuple):
+class TimeoutAt(Struct, frozen=True, array_like=True, gc=False):
     """Deliver ``TimedOut`` at that time."""
 
     at_ms: float
 
 
-class ReportTimeout(NamedTuple):
+class ReportTimeout(Struct, frozen=True, array_like=True):
     """Tell a caller that its request, which runs, is too late; its ``SendReply`` still comes."""
 
     request: Request
@@ -180,7 +181,7 @@ Command = Work | RuntimeCommand
 # -------------------------------------------------------------------------------------- events
 
 
-class RequestArrived(NamedTuple):
+class RequestArrived(Struct, frozen=True, array_like=True, gc=False):
     request: Request
 
 
@@ -236,7 +237,7 @@ class Failure:
     innocent: bool = False
 
 
-class WorkFinished(NamedTuple):
+class WorkFinished(Struct, frozen=True, array_like=True):
     """A piece of work ended, well (``failure is None``) or not.
 
     For ``Run``, ``outputs`` holds one tuple of tensors per request of the batch and ``timing`` the

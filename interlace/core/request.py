@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from interlace.core.errors import ServeError
 from interlace.core.tensor import Tensor
@@ -26,7 +28,7 @@ class Outcome(Enum):
     FAILED = "failed"  #: the model or its device failed
 
 
-class Request(NamedTuple):
+class Request(Struct, frozen=True, array_like=True, gc=False):
     """One call of one deployed model. Times are ms on the runtime's clock.
 
     ``model`` is the deployment key (name, version and generation), not the public name. ``rows``
@@ -46,7 +48,7 @@ class Request(NamedTuple):
     outputs: tuple[str, ...] = ()  #: names wanted; empty for all
 
 
-class Batch(NamedTuple):
+class Batch(Struct, frozen=True, array_like=True, gc=False):
     """Requests that run together; ``attempt`` is 1 for the first try.
 
     ``slot`` is where the rows begin in the model's pool on the accelerator; ``None`` if they are
@@ -68,7 +70,7 @@ class Batch(NamedTuple):
         return max(self.rows, self.padded_rows)
 
 
-class Timing(NamedTuple):
+class Timing(Struct, frozen=True, array_like=True, gc=False):
     """Where a request's time went, in ms: queue, then the worker's three phases.
 
     ``began_ns`` and ``ended_ns`` are when its batch did, on the accelerator's own clock; both are 0
@@ -91,7 +93,7 @@ class Timing(NamedTuple):
         return (self.ended_ns - self.began_ns) / 1e6
 
 
-class Reply(NamedTuple):
+class Reply(Struct, frozen=True, array_like=True):
     """The one answer to a request. ``batch`` is the one whose output bytes it refers to.
 
     ``deaths`` are the processes that ended while they ran this request and no other, each for no

@@ -33,16 +33,6 @@ class DemandArrays:
     cv: Floats
     replicas: Floats
 
-    def part(self, models: Ints) -> DemandArrays:
-        """The same for some of the models."""
-        return DemandArrays(
-            self.rows_per_s[models],
-            self.slo_ms[models],
-            self.attainment[models],
-            self.cv[models],
-            self.replicas[models],
-        )
-
 
 def demand_arrays(demand: Sequence[Demand], replicas: Floats | None = None) -> DemandArrays:
     """The demand as arrays; one replica each unless told otherwise."""
@@ -67,22 +57,6 @@ class BatchOptions:
         """The index of a batch among a model's choices, if it is legal."""
         known = (self.rows[model] == batch) & np.isfinite(self.latency_ms[model])
         return int(known.argmax()) if known.any() else None
-
-    def part(self, models: Ints) -> BatchOptions:
-        """The same for some of the models."""
-        return BatchOptions(self.share_pct, self.rows[models], self.latency_ms[models])
-
-    def capacity_rows_per_s(self, arrays: DemandArrays, duty_ms: Floats) -> Floats:
-        """Rate that each choice serves in cycles of ``duty_ms``: models x choices x cycles.
-
-        Nexus' rule, for arrivals as even as their rate: full batches if what comes in one cycle is
-        in time after the next, duty + L(b) <= SLO (gpulet section 2.2).
-        """
-        left_ms = (arrays.slo_ms[:, None] - self.latency_ms) * arrays.replicas[:, None]
-        own_ms = self.latency_ms[:, :, None]
-        # A batch cannot take longer than the cycle it is in.
-        legal = (own_ms <= duty_ms * (1 + 1e-9)) & (left_ms[:, :, None] >= duty_ms * (1 - 1e-9))
-        return np.where(legal, self.rows[:, :, None] * 1000.0 / duty_ms, 0.0)
 
 
 def batch_options(

@@ -42,13 +42,6 @@ def bucket_for(buckets: Sequence[int], rows: int) -> int | None:
     return place if place < len(buckets) else None
 
 
-def padding_waste(buckets: Sequence[int], latency_ms: Mapping[int, float] | None = None) -> float:
-    """The largest part of its time that a batch of up to ``buckets[-1]`` rows loses to padding."""
-    cost = _costs(buckets[-1], latency_ms or {})
-    held = (buckets[bisect_left(buckets, rows)] for rows in range(1, len(cost) + 1))
-    return max(cost[bucket - 1] / one - 1 for bucket, one in zip(held, cost, strict=True))
-
-
 def _cover(cost: Sequence[float], waste: float) -> tuple[int, ...]:
     """From the top: each bucket reaches down as far as it may. No fewer can do (exchange)."""
     buckets = []

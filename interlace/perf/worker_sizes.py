@@ -1,4 +1,4 @@
-"""Workers of an engine and what of copying they can hide (E2bird sections 5 to 7)."""
+"""Batch sizes of the workers of one model's engine (E2bird sections 6 and 7)."""
 
 from __future__ import annotations
 
@@ -20,29 +20,6 @@ Configuration = tuple[int, ...]
 
 #: Mean latency in ms of the workers of a configuration while all of them run.
 Measure = Callable[[Configuration], float]
-
-
-def hidden_part(transfer_ms: float, compute_ms: float) -> float:
-    """Equation 1: the part of the time that a pool on the device saves at most, t_T / (t_T + t_C).
-
-    Raises:
-        ValueError: a time is negative, or both are 0.
-    """
-    if transfer_ms < 0 or compute_ms < 0 or transfer_ms + compute_ms <= 0:
-        raise ValueError(
-            f"times of {transfer_ms} and {compute_ms} ms; expected 0 or more, and not both 0"
-        )
-    return transfer_ms / (transfer_ms + compute_ms)
-
-
-def throughput_gain(transfer_ms: float, compute_ms: float) -> float:
-    """Throughput with copies hidden behind work, over that of one after the other, at most.
-
-    Computing bounds it at (t_T + t_C) / t_C = 1 / (1 - equation 1), and copying, which goes on all
-    the time then, at (t_T + t_C) / t_T.
-    """
-    part = hidden_part(transfer_ms, compute_ms)
-    return 1.0 / max(part, 1.0 - part)
 
 
 def rows(configuration: Sequence[int]) -> int:
@@ -119,16 +96,3 @@ def naive(max_batch: int) -> tuple[int, ...]:
 def largest_in_time(latency: Surface, share_pct: int, slo_ms: float, max_batch: int) -> int:
     """MaxBS of N-Ebird: the largest batch of one worker within the target (section 7.2)."""
     return latency.largest_batch(slo_ms, share_pct, max_batch)
-
-
-def equally_shared(latency: Surface, share_pct: int, fixed_ms: float = 0.0) -> Measure:
-    """N-Ebird's hypothesis as a measure: each row in flight has an equal part of the accelerator.
-
-    Workers that run together all take what one batch of all rows takes (section 7.2), and
-    ``fixed_ms`` more for every worker, as each launches kernels of its own.
-    """
-
-    def measured(one: Configuration) -> float:
-        return latency.latency_ms(rows(one), share_pct) + fixed_ms * (sum(one) - 1)
-
-    return measured

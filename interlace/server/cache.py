@@ -1,4 +1,4 @@
-"""A bounded memory of what was worked out before."""
+"""A bounded cache of what was worked out before."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ class GenerationalCache(Generic[Key, Value]):
     for moves back into the young. So a flood of keys seen once never evicts the keys in use.
     """
 
-    __slots__ = ("_limit", "_old", "_young", "get")
+    __slots__ = ("_limit", "_old", "_young")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._old: dict[Key, Value] = {}
         self._young: dict[Key, Value] = {}
-        self.get = self._young.get  #: an entry of the young generation; ask ``find`` on a miss
 
-    def find(self, key: Key) -> Value | None:
+    def get(self, key: Key) -> Value | None:
         """An entry of either generation, kept from now on."""
         value = self._young.get(key)
-        if value is None:
+        if value is None and self._old:
             value = self._old.get(key)
             if value is not None:
                 self.put(key, value)
@@ -37,7 +36,6 @@ class GenerationalCache(Generic[Key, Value]):
         if len(self._young) >= self._limit:
             self._old = self._young
             self._young = {}
-            self.get = self._young.get
         self._young[key] = value
 
     def __len__(self) -> int:

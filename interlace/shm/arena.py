@@ -48,6 +48,7 @@ class Arena:
         self._mmap = memory
         self._memory = memoryview(memory)
         self._blocks = BuddyAllocator(self.size_bytes)
+        self._trimmed = 0  # how far ``trim_next`` came
 
     @classmethod
     def create(cls, size_bytes: int) -> Arena:
@@ -128,6 +129,12 @@ class Arena:
             first, end = max(offset, start), min(offset + nbytes, stop)
             if first < end:
                 self._mmap.madvise(mmap.MADV_REMOVE, first, end - first)
+
+    def trim_next(self, nbytes: int) -> None:
+        """Trim the next ``nbytes``, so that calls in a row come through the whole arena in turn."""
+        start, stop = self._trimmed, min(self.size_bytes, self._trimmed + nbytes)
+        self.trim(start, stop)
+        self._trimmed = stop if stop < self.size_bytes else 0
 
     def wipe(self) -> None:
         """Give all memory back to the system, also what other processes still map."""

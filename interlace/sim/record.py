@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from interlace.core.messages import (
     Command,
     CreatePartition,
@@ -24,7 +26,7 @@ from interlace.core.request import Outcome
 from interlace.sim.pipeline.served import AppServed
 
 
-class ServedRequest(NamedTuple):
+class ServedRequest(Struct, frozen=True, array_like=True, gc=False):
     """One request from arrival to answer. Times in ms on the run's clock.
 
     ``started_ms`` and ``partition`` are those of the batch that answered it; NaN and "" if none.
@@ -41,7 +43,7 @@ class ServedRequest(NamedTuple):
     partition: str
 
 
-class Execution(NamedTuple):
+class Execution(Struct, frozen=True, array_like=True, gc=False):
     """One batch on one partition."""
 
     gpu: str

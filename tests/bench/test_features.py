@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from bench.planning.features import Table
 from bench.planning.pairs import Measured
+from bench.planning.prediction_errors import unseen_pairs
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.interference import CoRunner
 from interlace.perf.slowdown.observation import Observation, from_profiles
-from interlace.perf.slowdown.report import unseen_pairs
 
 MODELS = {"a": 1.0, "b": 2.0, "c": 5.0, "d": 12.0}
 KEYS = tuple(itertools.product((1, 4), (40, 60)))

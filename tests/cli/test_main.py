@@ -56,7 +56,9 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_version_and_mistakes() -> None:
     start = "import sys; from interlace.cli.main import main; sys.argv[0] = 'interlace'; main()"
-    assert python("-c", start, "--version").stdout.strip() == f"interlace {__version__}"
+    version = python("-c", start, "--version").stdout.strip()
+    assert version in {f"interlace {__version__} ({how})" for how in ("compiled", "pure Python")}
+    assert python("-m", "interlace", "--version").stdout.strip() == version
     wrong = python("-c", start, "bench", "http://127.0.0.1:1", "x")
     assert wrong.returncode == 1
     assert wrong.stderr.startswith("error: no answer from http://127.0.0.1:1")

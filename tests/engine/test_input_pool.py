@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from interlace.core.request import Request
 from interlace.core.tensor import BYTES, Span, Tensor
@@ -191,7 +192,7 @@ def test_rows_that_do_not_fit_before_the_end_begin_at_the_start() -> None:
 def test_what_a_ring_does_not_take() -> None:
     pool = InputPool(4)
     text = Tensor("x", BYTES, (1,), Span(1, 0, 5))
-    assert not pool.fits(request(1)._replace(inputs=(text,)))
+    assert not pool.fits(replace(request(1), inputs=(text,)))
     assert not pool.fits(request(1, rows=5))
     _ready(pool, 1)
     assert not pool.fits(request(2, shape="t"))
@@ -203,7 +204,7 @@ def test_large_rows_get_fewer_slots() -> None:
     pool = InputPool(128, 32)
 
     def picture(nbytes: int) -> Request:
-        return request(1)._replace(inputs=(Tensor("x", "UINT8", (1, nbytes), Span(1, 0, nbytes)),))
+        return replace(request(1), inputs=(Tensor("x", "UINT8", (1, nbytes), Span(1, 0, nbytes)),))
 
     for nbytes, slots in ((600_000, 128), (4 << 20, 64), (100 << 20, 32)):
         assert pool.fits(picture(nbytes))

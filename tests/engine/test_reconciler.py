@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from interlace.core.hardware import Trait
 from interlace.core.messages import Load
-from interlace.perf.buckets import padding_waste
 from tests.builders import OVERLAP, World, line_profile, machine
+from tests.perf.padding import padding_waste
 
 
 def _loads(traits: frozenset[Trait]) -> list[Load]:

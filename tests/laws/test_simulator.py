@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -12,20 +11,19 @@ import pytest
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.core.request import Outcome
 from interlace.device.simulated.contention import EqualRows
 from interlace.device.simulated.device import Physics, device_factory
 from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.device.simulated.physics import HostCost
 from interlace.perf.interference import ConstantFactor
 from interlace.policy.admission import admit_all
-from interlace.policy.catalog import CATALOG, resolve
-from interlace.sim.arrivals import Arrivals, merge_arrivals
+from interlace.policy.catalog import resolve
+from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
-from interlace.sim.workload.renewal import Gamma, poisson
-from tests.builders import line_profile, machine
+from interlace.sim.workload.renewal import poisson
+from tests.builders import line_profile
 
 FLEET = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100)),))
 
@@ -124,31 +122,3 @@ def test_with_everything_on_runs_still_keep_the_laws_and_repeat_with_their_seed(
         for before, one in pairwise(sorted(first.executions, key=lambda one: one.started_ms))
     )
     assert together > 10  # workers did run side by side
-
-
-def _arrivals(seed: int) -> Arrivals:
-    return merge_arrivals({f"m{i}": Gamma(150.0, 2.0) for i in range(3)}, 3.0, seed)
-
-
-def _mixed(name: str, seed: int) -> RunRecord:
-    profiles = {f"m{i}": line_profile(f"m{i}", 1.0 + i, 0.5) for i in range(3)}
-    demand = tuple(Demand(model, 150.0, 40.0) for model in profiles)
-    return simulate(
-        Simulation(resolve(name), machine(), demand, profiles, profiles, _arrivals(seed))
-    )
-
-
-@pytest.mark.parametrize("name", sorted(CATALOG))
-def test_every_system_answers_everyone_once_and_alike_for_one_seed(name: str) -> None:
-    first, again, other = _mixed(name, 1), _mixed(name, 1), _mixed(name, 2)
-    assert repr(first) == repr(again)
-    assert repr(first) != repr(other)
-    sent = Counter(_arrivals(1).models[which] for which in _arrivals(1).which)
-    assert Counter(one.model for one in first.served) == sent
-    for one in first.served:
-        if one.outcome is Outcome.OK:
-            assert one.answered_ms <= one.deadline_ms
-        if one.outcome in (Outcome.OK, Outcome.LATE):
-            assert one.arrived_ms <= one.started_ms < one.answered_ms
-    shares = {span.partition: span.share_pct for span in first.spans}
-    assert all(shares[run.partition] == run.share_pct for run in first.executions)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.perf.dnn import (
+from bench.papers.dstack.dnn import (
     Dnn,
     KernelMemory,
     arithmetic_intensity,

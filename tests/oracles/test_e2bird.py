@@ -6,18 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.papers.e2bird.model import equally_shared, hidden_part, throughput_gain
 from interlace.perf.latency import Surface
 from interlace.perf.worker_sizes import (
     Configuration,
     configurations,
     engine,
-    equally_shared,
-    hidden_part,
     largest_in_time,
     naive,
     rows,
     search,
-    throughput_gain,
 )
 
 #: Table 4: the fastest configuration of Res152 for each load, and the engine's.

@@ -13,8 +13,8 @@ from interlace.perf.buckets import (
     WASTE_MAX,
     bucket_for,
     choose_buckets,
-    padding_waste,
 )
+from tests.perf.padding import padding_waste
 
 steps = st.lists(st.floats(0.0, 5.0), min_size=0, max_size=40)
 

@@ -10,22 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.interference import ConstantFactor, CoRunner, Interference
-from interlace.perf.slowdown.learned import fit_learned
-from interlace.perf.slowdown.linear import LinearInterference, fit_linear
-from interlace.perf.slowdown.observation import (
-    FromProfiles,
-    Observation,
-    fit_constant,
-    from_profiles,
-)
-from interlace.perf.slowdown.report import (
+from bench.planning.linear_interference import LinearInterference, fit_linear
+from bench.planning.prediction_errors import (
     held_out,
     known_pairs,
     report,
     unseen_models,
     unseen_pairs,
+)
+from interlace.core.profile import LatencyPoint, Profile
+from interlace.perf.interference import ConstantFactor, CoRunner, Interference
+from interlace.perf.slowdown.learned import fit_learned
+from interlace.perf.slowdown.observation import (
+    FromProfiles,
+    Observation,
+    fit_constant,
+    from_profiles,
 )
 
 MODELS = {"a": 1.0, "b": 2.0, "c": 5.0, "d": 12.0}

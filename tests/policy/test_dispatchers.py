@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from interlace.core.messages import Run
 from interlace.core.plan import Partition, Plan, Slot
@@ -89,8 +90,8 @@ def test_a_stated_priority_goes_before_any_deadline() -> None:
     world = _world("interlace", quick=1, other=1)
     world.send("quick", 900.0)
     soon = world.send("quick", 200.0)
-    request = soon._replace(id=world.runtime.next_id(), model="other", priority=1)
-    request = request._replace(deadline_ms=request.deadline_ms + 500.0)
+    request = replace(soon, id=world.runtime.next_id(), model="other", priority=1)
+    request = replace(request, deadline_ms=request.deadline_ms + 500.0)
     world.runtime.submit(request, world._answered)
     world.run(100)
     assert world.reply_of(request).timing.queue_ms < world.reply_of(soon).timing.queue_ms

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.planning.cycle_order import CycleOrder
 from bench.planning.gpulet_profiles import MODELS, profiles
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.packing.bounds import lower_bound
-from interlace.packing.cycle_order import CycleOrder
 from interlace.planning.expectation import expect
 from interlace.policy.planners.patterns import Patterns
 

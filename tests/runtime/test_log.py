@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Command, EpochEnded, Run, SendReply, WakeAt
@@ -187,7 +188,7 @@ def test_digests_tell_commands_apart() -> None:
 
 def test_tensors_count_for_nothing() -> None:
     tensor = Tensor("x", "FP32", (1,), Span(0, 0, 4))
-    with_bytes = Batch(1, "m", (REQUEST._replace(inputs=(tensor,)),), 1)
+    with_bytes = Batch(1, "m", (replace(REQUEST, inputs=(tensor,)),), 1)
     assert digest([Run("g", "p", with_bytes)]) == digest(DIFFERENT[8])
     assert encode(0.0, EpochEnded(), [Run("g", "p", with_bytes)]) == encode(
         0.0, EpochEnded(), DIFFERENT[8]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.hosting_gaps import Gaps
 from interlace.core.hardware import Fleet
 from interlace.core.messages import (
     Deployment,
@@ -25,7 +26,6 @@ from interlace.policy.catalog import resolve
 from interlace.runtime.clock import WallClock
 from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
-from interlace.sim.gaps import Gaps
 from tests.builders import line_profile
 from tests.device.cpu.rig import Rig, settings
 from tests.device.cuda.rig import cuda_rig

@@ -14,6 +14,7 @@ from interlace.core.model import Model
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.plane import DataPlane
+from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.origins import Origins
@@ -36,12 +37,13 @@ class Parts:
         self.regions = regions
         self.plane = DataPlane(self.runtime, self.table, self.memory.map)
         self.admin = AdminApi(self.plane, self.table, self.control, self.runtime.clock, regions)
-        self.door = InferenceHandler(
+        context = InferenceContext(
             self.plane, self.table, self.memory.arena, self.memory.map, regions, limits
         )
+        self.inference = InferenceHandler(context)
         self.metrics = "# nothing\n"
         routes = all_routes(self.admin, lambda: self.metrics)
-        self.http = HttpServer(routes, self.door, self.memory.arena, limits, keys, origins)
+        self.http = HttpServer(routes, self.inference, limits, keys, origins)
 
     def publish(self, *models: Model) -> None:
         for model in models:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.messages import Failure, Run, Woke, WorkFinished
@@ -209,9 +210,9 @@ async def test_executions_are_entered_by_an_observer() -> None:
     observer = ExecutionCounter(plane.table)
     batch = Batch(1, "ident/1#0", (), 4)
     done = WorkFinished(Run("g", "p", batch), timing=Timing(0, 1.0, 2.0, 3.0))
-    for event in (done, done, done._replace(failure=Failure("x")), Woke()):
+    for event in (done, done, replace(done, failure=Failure("x")), Woke()):
         observer(0.0, event, ())
-    observer(0.0, done._replace(work=Run("g", "p", Batch(2, "gone/1#0", (), 1))), ())
+    observer(0.0, replace(done, work=Run("g", "p", Batch(2, "gone/1#0", (), 1))), ())
     statistics = plane.table.resolve("ident").statistics
     assert (statistics.executions, statistics.batches) == (2, {4: (2, 2.0, 4.0, 6.0)})
     plane.memory.close()

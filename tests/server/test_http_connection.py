@@ -283,7 +283,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_reply(http: Stand) -> None:
 
 
 def _sending(http: Stand) -> bool:
-    connections = http.parts.http._service.connections
+    connections = http.parts.http._state.connections
     return any(c.transport and c.transport.get_write_buffer_size() for c in connections)
 
 
@@ -405,7 +405,7 @@ def test_bodies_outside_of_the_arena_share_a_budget(small: Stand) -> None:
     with small.connect() as one, small.connect() as two, small.connect() as three:
         one.sendall(head + bytes(64000))
         two.sendall(head + bytes(64000))
-        service = small.parts.http._service
+        service = small.parts.http._state
         wait_until(lambda: service.budget.used_bytes == 128_000)
         response = exchange(three, head + bytes(64000))
         assert (response.status, response.json["reason"]) == (429, "overloaded")

@@ -139,7 +139,7 @@ REQUESTS = st.one_of(
 
 async def play(parts: Parts, pieces: Sequence[bytes], moods: Sequence[int]) -> CuttingTransport:
     """Feed the pieces; between two of them the moods say what else happens."""
-    connection = HttpConnection(parts.http._service)
+    connection = HttpConnection(parts.http._state)
     transport = CuttingTransport(connection)
     for i, piece in enumerate(pieces):
         mood = moods[i % len(moods)] if moods else 0
@@ -220,7 +220,7 @@ def test_noise_leaves_nothing_behind(world: Any, pieces: list[bytes]) -> None:
 
 
 def assert_nothing_left(parts: Parts) -> None:
-    service = parts.http._service
+    service = parts.http._state
     assert parts.plane.in_flight == 0
     assert parts.memory.arena.used_bytes == 0
     assert service.budget.used_bytes == 0

@@ -17,7 +17,7 @@ import pytest
 
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.origins import Origins
-from interlace.server.http.server_state import TRIM_BYTES
+from interlace.server.http.server import TRIM_BYTES
 from tests.server.fakes import one_to_one, wait_until
 from tests.server.stand import Stand
 from tests.server.wire import Response, binary_outputs, exchange, request, v2_body
@@ -43,7 +43,7 @@ def stand() -> Iterator[Stand]:
 def _everything_is_given_back(stand: Stand) -> Iterator[None]:
     yield
     wait_until(lambda: stand.used_bytes == 0)
-    assert stand.parts.door.budget.used_bytes == 0
+    assert stand.parts.inference.context.budget.used_bytes == 0
 
 
 def ask(stand: Stand, model: str, body: bytes, headers: dict[str, str] | None = None) -> Response:
@@ -180,7 +180,7 @@ def test_unpacked_bytes_count_before_they_are_unpacked(stand: Stand) -> None:
         thread.start()
     most = 0
     while any(thread.is_alive() for thread in threads):
-        most = max(most, stand.parts.door.budget.used_bytes)
+        most = max(most, stand.parts.inference.context.budget.used_bytes)
         time.sleep(0.002)
     for thread in threads:
         thread.join()
@@ -195,7 +195,7 @@ def test_others_are_answered_while_large_bodies_wait_for_their_process(stand: St
         (gzip.compress(bytes(8 << 20)), {"Content-Encoding": "gzip"}),
     ]
     assert ask(stand, "free", as_json([1.0] * 60_000, [1, 60_000])).status == 200
-    process = stand.parts.door.large._process
+    process = stand.parts.inference._large._decoder
     child = process._child
     assert child is not None
     os.kill(child.pid, signal.SIGSTOP)
@@ -221,7 +221,7 @@ def test_others_are_answered_while_large_bodies_wait_for_their_process(stand: St
 def test_a_body_process_that_dies_costs_one_request(stand: Stand) -> None:
     body = as_json([1.0] * 60_000, [1, 60_000])
     assert ask(stand, "free", body).status == 200
-    process = stand.parts.door.large._process
+    process = stand.parts.inference._large._decoder
     child = process._child
     assert child is not None
     os.kill(child.pid, signal.SIGSTOP)
@@ -246,7 +246,7 @@ def test_a_client_that_leaves_frees_what_was_decoded_for_it(stand: Stand) -> Non
 
 def test_memory_of_bodies_goes_back_in_turns(stand: Stand) -> None:
     """Only where nobody locks the pages: with GPUs it stays."""
-    arena, service = stand.parts.memory.arena, stand.parts.http._service
+    arena, server = stand.parts.memory.arena, stand.parts.http
     plain, headers = binary(np.zeros((1, 4_000_000), np.float32))
     assert ask(stand, "free", plain, headers).status == 200
 
@@ -258,7 +258,7 @@ def test_memory_of_bodies_goes_back_in_turns(stand: Stand) -> None:
     assert held >= 16_000_000
     turns = -(-arena.size_bytes // TRIM_BYTES)
     for trims, left in ((False, held), (True, 0)):
-        service._trims = trims
+        server._trims = trims
         for _ in range(turns):
-            stand.do(service.trim)
+            stand.do(server._trim)
         assert resident_bytes() == left

@@ -129,7 +129,7 @@ def test_the_connection_header_comes_after_the_status() -> None:
 def test_recall_is_bounded_and_never_wrong(keys: list[int]) -> None:
     recall: GenerationalCache[int, str] = GenerationalCache(4)
     for key in keys:
-        found = recall.find(key)
+        found = recall.get(key)
         assert found in (None, str(key))
         if found is None:
             recall.put(key, str(key))
@@ -142,7 +142,7 @@ def test_recall_keeps_what_is_used_through_a_flood() -> None:
     recall.put(-1, "hot")
     for key in range(100):
         recall.put(key, "cold")
-        assert recall.find(-1) == "hot"
+        assert recall.get(-1) == "hot"
 
 
 def test_requests_of_the_tests_are_what_they_claim() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.http.request_json import RegionSpan, decode
+from interlace.server.http.decoded_request import RegionSpan
+from interlace.server.http.request_json import decode_request
 
 NESTED = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -36,7 +37,7 @@ def body(**more: Any) -> bytes:
 @given(st.dictionaries(KEYS, LIKELY, max_size=5), st.booleans())
 def test_anything_is_decoded_or_refused(document: dict[str, Any], has_header: bool) -> None:
     try:
-        decode(json.dumps(document).encode(), has_header)
+        decode_request(json.dumps(document).encode(), has_header)
     except ServeError as error:
         assert error.reason is Reason.BAD_INPUT
         assert error.detail
@@ -45,7 +46,7 @@ def test_anything_is_decoded_or_refused(document: dict[str, Any], has_header: bo
 @given(st.binary())
 def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     with pytest.raises(ServeError):
-        decode(data, True)
+        decode_request(data, True)
 
 
 @given(st.lists(st.integers(0, 100), min_size=1, max_size=5))
@@ -59,10 +60,10 @@ def test_binary_inputs_lie_one_after_another(sizes: list[int]) -> None:
         }
         for i, size in enumerate(sizes)
     ]
-    decoded = decode(json.dumps({"inputs": inputs}).encode(), True)
+    decoded = decode_request(json.dumps({"inputs": inputs}).encode(), True)
     assert decoded.binary_bytes == sum(sizes)
     assert [s.offset for s in decoded.sources] == [sum(sizes[:i]) for i in range(len(sizes))]
-    assert decoded.lying == decoded.sources
+    assert decoded.in_place == decoded.sources
 
 
 def test_unaligned_inputs_do_not_lie() -> None:
@@ -70,18 +71,18 @@ def test_unaligned_inputs_do_not_lie() -> None:
         {"name": "a", "datatype": "UINT8", "shape": [3], "parameters": {"binary_data_size": 3}},
         {"name": "b", "datatype": "FP32", "shape": [1], "parameters": {"binary_data_size": 4}},
     ]
-    assert decode(json.dumps({"inputs": inputs}).encode(), True).lying is None
-    swapped = decode(json.dumps({"inputs": inputs[::-1]}).encode(), True)
-    assert swapped.lying is not None
+    assert decode_request(json.dumps({"inputs": inputs}).encode(), True).in_place is None
+    swapped = decode_request(json.dumps({"inputs": inputs[::-1]}).encode(), True)
+    assert swapped.in_place is not None
 
 
 def test_regions() -> None:
     parameters = {
         "shared_memory_region": "r", "shared_memory_offset": 8, "shared_memory_byte_size": 4,
     }  # fmt: skip
-    decoded = decode(body(input={"parameters": parameters}), False)
+    decoded = decode_request(body(input={"parameters": parameters}), False)
     assert decoded.sources[0].region == RegionSpan("r", 8, 4)
-    assert decoded.lying is None
+    assert decoded.in_place is None
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_regions() -> None:
 )
 def test_which_outputs_are_plain(outputs: Any, parameters: Any, plain: bool) -> None:
     data = body(input={"data": [1, 2]}, outputs=outputs, parameters=parameters)
-    assert decode(data, False).plain is plain
+    assert decode_request(data, False).plain is plain
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_which_outputs_are_plain(outputs: Any, parameters: Any, plain: bool) -> 
 )
 def test_wrong_parameters_are_named(data: bytes, text: str) -> None:
     with pytest.raises(ServeError, match=text):
-        decode(data, True)
+        decode_request(data, True)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +144,6 @@ def test_wrong_parameters_are_named(data: bytes, text: str) -> None:
 )
 def test_numbers_that_nobody_means_are_refused_in_few_words(data: bytes) -> None:
     with pytest.raises(ServeError) as caught:
-        decode(data, True)
+        decode_request(data, True)
     assert caught.value.reason is Reason.BAD_INPUT
     assert len(caught.value.detail) < 500

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from interlace.core.figure_file import save_figure
 from interlace.sim.report.draw import _stacked as stacked
-from interlace.sim.report.draw import accelerators, against_load, by_model, latency_cdf, save, tiles
+from interlace.sim.report.draw import accelerators, against_load, by_model, latency_cdf, tiles
 from tests.sim.test_report import RECORD, RUNS
 
 
@@ -22,11 +24,11 @@ def test_every_drawing_is_written(tmp_path: Path, suffix: str) -> None:
     }
     for name, figure in drawn.items():
         path = tmp_path / "deep" / f"{name}{suffix}"
-        save(figure, path)
+        save_figure(figure, path)
         assert path.stat().st_size > 1_000
 
 
 def test_tiles_lie_side_by_side() -> None:
-    beside = RUNS[0]._replace(started_ms=6.0, ended_ms=12.0, model="c")
+    beside = replace(RUNS[0], started_ms=6.0, ended_ms=12.0, model="c")
     placed = stacked([RUNS[0], beside, RUNS[1]])
     assert [(run.model, bottom) for run, bottom in placed] == [("a", 0), ("c", 50), ("b", 100)]

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.papers.apps import game, recog, traffic
 from interlace.core.plan import Demand
 from interlace.core.request import Outcome
 from interlace.policy.catalog import resolve
 from interlace.sim.arrivals import Workload, merge_arrivals
-from interlace.sim.pipeline.figures import app_figures
 from interlace.sim.pipeline.graph import ByWork, Pipeline, PipelineStage, demands, even
-from interlace.sim.pipeline.published import game, recog, traffic
 from interlace.sim.pipeline.served import AppServed
 from interlace.sim.record import RunRecord
+from interlace.sim.report.apps import app_figures
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from bench.hosting_gaps import Gaps
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
@@ -28,7 +29,6 @@ from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
 from interlace.runtime.gpu_provider import FixedGpuProvider
 from interlace.sim.arrivals import Arrivals, Times, merge_arrivals
-from interlace.sim.gaps import Gaps
 from interlace.sim.provider import Reserve, SimulatedProvider
 from interlace.sim.record import RunRecord
 from interlace.sim.run import simulate

@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from bench.papers.dstack.ideal_schedule import Kernel
 from bench.papers.dstack.published import BATCH, CONVNETS
 from bench.papers.dstack.trial import Case
 from bench.papers.dstack.v100 import STEEP, profile
 from interlace.core.profile import Profile
-from interlace.perf.ideal import Kernel
 
 SLOT_MS: Final = 0.1
 #: Part of the runtime and demand over the knee: conv, pool, conv, pool, conv, linear, linear.

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
+from bench.papers.dstack.dnn import Dnn, generated_profile
 from bench.papers.dstack.published import FIGURE_4B, FIGURE_4D
 from bench.papers.dstack.show import COLOURS, Row, report
-from interlace.perf.dnn import Dnn, generated_profile
 from interlace.perf.knee import knee, knee_pct, worth_of_unit
 from interlace.perf.latency import surface
 

@@ -33,11 +33,12 @@ from bench.papers.dstack.published import (
     TABLE_6,
 )
 from bench.papers.dstack.show import Row, bars, options, report
+from bench.papers.dstack.slotted_schedule import SlottedSchedule, slotted
 from bench.papers.dstack.trial import Figures, of_table_6, run
 from bench.papers.dstack.v100 import STEEP, profiles
-from interlace.perf.slotted import SlottedSchedule, slotted
+from interlace.core.figure_file import save_figure
 from interlace.sim.record import Execution, RunRecord
-from interlace.sim.report.draw import save, tiles
+from interlace.sim.report.draw import tiles
 
 MODELS = ("alexnet", "resnet50", "vgg19")
 _FROM_MS, _SHOWN_MS = 1_000.0, 200.0
@@ -134,7 +135,7 @@ def main(arguments: list[str] | None = None, seconds: float = _SECONDS) -> list[
     for axes, (name, found) in zip(shown.axes, abc.items(), strict=False):
         axes.set_title(f"{name}: {found.used_pct:.0f} % used", fontsize=9)
         axes.set_ylabel("knees, %")
-    save(shown, out / "dstack-figure9abc.png")
+    save_figure(shown, out / "dstack-figure9abc.png")
     return report(__doc__, rows, draw, "figure9d", arguments, (5.0, 3.0))
 
 

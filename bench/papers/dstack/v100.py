@@ -24,10 +24,10 @@ from functools import cache
 from math import sqrt
 from typing import Final
 
+from bench.papers.dstack.dnn import Dnn
 from bench.papers.dstack.published import BATCH, TABLE_6
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.dnn import Dnn
 
 V100: Final = GPU_KINDS["v100"]
 #: Share times time of a row below the knee grows with knee / share to this power.

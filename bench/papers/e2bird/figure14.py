@@ -19,6 +19,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 
 from bench.papers.e2bird.contest import ebird, highest_rps, tf_serving
+from bench.papers.e2bird.model import throughput_gain
 from bench.papers.e2bird.published import (
     BEST_GAIN_PCT,
     E_OVER_N_PCT,
@@ -29,7 +30,6 @@ from bench.papers.e2bird.published import (
 )
 from bench.papers.e2bird.show import COLOURS, Row, report
 from bench.papers.e2bird.titan import MODELS, outside_ms
-from interlace.perf.worker_sizes import throughput_gain
 
 #: Requests a trial, enough for a queue that grows by 2 % to miss the target.
 _COUNT = 5_000

@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 from matplotlib.figure import Figure
 
+from bench.hosting_gaps import Gaps
 from bench.papers.gpulet.compare import COLOURS, Row, options, save, show
 from bench.papers.gpulet.law import LAW
 from bench.planning.gpulet_profiles import MODELS, profiles
@@ -37,7 +38,6 @@ from interlace.policy.base import System
 from interlace.policy.catalog import resolve
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.sim.arrivals import Times, merge_arrivals
-from interlace.sim.gaps import Gaps
 from interlace.sim.provider import Reserve
 from interlace.sim.record import Recorder, RunRecord
 from interlace.sim.run import simulate

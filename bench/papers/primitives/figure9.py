@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 
+from bench.papers.primitives.instances import multi_model
 from bench.papers.primitives.published import (
     FIVE_OVER_ONE,
     FOUR_LATENCY,
@@ -26,7 +27,6 @@ from bench.papers.primitives.running import Fixed, instances, latencies_ms, play
 from bench.papers.primitives.show import COLOURS, Row, options, report
 from bench.papers.primitives.v100 import V100, profile
 from interlace.device.simulated.device import Physics
-from interlace.perf.instances import multi_model
 from interlace.perf.latency import surface
 
 MODEL: Final = "resnet50"

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import psutil
 
 from bench.fidelity.stand import Stand, cores
+from bench.hosting_gaps import Gaps
 from interlace.core.hardware import Fleet, Trait
 from interlace.core.messages import (
     CreatePartition,
@@ -32,7 +33,6 @@ from interlace.engine.engine import Engine
 from interlace.policy.catalog import resolve
 from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
-from interlace.sim.gaps import Gaps
 
 #: Layers of width x width weights, 4 bytes each.
 _NETWORK: Final = """

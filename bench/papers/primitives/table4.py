@@ -24,6 +24,7 @@ from matplotlib.axes import Axes
 
 from bench.papers.dstack.published import TABLE_6
 from bench.papers.dstack.v100 import profile as shaped
+from bench.papers.primitives.instances import multi_model
 from bench.papers.primitives.published import (
     ADVISED,
     INSTANCES_GAIN,
@@ -46,7 +47,6 @@ from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.costs import MECHANISMS
 from interlace.device.simulated.host_link import Transfer
 from interlace.device.simulated.physics import Physics
-from interlace.perf.instances import multi_model
 from interlace.perf.latency import surface
 
 T4: Final = replace(GPU_KINDS["t4"], traits=GPU_KINDS["t4"].traits | {Trait.GATHER_DMA})

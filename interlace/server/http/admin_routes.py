@@ -1,116 +1,22 @@
-"""Everything but inference over HTTP: routes onto the administration, answers as responses."""
+"""The HTTP paths of everything but inference."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
 from interlace.core.errors import Reason, ServeError
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import Access
-from interlace.server.http.arena_body import ArenaBody
-from interlace.server.http.compression import pack, unpack_small
-from interlace.server.http.internal_errors import InternalErrors
-from interlace.server.http.limits import HttpLimits
-from interlace.server.http.request_head import RequestHead
-from interlace.server.http.responses import head_of
+from interlace.server.http.responses import METRICS_MEDIA
 from interlace.server.http.routes import AdminRequest, HttpResponse, Route, RouteKind
 from interlace.server.tensor_json import MALFORMED
 
-if TYPE_CHECKING:
-    from interlace.server.http.connection import HttpConnection
-
-PACK_BYTES: Final = 1024
-METRICS_MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
 _object: Final = msgspec.json.Decoder(dict[str, Any])
 
 Act = Callable[[AdminRequest], object]
-
-
-class AdminHandler:
-    """Answers administrative requests, at once or from a task."""
-
-    def __init__(self, limits: HttpLimits) -> None:
-        self._limits = limits
-        self._faults = InternalErrors()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def begin(
-        self, connection: HttpConnection, head: RequestHead, body: ArenaBody | bytearray
-    ) -> _Later | None:
-        """Begin one exchange."""
-        assert isinstance(body, bytearray)
-        method = "GET" if head.method == "HEAD" else head.method
-        try:
-            answer = head.route.respond[method](AdminRequest(head.names, self._plain(head, body)))
-        except ServeError as error:
-            connection.fail(error)
-            return None
-        except Exception as error:
-            connection.fail(self._faults.refusal(error, head.route.pattern))
-            return None
-        if isinstance(answer, HttpResponse):
-            connection.respond(_response(head, answer))
-            return None
-        later = _Later(connection, head, self._faults)
-        task = asyncio.ensure_future(later.finish(answer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return later
-
-    def _plain(self, head: RequestHead, body: bytearray) -> bytes:
-        if not head.encoding:
-            return bytes(body)
-        limit = self._limits.of_body(head.route.kind, binary=False)
-        plain = unpack_small(body, head.encoding, limit)
-        if plain is None:
-            text = f"the body unpacks to more than the limit of {limit} bytes"
-            raise ServeError(Reason.TOO_LARGE, text)
-        return plain
-
-
-class _Later:
-    """An answer that takes its time. A client that leaves does not stop what it asked for."""
-
-    def __init__(
-        self, connection: HttpConnection, head: RequestHead, faults: InternalErrors
-    ) -> None:
-        self._connection = connection
-        self._head = head
-        self._faults = faults
-        self._gone = False
-
-    def abandon(self) -> None:
-        self._gone = True
-
-    async def finish(self, answer: Awaitable[HttpResponse]) -> None:
-        error: ServeError | None = None
-        try:
-            response = _response(self._head, await answer)
-        except ServeError as found:
-            error = found
-        except Exception as fault:
-            error = self._faults.refusal(fault, self._head.route.pattern)
-        if self._gone:
-            return
-        if error is None:
-            self._connection.respond(response)
-        else:
-            self._connection.fail(error)
-
-
-def _response(head: RequestHead, answer: HttpResponse) -> bytes:
-    body, headers = answer.body, answer.headers
-    # tritonclient.http.aio names several codings in every request and unpacks only inference.
-    wanted = head.accept_asked or answer.media == METRICS_MEDIA
-    if head.accept and wanted and len(body) >= PACK_BYTES:
-        body = pack([body], head.accept)
-        headers += f"Content-Encoding: {head.accept}\r\n"
-    start = head_of(answer.status, answer.media, len(body), headers)
-    return start if head.method == "HEAD" else start + body
 
 
 def _get(pattern: str, act: Act, access: Access = Access.USE) -> Route:

@@ -1,11 +1,11 @@
-"""Where an inference body lies in the arena, so that its tensors need not move again."""
+"""A request body in the arena, placed so that its tensors need not move again."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from interlace.core.errors import Reason, ServeError
 from interlace.shm.arena import Arena
+from interlace.shm.blocks import ArenaBlocks
 
 ALIGNMENT: Final = 64
 #: A raw body is one tensor; a BYTES element needs room for its length in front.
@@ -13,32 +13,29 @@ RAW_PAD: Final = 64
 
 
 class ArenaBody:
-    """A slot of the arena that receives one body: JSON first, tensors from an aligned address.
+    """A block of the arena that receives one body: JSON first, tensors from an aligned address.
 
-    ``rest`` is what is still to be received; ``base`` is the offset in the arena of the first byte
-    after the JSON part.
+    The body owns the block until ``hand_over``. ``rest`` is what is still to be received; ``base``
+    is the offset in the arena of the first byte after the JSON part.
     """
 
-    __slots__ = ("_arena", "base", "json_length", "length", "offset", "pad", "rest", "view")
+    __slots__ = ("_blocks", "arena", "base", "json_length", "length", "offset", "rest", "view")
 
     def __init__(self, arena: Arena, length: int, json_length: int) -> None:
-        """Take a slot.
+        """Allocate the block.
 
         Raises:
             ServeError: the arena is full.
         """
-        pad = self.pad = -json_length % ALIGNMENT if json_length else RAW_PAD
-        self._arena = arena
-        self.offset = take(arena, pad + length)
+        pad = -json_length % ALIGNMENT if json_length else RAW_PAD
+        self._blocks: ArenaBlocks | None = ArenaBlocks(arena)
+        #: of the body's first byte in the arena
+        self.offset = self._blocks.alloc(pad + length) + pad
+        self.arena = arena.number
         self.length = length
         self.json_length = json_length
-        self.base = self.offset + pad + json_length
-        self.rest = self.view = arena.view(self.offset + pad, length)
-
-    @property
-    def arena(self) -> int:
-        """The arena's number."""
-        return self._arena.number
+        self.base = self.offset + json_length
+        self.rest = self.view = arena.view(self.offset, length)
 
     @property
     def received(self) -> int:
@@ -60,38 +57,22 @@ class ArenaBody:
         return self.view[: self.json_length].tobytes()
 
     def cut(self, length: int) -> None:
-        """Say how long the body is after all, no longer than the slot was taken for."""
+        """Say how long the body is after all, no longer than the block was allocated for."""
         self.length = length
         self.rest = self.view = self.view[:length]
 
+    def hand_over(self) -> ArenaBlocks:
+        """The block, for its next owner; the bytes stay readable here as long as that keeps it."""
+        blocks, self._blocks = self._blocks, None
+        assert blocks is not None, "a body has one owner after another"
+        return blocks
+
     def drop(self) -> None:
-        """Give the slot back."""
-        self._arena.free(self.offset)
+        """Free the block, if it is still the body's."""
+        if self._blocks is not None:
+            self._blocks.free()
 
 
-def land(arena: Arena, body: bytes, json_length: int) -> ArenaBody:
-    """A body that was received elsewhere, copied into a slot.
-
-    Raises:
-        ServeError: the arena is full.
-    """
-    landing = ArenaBody(arena, len(body), json_length)
-    landing.view[:] = body
-    return landing
-
-
-def take(arena: Arena, nbytes: int) -> int:
-    """A slot's offset.
-
-    Raises:
-        ServeError: the arena is full.
-    """
-    offset = arena.alloc(nbytes)
-    if offset is None:
-        raise ServeError(
-            Reason.OVERLOADED,
-            f"no room for {nbytes} bytes of tensors: {arena.used_bytes} of {arena.size_bytes} "
-            f"bytes are in use by other requests",
-            retry_after_ms=100.0,
-        )
-    return offset
+def aligned(nbytes: int) -> int:
+    """The bytes that a tensor takes where another aligned one follows it."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

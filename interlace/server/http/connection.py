@@ -11,11 +11,11 @@ from interlace.server.api_keys import Access
 from interlace.server.http.arena_body import ArenaBody
 from interlace.server.http.chunked_coding import ChunkedBody
 from interlace.server.http.connection_limit import ConnectionAdmission
+from interlace.server.http.exchange import Exchange, Phase
 from interlace.server.http.heap_body import SKIP_BYTES, HeapBody, SkippedBody
 from interlace.server.http.request_head import CHUNKED, RequestHead, head_end
 from interlace.server.http.responses import CONTINUE, HttpError, error_response, with_connection
-from interlace.server.http.server_state import Exchange, ServerState
-from interlace.server.http.timeouts import Phase
+from interlace.server.http.server_state import ServerState
 
 # Found faster than attributes of an enum, and read very often.
 _HEAD, _BODY, _WAIT, _SEND, _LINGER = Phase
@@ -29,18 +29,19 @@ class HttpConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
-        "_backlog", "_body", "_close_after", "_exchange", "_feeding", "_head", "_paused",
-        "_reading", "_release", "_room", "_service", "_target", "idle_since_s", "phase", "served",
+        "_admission", "_backlog", "_body", "_close_after", "_exchange", "_feeding", "_head",
+        "_paused", "_reading", "_release", "_state", "_target", "idle_since_s", "phase", "served",
         "transport",
     )  # fmt: skip
 
-    def __init__(self, service: ServerState) -> None:
+    def __init__(self, state: ServerState) -> None:
         self.transport: asyncio.Transport | None = None  #: ``None`` once it is lost
         self.phase: Phase = _HEAD
         self.served = 0  #: responses sent
-        self.idle_since_s = service.loop.time()  #: when it began to wait for a request
-        self._service = service
-        self._target = service.scratch_view
+        self.idle_since_s = state.loop.time()  #: when it began to wait for a request
+        self._state = state
+        self._target = state.scratch_view
+        self._admission = ConnectionAdmission.NONE  # until it is connected
         self._backlog = bytearray()
         self._head: RequestHead | None = None
         self._body: ArenaBody | HeapBody | ChunkedBody | SkippedBody | None = None
@@ -52,31 +53,31 @@ class HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport = cast("asyncio.Transport", transport)
         transport.set_write_buffer_limits(high=0)
-        self._room = self._service.enter(self)
-        if self._room is ConnectionAdmission.NONE:
-            self.refuse(self._service.full())
+        self._admission = self._state.enter(self)
+        if self._admission is ConnectionAdmission.NONE:
+            self.refuse(self._state.full())
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._target
 
     def buffer_updated(self, nbytes: int) -> None:
-        service = self._service
-        if self._target is not service.scratch_view:
-            self._landed(nbytes)
+        state = self._state
+        if self._target is not state.scratch_view:
+            self._received_placed(nbytes)
         elif self._backlog:
-            self._backlog += service.scratch_view[:nbytes]
+            self._backlog += state.scratch_view[:nbytes]
             self._feed_backlog()
         else:
-            used = self._feed(service.scratch, nbytes)
+            used = self._feed(state.scratch, nbytes)
             if used < nbytes:
-                self._keep(service.scratch_view[used:nbytes])
+                self._keep(state.scratch_view[used:nbytes])
 
     def eof_received(self) -> bool:
         return False  # who stops sending is gone; a response under way is still flushed
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
-        self._service.connections.discard(self)
+        self._state.connections.discard(self)
         self._drop_body()
         if self._exchange is not None:
             self._exchange.abandon()
@@ -112,7 +113,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def fail(self, error: ServeError | HttpError) -> None:
         """Send a refusal. The exchange is over."""
-        self.respond(self._service.refusal_bytes(error))
+        self.respond(self._state.refusal_bytes(error))
 
     @property
     def progress(self) -> int:
@@ -129,7 +130,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def drain(self) -> None:
         """Close if nothing is owed to the client."""
         if self.transport is not None and self.phase is _HEAD:
-            self._service.connections.discard(self)
+            self._state.connections.discard(self)
             self.transport.close()
 
     def refuse(self, error: HttpError | ServeError) -> None:
@@ -168,41 +169,43 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _keep(self, data: memoryview) -> None:
         self._backlog += data
-        if len(self._backlog) > self._service.limits.head_bytes and self.transport is not None:
+        if len(self._backlog) > self._state.limits.head_bytes and self.transport is not None:
             self._reading = False
             self.transport.pause_reading()
 
     def _take_head(self, data: bytearray, start: int, end: int) -> int:
         if data[start] in b"\r\n":
             return start + 1  # an empty line before a request is passed over (RFC 9112, 2.2)
-        stop = head_end(data, start, end, self._service.limits.head_bytes)
+        stop = head_end(data, start, end, self._state.limits.head_bytes)
         if stop < 0:
             return start
-        head = self._head = self._service.read_head(bytes(memoryview(data)[start:stop]))
-        if self._room is ConnectionAdmission.PROBES and head.route.access is not Access.PROBE:
-            raise self._service.full()
+        head = self._head = self._state.read_head(bytes(memoryview(data)[start:stop]))
+        if self._admission is ConnectionAdmission.PROBES and head.route.access is not Access.PROBE:
+            raise self._state.full()
         if head.refusal is not None:
-            self._turn_away(head.refusal, head, end - stop)
+            self._refuse_body(head.refusal, head, end - stop)
             return stop
-        if head.lands:
-            return self._take_landing(head, data, stop, end)
-        self._body = self._service.body(head)
+        if head.placed:
+            return self._take_placed(head, data, stop, end)
+        self._body = self._state.heap_body(head)
         self._expect(head, stop == end)
         return stop
 
-    def _take_landing(self, head: RequestHead, data: bytearray, start: int, end: int) -> int:
+    def _take_placed(self, head: RequestHead, data: bytearray, start: int, end: int) -> int:
+        placer = self._state.placer
+        assert placer is not None, "there are inference routes"
         try:
-            landing = self._service.landing(head, data, start, end)
+            body = placer.place(head, data, start, end)
         except ServeError as error:
-            self._turn_away(error, head, end - start)
+            self._refuse_body(error, head, end - start)
             return start
         after = start + head.length
         if after > end:
-            self._body = landing
+            self._body = body
             self._expect(head, start == end)
             return start
-        landing.view[:] = memoryview(data)[start:after]  # all here already: the usual small request
-        self._begin(head, landing)
+        body.view[:] = memoryview(data)[start:after]  # all here already: the usual small request
+        self._begin(head, body)
         return after
 
     def _expect(self, head: RequestHead, nothing_yet: bool) -> None:
@@ -219,15 +222,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         if body.done:
             self._whole()
         elif type(body) is ArenaBody:
-            self._target = body.rest  # from now on, straight there
+            self._target = body.rest  # from now on, received straight there
         return after
 
-    def _landed(self, nbytes: int) -> None:
+    def _received_placed(self, nbytes: int) -> None:
         body = self._body
         assert type(body) is ArenaBody
         self._target = body.rest = body.rest[nbytes:]
         if not body.rest:
-            self._target = self._service.scratch_view
+            self._target = self._state.scratch_view
             self._whole()
 
     def _whole(self) -> None:
@@ -235,7 +238,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         head, body = self._head, self._body
         assert head is not None and body is not None
         if isinstance(body, ArenaBody):
-            self._body = None  # the responder's now
+            self._body = None  # the handler's now
             self._begin(head, body)
         elif isinstance(body, SkippedBody):
             self.phase = _WAIT
@@ -244,14 +247,16 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._begin(head, body.data)
 
     def _begin(self, head: RequestHead, body: ArenaBody | bytearray) -> None:
-        """Hand a whole request to its responder."""
+        """Hand a whole request to its handler."""
         self.phase = _WAIT
         served = self.served
-        exchange = self._service.handlers[head.route.kind].begin(self, head, body)
+        exchange = self._state.handlers[head.route.kind].begin(self, head, body)
         if self.served == served:  # not answered yet
             self._exchange = exchange
 
-    def _turn_away(self, error: HttpError | ServeError, head: RequestHead, available: int) -> None:
+    def _refuse_body(
+        self, error: HttpError | ServeError, head: RequestHead, available: int
+    ) -> None:
         """Refuse a request whose body is still to come."""
         left = head.length - available
         if not head.length:
@@ -265,9 +270,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _with_connection(self, start: bytes) -> bytes:
         head = self._head
         assert head is not None
-        if head.plain and not self._service.draining:
+        if head.plain and not self._state.draining:
             return start
-        self._close_after = not head.keep_alive or self._service.draining
+        self._close_after = not head.keep_alive or self._state.draining
         return with_connection(start, not self._close_after)
 
     def _next_or_wait(self) -> None:
@@ -277,7 +282,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         self.served += 1
         self.phase = _HEAD
-        self.idle_since_s = self._service.loop.time()
+        self.idle_since_s = self._state.loop.time()
         release, self._release = self._release, None
         if release is not None:
             release()
@@ -295,7 +300,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._feed_backlog()
 
     def _drop_body(self) -> None:
-        self._target = self._service.scratch_view
+        self._target = self._state.scratch_view
         if self._body is not None:
             body, self._body = self._body, None
             body.drop()

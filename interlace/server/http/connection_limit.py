@@ -1,13 +1,12 @@
-"""Room for connections: when there is none, those that say nothing give way."""
+"""What happens at the limit of connections: those that are idle longest give way."""
 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from interlace.server.http.connection import HttpConnection
+from interlace.server.http.exchange import OpenConnection
 
 #: How often all connections may be looked through.
 LOOK_S: Final = 0.05
@@ -18,17 +17,17 @@ class ConnectionAdmission(Enum):
 
     FREE = "free"  #: everything
     PROBES = "probes"  #: ask after the server's health
-    NONE = "none"  #: read that there is no room
+    NONE = "none"  #: read that the server is full
 
 
 class IdleConnections:
-    """Connections that could go, the longest idle last."""
+    """Connections that could be closed, the longest idle last."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[float, HttpConnection]] = []
+        self._found: list[tuple[float, OpenConnection]] = []
         self._looked_s = float("-inf")
 
-    def close_one(self, connections: AbstractSet[HttpConnection], now_s: float) -> bool:
+    def close_one(self, connections: AbstractSet[OpenConnection], now_s: float) -> bool:
         """Close the connection that has been idle longest; false if none is."""
         connection = self._next()
         if connection is None and now_s - self._looked_s >= LOOK_S:
@@ -41,8 +40,8 @@ class IdleConnections:
         connection.drain()
         return True
 
-    def _next(self) -> HttpConnection | None:
-        """The longest idle of those found that is so still."""
+    def _next(self) -> OpenConnection | None:
+        """The longest idle of those found that is still idle."""
         while self._found:
             since_s, connection = self._found.pop()
             if connection.idle and connection.idle_since_s == since_s:

@@ -14,9 +14,9 @@ from interlace.core.request import Reply
 from interlace.core.tensor import TensorSpec, element_count
 from interlace.server.dataplane.call import Parameter
 from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.decoded_request import DecodedRequest, InputSource
 from interlace.server.http.inference import Inference
 from interlace.server.http.reply_body import ReplyBody
-from interlace.server.http.request_json import DecodedRequest, InputSource
 from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, to_bytes, to_json
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
@@ -32,10 +32,8 @@ class Generation(Inference):
     __slots__ = ()
 
     def start(self, body: ArenaBody | bytes) -> None:
-        assert isinstance(body, bytes)
-        self._decoded = decode_generate(self._look_up().model, body)
-        self._check_outputs()
-        self.call(None)
+        assert isinstance(body, bytes), "bodies of generate are small"
+        self._call(decode_generate(self._model().model, body), None)
 
     def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> ReplyBody:
         key = DeploymentKey.parse(reply.request.model)
@@ -44,7 +42,7 @@ class Generation(Inference):
             values["id"] = self._decoded.id
         for tensor in reply.outputs:
             text = texts.get(tensor.name) or to_json(
-                tensor.name, tensor.datatype, self._door.view(tensor.span)
+                tensor.name, tensor.datatype, self._context.view(tensor.span)
             )
             one = element_count(tensor.shape) == 1
             values[tensor.name] = msgspec.Raw(text[1:-1] if one else text)

@@ -1,280 +1,293 @@
-"""Inference over HTTP: a body in the arena to a call, a reply to a response."""
+"""One inference over HTTP: from a body to a call, from its reply to a response."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final
 
-from interlace.core.errors import ServeError, bad_input
+from interlace.core.errors import Reason, ServeError, bad_input
 from interlace.core.request import Reply, Request
 from interlace.core.tensor import Tensor
+from interlace.server.compression import pack
 from interlace.server.dataplane.call import InferenceCall
-from interlace.server.dataplane.plane import failure
-from interlace.server.http.arena_body import ArenaBody, land, take
-from interlace.server.http.compression import pack
-from interlace.server.http.held import Held
+from interlace.server.dataplane.plane import failure, output_order
+from interlace.server.heap_budget import HeapReservation
+from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.decoded_request import DecodedRequest, OutputTarget, ReplyStart
+from interlace.server.http.exchange import ResponseWriter
+from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.input_tensors import (
-    InputGatherer,
     check_json,
-    lying,
-    room,
+    gathered,
+    in_place,
     write_length,
     wrong_size,
 )
 from interlace.server.http.raw_body import decode_raw
-from interlace.server.http.reply_body import ReplyBody, ReplyEncoder, large_texts, order, plain_json
+from interlace.server.http.reply_body import (
+    TEXT_BYTES,
+    ReplyBody,
+    ReplyEncoder,
+    large_texts,
+    plain_json,
+)
 from interlace.server.http.request_head import ABSENT, RequestHead
-from interlace.server.http.request_json import DecodedRequest
 from interlace.server.http.responses import JSON, OCTETS, head_of
 from interlace.server.model_table import ServedModel
-from interlace.server.tensor_json import BINARY_ONLY
-
-if TYPE_CHECKING:
-    from interlace.server.http.connection import HttpConnection
-    from interlace.server.http.inference_handler import InferenceHandler
+from interlace.server.tensor_json import BINARY_ONLY, to_json
+from interlace.shm.blocks import ArenaBlocks
 
 #: Replies up to this size are copied into one piece and sent at once; larger ones are not copied.
 COPY_BYTES: Final = 32 * 1024
 #: From this size on a JSON reply is compressed for a client that merely takes compression.
 PACK_BYTES: Final = 1024
-#: From this size on that is done beside the loop.
-PACK_BESIDE_BYTES: Final = 64 * 1024
-
-
-class ReplyStart:
-    """The start of a plain reply, response head and JSON, for outputs of the shapes in ``key``."""
-
-    __slots__ = ("bytes", "key", "nbytes", "order")
-
-    def __init__(self, key: object, order: tuple[int, ...], start: bytes, nbytes: int) -> None:
-        self.key = key
-        self.order = order
-        self.bytes = start
-        self.nbytes = nbytes
+#: From this size on that is done in a thread.
+PACK_IN_THREAD_BYTES: Final = 64 * 1024
+_NOT_DECODED: Final = DecodedRequest("", (), (), {})
 
 
 class Inference:
-    """One inference between its body and its response; holds the arena slots of its inputs."""
+    """One inference between its body and its response.
+
+    It owns ``blocks``, in which its inputs lie, ``reserved`` heap, and later the memory of its
+    reply's outputs. ``_release`` gives back all three, once, however the inference ends.
+    """
 
     __slots__ = (
-        "_connection", "_decoded", "_door", "_head", "_request", "_served", "gone", "held",
+        "_context", "_decoded", "_head", "_reply", "_request", "_served", "_writer", "blocks",
+        "gone", "reserved",
     )  # fmt: skip
 
     def __init__(
-        self, door: InferenceHandler, connection: HttpConnection, head: RequestHead
+        self,
+        context: InferenceContext,
+        writer: ResponseWriter,
+        head: RequestHead,
+        blocks: ArenaBlocks,
     ) -> None:
-        self._door = door
-        self._connection = connection
+        self._context = context
+        self._writer = writer
         self._head = head
-        self._decoded: DecodedRequest
-        self._served: ServedModel | None = None  # looked up only where the reply needs it
+        self._decoded = _NOT_DECODED
+        self._served: ServedModel | None = None  # looked up only where it is needed
         self._request: Request | None = None
-        self.held = Held(door.arena, door.budget)
-        self.gone = False  #: the client is
+        self._reply: Reply | None = None
+        self.blocks = blocks
+        self.reserved: HeapReservation | None = None
+        self.gone = False  #: no response is wanted any more: the client left, or was given an error
+
+    # --------------------------------------------------------------------- from body to call
 
     def start(self, body: ArenaBody | bytes) -> None:
-        """Make the call.
+        """Decode a body and call the data plane; an ``ArenaBody`` lies in ``blocks``.
 
         Raises:
             ServeError: the body is wrong, or there is no room for it.
         """
-        door, head = self._door, self._head
-        landing = self._land(body)
-        if landing is None:
-            assert isinstance(body, bytes)
-            decoded = door.decoded(head.names, body, False)
-        elif head.json_length:
-            decoded = door.decoded(head.names, landing.json(), True)
+        context, head = self._context, self._head
+        if isinstance(body, bytes):
+            if head.json_length == ABSENT:
+                self.call(context.decoded(head.names, body, False), None)
+                return
+            check_json(head.json_length, len(body))
+            body = self._copied(body)
+        check_json(body.json_length, body.length)
+        if body.json_length:
+            self.call(context.decoded(head.names, body.json(), True), body)
         else:
-            decoded = decode_raw(self._look_up().model, landing.length)
-            write_length(door.arena, landing)
-            self._call(decoded, landing)
-            return
-        self.begin(decoded, landing)
+            write_length(context.arena, body)
+            decoded = decode_raw(self._model().model, body.length)
+            self._call(decoded, body)
 
-    def begin(self, decoded: DecodedRequest, landing: ArenaBody | None) -> None:
-        """Make the call of a body that was decoded elsewhere; ``landing`` has binary data behind.
+    def call(self, decoded: DecodedRequest, body: ArenaBody | None) -> None:
+        """Call the data plane; ``body`` has binary data behind its JSON part.
 
         Raises:
-            ServeError: the body is wrong, or there is no room for it.
+            ServeError: the body is wrong, or there is no room for its tensors.
         """
-        if landing is not None and decoded.binary_bytes != landing.length - landing.json_length:
-            raise wrong_size(decoded, landing)
-        self._call(decoded, landing)
+        if body is not None and decoded.binary_bytes != body.length - body.json_length:
+            raise wrong_size(decoded, body)
+        self._call(decoded, body)
 
-    def _call(self, decoded: DecodedRequest, landing: ArenaBody | None) -> None:
+    def _call(self, decoded: DecodedRequest, body: ArenaBody | None) -> None:
+        context, names = self._context, self._head.names
         self._decoded = decoded
         if not decoded.plain or self._head.accept_asked:
             self._check_outputs()
-        self.call(landing)
-
-    def call(self, landing: ArenaBody | None) -> None:
-        """Hand the decoded call to the data plane."""
-        decoded, names = self._decoded, self._head.names
-        if landing is not None and decoded.lying is not None:
-            inputs = lying(decoded.lying, landing)
+        if body is not None and decoded.in_place is not None:
+            inputs = in_place(decoded.in_place, body)
         else:
-            door = self._door
-            slot = take(door.arena, room(decoded.sources))
-            self.held.own(slot)
-            gathering = InputGatherer(door.arena, door.regions, landing)
-            inputs = gathering.tensors(decoded.sources, slot)
+            inputs = gathered(decoded.sources, body, self.blocks, context.arena, context.regions)
         call = InferenceCall(
             names[0],
             names[1] if len(names) > 1 else "",
             decoded.id,
             inputs,
-            decoded.wanted,
+            decoded.outputs,
             decoded.parameters,
             None,
-            decoded.form,
+            decoded.template,
         )
-        self._request = self._door.plane.infer(call, self.reply, self.refuse, self.give_up)
+        self._request = context.plane.infer(call, self.reply, self.refuse, self.give_up)
 
-    def refuse(self, error: ServeError) -> None:
-        """Answer with an error."""
-        self.held.drop()
-        if not self.gone:
-            self._connection.fail(error)
+    def _copied(self, body: bytes) -> ArenaBody:
+        copy = ArenaBody(self._context.arena, len(body), self._head.json_length)
+        copy.view[:] = body
+        self.blocks.take_over(copy.hand_over())
+        return copy
 
-    def give_up(self, error: ServeError) -> None:
-        """Answer a request that still runs with an error; its reply frees what is held."""
-        if not self.gone:
-            self.gone = True
-            self._connection.fail(error)
-
-    def abandon(self) -> None:
-        """The client is gone; the reply still comes and frees what is held."""
-        self.gone = True
-        if self._request is not None:
-            self._door.plane.cancel(self._request)
-
-    def reply(self, reply: Reply) -> None:
-        """Answer with a reply. Never raises: the runtime has other requests to answer."""
-        error = failure(reply)
-        try:
-            if error is None and not self.gone:
-                self._answer(reply)
-                return
-        except ServeError as found:
-            error = found
-        except Exception as found:
-            error = self._door.faults.refusal(found, "an inference")
-        self.end(reply, error)
-
-    def end(self, reply: Reply, error: ServeError | None) -> None:
-        """Answer a reply that cannot be sent with an error, if one is given."""
-        self._done(reply)
-        if not self.gone and error is not None:
-            self._connection.fail(error)
-
-    def _land(self, body: ArenaBody | bytes) -> ArenaBody | None:
-        if type(body) is ArenaBody:
-            self.held.own(body.offset)
-            check_json(body.json_length, body.length)
-            return body
-        json_length = self._head.json_length
-        if json_length == ABSENT:
-            return None
-        assert isinstance(body, bytes)
-        check_json(json_length, len(body))
-        landing = land(self._door.arena, body, json_length)
-        self.held.own(landing.offset)
-        return landing
-
-    def _look_up(self) -> ServedModel:
+    def _model(self) -> ServedModel:
         if self._served is None:
-            names = self._head.names
-            version = names[1] if len(names) > 1 else ""
-            self._served = self._door.table.resolve(names[0], version)
+            self._served = self._context.model(self._head.names)
         return self._served
 
     def _check_outputs(self) -> None:
         """Refuse before the model runs what its reply could not carry."""
         decoded = self._decoded
         wanted = {target.name: target for target in decoded.targets}
-        for spec in self._look_up().model.signature.outputs:
+        for spec in self._model().model.signature.outputs:
             target = wanted.get(spec.name)
             if target is None:
-                as_json = not wanted and not decoded.binary_default
-            else:
-                as_json = not (decoded.binary(target) or target.classes or target.region)
-                if target.region is not None:
-                    self._door.regions.check(*target.region)
-            if as_json and spec.datatype in BINARY_ONLY:
+                if wanted:
+                    continue
+                target = OutputTarget(spec.name, None)
+            if target.region is not None:
+                self._context.regions.check(*target.region)
+            if spec.datatype in BINARY_ONLY and decoded.as_json(target):
                 raise bad_input(
                     f"output '{spec.name}': {spec.datatype} has no JSON form; ask for binary data"
                 )
 
-    def _answer(self, reply: Reply) -> None:
-        if not self._decoded.plain or self._head.accept_asked:
-            self._answer_encoded(reply)
-            return
+    # ------------------------------------------------------------------- from reply to response
+
+    def reply(self, reply: Reply) -> None:
+        """Answer with a reply. Never raises: the runtime has other requests to answer."""
+        self._reply = reply
+        error = failure(reply)
+        try:
+            if error is not None:
+                self.refuse(error)
+            elif self.gone:
+                self._release()
+            elif self._decoded.plain and not self._head.accept_asked:
+                self._answer_plain(reply)
+            else:
+                self._answer_encoded(reply)
+        except ServeError as found:
+            self.refuse(found)
+        except Exception as found:
+            self.refuse(self._context.errors.refusal(found, "an inference"))
+
+    def refuse(self, error: ServeError) -> None:
+        """Answer with an error; whatever is held is given back."""
+        self._release()
+        if not self.gone:
+            self._writer.fail(error)
+
+    def give_up(self, error: ServeError) -> None:
+        """Answer a request that still runs with an error; its reply frees what is held."""
+        if not self.gone:
+            self.gone = True
+            self._writer.fail(error)
+
+    def abandon(self) -> None:
+        """The client is gone; the reply still comes and frees what is held."""
+        self.gone = True
+        if self._request is not None:
+            self._context.plane.cancel(self._request)
+
+    def check_wanted(self) -> None:
+        """Go on only if there is a client to answer.
+
+        Raises:
+            ServeError: CANCELLED.
+        """
+        if self.gone:
+            raise ServeError(Reason.CANCELLED, "the client went away")
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Go on with that on later turns of the loop; what it raises is the answer."""
+        self._context.spawn(self._guarded(work))
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except ServeError as error:
+            self.refuse(error)
+        except Exception as error:
+            self.refuse(self._context.errors.refusal(error, "a large inference"))
+
+    def _answer_plain(self, reply: Reply) -> None:
         outputs = reply.outputs
         start = self._start(reply.request.model, outputs)
-        view = self._door.view
+        view = self._context.view
         views = [view(outputs[i].span) for i in start.order]
-        if start.nbytes > COPY_BYTES:
-            self._connection.respond_parts(start.bytes, views, partial(self._done, reply))
-            return
-        response = b"".join((start.bytes, *views))
-        self._done(reply)
-        self._connection.respond(response)
+        self._send(start.data, views, start.nbytes)
 
     def _start(self, model: str, outputs: Sequence[Tensor]) -> ReplyStart:
-        key = (model, [(t[0], t[1], t[2], t[3][2]) for t in outputs])
-        start = self._decoded.reply
-        if type(start) is ReplyStart and start.key == key:
+        decoded = self._decoded
+        shapes = tuple([(t.name, t.datatype, t.shape, t.span.nbytes) for t in outputs])
+        start = decoded.start
+        if start is not None and start.key == (model, shapes):
             return start
-        chosen = order(self._decoded, outputs)
-        shapes = tuple(key[1][i] for i in chosen)
-        json = plain_json(model, self._decoded.id, shapes)
-        nbytes = len(json) + sum(shape[3] for shape in shapes)
+        chosen = output_order(decoded.outputs, outputs)
+        shown = tuple(shapes[i] for i in chosen)
+        json = plain_json(model, decoded.id, shown)
+        nbytes = len(json) + sum(shape[3] for shape in shown)
         header = f"Inference-Header-Content-Length: {len(json)}\r\n"
         head = head_of(200, OCTETS, nbytes, header)
-        fresh = self._decoded.reply = ReplyStart(key, chosen, head + json, nbytes)
+        fresh = decoded.start = ReplyStart((model, shapes), chosen, head + json, nbytes)
         return fresh
-
-    def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> ReplyBody:
-        """The body of a reply that is not plain; ``texts`` are outputs that are JSON already."""
-        outputs = [reply.outputs[i] for i in order(self._decoded, reply.outputs)]
-        views = [self._door.view(tensor.span) for tensor in outputs]
-        encoder = ReplyEncoder(self._decoded, self._look_up().model, self._door.regions, texts)
-        return encoder.encode(outputs, views)
 
     def _answer_encoded(self, reply: Reply) -> None:
         large = large_texts(self._decoded, reply.outputs)
         if large:
-            self._door.large.write(self, reply, large)
+            self.later(self._answer_in_pieces(reply, large))
         else:
-            self.answer_with(reply, {})
+            self._answer_with(reply, {})
 
-    def answer_with(self, reply: Reply, texts: Mapping[str, bytes]) -> None:
-        """Answer with a reply of which some outputs are JSON already.
+    async def _answer_in_pieces(self, reply: Reply, large: Sequence[Tensor]) -> None:
+        texts = {tensor.name: await self._text(tensor) for tensor in large}
+        self.check_wanted()
+        self._answer_with(reply, texts)
 
-        Raises:
-            ServeError: an output does not fit its form or its shared-memory region.
-        """
+    async def _text(self, tensor: Tensor) -> bytes:
+        view, pieces = self._context.view(tensor.span), []
+        for at in range(0, len(view), TEXT_BYTES):
+            self.check_wanted()
+            piece = to_json(tensor.name, tensor.datatype, view[at : at + TEXT_BYTES])
+            pieces.append(piece[1:-1])
+            await asyncio.sleep(0)
+        return b"[" + b",".join(pieces) + b"]"
+
+    def _answer_with(self, reply: Reply, texts: Mapping[str, bytes]) -> None:
         body = self.encode(reply, texts)
         header = f"Inference-Header-Content-Length: {len(body.json)}\r\n" if body.binary else ""
+        media = self.media(body.binary)
         parts = [body.json, *body.parts]
         nbytes = sum(map(len, parts))
         coding = self._coding(body.binary, nbytes)
         if not coding:
-            self._send(reply, header, parts)
+            self._send(head_of(200, media, nbytes, header), parts, nbytes)
             return
         header += f"Content-Encoding: {coding}\r\n"
-        if nbytes < PACK_BESIDE_BYTES:
-            self._send(reply, header, [pack(parts, coding)])
-            return
-        loop = asyncio.get_running_loop()
-        packing = loop.run_in_executor(None, pack, parts, coding)
-        packing.add_done_callback(partial(self._packed, reply, header))
+        if nbytes < PACK_IN_THREAD_BYTES:
+            self._send_packed(media, header, pack(parts, coding))
+        else:
+            self.later(self._pack_in_thread(media, header, parts, coding))
 
-    def _packed(self, reply: Reply, header: str, packing: asyncio.Future[bytes]) -> None:
-        self._send(reply, header, [packing.result()])
+    def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> ReplyBody:
+        """The body of a reply that is not plain; ``texts`` are outputs that are JSON already."""
+        context, decoded = self._context, self._decoded
+        outputs = [reply.outputs[i] for i in output_order(decoded.outputs, reply.outputs)]
+        views = [context.view(tensor.span) for tensor in outputs]
+        encoder = ReplyEncoder(decoded, self._model().model, context.regions, texts)
+        return encoder.encode(outputs, views)
+
+    def media(self, binary: bool) -> str:
+        """The content type of a reply."""
+        return OCTETS if binary else JSON
 
     def _coding(self, binary: bool, nbytes: int) -> str:
         # Clients name several codings by default without a thought for 600 KB of floats.
@@ -282,23 +295,29 @@ class Inference:
             return self._head.accept
         return ""
 
-    def media(self, binary: bool) -> str:
-        """The content type of a reply."""
-        return OCTETS if binary else JSON
+    async def _pack_in_thread(
+        self, media: str, header: str, parts: Sequence[bytes | memoryview], coding: str
+    ) -> None:
+        packed = await asyncio.get_running_loop().run_in_executor(None, pack, parts, coding)
+        self._send_packed(media, header, packed)
 
-    def _send(self, reply: Reply, header: str, parts: Sequence[bytes | memoryview]) -> None:
-        media = self.media(header.startswith("Inference"))
-        nbytes = sum(map(len, parts))
-        start = head_of(200, media, nbytes, header)
+    def _send_packed(self, media: str, header: str, packed: bytes) -> None:
+        self._send(head_of(200, media, len(packed), header), [packed], len(packed))
+
+    def _send(self, start: bytes, parts: Sequence[bytes | memoryview], nbytes: int) -> None:
         if nbytes > COPY_BYTES:
-            self._connection.respond_parts(start, parts, partial(self._done, reply))
+            self._writer.respond_parts(start, parts, self._release)
             return
         response = b"".join((start, *parts))
-        self._done(reply)
+        self._release()
         if not self.gone:
-            self._connection.respond(response)
+            self._writer.respond(response)
 
-    def _done(self, reply: Reply) -> None:
-        """The reply's bytes are no longer needed."""
-        self._door.plane.delivered(reply)
-        self.held.drop()
+    def _release(self) -> None:
+        """Give back the reply's memory, the inputs' blocks and the reserved heap; twice is once."""
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            self._context.plane.delivered(reply)
+        self.blocks.free()
+        if self.reserved is not None:
+            self.reserved.release()

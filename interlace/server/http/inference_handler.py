@@ -1,124 +1,88 @@
-"""What all inferences over HTTP share."""
+"""The handler of inference and generate requests over HTTP."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from interlace.core.errors import Reason, ServeError
-from interlace.server.cache import GenerationalCache
-from interlace.server.dataplane.plane import DataPlane, TensorMemory
-from interlace.server.heap_budget import HeapBudget
+from interlace.core.errors import ServeError
+from interlace.server.compression import unpack_small, unpack_within
 from interlace.server.http.arena_body import ArenaBody
-from interlace.server.http.compression import unpack_small
+from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.generate import Generation
 from interlace.server.http.inference import Inference
-from interlace.server.http.internal_errors import InternalErrors
+from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.large_bodies import LargeBodies
-from interlace.server.http.limits import HttpLimits
+from interlace.server.http.limits import MIB
 from interlace.server.http.request_head import RequestHead
-from interlace.server.http.request_json import DecodedRequest, decode
 from interlace.server.http.routes import RouteKind
-from interlace.server.model_table import ModelTable
-from interlace.server.shared_memory import Regions
-from interlace.shm.arena import Arena
-
-if TYPE_CHECKING:
-    from interlace.server.http.connection import HttpConnection
-
-#: JSON parts remembered, and the largest one worth remembering.
-FORMS_KEPT: Final = 1024
-KEPT_BYTES: Final = 4096
+from interlace.shm.blocks import ArenaBlocks
 
 
 class InferenceHandler:
-    """Begins inferences: the responder of both kinds of inference routes."""
+    """Places bodies in the arena, and begins inferences: small ones at once, large ones apart."""
 
-    def __init__(
-        self,
-        plane: DataPlane,
-        table: ModelTable,
-        arena: Arena,
-        arenas: TensorMemory,
-        regions: Regions,
-        limits: HttpLimits,
-    ) -> None:
-        self.plane = plane
-        self.table = table
-        self.arena = arena
-        self.view = arenas.view
-        self.regions = regions
-        self.budget = HeapBudget(limits.heap_bytes)
-        self.faults = InternalErrors()
-        self.large = LargeBodies(table, arena, self.view, limits, self.faults)
-        self._limits = limits
-        self._forms: GenerationalCache[tuple[tuple[str, ...], bytes, bool], DecodedRequest] = (
-            GenerationalCache(FORMS_KEPT)
-        )
+    def __init__(self, context: InferenceContext) -> None:
+        self.context = context
+        self._limits = context.limits
+        self._large = LargeBodies(context)
+
+    def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
+        """Where a body is received; ``data[start:end]`` is what of it is here already.
+
+        Raises:
+            ServeError: the arena is full, no request of the model is as large, or it is known that
+                the model has no time for it now.
+        """
+        if head.json_length < 0 or head.length > MIB:
+            self._large.check_length(head)
+        plane, stop = self.context.plane, start + head.json_length
+        # Nothing is known of a JSON part that is not all here yet, or compressed.
+        if start < stop <= end and not head.encoding and plane.refusing:
+            json = bytes(memoryview(data)[start:stop])
+            seen = self.context.decoded_before(head.names, json)
+            refusal = None if seen is None else plane.known_refusal(seen.template)
+            if refusal is not None:
+                raise refusal
+        in_front = head.json_length >= 0 and not head.encoding
+        json_length = head.json_length if in_front else head.length
+        return ArenaBody(self.context.arena, head.length, json_length)
 
     def begin(
-        self, connection: HttpConnection, head: RequestHead, body: ArenaBody | bytearray
+        self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
     ) -> Inference:
         """Begin one inference."""
+        context, small = self.context, self._limits.here_bytes
         kind = Generation if head.route.kind is RouteKind.GENERATE else Inference
-        inference = kind(self, connection, head)
+        blocks = body.hand_over() if isinstance(body, ArenaBody) else ArenaBlocks(context.arena)
+        inference = kind(context, writer, head, blocks)
         try:
-            if type(body) is ArenaBody and self._is_plain(head):
+            if isinstance(body, bytearray):
+                self._begin_from_heap(inference, head, body)
+            elif not head.encoding and 0 <= head.json_length <= small:
                 inference.start(body)
             else:
-                self._begin(inference, head, body)
+                self._large.begin(inference, head, body)
         except ServeError as error:
             inference.refuse(error)
         except Exception as error:
-            inference.refuse(self.faults.refusal(error, "an inference"))
+            inference.refuse(context.errors.refusal(error, "an inference"))
         return inference
 
-    def known_refusal(self, names: tuple[str, ...], json: bytes) -> ServeError | None:
-        """Why a request with this JSON part would be refused now, where its like just was."""
-        key = (names, json, True)
-        known = self._forms.get(key) or self._forms.find(key)
-        return None if known is None else self.plane.known_refusal(known.form)
-
     def close(self) -> None:
-        """End what decodes beside the loop."""
-        self.large.close()
+        """End the process that decodes large bodies."""
+        self._large.close()
 
-    def decoded(self, names: tuple[str, ...], json: bytes, has_header: bool) -> DecodedRequest:
-        """The meaning of a JSON part for a model, remembered by its bytes.
-
-        Raises:
-            ServeError: it is no inference request.
-        """
-        key = (names, json, has_header)
-        known = self._forms.get(key)
-        if known is not None:
-            return known
-        found = self._forms.find(key)
-        if found is None:
-            found = decode(json, has_header)
-            if len(json) <= KEPT_BYTES:
-                self._forms.put(key, found)
-        return found
-
-    def _is_plain(self, head: RequestHead) -> bool:
-        return not head.encoding and 0 <= head.json_length <= self._limits.here_bytes
-
-    def _begin(self, inference: Inference, head: RequestHead, body: ArenaBody | bytearray) -> None:
-        """Begin with a body that is small, or goes on in ``large``."""
-        here_bytes = self._limits.here_bytes
-        if head.route.kind is RouteKind.GENERATE:
-            here_bytes = self._limits.generate_bytes
-        if type(body) is ArenaBody:
-            self.large.begin(inference, head, body)
-            return
-        assert isinstance(body, bytearray)
+    def _begin_from_heap(self, inference: Inference, head: RequestHead, body: bytearray) -> None:
+        generates = head.route.kind is RouteKind.GENERATE
+        here_bytes = self._limits.generate_bytes if generates else self._limits.here_bytes
         if len(body) > here_bytes:
-            self.large.begin(inference, head, body)
+            self._large.begin(inference, head, body)
             return
-        plain = unpack_small(body, head.encoding, here_bytes) if head.encoding else bytes(body)
-        if plain is not None:
-            inference.start(plain)
-        elif head.route.kind is RouteKind.GENERATE:
-            text = f"the body unpacks to more than the limit of {here_bytes} bytes"
-            raise ServeError(Reason.TOO_LARGE, text)
+        if not head.encoding:
+            plain: bytes | None = bytes(body)
+        elif generates:
+            plain = unpack_within(body, head.encoding, here_bytes)
         else:
-            self.large.begin(inference, head, body)
+            plain = unpack_small(body, head.encoding, here_bytes)
+        if plain is None:
+            self._large.begin(inference, head, body)
+        else:
+            inference.start(plain)

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 
 from interlace.core.errors import ServeError, bad_input
 from interlace.core.tensor import Span, Tensor
-from interlace.server.http.arena_body import ALIGNMENT, ArenaBody
+from interlace.server.http.arena_body import ArenaBody, aligned
+from interlace.server.http.decoded_request import DecodedRequest, InputSource
 from interlace.server.http.raw_body import LENGTH_BYTES
-from interlace.server.http.request_json import DecodedRequest, InputSource, lies
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena
+from interlace.shm.blocks import ArenaBlocks
 
 
-def lying(sources: Sequence[InputSource], landing: ArenaBody) -> tuple[Tensor, ...]:
+def in_place(sources: Sequence[InputSource], body: ArenaBody) -> tuple[Tensor, ...]:
     """Inputs that all stay where they were received."""
-    base, arena = landing.base, landing.arena
+    base, arena = body.base, body.arena
     return tuple(
         [
             Tensor(name, datatype, shape, Span(arena, base + offset, nbytes))
@@ -24,54 +25,57 @@ def lying(sources: Sequence[InputSource], landing: ArenaBody) -> tuple[Tensor, .
     )
 
 
-def room(sources: Sequence[InputSource]) -> int:
-    """Bytes of the slot that the others need; at least one."""
-    return max(1, sum(_aligned(source.nbytes) for source in sources if _moves(source)))
+def gathered(
+    sources: Sequence[InputSource],
+    body: ArenaBody | None,
+    blocks: ArenaBlocks,
+    arena: Arena,
+    regions: Regions,
+) -> tuple[Tensor, ...]:
+    """Inputs of which some came as JSON, in shared memory, or unaligned: those are copied.
 
+    The copies lie in one new block of ``blocks``.
 
-class InputGatherer:
-    """Puts inputs that came as JSON, in shared memory, or unaligned, into a slot of their own."""
-
-    def __init__(self, arena: Arena, regions: Regions, landing: ArenaBody | None) -> None:
-        self._arena = arena
-        self._regions = regions
-        self._landing = landing
-
-    def tensors(self, sources: Sequence[InputSource], slot: int) -> tuple[Tensor, ...]:
-        """Every input, in the order given; ``slot`` has ``room`` for those that move.
-
-        Raises:
-            ServeError: a shared-memory region does not hold what was said.
-        """
-        inputs = []
-        for source in sources:
-            if lies(source):
-                assert self._landing is not None
-                offset = self._landing.base + source.offset
-            elif source.at is not None:
-                offset = source.at
-            else:
-                self._fill(source, self._arena.view(slot, source.nbytes))
-                offset, slot = slot, slot + _aligned(source.nbytes)
-            span = Span(self._arena.number, offset, source.nbytes)
-            inputs.append(Tensor(source.name, source.datatype, source.shape, span))
-        return tuple(inputs)
-
-    def _fill(self, source: InputSource, target: memoryview) -> None:
-        if source.data is not None:
-            target[:] = source.data
-        elif source.region is not None:
-            self._regions.read_into(source.region.name, source.region.offset, target)
+    Raises:
+        ServeError: the arena is full, or a shared-memory region does not hold what was said.
+    """
+    at = blocks.alloc(max(1, sum(aligned(source.nbytes) for source in sources if _moves(source))))
+    inputs = []
+    for source in sources:
+        if source.at is not None:
+            offset = source.at
+        elif source.in_place:
+            assert body is not None, "what follows the JSON part is in a body"
+            offset = body.base + source.offset
         else:
-            assert self._landing is not None
-            at = self._landing.json_length + source.offset
-            target[:] = self._landing.view[at : at + source.nbytes]
+            _fill(source, arena.view(at, source.nbytes), body, regions)
+            offset, at = at, at + aligned(source.nbytes)
+        span = Span(arena.number, offset, source.nbytes)
+        inputs.append(Tensor(source.name, source.datatype, source.shape, span))
+    return tuple(inputs)
 
 
-def write_length(arena: Arena, landing: ArenaBody) -> None:
+def _fill(
+    source: InputSource, target: memoryview, body: ArenaBody | None, regions: Regions
+) -> None:
+    if source.data is not None:
+        target[:] = source.data
+    elif source.region is not None:
+        regions.read_into(source.region.name, source.region.offset, target)
+    else:
+        assert body is not None, "what follows the JSON part is in a body"
+        at = body.json_length + source.offset
+        target[:] = body.view[at : at + source.nbytes]
+
+
+def _moves(source: InputSource) -> bool:
+    return source.at is None and not source.in_place
+
+
+def write_length(arena: Arena, body: ArenaBody) -> None:
     """Put the length of a raw body in front of it, for a model that takes BYTES."""
-    length = landing.length.to_bytes(LENGTH_BYTES, "little")
-    arena.view(landing.base - LENGTH_BYTES, LENGTH_BYTES)[:] = length
+    length = body.length.to_bytes(LENGTH_BYTES, "little")
+    arena.view(body.base - LENGTH_BYTES, LENGTH_BYTES)[:] = length
 
 
 def check_json(json_bytes: int, nbytes: int) -> None:
@@ -86,19 +90,11 @@ def check_json(json_bytes: int, nbytes: int) -> None:
         )
 
 
-def wrong_size(decoded: DecodedRequest, landing: ArenaBody) -> ServeError:
+def wrong_size(decoded: DecodedRequest, body: ArenaBody) -> ServeError:
     """The refusal of a body whose binary part is not what its JSON says."""
-    given = landing.length - landing.json_length
+    given = body.length - body.json_length
     named = ", ".join(f"'{s.name}' {s.nbytes}" for s in decoded.sources if s.follows)
     return bad_input(
         f"{given} bytes of binary data follow the JSON part, but its inputs take "
         f"{decoded.binary_bytes} ({named or 'none is binary'})"
     )
-
-
-def _moves(source: InputSource) -> bool:
-    return source.at is None and not lies(source)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,26 +1,19 @@
-"""Bodies too large for one turn of the loop: copied in pieces, unpacked and decoded beside it."""
+"""Bodies too large for one turn of the loop: copied in pieces, decoded in another process."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.request import Reply
-from interlace.core.tensor import Span, Tensor
+from interlace.server.heap_budget import HeapReservation
 from interlace.server.http.arena_body import ArenaBody
 from interlace.server.http.body_decoder.client import BodyDecoder
 from interlace.server.http.inference import Inference
+from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.input_tensors import check_json
-from interlace.server.http.internal_errors import InternalErrors
 from interlace.server.http.largest_request import largest_bytes
-from interlace.server.http.limits import HttpLimits
-from interlace.server.http.reply_body import TEXT_BYTES
 from interlace.server.http.request_head import RequestHead
-from interlace.server.model_table import ModelTable
-from interlace.server.tensor_json import to_json
-from interlace.shm.arena import Arena
 
 _PIECE_BYTES: Final = 1 << 20
 #: Room for a packed body is this many times its size at first, and as many times that if need be.
@@ -30,35 +23,14 @@ _GROWTH: Final = 4
 class LargeBodies:
     """Begins inferences whose bodies need more than one turn of the loop."""
 
-    def __init__(
-        self,
-        table: ModelTable,
-        arena: Arena,
-        view: Callable[[Span], memoryview],
-        limits: HttpLimits,
-        faults: InternalErrors,
-    ) -> None:
-        self._table = table
-        self._arena = arena
-        self._view = view
-        self._limits = limits
-        self._faults = faults
-        self._process = BodyDecoder(arena)
-        self._tasks: set[asyncio.Task[None]] = set()
+    def __init__(self, context: InferenceContext) -> None:
+        self._context = context
+        self._limits = context.limits
+        self._decoder = BodyDecoder(context.arena)
 
     def begin(self, inference: Inference, head: RequestHead, body: ArenaBody | bytearray) -> None:
-        """Begin one inference; a ``ArenaBody`` is its own already."""
-        if type(body) is ArenaBody:
-            inference.held.own(body.offset)
-        task = asyncio.get_running_loop().create_task(self._run(inference, head, body))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def write(self, inference: Inference, reply: Reply, outputs: Sequence[Tensor]) -> None:
-        """Answer with a reply whose large outputs are written as JSON a piece a turn."""
-        task = asyncio.get_running_loop().create_task(self._write(inference, reply, outputs))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        """Begin one inference; an ``ArenaBody`` lies in its blocks already."""
+        inference.later(self._prepare(inference, head, body))
 
     def check_length(self, head: RequestHead) -> None:
         """Refuse at its head a body that no request of the model needs.
@@ -68,111 +40,84 @@ class LargeBodies:
         """
         if head.encoding:
             return
-        limit = self.limit_bytes(head)
+        limit = self._limit_bytes(head)
         if head.length > limit:
             raise _too_large(f"the request body of {head.length} bytes exceeds", limit)
 
-    def limit_bytes(self, head: RequestHead) -> int:
+    def close(self) -> None:
+        """End the decoder; what is not decoded yet is refused."""
+        self._decoder.close()
+
+    def _limit_bytes(self, head: RequestHead) -> int:
         """The largest body of a request, unpacked.
 
         Raises:
             ServeError: there is no such model.
         """
-        names, limits = head.names, self._limits
-        model = self._table.resolve(names[0], names[1] if len(names) > 1 else "").model
+        model, limits = self._context.model(head.names).model, self._limits
         in_json = head.json_length < 0
         most = limits.json_bytes if in_json else limits.body_bytes
         tensors = largest_bytes(model, in_json)
         if tensors is None:
             return most
-        # A batch that is somewhat too large is told so by the model's own check.
+        # A batch that is somewhat too large gets a better error from the model's own check.
         return min(most, max(_PIECE_BYTES, max(head.json_length, 0) + 2 * tensors))
-
-    def close(self) -> None:
-        """Refuse what is not decoded yet."""
-        self._process.close()
-
-    async def _run(
-        self, inference: Inference, head: RequestHead, body: ArenaBody | bytearray
-    ) -> None:
-        try:
-            await self._prepare(inference, head, body)
-        except ServeError as error:
-            inference.refuse(error)
-        except Exception as error:
-            inference.refuse(self._faults.refusal(error, "a large request"))
 
     async def _prepare(
         self, inference: Inference, head: RequestHead, body: ArenaBody | bytearray
     ) -> None:
-        landing = body if isinstance(body, ArenaBody) else await self._copied(inference, head, body)
+        placed = body if isinstance(body, ArenaBody) else await self._copied(inference, head, body)
         if head.encoding:
-            landing = await self._unpacked(inference, head, landing)
-        json_bytes = landing.length if head.json_length < 0 else head.json_length
-        if json_bytes <= self._limits.here_bytes:
-            _still_wanted(inference)
-            inference.start(landing if head.json_length >= 0 else landing.view.tobytes())
-            return
-        check_json(json_bytes, landing.length)
+            placed = await self._unpacked(inference, head, placed)
         has_header = head.json_length >= 0
-        decoded, slot = await self._process.decode(landing, json_bytes, has_header)
-        inference.held.own(slot)
-        _still_wanted(inference)
-        inference.begin(decoded, landing if has_header else None)
-
-    async def _write(self, inference: Inference, reply: Reply, outputs: Sequence[Tensor]) -> None:
-        try:
-            texts = {tensor.name: await self._text(inference, tensor) for tensor in outputs}
-            _still_wanted(inference)
-            inference.answer_with(reply, texts)
-        except ServeError as error:
-            inference.end(reply, error)
-        except Exception as error:
-            inference.end(reply, self._faults.refusal(error, "a large reply"))
-
-    async def _text(self, inference: Inference, tensor: Tensor) -> bytes:
-        view, pieces = self._view(tensor.span), []
-        for at in range(0, len(view), TEXT_BYTES):
-            _still_wanted(inference)
-            piece = to_json(tensor.name, tensor.datatype, view[at : at + TEXT_BYTES])
-            pieces.append(piece[1:-1])
-            await asyncio.sleep(0)
-        return b"[" + b",".join(pieces) + b"]"
+        json_bytes = head.json_length if has_header else placed.length
+        if json_bytes <= self._limits.here_bytes:
+            inference.check_wanted()
+            inference.start(placed if has_header else placed.view.tobytes())
+            return
+        check_json(json_bytes, placed.length)
+        decoded, blocks = await self._decoder.decode(placed, json_bytes, has_header)
+        inference.blocks.take_over(blocks)
+        inference.check_wanted()
+        inference.call(decoded, placed if has_header else None)
 
     async def _copied(self, inference: Inference, head: RequestHead, body: bytearray) -> ArenaBody:
         in_front = head.json_length >= 0 and not head.encoding
-        landing = ArenaBody(self._arena, len(body), head.json_length if in_front else len(body))
-        inference.held.own(landing.offset)
+        json_length = head.json_length if in_front else len(body)
+        copy = ArenaBody(self._context.arena, len(body), json_length)
+        inference.blocks.take_over(copy.hand_over())
         source = memoryview(body)
         for at in range(0, len(body), _PIECE_BYTES):
-            landing.view[at : at + _PIECE_BYTES] = source[at : at + _PIECE_BYTES]
+            copy.view[at : at + _PIECE_BYTES] = source[at : at + _PIECE_BYTES]
             await asyncio.sleep(0)
-        return landing
+        return copy
 
     async def _unpacked(
         self, inference: Inference, head: RequestHead, packed: ArenaBody
     ) -> ArenaBody:
-        limit = min(self.limit_bytes(head), self._limits.heap_bytes // 2)
+        """The body as it was before its encoding, in place of the packed one."""
+        limit = min(self._limit_bytes(head), self._limits.heap_bytes // 2)
         room = max(self._limits.here_bytes, packed.length)
+        reserved = inference.reserved = HeapReservation(self._context.budget)
         while True:
             room = min(limit, room * _GROWTH)
-            _still_wanted(inference)
-            inference.held.count(room)
+            inference.check_wanted()
+            reserved.resize(room)
             plain = ArenaBody(
-                self._arena, room, head.json_length if head.json_length >= 0 else room
+                self._context.arena, room, head.json_length if head.json_length >= 0 else room
             )
-            inference.held.own(plain.offset)
-            if await self._process.unpack(packed, head.encoding, plain):
-                inference.held.disown(packed.offset)
+            try:
+                fits = await self._decoder.unpack(packed, head.encoding, plain)
+            except BaseException:
+                plain.drop()
+                raise
+            if fits:
+                inference.blocks.free()
+                inference.blocks.take_over(plain.hand_over())
                 return plain
-            inference.held.disown(plain.offset)
+            plain.drop()
             if room == limit:
                 raise _too_large("the body unpacks to more than", limit)
-
-
-def _still_wanted(inference: Inference) -> None:
-    if inference.gone:
-        raise ServeError(Reason.CANCELLED, "the client went away")
 
 
 def _too_large(what: str, limit: int) -> ServeError:

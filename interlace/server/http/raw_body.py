@@ -7,7 +7,7 @@ from typing import Final
 from interlace.core.errors import bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
-from interlace.server.http.request_json import DecodedRequest, InputSource
+from interlace.server.http.decoded_request import DecodedRequest, InputSource
 
 #: A BYTES body is one element; its length goes in front.
 LENGTH_BYTES: Final = 4

@@ -8,44 +8,30 @@ from typing import Final, NamedTuple
 import msgspec
 
 from interlace.core.deployment_key import DeploymentKey
-from interlace.core.errors import Reason, ServeError, bad_input
+from interlace.core.errors import bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Tensor
-from interlace.server.dataplane.classification import top_classes
-from interlace.server.http.request_json import DecodedRequest, OutputTarget, RegionSpan
+from interlace.server.dataplane.classification import classified
+from interlace.server.http.decoded_request import (
+    DecodedRequest,
+    OutputShape,
+    OutputTarget,
+    RegionSpan,
+)
 from interlace.server.shared_memory import Regions
-from interlace.server.tensor_json import DTYPES, frame, to_json
+from interlace.server.tensor_json import DTYPES, to_json
 
 #: Outputs beyond this size are written as JSON in pieces.
 TEXT_BYTES: Final = 64 * 1024
 Bytes = bytes | memoryview
-#: Name, datatype, shape and size of each output: all that a plain reply's JSON depends on.
-Shapes = tuple[tuple[str, str, tuple[int, ...], int], ...]
 
 
 class ReplyBody(NamedTuple):
-    """A reply's JSON part and the bytes after it; ``binary`` if a client must be told of them."""
+    """A reply's JSON part and the bytes after it; ``binary`` if the response has their header."""
 
     json: bytes
     parts: list[Bytes]
     binary: bool
-
-
-def order(decoded: DecodedRequest, outputs: Sequence[Tensor]) -> tuple[int, ...]:
-    """Positions of the outputs in the order the client named them.
-
-    Raises:
-        ServeError: the model gave no such output.
-    """
-    if not decoded.targets:
-        return tuple(range(len(outputs)))
-    at = {tensor.name: i for i, tensor in enumerate(outputs)}
-    try:
-        return tuple(at[target.name] for target in decoded.targets)
-    except KeyError as error:
-        raise ServeError(
-            Reason.BACKEND, f"the model gave no output {error}; it gave {sorted(at)}"
-        ) from error
 
 
 def large_texts(decoded: DecodedRequest, outputs: Sequence[Tensor]) -> list[Tensor]:
@@ -56,15 +42,11 @@ def large_texts(decoded: DecodedRequest, outputs: Sequence[Tensor]) -> list[Tens
         for tensor in outputs
         if tensor.span.nbytes > TEXT_BYTES
         and tensor.datatype in DTYPES
-        and _is_text(decoded, targets.get(tensor.name, OutputTarget(tensor.name, None)))
+        and decoded.as_json(targets.get(tensor.name, OutputTarget(tensor.name, None)))
     ]
 
 
-def _is_text(decoded: DecodedRequest, target: OutputTarget) -> bool:
-    return not (decoded.binary(target) or target.classes or target.region is not None)
-
-
-def plain_json(key: str, id: str, shapes: Shapes) -> bytes:
+def plain_json(key: str, id: str, shapes: Sequence[OutputShape]) -> bytes:
     """The JSON part of a reply whose outputs all follow as bytes; ``key`` is the deployment's."""
     outputs = [
         _entry(name, datatype, shape, {"binary_data_size": nbytes})
@@ -103,7 +85,8 @@ class ReplyEncoder:
     def _output(self, tensor: Tensor, view: memoryview, target: OutputTarget) -> dict[str, object]:
         data: Bytes = view
         if target.classes:
-            tensor, data = self._classified(tensor, view, target.classes)
+            shape, data = classified(self._model, tensor, view, target.classes)
+            tensor = Tensor(tensor.name, BYTES, shape, tensor.span)
         if target.region is not None:
             return self._stored(tensor, data, target.region)
         if self._decoded.binary(target):
@@ -115,12 +98,6 @@ class ReplyEncoder:
             text = to_json(tensor.name, tensor.datatype, memoryview(data))
         entry["data"] = msgspec.Raw(text)
         return entry
-
-    def _classified(self, tensor: Tensor, view: memoryview, classes: int) -> tuple[Tensor, bytes]:
-        labels = self._model.labels.get(tensor.name, ())
-        batched = self._model.signature.batched
-        shape, elements = top_classes(tensor, view, classes, batched, labels)
-        return Tensor(tensor.name, BYTES, shape, tensor.span), frame(elements)
 
     def _stored(self, tensor: Tensor, data: Bytes, region: RegionSpan) -> dict[str, object]:
         nbytes = len(data)

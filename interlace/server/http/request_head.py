@@ -40,8 +40,8 @@ class RequestHead:
     ``refusal`` says why the request is answered without looking at its body. ``plain`` is true
     for HTTP/1.1 with keep-alive, whose responses need no ``Connection`` header. ``length`` is that
     of the body, or ``CHUNKED``; ``json_length`` is the value of Inference-Header-Content-Length,
-    or ``ABSENT``. ``lands`` says that the body is received straight into the arena. ``accept`` is a
-    coding that the client takes for the reply, if any.
+    or ``ABSENT``. ``placed`` says that the body is received straight into the arena. ``accept`` is
+    a coding that the client takes for the reply, if any.
     """
 
     method: str
@@ -52,7 +52,7 @@ class RequestHead:
     plain: bool
     length: int
     json_length: int
-    lands: bool
+    placed: bool
     encoding: str
     accept: str
     accept_asked: bool  #: the client named this one coding and no other
@@ -73,7 +73,7 @@ class RequestHeadReader:
         self._limits = limits
         self._keys = keys or ApiKeys()
         self._origins = origins or Origins()
-        self._recall: GenerationalCache[bytes, RequestHead] = GenerationalCache(HEADS_KEPT)
+        self._known: GenerationalCache[bytes, RequestHead] = GenerationalCache(HEADS_KEPT)
 
     def read(self, head: bytes) -> RequestHead:
         """The meaning of a head, given with its closing empty line.
@@ -81,14 +81,11 @@ class RequestHeadReader:
         Raises:
             HttpError: it is malformed, ambiguous, or asks for what is not there.
         """
-        known = self._recall.get(head)
-        if known is not None:
-            return known
-        found = self._recall.find(head)
+        found = self._known.get(head)
         if found is None:
             found = self._understand(*_parse(head))
             if len(head) <= KEPT_BYTES:
-                self._recall.put(head, found)
+                self._known.put(head, found)
         return found
 
     def _understand(
@@ -111,7 +108,7 @@ class RequestHeadReader:
             plain=keep_alive and minor == 1,
             length=length,
             json_length=json_length,
-            lands=length >= 0 and ((binary and not encoding) or self._is_large(route, length)),
+            placed=length >= 0 and ((binary and not encoding) or self._is_large(route, length)),
             encoding=encoding,
             accept=accept,
             accept_asked=asked,

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from interlace.core.errors import bad_input
 from interlace.core.tensor import BYTES, ITEM_BYTES
-from interlace.server.dataplane.call import Parameter, RequestedOutput, RequestTemplate
+from interlace.server.dataplane.call import Parameter
+from interlace.server.http.decoded_request import (
+    DecodedRequest,
+    InputSource,
+    OutputTarget,
+    RegionSpan,
+)
 from interlace.server.tensor_json import MALFORMED, to_bytes
 
 RANK_MAX: Final = 32
@@ -17,84 +23,6 @@ RANK_MAX: Final = 32
 _SIZE_END: Final = 1 << 63
 _KNOWN: Final = frozenset((*ITEM_BYTES, BYTES))
 _NONE: Final[Mapping[str, Parameter]] = {}
-
-
-class RegionSpan(NamedTuple):
-    """A stretch of registered shared memory."""
-
-    name: str
-    offset: int
-    nbytes: int
-
-
-class InputSource(NamedTuple):
-    """One input: its bytes lie after the JSON part at ``offset``, or in ``data``, or a region.
-
-    ``at`` is the offset in the arena of one that stood in JSON and was decoded to there.
-    """
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    offset: int
-    nbytes: int
-    data: bytes | None = None
-    region: RegionSpan | None = None
-    at: int | None = None
-
-    @property
-    def follows(self) -> bool:
-        """Whether its bytes follow the JSON part."""
-        return self.data is None and self.region is None and self.at is None
-
-
-class OutputTarget(NamedTuple):
-    """One output the caller names. ``binary`` is ``None`` where the request's default holds."""
-
-    name: str
-    binary: bool | None
-    classes: int = 0
-    region: RegionSpan | None = None
-
-
-class DecodedRequest:
-    """One JSON part. Requests with the same bytes share it, so it is never changed after.
-
-    ``lying`` holds the inputs as they lie in the body, if all of them do and are aligned.
-    ``plain`` says that every output is wanted as binary bytes in the reply.
-    ``reply`` belongs to whoever encodes replies.
-    """
-
-    __slots__ = (
-        "binary_bytes", "binary_default", "form", "id", "lying", "parameters", "plain", "reply",
-        "sources", "targets", "wanted",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        id: str,
-        sources: tuple[InputSource, ...],
-        targets: tuple[OutputTarget, ...],
-        parameters: Mapping[str, Parameter],
-    ) -> None:
-        self.form = RequestTemplate()
-        self.reply: object | None = None
-        self.id = id
-        self.sources = sources
-        self.targets = targets
-        self.parameters = parameters
-        self.binary_default = parameters.get("binary_data_output") is True
-        self.wanted = tuple(RequestedOutput(target.name, target.classes) for target in targets)
-        self.binary_bytes = sum(s.nbytes for s in sources if s.follows)
-        self.lying = sources if all(map(lies, sources)) else None
-        self.plain = self.binary_default if not targets else all(map(self._is_plain, targets))
-
-    def _is_plain(self, target: OutputTarget) -> bool:
-        return self.binary(target) and not target.classes and target.region is None
-
-    def binary(self, target: OutputTarget) -> bool:
-        """Whether an output goes as bytes after the reply's JSON part."""
-        return self.binary_default if target.binary is None else target.binary
 
 
 class _Input(msgspec.Struct):
@@ -120,7 +48,7 @@ class _Request(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(_Request)
 
 
-def decode(body: bytes | memoryview, has_header: bool) -> DecodedRequest:
+def decode_request(body: bytes | memoryview, has_header: bool) -> DecodedRequest:
     """Decode the JSON part of an inference request.
 
     ``has_header`` says that Inference-Header-Content-Length was given, so that binary data may
@@ -144,11 +72,6 @@ def decode(body: bytes | memoryview, has_header: bool) -> DecodedRequest:
     parameters = _NONE if request.parameters is None else request.parameters
     _flag(parameters, "binary_data_output", "the request")
     return DecodedRequest(request.id, tuple(sources), targets, parameters)
-
-
-def lies(source: InputSource) -> bool:
-    """Whether an input can stay where it was received, aligned to its elements."""
-    return source.follows and source.offset % ITEM_BYTES.get(source.datatype, 1) == 0
 
 
 def _source(given: _Input, offset: int, has_header: bool) -> InputSource:

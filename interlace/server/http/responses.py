@@ -49,6 +49,7 @@ PHRASES: Final[Mapping[int, str]] = {
 
 JSON: Final = "application/json"
 OCTETS: Final = "application/octet-stream"
+METRICS_MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 

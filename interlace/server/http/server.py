@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
-from interlace.server.http.admin_routes import AdminHandler, admin_routes, metrics_route
+from interlace.server.heap_budget import HeapBudget
+from interlace.server.http.admin_handler import AdminHandler
+from interlace.server.http.admin_routes import admin_routes, metrics_route
 from interlace.server.http.connection import HttpConnection
+from interlace.server.http.exchange import RequestHandler
 from interlace.server.http.inference_handler import InferenceHandler
-from interlace.server.http.limits import HttpLimits
+from interlace.server.http.limits import MIB, HttpLimits
 from interlace.server.http.origins import Origins
 from interlace.server.http.request_head import RequestHeadReader
 from interlace.server.http.routes import Route, RouteKind, Router
-from interlace.server.http.server_state import RequestHandler, ServerState
+from interlace.server.http.server_state import ServerState
 from interlace.server.http.timeouts import ConnectionTimeouts
-from interlace.shm.arena import Arena
 
-BACKLOG = 1024
+BACKLOG: Final = 1024
+#: How much of the arena is looked through at once: 2 GiB within a minute, 1 ms each at most.
+TRIM_BYTES: Final = 16 * MIB
 
 
 class HttpServer:
@@ -28,30 +33,32 @@ class HttpServer:
     def __init__(
         self,
         routes: Sequence[Route],
-        door: InferenceHandler | None = None,
-        arena: Arena | None = None,
+        inference: InferenceHandler | None = None,
         limits: HttpLimits | None = None,
         keys: ApiKeys | None = None,
         origins: Origins | None = None,
         trims: bool = False,
     ) -> None:
-        """``trims`` says that nobody locks the arena's pages: those not used go back."""
+        """``trims`` gives unused pages of the arena back to the system; no driver locks them."""
         self._limits = limits or HttpLimits()
         admin = AdminHandler(self._limits)
         handlers: dict[RouteKind, RequestHandler] = {RouteKind.ADMIN: admin, RouteKind.LOAD: admin}
-        if door is not None:
-            handlers |= {RouteKind.INFER: door, RouteKind.GENERATE: door}
+        budget = HeapBudget(self._limits.heap_bytes)
+        if inference is not None:
+            handlers |= {RouteKind.INFER: inference, RouteKind.GENERATE: inference}
+            budget = inference.context.budget
         reader = RequestHeadReader(Router(routes), self._limits, keys, origins)
-        self._service = ServerState(reader, handlers, door, arena, self._limits, trims)
-        self._door = door
-        self._watch = ConnectionTimeouts(self._limits)
+        self._state = ServerState(reader, handlers, inference, budget, self._limits)
+        self._inference = inference
+        self._trims = trims
+        self._timeouts = ConnectionTimeouts(self._limits)
         self._listeners: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def connections(self) -> int:
         """Connections open now."""
-        return len(self._service.connections)
+        return len(self._state.connections)
 
     async def listen(self, host: str, port: int) -> int:
         """Accept connections; port 0 picks one. Returns the port.
@@ -59,10 +66,10 @@ class HttpServer:
         Raises:
             OSError: the address cannot be had, with host and port in the text.
         """
-        loop = self._service.loop
+        loop = self._state.loop
         try:
             listener = await loop.create_server(
-                lambda: HttpConnection(self._service), host, port, backlog=BACKLOG
+                lambda: HttpConnection(self._state), host, port, backlog=BACKLOG
             )
         except OSError as error:
             text = f"cannot listen on {host} port {port}: {error.strerror or error}"
@@ -75,36 +82,40 @@ class HttpServer:
 
     def drain(self) -> None:
         """Say in every response from now on that its connection closes."""
-        self._service.draining = True
+        self._state.draining = True
 
     async def close(self, grace_s: float = 10.0) -> None:
         """Stop accepting, send every response that is owed, and close; cut off after ``grace_s``.
 
         Whoever closes stops the data plane first, so that no request is taken meanwhile.
         """
-        service = self._service
+        state = self._state
         self.drain()
         for listener in self._listeners:
             listener.close()
-        ends_s = service.loop.time() + grace_s
-        while service.connections and service.loop.time() < ends_s:
-            for connection in tuple(service.connections):
+        ends_s = state.loop.time() + grace_s
+        while state.connections and state.loop.time() < ends_s:
+            for connection in tuple(state.connections):
                 connection.drain()
             await asyncio.sleep(0.01)
-        for connection in tuple(service.connections):
+        for connection in tuple(state.connections):
             if connection.transport is not None:
                 connection.transport.abort()
         await asyncio.sleep(0)
-        if self._door is not None:
-            self._door.close()
+        if self._inference is not None:
+            self._inference.close()
         if self._timer is not None:
             self._timer.cancel()
 
     def _sweep(self) -> None:
-        loop = self._service.loop
-        self._watch.sweep(self._service.connections, loop.time())
-        self._service.trim()
+        loop = self._state.loop
+        self._timeouts.sweep(self._state.connections, loop.time())
+        self._trim()
         self._timer = loop.call_later(self._limits.sweep_s, self._sweep)
+
+    def _trim(self) -> None:
+        if self._trims and self._inference is not None:
+            self._inference.context.arena.trim_next(TRIM_BYTES)
 
 
 def inference_routes() -> list[Route]:

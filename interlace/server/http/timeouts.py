@@ -1,28 +1,13 @@
-"""Patience with clients, and its end: idle, slow and deaf connections."""
+"""Timeouts of connections: idle ones, slow senders, and clients that do not read."""
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import TYPE_CHECKING
 
+from interlace.server.http.exchange import OpenConnection, Phase
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.responses import HttpError
-
-if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
-
-    from interlace.server.http.connection import HttpConnection
-
-
-class Phase(IntEnum):
-    """What a connection waits for."""
-
-    HEAD = 0  #: the rest of a request's head, or its first byte
-    BODY = 1  #: the rest of its body
-    WAIT = 2  #: the answer
-    SEND = 3  #: the client to take its response
-    LINGER = 4  #: the client to read its refusal and close
 
 
 @dataclass(slots=True)
@@ -36,13 +21,13 @@ class _Mark:
 
 
 class ConnectionTimeouts:
-    """Looks at every connection now and then, so that requests cost no timers."""
+    """Looks at every connection at intervals, so that requests cost no timers."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        self._marks: dict[HttpConnection, _Mark] = {}
+        self._marks: dict[OpenConnection, _Mark] = {}
 
-    def sweep(self, connections: AbstractSet[HttpConnection], now_s: float) -> None:
+    def sweep(self, connections: AbstractSet[OpenConnection], now_s: float) -> None:
         """Close what has waited too long."""
         marks = {}
         for connection in tuple(connections):
@@ -50,7 +35,7 @@ class ConnectionTimeouts:
             self._judge(connection, mark, now_s)
         self._marks = marks
 
-    def _mark(self, connection: HttpConnection, now_s: float) -> _Mark:
+    def _mark(self, connection: OpenConnection, now_s: float) -> _Mark:
         progress = connection.progress
         begun = connection.phase is Phase.HEAD and progress > 0
         where = (connection.served, connection.phase, begun)
@@ -61,7 +46,7 @@ class ConnectionTimeouts:
             mark.progress, mark.moved_s = progress, now_s
         return mark
 
-    def _judge(self, connection: HttpConnection, mark: _Mark, now_s: float) -> None:
+    def _judge(self, connection: OpenConnection, mark: _Mark, now_s: float) -> None:
         limits, transport = self._limits, connection.transport
         spent_s, still_s = now_s - mark.since_s, now_s - mark.moved_s
         if transport is None:

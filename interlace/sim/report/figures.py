@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from interlace.core.request import Outcome
 from interlace.sim.record import RunRecord, ServedRequest
+from interlace.sim.report.apps import AppFigures, app_figures
 from interlace.sim.report.fairness import jain, service_gap_ms, service_ms
 from interlace.sim.report.latency import Latency, latency
 from interlace.sim.report.usage import mean_gpus, utilisation
@@ -33,7 +34,7 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A whole run: totals, each model, each accelerator.
+    """A whole run: totals, each model, each accelerator, each app.
 
     ``jain_service`` is over accelerator time, ``jain_attainment`` over attainment.
     """
@@ -53,6 +54,7 @@ class Report:
     jain_service: float
     jain_attainment: float
     service_gap_ms: float
+    apps: Mapping[str, AppFigures]  #: requests of several models, where the run had any
 
     def plain(self) -> dict[str, object]:
         """The report as JSON has it: keys are the names of the fields."""
@@ -90,6 +92,7 @@ def report(record: RunRecord) -> Report:
         jain_service=jain([one.service_ms for one in models.values()]),
         jain_attainment=jain(attainments),
         service_gap_ms=service_gap_ms(record),
+        apps=app_figures(record),
     )
 
 

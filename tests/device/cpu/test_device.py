@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from interlace.core.hardware import Trait
 from interlace.core.messages import CreatePartition, Load, ReleasePartition, Work, WorkFinished
@@ -164,7 +165,7 @@ def test_what_takes_too_long_costs_the_worker(make_rig: MakeRig, what: str) -> N
     if what == "batch":
         forever = model("forever")
         rig.load(forever)
-        finished = rig.end_of(rig.batch(rig.floats(forever, [1]))._replace(limit_ms=500.0))
+        finished = rig.end_of(replace(rig.batch(rig.floats(forever, [1])), limit_ms=500.0))
         words = f"killed: 'batch {finished.work.batch.id} of forever/1#0' took longer than 0.5 s"  # type: ignore[union-attr]
     else:
         finished = rig.load(model("late"))
@@ -178,7 +179,7 @@ def test_what_takes_too_long_costs_the_worker(make_rig: MakeRig, what: str) -> N
 def test_a_limit_counts_from_when_a_batch_can_begin(make_rig: MakeRig) -> None:
     rig = make_rig()
     rig.serve(SLOW)
-    works = [rig.batch(rig.floats(SLOW, [1]))._replace(limit_ms=1000.0) for _ in range(5)]
+    works = [replace(rig.batch(rig.floats(SLOW, [1])), limit_ms=1000.0) for _ in range(5)]
     for work in works:
         rig.do(work)
     rig.wait(lambda: len(rig.finished) == 7)
@@ -194,7 +195,7 @@ def test_who_is_killed_from_outside_is_innocent_until_it_happens_again(rig: Rig)
         if attempt:
             rig.end_of(work)
             run = rig.batch(rig.floats(known, [1]))
-            work = run._replace(batch=run.batch._replace(attempt=attempt))
+            work = replace(run, batch=replace(run.batch, attempt=attempt))
         rig.do(work)
         rig.pause(0.05)
         lost = len(rig.lost)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from interlace.core.messages import Run, WorkFinished
 from interlace.core.request import Batch, Request
@@ -249,7 +250,7 @@ def test_memory_freed_while_a_batch_waits_lets_it_go_on(make_rig: MakeRig) -> No
 def test_waiting_for_memory_is_not_the_workers_time(make_rig: MakeRig) -> None:
     rig = make_rig(arena_bytes=1 << 24, patience_s=WAIT_S)
     held = full(rig)
-    waiting = rig.batch(rig.floats(KNOWN["wide"], [1]))._replace(limit_ms=200.0)
+    waiting = replace(rig.batch(rig.floats(KNOWN["wide"], [1])), limit_ms=200.0)
     rig.do(waiting)
     rig.pause(0.6)
     assert rig.lost == []

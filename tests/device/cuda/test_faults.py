@@ -9,6 +9,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from interlace.core.messages import Run, WorkFinished
 from interlace.core.model import ServiceTerms
@@ -36,7 +37,7 @@ def make_rig() -> Iterator[MakeRig]:
 
 def run_of(rig: Rig, known: object, name: str, attempt: int = 1) -> Run:
     run = rig.batch(rig.floats(known, ROW), name=name)  # type: ignore[arg-type]
-    return run._replace(batch=run.batch._replace(attempt=attempt))
+    return replace(run, batch=replace(run.batch, attempt=attempt))
 
 
 def ends_of(rig: Rig, *works: object) -> list[WorkFinished]:
@@ -259,6 +260,6 @@ def test_no_gpu_fails_the_carve_and_is_no_loss(make_rig: MakeRig) -> None:
 def test_what_takes_too_long_costs_the_process(make_rig: MakeRig, mechanism: str) -> None:
     rig = make_rig(mechanism)
     serving(rig, ("p", SLOW))
-    finished = rig.end_of(run_of(rig, SLOW, "p")._replace(limit_ms=100.0))
+    finished = rig.end_of(replace(run_of(rig, SLOW, "p"), limit_ms=100.0))
     assert innocence([finished]) == [False]
     assert "took longer than 0.1 s" in rig.lost[0].detail

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.http.arena_body import ArenaBody, take
+from interlace.server.http.arena_body import ArenaBody, aligned
 from interlace.server.http.body_decoder.messages import (
     DecodeRefused,
     DecoderReply,
@@ -25,8 +25,9 @@ from interlace.server.http.body_decoder.messages import (
     Unpack,
     Unpacked,
 )
-from interlace.server.http.request_json import DecodedRequest, InputSource, OutputTarget, RegionSpan
+from interlace.server.http.decoded_request import DecodedRequest, InputSource
 from interlace.shm.arena import Arena
+from interlace.shm.blocks import ArenaBlocks
 from interlace.shm.frame_socket import AsyncFrameSocket, frame_pair
 
 #: Bodies that may wait for the process; one of 16 MiB of JSON takes it about half a second.
@@ -63,8 +64,7 @@ class BodyDecoder:
         Raises:
             ServeError: it is not of that coding, or the process cannot take it.
         """
-        source, room = packed.offset + packed.pad, len(plain.view)
-        question = Unpack(source, packed.length, coding, plain.offset + plain.pad, room)
+        question = Unpack(packed.offset, packed.length, coding, plain.offset, len(plain.view))
         async with self._mine():
             answer = await self._ask(question)
         assert isinstance(answer, Unpacked)
@@ -75,24 +75,24 @@ class BodyDecoder:
 
     async def decode(
         self, body: ArenaBody, json_bytes: int, has_header: bool
-    ) -> tuple[DecodedRequest, int]:
-        """The meaning of a JSON part, and the slot in which tensors given in JSON then lie.
+    ) -> tuple[DecodedRequest, ArenaBlocks]:
+        """The meaning of a JSON part, and the block in which its tensors given in JSON then lie.
 
         Raises:
             ServeError: it is no inference request, there is no room, or the process is too busy.
         """
         async with self._mine():
-            parsed = await self._ask(Parse(body.offset + body.pad, json_bytes, has_header))
+            parsed = await self._ask(Parse(body.offset, json_bytes, has_header))
             assert isinstance(parsed, Parsed)
-            sizes = (_aligned(source[4]) for source in parsed.sources if source[5])
-            slot = take(self._arena, max(1, sum(sizes)))
+            sizes = [aligned(source.nbytes) for source in parsed.sources if source.at is not None]
+            blocks = ArenaBlocks(self._arena)
             try:
-                decoded, offsets = _decoded(parsed, slot)
+                decoded, offsets = _placed(parsed, blocks.alloc(max(1, sum(sizes))))
                 await self._ask(Fill(offsets))
             except BaseException:
-                self._arena.free(slot)
+                blocks.free()
                 raise
-        return decoded, slot
+        return decoded, blocks
 
     def close(self) -> None:
         """End the process; whoever waits for it is refused."""
@@ -176,23 +176,16 @@ class BodyDecoder:
             self._idle = self._loop.call_later(IDLE_S, self._rest)
 
 
-def _decoded(parsed: Parsed, slot: int) -> tuple[DecodedRequest, tuple[int, ...]]:
-    """The request with its tensors from ``slot`` on, and where each of them goes."""
+def _placed(parsed: Parsed, at: int) -> tuple[DecodedRequest, tuple[int, ...]]:
+    """The request with its tensors from ``at`` on in the arena, and where each of them goes."""
     sources: list[InputSource] = []
     offsets: list[int] = []
-    for name, datatype, shape, offset, nbytes, in_json, region in parsed.sources:
-        at = slot if in_json else None
-        found = None if region is None else RegionSpan(*region)
-        sources.append(InputSource(name, datatype, shape, offset, nbytes, None, found, at))
-        if in_json:
-            offsets.append(slot)
-            slot += _aligned(nbytes)
-    targets = tuple(
-        OutputTarget(name, binary, classes, None if region is None else RegionSpan(*region))
-        for name, binary, classes, region in parsed.targets
-    )
-    return DecodedRequest(parsed.id, tuple(sources), targets, parsed.parameters), tuple(offsets)
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // 64) * 64
+    for source in parsed.sources:
+        if source.at is None:
+            sources.append(source)
+            continue
+        sources.append(source._replace(at=at))
+        offsets.append(at)
+        at += aligned(source.nbytes)
+    decoded = DecodedRequest(parsed.id, tuple(sources), parsed.targets, parsed.parameters)
+    return decoded, tuple(offsets)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from interlace.server.dataplane.call import Parameter
+from interlace.server.http.decoded_request import InputSource, OutputTarget
 
 
 class Unpack(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -44,15 +45,12 @@ class Unpacked(msgspec.Struct, frozen=True, array_like=True, tag=11):
 class Parsed(msgspec.Struct, frozen=True, array_like=True, tag=12):
     """The request but for the bytes of its tensors.
 
-    ``sources`` are name, datatype, shape, offset and size of each input, whether it stood in JSON,
-    and its shared-memory region (name, offset, size); ``targets`` as ``codec.Target``.
+    Sources that stood in JSON have no ``data``, and an ``at`` that is still to be filled in.
     """
 
     id: str
-    sources: tuple[
-        tuple[str, str, tuple[int, ...], int, int, bool, tuple[str, int, int] | None], ...
-    ]
-    targets: tuple[tuple[str, bool | None, int, tuple[str, int, int] | None], ...]
+    sources: tuple[InputSource, ...]
+    targets: tuple[OutputTarget, ...]
     parameters: dict[str, Parameter]
 
 

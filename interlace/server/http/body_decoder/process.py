@@ -11,6 +11,7 @@ import sys
 import msgspec
 
 from interlace.core.errors import Reason, ServeError
+from interlace.server.compression import unpack_into
 from interlace.server.http.body_decoder.messages import (
     DecodeRefused,
     DecoderReply,
@@ -22,8 +23,8 @@ from interlace.server.http.body_decoder.messages import (
     Unpack,
     Unpacked,
 )
-from interlace.server.http.compression import unpack_into
-from interlace.server.http.request_json import DecodedRequest, decode
+from interlace.server.http.decoded_request import DecodedRequest
+from interlace.server.http.request_json import decode_request
 from interlace.shm.arena import Arena
 from interlace.shm.frame_socket import FRAME_BYTES_MAX, BlockingFrameSocket
 
@@ -55,7 +56,7 @@ class DecoderProcess:
 
     def _parse(self, question: Parse) -> Parsed:
         json = self._arena.view(question.offset, question.nbytes)
-        decoded = decode(json, question.has_header)
+        decoded = decode_request(json, question.has_header)
         self._data = [source.data for source in decoded.sources if source.data is not None]
         return _parsed(decoded)
 
@@ -67,11 +68,8 @@ class DecoderProcess:
 
 
 def _parsed(decoded: DecodedRequest) -> Parsed:
-    sources = tuple(
-        (s.name, s.datatype, s.shape, s.offset, s.nbytes, s.data is not None, s.region)
-        for s in decoded.sources
-    )
-    return Parsed(decoded.id, sources, decoded.targets, dict(decoded.parameters))
+    sources = [s if s.data is None else s._replace(data=None, at=0) for s in decoded.sources]
+    return Parsed(decoded.id, tuple(sources), decoded.targets, dict(decoded.parameters))
 
 
 def main() -> None:

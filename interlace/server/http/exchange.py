@@ -1,0 +1,92 @@
+"""One request and its response, as connections and the handlers of requests see each other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Protocol
+
+from interlace.core.errors import ServeError
+from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.request_head import RequestHead
+from interlace.server.http.responses import HttpError
+
+
+class Phase(IntEnum):
+    """What a connection waits for."""
+
+    HEAD = 0  #: the rest of a request's head, or its first byte
+    BODY = 1  #: the rest of its body
+    WAIT = 2  #: the answer
+    SEND = 3  #: the client to take its response
+    LINGER = 4  #: the client to read its refusal and close
+
+
+class ResponseWriter(Protocol):
+    """A connection, to the handler of its request: one call of these ends the exchange."""
+
+    def respond(self, response: bytes) -> None:
+        """Send a whole response."""
+        ...
+
+    def respond_parts(
+        self, start: bytes, parts: Sequence[bytes | memoryview], release: Callable[[], None]
+    ) -> None:
+        """Send a response without copying it; ``release`` is called when its bytes have gone."""
+        ...
+
+    def fail(self, error: ServeError | HttpError) -> None:
+        """Send a refusal."""
+        ...
+
+
+class Exchange(Protocol):
+    """A request between its body and its response."""
+
+    def abandon(self) -> None:
+        """The client is gone: no response is wanted any more."""
+        ...
+
+
+class RequestHandler(Protocol):
+    """Answers one kind of request.
+
+    An ``ArenaBody`` is the handler's to free. ``begin`` returns ``None`` if the exchange has ended
+    already.
+    """
+
+    def begin(
+        self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
+    ) -> Exchange | None: ...
+
+
+class BodyPlacer(Protocol):
+    """Gives a body that is received straight into the arena its place there.
+
+    Raises:
+        ServeError: it has none, or it is known that the request would be refused.
+    """
+
+    def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
+        """``data[start:end]`` is what of the body is here already."""
+        ...
+
+
+class OpenConnection(Protocol):
+    """A connection, to what bounds their number and how long they may take."""
+
+    @property
+    def transport(self) -> asyncio.Transport | None: ...  #: ``None`` once it is lost
+    @property
+    def phase(self) -> Phase: ...
+    @property
+    def served(self) -> int: ...  #: responses sent
+    @property
+    def idle_since_s(self) -> float: ...
+    @property
+    def idle(self) -> bool: ...
+    @property
+    def progress(self) -> int: ...
+    def refuse(self, error: ServeError | HttpError) -> None: ...
+    def drain(self) -> None: ...

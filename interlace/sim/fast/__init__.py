@@ -1,1 +1,0 @@
-"""The simulator compiled: the engine's decisions over arrays, for sweeps of many loads."""

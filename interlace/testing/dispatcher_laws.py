@@ -1,0 +1,192 @@
+"""What a dispatcher and an admission keep, checked at every decision of short random runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from hypothesis import strategies as st
+
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.messages import Command, Event, RequestArrived, Run, SendReply
+from interlace.core.plan import Demand, Plan
+from interlace.core.request import Outcome, Request
+from interlace.engine.engine import Engine
+from interlace.policy.base import Admission, Dispatcher, System
+from interlace.policy.view import Dispatch, Refusal, View
+from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.run import FixedPlan, simulate
+from interlace.sim.scenario import Simulation
+from interlace.sim.workload.renewal import Gamma
+from interlace.testing.law import law
+from interlace.testing.worlds import line_profile, machine
+
+MODELS: Final = ("a", "b", "c")
+#: An accelerator whose partitions cannot overlap, with more shares than two.
+_SLICED: Final = Gpu("g0", "test", 4, 10**9, (50, 60, 70, 80, 100), layouts=((50, 50), (100,)))
+_PROFILES: Final = {m: line_profile(m, 1.0 + i, 0.4 + 0.2 * i) for i, m in enumerate(MODELS)}
+
+
+class TrafficCase(NamedTuple):
+    """Half a second of three models on one accelerator."""
+
+    gpu: Gpu
+    demand: tuple[Demand, ...]
+    cv: float
+    seed: int
+
+    def scenario(self, system: System) -> Simulation:
+        """The run of these requests by a system, its plan made beforehand."""
+        fleet = Fleet((self.gpu,))
+        arrivals = merge_arrivals(
+            {d.model: Gamma(d.rows_per_s, self.cv) for d in self.demand}, 0.5, self.seed
+        )
+        plan = system.planner(self.demand, fleet, _PROFILES, Plan())
+        return Simulation(system, fleet, self.demand, _PROFILES, _PROFILES, arrivals, plan)
+
+
+@st.composite
+def traffics(draw: st.DrawFn) -> TrafficCase:
+    rates, slos = st.floats(5.0, 500.0), st.floats(8.0, 120.0)
+    gpu = draw(st.sampled_from([*machine().gpus, _SLICED]))
+    gpu = replace(gpu, ahead_ms=draw(st.sampled_from([0.0, 1.5])))
+    demand = tuple(Demand(model, draw(rates), draw(slos)) for model in MODELS)
+    return TrafficCase(
+        gpu, demand, draw(st.sampled_from([0.5, 1.0, 3.0])), draw(st.integers(0, 99))
+    )
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A dispatcher whose every decision is checked."""
+
+    inner: Dispatcher
+    within_100: bool
+
+    def __call__(self, view: View, now_ms: float) -> Dispatch:
+        before = _seen(view)
+        decision = self.inner(view, now_ms)
+        assert self.inner(view, now_ms) == decision, "not a function of what it sees"
+        assert _seen(view) == before, "it changed what it looked at"
+        self._check_launches(view, decision, now_ms)
+        for drop in decision.drops:
+            assert 0 < drop.requests <= view.queue(drop.model).rows
+        if decision.wake_ms is not None:
+            assert decision.wake_ms > now_ms, "it wakes itself without an end"
+        return decision
+
+    def _check_launches(self, view: View, decision: Dispatch, now_ms: float) -> None:
+        partitions = {p.id: p for p in view.partitions}
+        rows: Counter[str] = Counter()
+        for launch in decision.launches:
+            partition = partitions[launch.partition]
+            assert partition.accepting and partition.takes(now_ms), "the partition is busy"
+            assert launch.model in {slot.model for slot in partition.slots}, "it is not loaded"
+            assert launch.rows >= 1
+            assert view.queue(launch.model).rows > rows[launch.model], "more than is queued"
+            rows[launch.model] += launch.rows
+        used = [launch.partition for launch in decision.launches]
+        assert len(set(used)) == len(used), "two batches for one partition"
+        if self.within_100:
+            running = [p.share_pct for p in partitions.values() if p.running or p.id in used]
+            assert sum(running) <= 100
+
+
+@dataclass(frozen=True)
+class _WatchedAdmission:
+    """An admission whose every answer is checked."""
+
+    inner: Admission
+
+    def __call__(self, request: Request, view: View, now_ms: float) -> Refusal | None:
+        before = _seen(view)
+        refusal = self.inner(request, view, now_ms)
+        assert self.inner(request, view, now_ms) == refusal, "not a function of what it sees"
+        assert _seen(view) == before, "it changed what it looked at"
+        if refusal is not None:
+            assert refusal.retry_after_ms is None or refusal.retry_after_ms > 0
+            assert not _served_at_once(request, view, now_ms), "an idle partition could serve it"
+        return refusal
+
+
+def _served_at_once(request: Request, view: View, now_ms: float) -> bool:
+    """True if a partition of the model is idle, nothing waits there, and it would be in time."""
+    model, left_ms = view.model(request.model), request.deadline_ms - now_ms
+    return any(
+        host.running is None
+        and not any(view.queue(slot.model).rows for slot in host.slots)
+        and model.latency_ms(request.rows, host.share_pct, request.shape) <= left_ms
+        for host in model.hosts
+    )
+
+
+def _seen(view: View) -> object:
+    return [
+        (
+            p.id,
+            p.accepting,
+            p.running,
+            p.takes(0.0),
+            p.free_at_ms,
+            [view.queue(s.model).rows for s in p.slots],
+        )
+        for p in view.partitions
+    ]
+
+
+class _Log:
+    """Events and commands of a run."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[float, Event, list[Command]]] = []
+
+    def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
+        self.entries.append((now_ms, event, list(commands)))
+
+
+@law(traffics(), examples=6)
+def decisions_are_legal_and_every_request_is_answered_once(
+    system: System, traffic: TrafficCase
+) -> None:
+    """Decisions are pure and possible; equal deadlines are served in order; a replay agrees."""
+    watched = replace(
+        system,
+        dispatcher=_Watched(system.dispatcher, system.within_100),
+        admission=_WatchedAdmission(system.admission),
+    )
+    scenario, log = traffic.scenario(watched), _Log()
+    simulate(scenario, [log])
+    _each_arrival_has_one_answer(log)
+    _equal_deadlines_are_first_come_first_served(log)
+    _a_replay_agrees(log, scenario)
+
+
+def _each_arrival_has_one_answer(log: _Log) -> None:
+    sent = [event.request.id for _, event, _ in log.entries if isinstance(event, RequestArrived)]
+    answers = [c.reply for _, _, cs in log.entries for c in cs if isinstance(c, SendReply)]
+    assert Counter(sent) == Counter(reply.request.id for reply in answers)
+    for now_ms, _, commands in log.entries:
+        for one in commands:
+            if isinstance(one, SendReply) and one.reply.outcome is Outcome.OK:
+                assert now_ms <= one.reply.request.deadline_ms
+
+
+def _equal_deadlines_are_first_come_first_served(log: _Log) -> None:
+    """One SLO a model: its requests start in the order in which they came."""
+    last: dict[str, int] = {}
+    for _, _, commands in log.entries:
+        for one in commands:
+            if isinstance(one, Run):
+                for request in one.batch.requests:
+                    assert request.id > last.get(request.model, 0)
+                    last[request.model] = request.id
+
+
+def _a_replay_agrees(log: _Log, scenario: Simulation) -> None:
+    assert scenario.plan is not None
+    system = replace(scenario.system, planner=FixedPlan(scenario.plan))
+    engine = Engine(scenario.fleet, system)
+    for now_ms, event, commands in log.entries:
+        assert engine.handle(event, now_ms) == commands
