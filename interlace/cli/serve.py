@@ -195,7 +195,7 @@ async def _start(assembly: LiveServer, out: Console, say: Say, ports: tuple[int,
     assembly.watch(say)
     _settle_memory()
     assembly.lifecycle.started = True
-    show_serving(out, serving, assembly.engine.state)
+    show_serving(out, serving, assembly.engine.snapshot())
     http, grpc, metrics = ports
     say(f"ready: HTTP on {http}, gRPC on {grpc}, metrics on {metrics}; Ctrl-C stops")
 
