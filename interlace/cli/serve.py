@@ -37,9 +37,11 @@ from interlace.cli.servetable import show_serving
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.hardware import Gpu
+from interlace.core.user_errors import InputError
 from interlace.planning.plan_file import following, unknown_models
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
+from interlace.runtime.plan_process import unsendable
 from interlace.server.api_keys import ApiKeys
 
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
@@ -128,6 +130,8 @@ def _keys(api: Path | None, admin: Path | None) -> ApiKeys:
 def _system(name: str, plan_file: Path | None, gpu: Gpu, root: Path) -> System:
     """Who plans; a plan's models that the repository lacks are named."""
     found = following(system_of(name), plan_file, gpu)
+    if reason := unsendable(found):
+        raise InputError(f"--system {name}: {reason}")
     if plan_file is not None:
         for model in unknown_models(found, {one.name for one in find_models(root, ())}):
             typer.echo(f"--plan {plan_file}: {root} has no model '{model}'", err=True)
@@ -191,7 +195,7 @@ async def _start(assembly: LiveServer, out: Console, say: Say, ports: tuple[int,
     assembly.watch(say)
     _settle_memory()
     assembly.lifecycle.started = True
-    show_serving(out, serving, assembly.engine.state)
+    show_serving(out, serving, assembly.engine.snapshot())
     http, grpc, metrics = ports
     say(f"ready: HTTP on {http}, gRPC on {grpc}, metrics on {metrics}; Ctrl-C stops")
 
