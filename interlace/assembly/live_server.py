@@ -34,13 +34,14 @@ from interlace.runtime.log import LogHeader, LogWriter
 from interlace.runtime.plan_solver import ProcessPlanSolver
 from interlace.runtime.runtime import Runtime
 from interlace.server.administration.api import AdminApi
+from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.dataplane.run_delay import RunDelay
 from interlace.server.door.admin import AdminDoor
 from interlace.server.door.door import Door
 from interlace.server.door.life import DoorSettings
-from interlace.server.http.admin_routes import health_routes, metrics_route
+from interlace.server.http.admin_routes import admin_routes, metrics_route
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
@@ -161,7 +162,7 @@ class LiveServer:
         self.http = HttpServer(
             routes, InferenceHandler(context), choices.http, keys, origins, trims
         )
-        pages = [metrics_route(metrics.render), *health_routes(admin)]
+        pages = [metrics_route(metrics.render), *admin_routes(admin, HEALTH_METHODS)]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
         self.door = Door(
             self.plane,

@@ -18,6 +18,7 @@ from interlace.core.messages import (
     RefusedUpstream,
     ReportStatus,
     ReportTimeout,
+    Run,
     RequestArrived,
     RequestCancelled,
     ScaleFleet,
@@ -216,12 +217,10 @@ class Runtime:
 
     def _expect_deliveries(self, event: WorkFinished, commands: Sequence[Command]) -> None:
         # Before any answer is given: a transport may report delivery from inside its answer.
-        if not event.outputs:
-            return
         work = event.work
-        batch = getattr(work, "batch", None)
-        if batch is None:
+        if not event.outputs or not isinstance(work, Run):
             return
+        batch = work.batch
         replies = sum(1 for c in commands if isinstance(c, SendReply) and c.reply.batch == batch.id)
         if replies:
             self._undelivered[batch.id] = (work.gpu, replies)
