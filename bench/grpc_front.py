@@ -1,9 +1,9 @@
-"""The gRPC front-end alone: calls a second, latency, and CPU a call, with grpcio's for comparison.
+"""The gRPC server alone: calls a second, latency, and CPU a call, with grpcio's for comparison.
 
     python -m bench.grpc_front [--grpcio] [--seconds 3]
 
-Everything of the server (the gRPC process, and a main process that gives inputs back as outputs) is
-pinned to core 0, the load generator to core 1. Prints one JSON line for each run.
+The server, which gives inputs back as outputs, is pinned to core 0, the load generator to core 1.
+Prints one JSON line for each run.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
-import psutil
-
+from bench.harness import processes
 from interlace.core.request import Outcome, Reply, Request
 from interlace.load.call import Call, pack
 from interlace.load.closed_loop import closed_loop
 from interlace.load.result import figures
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
-from interlace.server.door.door import Door
-from interlace.server.door.life import DoorSettings
+from interlace.server.grpc.server import GrpcServer
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
-from interlace.shm.arena import ArenaMap
+from interlace.shm.arena import Arena, ArenaMap
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 SHAPES = {"small": (1, 16), "image": (1, 3, 224, 224)}
@@ -59,23 +58,12 @@ class EchoPlane:
         """Nothing is held."""
 
 
-class NoOffice:
-    """No administration."""
-
-    def answer(self, method: str, body: dict[str, Any]) -> dict[str, object]:
-        return {}
-
-
 async def serve_ours() -> None:
-    door = Door(
-        EchoPlane(),
-        NoOffice(),
-        ModelTable(),
-        Regions(),
-        ArenaMap(os.getpid()),
-        DoorSettings(port=0, arena_bytes=256 << 20),
-    )
-    print(await door.start(), flush=True)
+    arena, arenas = Arena.create(256 << 20), ArenaMap(os.getpid())
+    arenas.add(arena)
+    no_administration: Any = None
+    server = GrpcServer(EchoPlane(), no_administration, ModelTable(), Regions(), arena, arenas)
+    print(await server.listen("127.0.0.1", 0), flush=True)
     await asyncio.Event().wait()
 
 
@@ -109,11 +97,11 @@ def measure(kind: str, seconds: float) -> None:
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline())
-            family = [psutil.Process(process.pid)]
-            family += family[0].children(recursive=True)
+            family = [process.pid, *processes.descendants([process.pid])]
+            cpu = partial(each_cpu_s, family)
             for name, shape in SHAPES.items():
                 for connections in CONNECTIONS:
-                    found = load(port, shape, connections, seconds, lambda: cpu_s(family))
+                    found = load(port, shape, connections, seconds, cpu)
                     print(json.dumps({"server": kind, "tensor": name, **found}), flush=True)
         finally:
             process.kill()
@@ -146,8 +134,8 @@ def load(
     return {"connections": connections, **found, "cpu_us": used}
 
 
-def cpu_s(family: list[psutil.Process]) -> list[float]:
-    return [sum(process.cpu_times()[:2]) for process in family]
+def each_cpu_s(family: list[int]) -> list[float]:
+    return [processes.cpu_s([one]) for one in family]
 
 
 def main() -> None:

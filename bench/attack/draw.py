@@ -17,8 +17,7 @@ def draw(points: Sequence[dict[str, Any]], path: Path) -> None:
     minutes = [one["minutes"] for one in points]
     figure, (memory, descriptors, late) = plt.subplots(3, 1, sharex=True, figsize=(8, 7))
     memory.plot(minutes, [one["rss_mb"] for one in points], label="all processes")
-    for name, label in (("main_descriptors", "main process"), ("grpc_descriptors", "gRPC process")):
-        descriptors.plot(minutes, [one[name] for one in points], label=label)
+    descriptors.plot(minutes, [one["main_descriptors"] for one in points], label="main process")
     for name, label in (("p99_ms", "p99"), ("p50_ms", "p50")):
         late.plot(minutes, [one[name] for one in points], label=label)
     for panel, title in ((memory, "memory, MB (RSS)"), (descriptors, "descriptors"), (late, "ms")):

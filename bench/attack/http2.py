@@ -201,13 +201,11 @@ def _judged(
     result: Result, ended: dict[str, Any], before: dict[str, float], stand: Stand
 ) -> Result:
     after = stand.held()
-    restarted = any("gRPC" in line and "ended" in line for line in stand.lines)
-    result.broken["gRPC process ended"] += restarted
-    result.broken["descriptors kept"] += after["grpc_descriptors"] - before["grpc_descriptors"] > 20
+    result.broken["descriptors kept"] += after["main_descriptors"] - before["main_descriptors"] > 20
     result.broken = +result.broken
     result.figures = {
         **ended,
-        "grpc_pss_mb": f"{before['grpc_pss_mb']:g} -> {after['grpc_pss_mb']:g}",
-        "grpc_descriptors": f"{before['grpc_descriptors']:g} -> {after['grpc_descriptors']:g}",
+        "main_pss_mb": f"{before['main_pss_mb']:g} -> {after['main_pss_mb']:g}",
+        "main_descriptors": f"{before['main_descriptors']:g} -> {after['main_descriptors']:g}",
     }
     return result

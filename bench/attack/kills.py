@@ -55,25 +55,6 @@ def workers(ground: Ground, stand: Stand) -> Result:
     )
 
 
-def grpc_process(ground: Ground, stand: Stand) -> Result:
-    """kill -9 of the process that speaks gRPC: HTTP beside it loses nothing."""
-    back_s = []
-    with Traffic((stand.http_port, 0), [VICTIM], (3, 0), rate_rps=100.0) as traffic:
-        for _ in range(ground.count(5)):
-            _send(stand.grpc_pid(), signal.SIGKILL)
-            moment_s = time.monotonic()
-            with Traffic((0, stand.grpc_port), [OTHER], (0, 1)) as over_grpc:
-                while over_grpc.first_good_after_s(moment_s) is None:
-                    if time.monotonic() - moment_s > 20:
-                        break
-                    time.sleep(0.02)
-            back = over_grpc.first_good_after_s(moment_s)
-            back_s.append(20.0 if back is None else back)
-    broken = traffic.bad()
-    broken["gRPC not back"] += sum(seconds >= 20 for seconds in back_s)
-    return Result(len(back_s), +broken, {**traffic.figures(), "back_s": back_s})
-
-
 def fork_server(ground: Ground, stand: Stand) -> Result:
     """kill -9 of the process that workers are forked from, then of a worker."""
     with Traffic((stand.http_port, stand.grpc_port), [VICTIM], (2, 1), rate_rps=100.0) as traffic:
@@ -156,5 +137,5 @@ def _all_ready_s(stand: Stand, limit_s: float) -> float | None:
 
 def _grown(before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
     """What the server holds before and after, where it can grow."""
-    names = ("pss_mb", "main_pss_mb", "grpc_pss_mb", "main_descriptors", "grpc_descriptors")
+    names = ("pss_mb", "main_pss_mb", "main_descriptors")
     return {name: f"{before[name]:g} -> {after[name]:g}" for name in names}

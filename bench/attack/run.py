@@ -37,7 +37,6 @@ from bench.attack.bystander import Bystander
 
 ATTACKS: Final = (
     Attack("kill-workers", "kill -9 of workers under traffic", kills.workers),
-    Attack("kill-grpc", "kill -9 of the gRPC process", kills.grpc_process),
     Attack("kill-fork-server", "kill -9 of the process workers come from", kills.fork_server),
     Attack("stop-workers", "SIGSTOP of workers with a request in them", kills.stopped_worker),
     Attack("overload", "2 and 10 times what can be served", overload.overload),
@@ -90,8 +89,7 @@ def _beside(one: Attack, ground: Ground, row: dict[str, Any]) -> Result:
         row |= {"quiet": quiet.figures, "bystander": beside.figures}
         for kind in ("wrong", "lost", "hung"):
             count = beside.figures["statuses"].get(kind, 0)
-            # Who is killed or speaks to a killed process loses its connection, and asks again.
-            if count and not (kind == "lost" and one.name.startswith("kill-grpc")):
+            if count:
                 found.broken[f"bystander {kind}"] += count
     finally:
         row["stop"] = stand.stop()

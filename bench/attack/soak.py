@@ -58,7 +58,7 @@ def _flat(result: Result, points: list[dict[str, Any]]) -> None:
     """
     quarter = points[len(points) // 4 :]
     half = max(1, len(quarter) // 4)
-    for name, most in (("rss_mb", _GROWTH_MB), ("main_descriptors", 5), ("grpc_descriptors", 5)):
+    for name, most in (("rss_mb", _GROWTH_MB), ("main_descriptors", 5)):
         first = sum(one[name] for one in quarter[:half]) / half
         last = sum(one[name] for one in quarter[-half:]) / half
         result.figures[f"{name}_grown"] = round(last - first, 2)

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers import once, processes
+from bench.harness import processes
+from bench.peers import once
 
 _READY: Final = re.compile(r"ready: HTTP on (\d+), gRPC on (\d+), metrics on (\d+)")
 _COMMAND: Final = "from interlace.cli.main import main; main()"
@@ -87,9 +88,6 @@ class Stand:
         """Processes in which models run: named after their partition, as ``cpu0.p1``."""
         return [pid for pid in self.pids() if re.match(r"\w+\d+\.p\d+", _name(pid))]
 
-    def grpc_pid(self) -> int:
-        return self._of("interlace.server.grpc.process")
-
     def fork_server_pid(self) -> int:
         """The process that workers are forked from."""
         own = set(self.workers())
@@ -99,19 +97,13 @@ class Stand:
             if pid not in own and "import main; main(descriptor)" in _command(pid)
         )
 
-    def _of(self, text: str) -> int:
-        return next(pid for pid in self.pids() if text in _command(pid))
-
     def held(self) -> dict[str, float]:
         """What the server holds: memory of all its processes, descriptors and mapped arenas."""
         pids = self.pids()
-        grpc = next((p for p in pids if "grpc.process" in _command(p)), 0)
         return {
             **processes.memory(pids),
             "main_pss_mb": processes.memory([self.process.pid])["pss_mb"],
-            "grpc_pss_mb": processes.memory([grpc])["pss_mb"] if grpc else 0.0,
             "main_descriptors": _descriptors(self.process.pid),
-            "grpc_descriptors": _descriptors(grpc),
             "threads": sum(_entries(f"/proc/{pid}/task") for pid in pids),
         }
 

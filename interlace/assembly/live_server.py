@@ -38,9 +38,7 @@ from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.dataplane.run_delay import RunDelay
-from interlace.server.door.admin import AdminDoor
-from interlace.server.door.door import Door
-from interlace.server.door.life import DoorSettings
+from interlace.server.grpc.server import GrpcServer
 from interlace.server.http.admin_routes import admin_routes, metrics_route
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
@@ -108,9 +106,9 @@ class LiveServer:
         self._core_wait = RunDelay(loop)
         self.plane = DataPlane(self.runtime, self.table, self.arenas, waited_ms=self._core_wait.ms)
         self.registry = VersionRegistry()
-        standing = StatusUpdates(self.registry, self.table, say)
-        self.news = StatusFutures(standing.set_aside, standing.back)
-        self.runtime.on_status = self.news.tell
+        updates = StatusUpdates(self.registry, self.table, say)
+        self.statuses = StatusFutures(updates.quarantined, updates.recovered)
+        self.runtime.on_status = self.statuses.report
         self._watching: list[asyncio.Future[None]] = []
         self._control(choices, say)
         self._transports(choices, say)
@@ -126,9 +124,7 @@ class LiveServer:
         store = ProfileStore(choices.profiles, say)
         rig = Rig(self.devices.all[0], self.clock, self.arena)
         preparation = ModelPreparer(choices.root, self.devices, rig, store)
-        deployments = Deployments(
-            self.runtime, self.devices, self.table, self.news, self.engine.state
-        )
+        deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
         self.startup = Startup(
             preparation, deployments, self.devices, self.registry, self.lifecycle.alone, say
@@ -137,7 +133,7 @@ class LiveServer:
     def _transports(self, choices: ServeSettings, say: Say) -> None:
         regions = Regions(choices.allow_client_shm)
         self.figures = SnapshotSource(
-            self.engine.state,
+            self.engine.snapshot,
             self.arena,
             self.registry,
             lambda: self.plane.in_flight,
@@ -164,26 +160,15 @@ class LiveServer:
         )
         pages = [metrics_route(metrics.render), *admin_routes(admin, HEALTH_METHODS)]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
-        self.door = Door(
-            self.plane,
-            AdminDoor(admin),
-            self.table,
-            regions,
-            self.arenas,
-            DoorSettings(
-                choices.host,
-                choices.grpc_port,
-                choices.keys,
-                inside=len(os.sched_getaffinity(0)) == 1,
-            ),
-            say,
+        self.grpc = GrpcServer(
+            self.plane, admin, self.table, regions, self.arena, self.arenas, keys=keys
         )
 
     def watch(self, say: Say) -> None:
         """Begin to look after workers on cores, once a second."""
         self._watching = [
             asyncio.ensure_future(
-                WorkerMonitor(device, self.engine.state, self.registry, say).run()
+                WorkerMonitor(device, self.engine.snapshot, self.registry, say).run()
             )
             for device in self.devices.all
             if isinstance(device, CpuDevice)
@@ -199,7 +184,7 @@ class LiveServer:
         self.startup.close()
         for task in self._watching:
             task.cancel()
-        await self.door.close()
+        self.grpc.close()
         self.devices.close()
         self._core_wait.close()
         if self._log is not None:

@@ -14,7 +14,7 @@ from interlace.repository.folder import ModelFolder, scan
 Say = Callable[[str], None]
 
 
-def find(root: Path, names: Collection[str]) -> list[ModelFolder]:
+def find_models(root: Path, names: Collection[str]) -> list[ModelFolder]:
     """The folders of a repository, or those of them that are named.
 
     Raises:

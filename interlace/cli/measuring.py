@@ -11,9 +11,9 @@ from typing import NamedTuple
 from rich.console import Console
 
 from interlace.assembly.accelerators import Accelerators
-from interlace.assembly.model_folders import Say, drafts, find
+from interlace.assembly.model_folders import Say, drafts, find_models
 from interlace.cli.further import FurtherProfiling
-from interlace.cli.progressbar import ProfilingProgress
+from interlace.cli.progress import ProgressBar
 from interlace.control.model_preparer import ModelPreparer
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
@@ -56,7 +56,7 @@ async def measure(task: ProfilingTask, errors: Console, say: Say) -> Findings:
         UserError: it does not hold what is named.
     """
     loop = asyncio.get_running_loop()
-    found = find(task.root, task.names)
+    found = find_models(task.root, task.names)
     arena, arenas = Arena.create(_ARENA_BYTES), ArenaMap(os.getpid())
     arenas.add(arena)
     devices = task.where.make(loop, arenas, (arena.number,), errors.print)
@@ -72,8 +72,8 @@ async def measure(task: ProfilingTask, errors: Console, say: Say) -> Findings:
                 say(f"{draft.name}: {error}")
                 continue
             devices.register(models[-1])
-        with ProfilingProgress(errors) as bar:
-            filled = await fill(rig, models, store, progress=bar, force=task.force)
+        with ProgressBar(errors) as bar:
+            filled = await fill(rig, models, store, progress=bar.sweep_step, force=task.force)
         further = FurtherProfiling(task.wanted, task.where, rig, store, say)
         return Findings(models, filled, await further.measure(models, filled.profiles))
     finally:

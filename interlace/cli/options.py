@@ -10,9 +10,7 @@ from typing import Annotated
 import typer
 
 from interlace.core.user_errors import InputError, UserError
-from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG
-from interlace.policy.catalog import resolve as row
 
 Root = Annotated[Path, typer.Argument(metavar="MODELS_DIR", help="The model repository.")]
 Cores = Annotated[str | None, typer.Option(help="Cores to use, such as 0-3,6; else all.")]
@@ -37,7 +35,12 @@ Gpus = Annotated[
 Profiles = Annotated[
     Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
 ]
-SystemName = Annotated[str, typer.Option(help=f"Who plans and schedules: {', '.join(CATALOG)}.")]
+SystemName = Annotated[
+    str,
+    typer.Option(
+        help=f"Who plans and schedules: {', '.join(CATALOG)}; or your own, as module:attribute."
+    ),
+]
 KeyFile = Annotated[Path | None, typer.Option(help="Send the key in this file with every call.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
 
@@ -97,15 +100,3 @@ def read_key(file: Path | None, option: str = "--api-key-file") -> str | None:
     if not key:
         raise UserError(f"{option} {file}: it is empty")
     return key
-
-
-def catalog_row(name: str) -> System:
-    """The catalog's row of that name.
-
-    Raises:
-        InputError: there is none; what there is.
-    """
-    try:
-        return row(name)
-    except KeyError as error:
-        raise InputError(str(error.args[0])) from None

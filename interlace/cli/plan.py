@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
-from interlace.assembly.accelerators import choose_accelerators
-from interlace.assembly.machine import cpu_settings, default_profiles
-from interlace.assembly.model_folders import drafts, find
-from interlace.cli.options import (
-    Cores,
-    Device,
-    Gpus,
-    Json,
-    Profiles,
-    SystemName,
-    catalog_row,
-    numbers,
-)
-from interlace.cli.planning.command import Overrides, PlanOutputs, plan_scenario
-from interlace.cli.plantable import PlannedSlot, lines, show
+from interlace.cli.machine_plan_table import show_machine_plan
+from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, SystemName, numbers
+from interlace.cli.plan_scenario import Overrides, PlanOutputs, plan_scenario
 from interlace.cli.screen import console
 from interlace.core.gpu_kinds import GPU_KINDS
-from interlace.core.hardware import Fleet, Gpu
-from interlace.core.plan import Demand, Partition, Plan, as_rows_per_s
-from interlace.core.profile import Profile
-from interlace.core.user_errors import InputError, UserError
-from interlace.planning.plan_file import save as save_plan
-from interlace.policy.base import System
-from interlace.profiling.store import ProfileStore
+from interlace.core.json_text import json_text
+from interlace.core.user_errors import InputError
+from interlace.planning.systems import system_of
 
 Target = Annotated[
     Path, typer.Argument(metavar="SCENARIO.toml|MODELS_DIR", help="What is to be planned for.")
@@ -65,15 +48,6 @@ _WhatIf = Annotated[
 ]
 _Compare = Annotated[bool, typer.Option("--compare", help="Scenario: every system side by side.")]
 _Save = Annotated[Path | None, typer.Option(help="Keep the plan in a file, for serve --plan.")]
-
-
-@dataclass(frozen=True, slots=True)
-class ProfiledModel:
-    """A model that was profiled, and what is asked of it."""
-
-    name: str
-    demand: Demand
-    profile: Profile
 
 
 def plan(
@@ -112,20 +86,56 @@ def plan(
       interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
       interlace plan models/ --rate cnn_small=500 --system gpulet --json
     """
-    row = catalog_row(system)
-    rates, slos = numbers("--rate", rate or []), numbers("--slo", slo or [])
-    prices = numbers("--price", price or [])
-    wishes = PlanOutputs(
+    outputs = PlanOutputs(
         explain or (), draw or (), what_if or (), compare=compare, as_json=as_json, save=save
     )
+    rates, slos, prices = (
+        numbers(option, texts or [])
+        for option, texts in (("--rate", rate), ("--slo", slo), ("--price", price))
+    )
+    overrides = Overrides(gpu, rates, slos, prices)
     if target.suffix == ".toml":
-        plan_scenario(target, row, Overrides(gpu, rates, slos, prices), wishes)
+        plan_scenario(target, system_of(system), overrides, outputs)
         return
-    if target.is_file():
-        raise InputError(f"{target}: expected a scenario (.toml) or a folder of models")
-    _only_for_scenarios(gpu, prices, wishes)
-    here = choose_accelerators(device, cpu_settings(cores), gpus).gpus[0]
-    _plan_machine(target, row, here, profiles, rates, slos, wishes)
+    _plan_folder(target, system, overrides, outputs, _Machine(device, gpus, cores, profiles))
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """Which accelerators of this machine, and where profiles lie."""
+
+    device: str
+    gpus: str | None
+    cores: str | None
+    profiles: Path | None
+
+
+def _plan_folder(
+    root: Path, system: str, overrides: Overrides, outputs: PlanOutputs, machine: _Machine
+) -> None:
+    from interlace.assembly.machine_plan import plan_machine  # not installed with planning alone
+
+    if root.is_file():
+        raise InputError(f"{root}: expected a scenario (.toml) or a folder of models")
+    _only_for_scenarios(overrides.gpu, overrides.prices, outputs)
+    found = plan_machine(
+        root,
+        overrides.rates,
+        overrides.slos,
+        system=system,
+        device=machine.device,
+        gpus=machine.gpus,
+        cores=machine.cores,
+        profiles=machine.profiles,
+        say=console(stderr=True).print,
+    )
+    if outputs.as_json:
+        typer.echo(json_text(found.to_dict()))
+    else:
+        show_machine_plan(console(), found)
+    if outputs.save is not None:
+        found.save(outputs.save)
+        typer.echo(f"kept: {outputs.save}", err=True)
 
 
 def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: PlanOutputs) -> None:
@@ -140,81 +150,3 @@ def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: Pl
     for option, value in asked.items():
         if value:
             raise InputError(f"{option} is for scenarios (a .toml file), not for a model folder")
-
-
-def _plan_machine(
-    root: Path,
-    row: System,
-    gpu: Gpu,
-    profiles: Path | None,
-    rates: Mapping[str, float],
-    slos: Mapping[str, float],
-    wishes: PlanOutputs,
-) -> None:
-    store = ProfileStore(profiles or default_profiles(), console(stderr=True).print)
-    known = _known(root, store, gpu)
-    for name in (*rates, *slos):
-        if name not in {one.name for one in known}:
-            raise UserError(f"{root} has no model '{name}'")
-    demand = [_asked(one, rates, slos) for one in known]
-    found = {one.demand.model: one.profile for one in known}
-    names = {one.demand.model: one.name for one in known}
-    made = row.planner(demand, Fleet((gpu,)), found, Plan())
-    rows = lines(made, demand, found, names)
-    if wishes.as_json:
-        typer.echo(_as_json(made, rows, names))
-    else:
-        show(console(), made, rows, names)
-    if wishes.save is not None:
-        save_plan(wishes.save, row.name, gpu, _public(made, names))
-        typer.echo(f"kept: {wishes.save}", err=True)
-
-
-def _public(made: Plan, names: Mapping[str, str]) -> Plan:
-    """The plan with the names that people use; versions of a model have one place together."""
-
-    def renamed(part: Partition) -> Partition:
-        slots = {names[slot.model]: replace(slot, model=names[slot.model]) for slot in part.slots}
-        return replace(part, slots=tuple(slots.values()))
-
-    return replace(made, partitions=tuple(map(renamed, made.partitions)))
-
-
-def _known(root: Path, store: ProfileStore, gpu: Gpu) -> list[ProfiledModel]:
-    known, missing = [], []
-    for draft in drafts(root, find(root, ()), console(stderr=True).print):
-        model = draft.provisional()
-        stored = store.recall(model, gpu)
-        if stored is None:
-            missing.append(draft.name)
-            continue
-        batch = draft.asked_batch or stored.max_batch
-        demand = Demand(
-            model.key, as_rows_per_s(model.terms.rate_rps or 0.0), model.terms.slo_ms, batch
-        )
-        known.append(ProfiledModel(draft.name, demand, stored.profile))
-    if missing:
-        raise UserError(
-            f"no profile of {', '.join(missing)} on this device; first: interlace profile {root}"
-        )
-    if not known:
-        raise UserError(f"no model of {root} can be planned for")
-    return known
-
-
-def _asked(one: ProfiledModel, rates: Mapping[str, float], slos: Mapping[str, float]) -> Demand:
-    return replace(
-        one.demand,
-        rows_per_s=as_rows_per_s(rates[one.name]) if one.name in rates else one.demand.rows_per_s,
-        slo_ms=slos.get(one.name, one.demand.slo_ms),
-    )
-
-
-def _as_json(made: Plan, table: Sequence[PlannedSlot], names: Mapping[str, str]) -> str:
-    report = {
-        "slots": table,
-        "headroom": made.headroom,
-        "unserved_rows_per_s": {names[key]: rate for key, rate in made.unserved_rows_per_s.items()},
-        "reasons": {names[key]: why for key, why in made.reasons.items()},
-    }
-    return msgspec.json.format(msgspec.json.encode(report)).decode()

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from interlace.cli.options import Json
-from interlace.cli.planning.report import as_json as to_json
 from interlace.cli.replaying.play import opened
 from interlace.cli.replaying.story import story
 from interlace.cli.replaying.summary import Summary, record, summary
+from interlace.core.json_text import json_text
 from interlace.core.request import Reply
 from interlace.core.user_errors import InputError, UserError
 from interlace.runtime.log import Replay
@@ -57,7 +57,7 @@ def replay(
     if missed is not None:
         _tell(again, _chosen(found, missed, model, log).request.id)
     elif full_report or as_json:
-        typer.echo(to_json(report(record(found, again)).plain()))
+        typer.echo(json_text(report(record(found, again)).plain()))
     else:
         _show(found, again)
     if found.differs_ms is not None:

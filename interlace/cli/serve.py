@@ -20,7 +20,7 @@ from rich.console import Console
 from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.live_server import LiveServer, Say, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles
-from interlace.assembly.model_folders import find
+from interlace.assembly.model_folders import find_models
 from interlace.cli.options import (
     Cores,
     Device,
@@ -28,18 +28,20 @@ from interlace.cli.options import (
     Profiles,
     Root,
     SystemName,
-    catalog_row,
     positive,
     read_key,
 )
-from interlace.cli.progressbar import ProfilingProgress
+from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
 from interlace.cli.servetable import show_serving
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.hardware import Gpu
+from interlace.core.user_errors import InputError
 from interlace.planning.plan_file import following, unknown_models
+from interlace.planning.systems import system_of
 from interlace.policy.base import System
+from interlace.runtime.plan_process import unsendable
 from interlace.server.api_keys import ApiKeys
 
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
@@ -127,9 +129,11 @@ def _keys(api: Path | None, admin: Path | None) -> ApiKeys:
 
 def _system(name: str, plan_file: Path | None, gpu: Gpu, root: Path) -> System:
     """Who plans; a plan's models that the repository lacks are named."""
-    found = following(catalog_row(name), plan_file, gpu)
+    found = following(system_of(name), plan_file, gpu)
+    if reason := unsendable(found):
+        raise InputError(f"--system {name}: {reason}")
     if plan_file is not None:
-        for model in unknown_models(found, {one.name for one in find(root, ())}):
+        for model in unknown_models(found, {one.name for one in find_models(root, ())}):
             typer.echo(f"--plan {plan_file}: {root} has no model '{model}'", err=True)
     return found
 
@@ -180,18 +184,18 @@ async def _listen(
     """Take all three ports before anything slow is begun: a busy one is told at once."""
     http = await assembly.http.listen(choices.host, http_port)
     metrics = await assembly.metrics.listen(choices.host, metrics_port)
-    grpc = await assembly.door.start()
+    grpc = await assembly.grpc.listen(choices.host, choices.grpc_port)
     return http, grpc, metrics
 
 
 async def _start(assembly: LiveServer, out: Console, say: Say, ports: tuple[int, int, int]) -> None:
-    with ProfilingProgress(out) as bar:
-        serving = await assembly.startup.run(bar)
+    with ProgressBar(out) as bar:
+        serving = await assembly.startup.run(bar.sweep_step)
     assembly.runtime.start()
     assembly.watch(say)
     _settle_memory()
     assembly.lifecycle.started = True
-    show_serving(out, serving, assembly.engine.state)
+    show_serving(out, serving, assembly.engine.snapshot())
     http, grpc, metrics = ports
     say(f"ready: HTTP on {http}, gRPC on {grpc}, metrics on {metrics}; Ctrl-C stops")
 
@@ -236,7 +240,7 @@ async def _end(assembly: LiveServer, say: Say, grace_s: float) -> None:
     say(f"stopping: {assembly.plane.in_flight} requests in flight are answered first")
     doors = [
         assembly.http.close(grace_s),
-        assembly.door.drain(grace_s),
+        assembly.grpc.drain(grace_s),
         assembly.metrics.close(1.0),
     ]
     left = await drain(assembly.lifecycle, assembly.plane, doors, grace_s)

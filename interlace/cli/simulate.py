@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from interlace.cli.options import Json, catalog_row, positive
-from interlace.cli.planning.report import as_json as to_json
+from interlace.cli.options import Json, SystemName, positive
+from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
-from interlace.cli.simulating.bar import SimulationProgress
-from interlace.cli.simulating.draw import draw, drawings
-from interlace.cli.simulating.table import show, show_compared
+from interlace.cli.simulate_tables import show, show_compared
+from interlace.core.figure_file import check_figure_path
 from interlace.core.gpu_kinds import GPU_KINDS
-from interlace.core.hardware import Fleet
-from interlace.core.plan import Plan
+from interlace.core.json_text import json_text
 from interlace.core.user_errors import InputError
 from interlace.planning.scenario import Scenario, read_scenario
-from interlace.planning.simulation import (
-    SimulationResult,
-    SimulationSettings,
-    planned,
-    simulate_system,
-    trace,
-)
+from interlace.planning.simulation import SimulationResult, SimulationSettings, simulations
+from interlace.planning.simulation_drawing import KINDS, draw_runs
+from interlace.planning.systems import system_of
 from interlace.policy.base import System
-from interlace.policy.catalog import CATALOG
+from interlace.policy.catalog import known_systems
 
 _Target = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, a GPU.")]
 _Systems = Annotated[
     str | None, typer.Option(metavar="A,B,..", help="Several on one trace; or 'all'.")
 ]
-_System = Annotated[str, typer.Option(help=f"Who plans and schedules: {', '.join(CATALOG)}.")]
 _Dispatcher = Annotated[
     str | None, typer.Option(metavar="SYSTEM", help="Dispatch as this system does instead.")
 ]
@@ -59,7 +51,7 @@ _Jitter = Annotated[bool, typer.Option("--jitter", help="Spread executions as pr
 
 def simulate(
     target: _Target,
-    system: _System = "interlace",
+    system: SystemName = "interlace",
     systems: _Systems = None,
     dispatcher: _Dispatcher = None,
     seconds: _Seconds = 20.0,
@@ -89,34 +81,68 @@ def simulate(
     positive({"--seconds": seconds, "--seeds": seeds, "--gpus": gpus})
     if plan_file is not None and gpus is not None:
         raise InputError("--plan says how many GPUs there are: --gpus does not go with it")
-    pictures = drawings(plot or ())
-    rows = _rows(system, systems, dispatcher)
-    question = read_scenario(target, gpu)
+    pictures = _pictures(plot or ())
+    rows = _systems(systems or system, dispatcher)
     runs = [
         SimulationSettings(seconds, one_load, one_seed, gpus, plan_file, jitter)
         for one_load in _loads(load)
         for one_seed in range(seed, seed + seeds)
     ]
-    if log is not None and len(rows) * len(runs) > 1:
-        raise InputError("--log keeps one run: one system, one load, one seed")
-    found = _played(question, target.parent, rows, runs, log)
+    found = _played(read_scenario(target, gpu), rows, runs, log)
     if as_json:
-        typer.echo(to_json([_plain(trial) for trial in found]))
+        typer.echo(json_text([one.to_dict() for one in found]))
     else:
         _show(found)
     for kind, path in pictures:
-        draw(kind, path, found)
+        draw_runs(kind, path, found)
         typer.echo(f"drawn: {path}", err=True)
 
 
-def _rows(system: str, systems: str | None, dispatcher: str | None) -> list[System]:
-    names = list(CATALOG) if systems == "all" else (systems or system).split(",")
-    rows = [catalog_row(name.strip()) for name in names]
-    if dispatcher is None:
-        return rows
-    other = catalog_row(dispatcher)
-    return [replace(row, name=f"{row.name}+{other.name}", dispatcher=other.dispatcher)
-            for row in rows]  # fmt: skip
+def _systems(names: str, dispatcher: str | None) -> list[System]:
+    suffix = "" if dispatcher is None else f"+{dispatcher}"
+    each = known_systems() if names == "all" else names.split(",")
+    return [system_of(f"{name.strip()}{suffix}") for name in each]
+
+
+def _played(
+    scenario: Scenario,
+    systems: Sequence[System],
+    runs: Sequence[SimulationSettings],
+    log: Path | None,
+) -> list[SimulationResult]:
+    count = len(systems) * len(runs)
+    if log is not None and count > 1:
+        raise InputError("--log keeps one run: one system, one load, one seed")
+    with ProgressBar(console(stderr=True)) as bar:
+        progress = _RunProgress(bar, count)
+        return list(simulations(scenario, systems, runs, log, progress.begin, progress.advance))
+
+
+class _RunProgress:
+    """Runs that follow each other on one bar; in a log a line for each of several."""
+
+    def __init__(self, bar: ProgressBar, runs: int) -> None:
+        self._bar, self._runs, self._number, self._name = bar, runs, 0, ""
+
+    def begin(self, name: str) -> None:
+        self._number, self._name = self._number + 1, name
+        self.advance(0.0)
+
+    def advance(self, part: float) -> None:
+        line = f"{self._number} of {self._runs}: {self._name}" if self._runs > 1 else ""
+        self._bar.update(self._name, self._number - 1 + part, self._runs, line)
+
+
+def _pictures(texts: Sequence[str]) -> list[tuple[str, Path]]:
+    """``KIND=FILE`` texts, checked before anything is run."""
+    found: list[tuple[str, Path]] = []
+    for text in texts:
+        kind, _, file = text.partition("=")
+        if kind not in KINDS or not file:
+            raise InputError(f"--plot {text}: expected KIND=FILE, KIND one of {', '.join(KINDS)}")
+        check_figure_path(Path(file))
+        found.append((kind, Path(file)))
+    return found
 
 
 def _loads(text: str) -> list[float]:
@@ -127,29 +153,6 @@ def _loads(text: str) -> list[float]:
     for one in loads:
         positive({"--load": one})
     return loads
-
-
-def _played(
-    question: Scenario,
-    folder: Path,
-    rows: Sequence[System],
-    runs: Sequence[SimulationSettings],
-    log: Path | None,
-) -> list[SimulationResult]:
-    found: list[SimulationResult] = []
-    plans: dict[tuple[str, float], tuple[Fleet, Plan]] = {}  # the same for every seed
-    with SimulationProgress(console(stderr=True), len(rows) * len(runs)) as bar:
-        for settings in runs:
-            arrivals = trace(question, folder, settings)
-            for row in rows:
-                bar.begin(f"{row.name}, load {settings.load:g}, seed {settings.seed}")
-                key = (row.name, settings.load)
-                if key not in plans:
-                    plans[key] = planned(question, row, settings)
-                found.append(
-                    simulate_system(question, row, arrivals, settings, plans[key], log, bar)
-                )
-    return found
 
 
 def _show(found: Sequence[SimulationResult]) -> None:
@@ -164,17 +167,3 @@ def _show(found: Sequence[SimulationResult]) -> None:
         offered = next(iter(trials.values()))[0].report.offered_rps
         out.print(f"load {one_load:g}: {offered:.0f} requests/s offered")
         show_compared(out, trials)
-
-
-def _plain(trial: SimulationResult) -> Mapping[str, object]:
-    settings = trial.settings
-    return {
-        "system": trial.system,
-        "load": settings.load,
-        "seed": settings.seed,
-        "gpus": trial.gpus,
-        "gpus_bound": trial.bound.gpus,
-        "highest_load": trial.highest_load,
-        "unserved_rows_per_s": dict(trial.plan.unserved_rows_per_s),
-        "report": trial.report.plain(),
-    }

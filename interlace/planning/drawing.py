@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from interlace.core.figure_file import check_figure_path, save_figure
 from interlace.core.plan import Partition, Slot
-from interlace.core.user_errors import InputError
 from interlace.planning.capacity_plan import CapacityPlan
 from interlace.policy.fewest import underserved
 
@@ -30,7 +30,7 @@ class _Block(NamedTuple):
     partitions: tuple[Partition, ...]
 
 
-def draw(found: CapacityPlan, path: Path) -> None:
+def draw_plan(found: CapacityPlan, path: Path) -> None:
     """Write the picture to ``path``, SVG or PNG by its suffix.
 
     Raises:
@@ -39,7 +39,7 @@ def draw(found: CapacityPlan, path: Path) -> None:
     """
     from matplotlib.figure import Figure
 
-    check_suffix(path)
+    check_figure_path(path)
     blocks = _blocks(found)
     shown = blocks[:_MOST_BLOCKS]
     columns = min(_COLUMNS, max(1, len(shown)))
@@ -58,29 +58,36 @@ def draw(found: CapacityPlan, path: Path) -> None:
     between = "; " if columns > 2 else "\n"
     figure.suptitle(between.join(_title(found)) + more, fontsize=11 if columns > 2 else 9)
     _legend(figure, found, colours)
-    write(figure, path)
+    save_figure(figure, path)
 
 
-def write(figure: Figure, path: Path) -> None:
-    """Keep a figure; the same figure is the same file, and text in SVG stays text.
+def draw_what_ifs(found: Mapping[str, CapacityPlan], path: Path) -> None:
+    """GPUs of each variant beside their lower bound, and what they cost.
 
     Raises:
+        InputError: the suffix is neither .svg nor .png.
         OSError: the file cannot be written.
     """
-    from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "interlace"}):
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-
-def check_suffix(path: Path) -> None:
-    """Refuse what is neither SVG nor PNG.
-
-    Raises:
-        InputError: another suffix.
-    """
-    if path.suffix not in (".svg", ".png"):
-        raise InputError(f"--draw {path}: expected a name that ends in .svg or .png")
+    check_figure_path(path)
+    answers = list(found.values())
+    places = range(len(found))
+    figure = Figure(figsize=(2 + 0.9 * len(found), 3.6), layout="constrained")
+    axis = figure.subplots()
+    gpus = [one.gpus for one in answers]
+    axis.bar(places, gpus, color="#8fb8de", label="GPUs in the plan")
+    axis.plot(places, [one.bound.gpus for one in answers], "k_", markersize=22, label="lower bound")
+    for place, one in zip(places, answers, strict=True):
+        cost = "" if one.cost_per_hour is None else f"\n{one.cost_per_hour:.2f}/h"
+        short = "" if one.served else "\nnot all served"
+        axis.text(place, one.gpus, f"{one.gpus}{cost}{short}", ha="center", va="bottom", fontsize=7)
+    axis.set_xticks(places, list(found), rotation=30, ha="right", fontsize=8)
+    axis.set_ylim(0, max([*gpus, 1]) * 1.3)
+    axis.set_ylabel("GPUs")
+    axis.set_title(f"GPUs needed by {answers[0].system}", fontsize=10, loc="right")
+    axis.legend(fontsize=7, loc="upper left")
+    save_figure(figure, path)
 
 
 def _title(found: CapacityPlan) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from interlace.packing.queueing import mean_wait_ms, pooled
 from interlace.perf.latency import Surface, surface
 
 _TAIL = 0.01  #: p99
+_FAR = 10  #: beyond this many SLOs a p99 is not told in figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,12 @@ class Expectation:
 
     p99_ms: float
     attainment: float
+
+    def p99_text(self, slo_ms: float) -> str:
+        """The p99 for people; of queues without end, that it is far beyond the SLO says enough."""
+        if self.p99_ms == inf:
+            return "-"
+        return f"{self.p99_ms:.1f} ms" if self.p99_ms <= _FAR * slo_ms else f"> {_FAR} x SLO"
 
 
 @dataclass(frozen=True, slots=True)

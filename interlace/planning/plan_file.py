@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from interlace.core.hardware import Fleet, Gpu
+from interlace.core.json_text import json_text
 from interlace.core.plan import Partition, Plan
 from interlace.core.user_errors import InputError
 from interlace.planning.follower import PlanFollower
@@ -29,7 +30,7 @@ class PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     partitions: list[Partition]
 
 
-def save(path: Path, system: str, gpu: Gpu, plan: Plan) -> None:
+def save_plan(path: Path, system: str, gpu: Gpu, plan: Plan) -> None:
     """Write a plan. Model names in it are the ones people use.
 
     Raises:
@@ -37,10 +38,10 @@ def save(path: Path, system: str, gpu: Gpu, plan: Plan) -> None:
     """
     gpus = sorted({p.gpu for p in plan.partitions})
     kept = PlanFile(_SCHEMA, system, gpu.kind, gpus, list(plan.partitions))
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
+    path.write_text(json_text(kept) + "\n", encoding="utf-8")
 
 
-def load(path: Path, gpu: Gpu, system: str) -> tuple[Partition, ...]:
+def load_plan(path: Path, gpu: Gpu, system: str) -> tuple[Partition, ...]:
     """The partitions of a plan file, moved to ``gpu``.
 
     Raises:
@@ -92,7 +93,7 @@ def following(system: System, path: Path | None, gpu: Gpu) -> System:
     """
     if path is None:
         return system
-    return replace(system, planner=PlanFollower(load(path, gpu, system.name), system.planner))
+    return replace(system, planner=PlanFollower(load_plan(path, gpu, system.name), system.planner))
 
 
 def unknown_models(system: System, names: Collection[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""A capacity question in a TOML file: models, rates, SLOs, and a kind of accelerator."""
+"""A capacity question: models, rates, SLOs, and a kind of accelerator; from a TOML file or made."""
 
 from __future__ import annotations
 
@@ -6,57 +6,68 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
 
+from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, as_rows_per_s
 from interlace.core.profile import Profile
+from interlace.core.tables import TableError, did_you_mean, read_table
 from interlace.core.user_errors import InputError
 from interlace.perf.interference import slowed
-from interlace.planning.fields import known, near, number, whole
-from interlace.planning.gpu_kind import gpu_kind
+from interlace.planning.scenario_file import GpuTable, ScenarioModel, ScenarioTable
 from interlace.profiling.packaged import NotMeasuredError, packaged
 from interlace.profiling.profile_csv import ProfileTable, ProfileTableError, read_profiles
-
-_KEYS: Final = ("gpu", "gpus", "price_per_hour", "slowdown", "profiles", "truth", "models")
-_MODEL_KEYS: Final = ("rate_rps", "slo_ms", "max_batch", "attainment", "cv", "workload")
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What is asked, of which accelerators, with what is known of the models.
+    """Models with rates and SLOs, the accelerators they are to share, and the models' profiles.
 
-    ``profiles`` hold beside busy neighbours, which is what plans are made for.
+    ``limit`` is the most accelerators that a plan may use. ``profiles`` are latencies without
+    neighbours, ``slowdown`` what busy neighbours multiply them by (1 or more); ``busy_profiles``,
+    which follow from both, are what plans are made for. ``truth`` is how a simulated accelerator
+    behaves, where that differs from ``profiles``. ``workloads`` are the tables of docs/workloads.md
+    by model, ``folder`` is where their files lie; a model without one has independent arrivals.
     """
 
     demand: tuple[Demand, ...]
     gpu: Gpu
-    limit: int
     profiles: Mapping[str, Profile]
-    price_per_hour: float | None = None
+    limit: int = 64
+    price_per_hour: float | None = None  #: of one accelerator
+    slowdown: float = 1.0
+    truth: Mapping[str, Profile] | None = None
+    workloads: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    folder: Path = Path()
     notes: tuple[str, ...] = ()  #: what is assumed of the figures
-    alone: Mapping[str, Profile] | None = None  #: latencies without neighbours, where they differ
-    truth: Mapping[str, Profile] | None = None  #: how a simulated GPU behaves, where told apart
-    slowdown: float = 1.0  #: of busy neighbours
-    workloads: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  #: as the file says
+    busy_profiles: Mapping[str, Profile] = field(init=False)
 
-    def asked(self, rates: Mapping[str, float], slos: Mapping[str, float]) -> Scenario:
-        """The scenario with other rates and SLOs.
+    def __post_init__(self) -> None:
+        busy = {name: slowed(one, self.slowdown) for name, one in self.profiles.items()}
+        object.__setattr__(self, "busy_profiles", busy)
+
+    def asked(
+        self,
+        rates_rps: Mapping[str, float] = MappingProxyType({}),
+        slos_ms: Mapping[str, float] = MappingProxyType({}),
+    ) -> Scenario:
+        """The scenario with other rates (requests per second) and SLOs (ms) for some models.
 
         Raises:
             InputError: a model is not in it.
         """
         names = {one.model for one in self.demand}
-        for name in (*rates, *slos):
+        for name in (*rates_rps, *slos_ms):
             if name not in names:
-                raise InputError(f"the scenario has no model '{name}'{near(name, names)}")
+                raise InputError(f"the scenario has no model '{name}'{did_you_mean(name, names)}")
         demand = tuple(
             replace(
                 one,
-                rows_per_s=as_rows_per_s(rates[one.model])
-                if one.model in rates
+                rows_per_s=as_rows_per_s(rates_rps[one.model])
+                if one.model in rates_rps
                 else one.rows_per_s,
-                slo_ms=slos.get(one.model, one.slo_ms),
+                slo_ms=slos_ms.get(one.model, one.slo_ms),
             )
             for one in self.demand
         )
@@ -64,102 +75,87 @@ class Scenario:
 
 
 def read_scenario(
-    path: Path, gpu: str | None = None, prices: Mapping[str, float] | None = None
+    path: Path | str, gpu: str | None = None, prices_per_hour: Mapping[str, float] | None = None
 ) -> Scenario:
-    """The scenario in ``path``; ``gpu`` names another kind than the file's.
+    """The scenario in a TOML file (docs/planning.md); ``gpu`` names another kind than the file's.
 
-    ``prices`` are costs of one accelerator an hour by kind, beside and before the file's.
+    ``prices_per_hour`` are costs of one accelerator by kind, beside and before the file's.
 
     Raises:
-        InputError: the file is not a scenario; the key and what is expected there.
+        InputError: the file is not a scenario; the key, what is there, what is expected.
     """
+    path = Path(path)
+    table = _read(path)
+    kind = _kind(path, gpu if gpu is not None else table.gpu)
+    own_kind = kind.kind if table.gpu is None else _kind(path, table.gpu).kind
+    own_price = table.price_per_hour
+    prices = own_price if isinstance(own_price, dict) else {own_kind: own_price}
+    profiles, unnamed = _profiles(path, table.profiles, kind.kind)
+    return Scenario(
+        tuple(_demand(name, one) for name, one in table.models.items()),
+        kind,
+        profiles,
+        table.gpus,
+        {**prices, **(prices_per_hour or {})}.get(kind.kind),
+        table.slowdown,
+        None if table.truth is None else _profiles(path, table.truth, kind.kind)[0],
+        {name: one.workload for name, one in table.models.items() if one.workload is not None},
+        path.parent,
+        tuple(
+            f"{name} names no gpu_kind: its latencies are taken for those of {kind.kind}"
+            for name in unnamed
+            if kind.kind != own_kind
+        ),
+    )
+
+
+def _read(path: Path) -> ScenarioTable:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        return read_table(tomllib.loads(path.read_text(encoding="utf-8")), ScenarioTable)
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
+    except TableError as error:
+        raise InputError(f"{path}: {error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not TOML: {error}") from None
-    known(path, "", table, _KEYS)
-    kind = gpu_kind(path, gpu if gpu is not None else table.get("gpu"))
-    own_kind = gpu_kind(path, table.get("gpu")).kind if "gpu" in table else kind.kind
-    price = {**_prices(path, table.get("price_per_hour"), own_kind), **(prices or {})}
-    profiles, unnamed = _profiles(path, table.get("profiles"), kind.kind)
-    slowdown = number(path, "slowdown", table.get("slowdown", 1.0), least=1.0)
-    return Scenario(
-        _demand(path, table.get("models")),
-        kind,
-        whole(path, "gpus", table.get("gpus", 64)),
-        {name: slowed(one, slowdown) for name, one in profiles.items()},
-        price.get(kind.kind),
-        tuple(_assumed(name, kind.kind) for name in unnamed if kind.kind != own_kind),
-        profiles,
-        _truth(path, table.get("truth"), kind.kind),
-        slowdown,
-        _workloads(path, table.get("models")),
-    )
 
 
-def _truth(path: Path, files: object, kind: str) -> Mapping[str, Profile] | None:
-    return None if files is None else _profiles(path, files, kind)[0]
+def _kind(path: Path, wanted: str | GpuTable | None) -> Gpu:
+    """A kind of accelerator by name, or as a table describes it."""
+    known = ", ".join(GPU_KINDS)
+    if wanted is None:
+        raise InputError(f"{path}: gpu is missing; expected one of {known}")
+    if isinstance(wanted, GpuTable):
+        if 100 not in wanted.shares_pct:
+            raise InputError(f"{path}: gpu.shares_pct is {wanted.shares_pct}; expected 100 in it")
+        shares = tuple(sorted(set(wanted.shares_pct)))
+        return Gpu("", wanted.kind, wanted.units, int(wanted.memory_gb * 1e9), shares)
+    if wanted not in GPU_KINDS:
+        hint = did_you_mean(wanted, GPU_KINDS)
+        raise InputError(f"no kind of GPU '{wanted}'{hint}; known: {known}")
+    return GPU_KINDS[wanted]
 
 
-def _workloads(path: Path, models: object) -> dict[str, Mapping[str, object]]:
-    """The tables that say how requests are spread over time; `interlace simulate` reads them."""
-    found: dict[str, Mapping[str, object]] = {}
-    for name, asked in models.items() if isinstance(models, dict) else ():
-        if "workload" in asked:
-            if not isinstance(asked["workload"], dict):
-                raise InputError(f"{path}: models.{name}.workload: expected a table with a kind")
-            found[name] = asked["workload"]
-    return found
-
-
-def _assumed(table: str, kind: str) -> str:
-    return f"{table} names no gpu_kind: its latencies are taken for those of {kind}"
-
-
-def _prices(path: Path, price: object, own_kind: str) -> dict[str, float]:
-    """Cost an hour by kind, from a number for the scenario's own kind or from a table."""
-    if price is None:
-        return {}
-    if not isinstance(price, dict):
-        return {own_kind: number(path, "price_per_hour", price)}
-    return {kind: number(path, f"price_per_hour.{kind}", usd) for kind, usd in price.items()}
-
-
-def _demand(path: Path, models: object) -> tuple[Demand, ...]:
-    if not isinstance(models, dict) or not models:
-        raise InputError(f"{path}: no models; expected tables such as [models.resnet50]")
-    return tuple(_one(path, name, asked) for name, asked in models.items())
-
-
-def _one(path: Path, name: str, asked: object) -> Demand:
-    where = f"models.{name}"
-    if not isinstance(asked, dict):
-        raise InputError(f"{path}: {where}: expected a table with rate_rps and slo_ms")
-    known(path, f"{where}.", asked, _MODEL_KEYS)
-    for key in ("rate_rps", "slo_ms"):
-        if key not in asked:
-            raise InputError(f"{path}: {where}.{key} is missing")
+def _demand(name: str, asked: ScenarioModel) -> Demand:
     return Demand(
         name,
-        as_rows_per_s(number(path, f"{where}.rate_rps", asked["rate_rps"])),
-        number(path, f"{where}.slo_ms", asked["slo_ms"], least=1e-3),
-        whole(path, f"{where}.max_batch", asked.get("max_batch", 32)),
-        attainment=number(path, f"{where}.attainment", asked.get("attainment", 0.99), 0.5, 0.9999),
-        cv=number(path, f"{where}.cv", asked.get("cv", 1.0), 0.01, 100.0),
+        as_rows_per_s(asked.rate_rps),
+        asked.slo_ms,
+        asked.max_batch,
+        attainment=asked.attainment,
+        cv=asked.cv,
     )
 
 
-def _profiles(path: Path, files: object, kind: str) -> tuple[dict[str, Profile], list[str]]:
+def _profiles(
+    path: Path, files: list[str] | None, kind: str
+) -> tuple[dict[str, Profile], list[str]]:
     """Profiles on ``kind``, and the files that do not say which kind theirs are of.
 
     Where none are named, those that come with the package.
     """
     if files is None:
         return _packaged(path, kind), []
-    if not isinstance(files, list) or not files or not all(isinstance(f, str) for f in files):
-        raise InputError(f'{path}: profiles: expected file names such as ["profiles.csv"]')
     found: dict[str, Profile] = {}
     unnamed: list[str] = []
     kinds: set[str] = set()

@@ -1,8 +1,8 @@
-"""One system on one trace: the fleet it gets, its plan, the run, its figures."""
+"""A scenario's requests played in virtual time: the fleet a system gets, its plan, the run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,8 +10,8 @@ from pathlib import Path
 from interlace import __version__
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
+from interlace.core.json_text import json_text
 from interlace.core.plan import Demand, Partition, Plan, as_rate_rps
-from interlace.core.profile import Profile
 from interlace.core.user_errors import InputError
 from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.device import device_factory
@@ -19,14 +19,15 @@ from interlace.device.simulated.physics import Physics
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.perf.interference import ConstantFactor
 from interlace.planning.plan_file import load_fleet_plan
-from interlace.planning.scenario import Scenario as Question
+from interlace.planning.scenario import Scenario, read_scenario
+from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest
 from interlace.runtime.log import LogHeader, LogWriter
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
 from interlace.sim.record import RunRecord
 from interlace.sim.report import Report, report
-from interlace.sim.run import simulate
+from interlace.sim.run import simulate as play
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.files import TraceError
 from interlace.sim.workload.parse import WorkloadError, workload
@@ -34,14 +35,18 @@ from interlace.sim.workload.parse import WorkloadError, workload
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """What is simulated: for how long, at which load, on how many accelerators (``None``: the
-    fewest that the system plans for), with or without jitter."""
+    """How a scenario is simulated.
 
-    seconds: float
-    load: float
-    seed: int
+    ``seconds`` of arrivals at ``load`` times the scenario's rates, the same for the same ``seed``;
+    on ``gpus`` accelerators (None: the fewest that the system plans for), or by a ``plan`` that was
+    saved; with ``jitter`` executions spread as the profiles say.
+    """
+
+    seconds: float = 20.0
+    load: float = 1.0
+    seed: int = 0
     gpus: int | None = None
-    plan: Path | None = None  #: a file of ``interlace plan --save``, instead of planning
+    plan: Path | None = None
     jitter: bool = False
 
 
@@ -68,19 +73,90 @@ class SimulationResult:
         needed = max(self.bound.area.accelerators, self.bound.configuration.accelerators)
         return self.settings.load * len(self.fleet.gpus) / needed if needed else float("inf")
 
+    def to_dict(self) -> dict[str, object]:
+        """The figures as plain values, units in the names."""
+        return {
+            "system": self.system,
+            "load": self.settings.load,
+            "seed": self.settings.seed,
+            "gpus": self.gpus,
+            "gpus_bound": self.bound.gpus,
+            "highest_load": self.highest_load,
+            "unserved_rows_per_s": dict(self.plan.unserved_rows_per_s),
+            "report": self.report.plain(),
+        }
 
-def trace(question: Question, folder: Path, settings: SimulationSettings) -> Arrivals:
-    """The scenario's arrivals: a load above 1 plays its workloads so many times faster.
+    def to_json(self) -> str:
+        """``to_dict`` as indented JSON."""
+        return json_text(self.to_dict())
+
+
+def simulate(
+    scenario: Scenario | Path | str,
+    *,
+    system: str | System = "interlace",
+    seconds: float = 20.0,
+    load: float = 1.0,
+    seed: int = 0,
+    gpus: int | None = None,
+    plan: Path | None = None,
+    jitter: bool = False,
+    log: Path | None = None,
+) -> SimulationResult:
+    """Play a scenario's requests in virtual time and report what became of them.
+
+    The engine that serves decides; only the clock and the accelerators are simulated. ``scenario``
+    may be the path of a scenario file (docs/planning.md, with workloads of docs/workloads.md), the
+    other arguments are those of ``SimulationSettings``. Every event is kept in ``log``, which
+    ``interlace replay`` reads.
+
+    Example::
+
+        found = interlace.simulate("examples/planning/nine.toml", system="gpulet", seconds=10)
+        print(found.report.goodput_rps, found.report.models["vgg"].latency.p99_ms)
 
     Raises:
-        InputError: a model's workload is none.
+        InputError: the scenario, a workload or the plan is not what it should be, or there is no
+            such system; what is expected.
+        OSError: the log cannot be written.
     """
+    if not isinstance(scenario, Scenario):
+        scenario = read_scenario(scenario)
+    settings = SimulationSettings(seconds, load, seed, gpus, plan, jitter)
+    return next(simulations(scenario, [system_of(system)], [settings], log))
+
+
+def simulations(
+    scenario: Scenario,
+    systems: Sequence[System],
+    settings: Sequence[SimulationSettings],
+    log: Path | None = None,
+    on_run: Callable[[str], None] = lambda name: None,
+    on_progress: Callable[[float], None] = lambda part: None,
+) -> Iterator[SimulationResult]:
+    """Every system on the same trace, for each of the settings; a plan is made once for a load.
+
+    ``on_run`` hears what each run is before it begins, ``on_progress`` the part of it that is done.
+    """
+    placements: dict[tuple[str, SimulationSettings], tuple[Fleet, Plan]] = {}
+    for one in settings:
+        arrivals = _trace(scenario, one)
+        for system in systems:
+            on_run(f"{system.name}, load {one.load:g}, seed {one.seed}")
+            key = (system.name, replace(one, seed=0))  # the same for every seed
+            if key not in placements:
+                placements[key] = _placement(scenario, system, one)
+            yield _run(scenario, system, arrivals, one, placements[key], log, on_progress)
+
+
+def _trace(scenario: Scenario, settings: SimulationSettings) -> Arrivals:
+    """The scenario's arrivals: a load above 1 plays its workloads so many times faster."""
     workloads: dict[str, Workload] = {}
-    for one in question.demand:
-        table = question.workloads.get(one.model, {})
+    for one in scenario.demand:
+        table = scenario.workloads.get(one.model, {})
         try:
             rate_rps = as_rate_rps(one.rows_per_s)
-            workloads[one.model] = workload(table, one.model, rate_rps, one.cv, folder)
+            workloads[one.model] = workload(table, one.model, rate_rps, one.cv, scenario.folder)
         except WorkloadError as error:
             raise InputError(f"models.{one.model}.workload.{error}") from None
         except TraceError as error:
@@ -89,25 +165,25 @@ def trace(question: Question, folder: Path, settings: SimulationSettings) -> Arr
     return Arrivals(made.models, made.times_ms / settings.load, made.which, settings.seconds)
 
 
-def planned(question: Question, system: System, settings: SimulationSettings) -> tuple[Fleet, Plan]:
+def _placement(
+    scenario: Scenario, system: System, settings: SimulationSettings
+) -> tuple[Fleet, Plan]:
     """The fewest accelerators by the system's packer, or its planner's cut of a fixed number.
 
     Where a system's partitions overlap, its planner cuts as many as its packer needs. Plans are
     made for the scenario's rates times the load.
     """
-    demand = _at_load(question, settings)
+    demand, profiles, gpu = _at_load(scenario, settings), scenario.busy_profiles, scenario.gpu
     if settings.plan is not None:
-        there, partitions = load_fleet_plan(
-            settings.plan, question.gpu, system.name.partition("+")[0]
-        )
+        there, partitions = load_fleet_plan(settings.plan, gpu, system.name.partition("+")[0])
         return there, Plan(partitions, overlapping=_overlap(partitions, there))
     if settings.gpus is not None:
-        whole = uniform_fleet(question.gpu, settings.gpus)
-        return whole, system.planner(demand, whole, question.profiles, Plan())
-    plan, largest = fewest(system.packer, demand, question.gpu, question.limit, question.profiles)
+        whole = uniform_fleet(gpu, settings.gpus)
+        return whole, system.planner(demand, whole, profiles, Plan())
+    plan, largest = fewest(system.packer, demand, gpu, scenario.limit, profiles)
     used = {partition.gpu for partition in plan.partitions}
     few = Fleet(tuple(gpu for gpu in largest.gpus if gpu.id in used) or largest.gpus[:1])
-    cut = system.planner(demand, few, question.profiles, Plan())
+    cut = system.planner(demand, few, profiles, Plan())
     return few, cut if cut.overlapping or not used else plan
 
 
@@ -116,69 +192,56 @@ def _overlap(partitions: Sequence[Partition], there: Fleet) -> bool:
     return any(sum(of_one) > 100 for of_one in shares.values())
 
 
-def simulate_system(
-    question: Question,
+def _run(
+    scenario: Scenario,
     system: System,
     arrivals: Arrivals,
     settings: SimulationSettings,
-    made: tuple[Fleet, Plan],
-    log: Path | None = None,
-    on_progress: Callable[[float], None] = lambda part: None,
+    placement: tuple[Fleet, Plan],
+    log: Path | None,
+    on_progress: Callable[[float], None],
 ) -> SimulationResult:
-    """Play the trace by the plan ``made``, and report; the events are kept in ``log``.
-
-    Raises:
-        OSError: the log cannot be written.
-    """
-    gpus, plan = made
-    scenario = Simulation(
+    """Play the trace by the plan of ``placement``, and report."""
+    fleet, plan = placement
+    demand = _at_load(scenario, settings)
+    truth = scenario.truth or scenario.profiles
+    simulation = Simulation(
         system,
-        gpus,
-        _at_load(question, settings),
-        belief=question.profiles,
-        truth=_truth(question),
+        fleet,
+        demand,
+        belief=scenario.busy_profiles,
+        truth=truth,
         arrivals=arrivals,
         plan=plan,
-        device=device_factory(_physics(question, settings)),
+        device=device_factory(_physics(scenario, settings)),
     )
     if log is None:
-        record = simulate(scenario, (), on_progress)
+        record = play(simulation, (), on_progress)
     else:
-        with closing(LogWriter(log, _header(scenario))) as writer:
-            record = simulate(scenario, [writer], on_progress)
-    return SimulationResult(
-        system.name, settings, gpus, plan, record, report(record), _bound(question, settings)
-    )
+        with closing(LogWriter(log, _header(simulation))) as writer:
+            record = play(simulation, [writer], on_progress)
+    # By latencies as the simulated accelerators have them.
+    bound = lower_bound(demand, scenario.gpu, truth, quantile="median_ms")
+    return SimulationResult(system.name, settings, fleet, plan, record, report(record), bound)
 
 
-def _bound(question: Question, settings: SimulationSettings) -> LowerBound:
-    """For the rates at this load, by latencies as the simulated accelerators have them."""
-    return lower_bound(
-        _at_load(question, settings), question.gpu, _truth(question), quantile="median_ms"
-    )
+def _at_load(scenario: Scenario, settings: SimulationSettings) -> tuple[Demand, ...]:
+    return tuple(replace(d, rows_per_s=d.rows_per_s * settings.load) for d in scenario.demand)
 
 
-def _at_load(question: Question, settings: SimulationSettings) -> tuple[Demand, ...]:
-    return tuple(replace(d, rows_per_s=d.rows_per_s * settings.load) for d in question.demand)
-
-
-def _header(scenario: Simulation) -> LogHeader:
-    until_ms = scenario.warm_ms + scenario.arrivals.seconds * 1000.0
+def _header(simulation: Simulation) -> LogHeader:
+    until_ms = simulation.warm_ms + simulation.arrivals.seconds * 1000.0
     return LogHeader(
         __version__,
-        scenario.system.name,
-        scenario.fleet,
+        simulation.system.name,
+        simulation.fleet,
         source="simulate",
-        from_ms=scenario.warm_ms,
+        from_ms=simulation.warm_ms,
         until_ms=until_ms,
     )
 
 
-def _truth(question: Question) -> Mapping[str, Profile]:
-    return question.truth or question.alone or question.profiles
-
-
-def _physics(question: Question, settings: SimulationSettings) -> Physics:
-    slowed = ConstantFactor(question.slowdown) if question.slowdown > 1 else None
-    known = physics_of(question.gpu)
+def _physics(scenario: Scenario, settings: SimulationSettings) -> Physics:
+    slowed = ConstantFactor(scenario.slowdown) if scenario.slowdown > 1 else None
+    known = physics_of(scenario.gpu)
     return replace(known, interference=slowed, jitter=settings.jitter, seed=settings.seed)

@@ -16,11 +16,13 @@ from interlace.core.messages import (
     GpuJoined,
     GpuLeft,
     RefusedUpstream,
+    ReportSettled,
     ReportStatus,
     ReportTimeout,
     RequestArrived,
     RequestCancelled,
     Run,
+    RuntimeCommand,
     ScaleFleet,
     SendReply,
     SolvePlan,
@@ -42,7 +44,7 @@ from interlace.runtime.plan_solver import PlanSolver
 OnReply = Callable[[Reply], None]
 #: A request that runs is too late: why. Its answer comes when the device is done with its inputs.
 OnTimeout = Callable[[ServeError], None]
-OnStatus = Callable[[ReportStatus], None]
+OnStatus = Callable[[ReportStatus | ReportSettled], None]
 
 
 class EventHandler(Protocol):
@@ -65,7 +67,7 @@ class Runtime:
         scaling: GpuProvider | None = None,
     ) -> None:
         self.clock = clock
-        self.on_status: OnStatus = lambda tell: None
+        self.on_status: OnStatus = lambda report: None
         self._engine = engine
         self._devices = dict(devices)
         self._solver = solver
@@ -179,17 +181,7 @@ class Runtime:
         """Requests whose answer is still to come."""
         return len(self._answers)
 
-    def _perform(
-        self,
-        command: SendReply
-        | SolvePlan
-        | ScaleFleet
-        | DismissGpu
-        | WakeAt
-        | TimeoutAt
-        | ReportTimeout
-        | ReportStatus,
-    ) -> None:
+    def _perform(self, command: RuntimeCommand) -> None:
         match command:
             case SendReply(reply=reply):
                 self._give_ups.pop(reply.request.id, None)
@@ -204,7 +196,7 @@ class Runtime:
                     give_up(error)
             case SolvePlan():
                 self._solver(command, self.deliver)
-            case ReportStatus():
+            case ReportStatus() | ReportSettled():
                 self.on_status(command)
             case ScaleFleet(gpus=gpus):
                 self._scaling.scale(gpus, self)

@@ -130,7 +130,7 @@ def test_options_refused(question: Question, arguments: tuple[str, ...], words: 
         ('gpu = "2080ti"', "", "gpu is missing"),
         ('gpu = "2080ti"', 'gpu = "x"', "no kind of GPU 'x'"),
         ("gpus = 8", "gpus = 0", "gpus is 0; expected a whole number from 1"),
-        ("gpus = 8", "gpu_count = 8", "unknown key gpu_count"),
+        ("gpus = 8", "gpu_count = 8", "gpu_count is an unknown key"),
         ('["p.csv"]', '["q.csv"]', "No such file"),
         ("rate_rps = 50\n", "", "models.large.rate_rps is missing"),
         ("rate_rps = 50", "rate_rps = -50", "models.large.rate_rps is -50"),
@@ -139,7 +139,7 @@ def test_options_refused(question: Question, arguments: tuple[str, ...], words: 
         ("slo_ms = 200", "slo_ms = '2'", "models.large.slo_ms is '2'"),
         ("slo_ms = 200", "slo_ms = 200\nattainment = 1.0", "models.large.attainment is 1.0"),
         ("slo_ms = 200", "slo_ms = 200\nmax_batch = 1.5", "models.large.max_batch is 1.5"),
-        ("slo_ms = 200", "slo_ms = 200\nslo = 2", "unknown key models.large.slo"),
+        ("slo_ms = 200", "slo_ms = 200\nslo = 2", "models.large.slo is an unknown key"),
         ("[models.small]", "[models.small", "not TOML"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Workers, plans and gRPC processes come and go: nobody keeps the memory of those that went."""
+"""Workers and plans come and go: no process keeps the memory of those that went."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-import pytest
 
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from tests.serve.conftest import Start
@@ -32,15 +31,6 @@ def infer(server: Server, model: str, value: float) -> list[float]:
     return [float(each) for each in np.frombuffer(given, np.float32)]
 
 
-def grpc_process(server: Server) -> int:
-    """The child of the server that serves gRPC."""
-    parent = server.process.pid
-    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-        if b"interlace.server.grpc.process" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return int(pid)
-    raise AssertionError("there is no gRPC process")
-
-
 def replaced(kill: int, now: Callable[[], list[int]]) -> None:
     """Kill a process and wait until another stands in its place."""
     count = len(now())
@@ -55,7 +45,6 @@ def arenas(server: Server) -> dict[str, tuple[int, int]]:
     """Descriptors and mappings of arenas, by process, and the most that a worker has."""
     return {
         "main": arenas_of(server.process.pid),
-        "grpc": arenas_of(grpc_process(server)),
         "worker": max(arenas_of(pid) for pid in server.workers()),
     }
 
@@ -94,17 +83,6 @@ def test_arenas_of_what_went_are_forgotten_everywhere(root: Path, start: Start) 
     settles(server, before)
 
 
-def test_workers_forget_the_arenas_of_grpc_processes_that_died(root: Path, start: Start) -> None:
-    write_model(root, "m")
-    server = start().wait_ready()
-    assert infer(server, "m", 1.0) == [2.0] * 4
-    before = arenas(server)
-    for value in range(ROUNDS):
-        os.kill(grpc_process(server), signal.SIGKILL)
-        assert infer(server, "m", float(value)) == [2.0 * value] * 4
-    settles(server, before)
-
-
 class OneCore(Server):
     """A server that has one core for everything."""
 
@@ -114,14 +92,13 @@ class OneCore(Server):
     )
 
 
-def test_on_one_core_grpc_needs_no_process(root: Path, cache: Path) -> None:
+def test_both_transports_on_one_core(root: Path, cache: Path) -> None:
     write_model(root, "m")
     server = OneCore(root, cache)
     try:
         server.wait_ready()
         assert infer(server, "m", 3.0) == [6.0] * 4
-        with pytest.raises(AssertionError, match="no gRPC process"):
-            grpc_process(server)
+        assert server.infer("m", 3.0)[0] == 200
         replaced(server.workers()[0], server.workers)
         assert infer(server, "m", 4.0) == [8.0] * 4
         assert server.stop() == 0

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from interlace.core.figure_file import save_figure
 from interlace.sim.report.draw import _stacked as stacked
-from interlace.sim.report.draw import accelerators, against_load, by_model, latency_cdf, save, tiles
+from interlace.sim.report.draw import accelerators, against_load, by_model, latency_cdf, tiles
 from tests.sim.test_report import RECORD, RUNS
 
 
@@ -23,7 +24,7 @@ def test_every_drawing_is_written(tmp_path: Path, suffix: str) -> None:
     }
     for name, figure in drawn.items():
         path = tmp_path / "deep" / f"{name}{suffix}"
-        save(figure, path)
+        save_figure(figure, path)
         assert path.stat().st_size > 1_000
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from interlace.core.user_errors import InputError
-from interlace.policy.base import System
-from interlace.policy.catalog import resolve as row
+from interlace.planning.systems import system_of
 from interlace.runtime.log import LogError, Replay, ReplayStep, open_log
 
 
@@ -23,7 +21,10 @@ def opened(path: Path) -> Replay:
         log = open_log(path)
     except LogError as error:
         raise InputError(str(error)) from None
-    return Replay(log, deciding(log.header.system))
+    try:
+        return Replay(log, system_of(log.header.system))
+    except InputError as error:
+        raise InputError(f"the system that wrote the log is not here: {error}") from None
 
 
 def steps(replay: Replay) -> Iterator[ReplayStep]:
@@ -36,17 +37,3 @@ def steps(replay: Replay) -> Iterator[ReplayStep]:
         yield from replay.steps()
     except LogError as error:
         raise InputError(str(error)) from None
-
-
-def deciding(name: str) -> System:
-    """The row that decided, by the name in the log: A, or A+B for A with B's dispatcher.
-
-    Raises:
-        InputError: this version knows no such row.
-    """
-    first, _, other = name.partition("+")
-    try:
-        found = row(first)
-        return replace(found, name=name, dispatcher=row(other).dispatcher) if other else found
-    except KeyError as error:
-        raise InputError(f"the log was written by another version: {error.args[0]}") from None

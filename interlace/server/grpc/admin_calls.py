@@ -1,38 +1,77 @@
-"""Every method but inference: asked of the main process, answered when it does."""
+"""Administrative methods over gRPC: protobuf messages around the rows of one table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 
-from interlace.core.errors import ServeError
+from interlace.core.errors import Reason, ServeError
 from interlace.proto.messages import HEALTH, SERVICE, request_class, response_class
+from interlace.server.administration.api import AdminApi
+from interlace.server.administration.methods import AdminMethod
 from interlace.server.grpc.buffered_sink import BufferedSink, SinkLimits
 from interlace.server.grpc.headers import TRAILERS_OK
-from interlace.server.grpc.pending_calls import PendingCalls
 from interlace.server.grpc.rpc import MessageSink
-from interlace.server.grpc.status import STATUS, GrpcStatus
 from interlace.server.grpc.stream import GrpcStream
-
-#: Methods that are asked: path to descriptor.
-METHODS: Final[dict[str, Any]] = {
-    f"/{service.full_name}/{method.name}": method
-    for service in (SERVICE, HEALTH)
-    for method in service.methods
-    if not method.name.endswith("Infer") and method.name != "Watch"
-}
-WATCH: Final = f"/{HEALTH.full_name}/Watch"
-_WATCH_METHOD: Final = next(method for method in HEALTH.methods if method.name == "Watch")
+from interlace.server.internal_errors import InternalErrors
 
 
-def plain(message: Any) -> Any:
+class RpcMethod:
+    """A row of the table with its messages."""
+
+    def __init__(self, method: AdminMethod[Any]) -> None:
+        self.name = method.rpc.rpartition("/")[2]
+        service = HEALTH if method.rpc.startswith(f"/{HEALTH.full_name}/") else SERVICE
+        described = service.FindMethodByName(self.name)
+        self._method = method
+        self._request = request_class(described)
+        self._response = response_class(described)
+
+    def decode(self, message: memoryview) -> dict[str, Any]:
+        """The fields of a request.
+
+        Raises:
+            ServeError: it is none.
+        """
+        try:
+            fields: dict[str, Any] = _plain(self._request.FromString(bytes(message)))
+        except DecodeError as error:
+            raise ServeError(Reason.BAD_INPUT, f"malformed {self.name}: {error}") from error
+        return fields
+
+    def answer(self, api: AdminApi, fields: dict[str, Any]) -> object | Awaitable[object]:
+        """What the server answers, or the awaitable of that.
+
+        Raises:
+            ServeError: refused, and why.
+        """
+        return self._method.call(api, fields)
+
+    def encode(self, result: object) -> bytes:
+        """The response message of a result."""
+        reply = {self._method.field: result} if self._method.field else result or {}
+        if self._method.field == "regions" and isinstance(result, list):
+            reply = {"regions": {region["name"]: region for region in result}}
+        elif self._method.field == "settings" and isinstance(result, dict):
+            shown = _strings if self.name == "TraceSetting" else _choice
+            reply = {"settings": {name: shown(value) for name, value in result.items()}}
+        message = ParseDict(reply, self._response(), ignore_unknown_fields=True)
+        data: bytes = message.SerializeToString()
+        return data
+
+
+def _plain(message: Any) -> Any:
     """A message as a dict of plain values; a parameter or setting as the value it chose."""
     if any(each.name == "parameter_choice" for each in message.DESCRIPTOR.oneofs):
         kind = message.WhichOneof("parameter_choice")
         return None if kind is None else getattr(message, kind)
+    if message.DESCRIPTOR.name == "SettingValue":  # of a trace setting: no value clears it
+        values = list(message.value)
+        return None if not values else values[0] if len(values) == 1 else values
     return {field.name: _plain_field(field, message) for field in message.DESCRIPTOR.fields}
 
 
@@ -41,107 +80,127 @@ def _plain_field(field: Any, message: Any) -> Any:
     if field.message_type is None:
         return list(value) if field.is_repeated else value
     if field.message_type.GetOptions().map_entry:
-        return {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if field.is_repeated else plain(value)
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if field.is_repeated else _plain(value)
+
+
+def _strings(value: object) -> dict[str, object]:
+    return {"value": [str(each) for each in value] if isinstance(value, list) else [str(value)]}
+
+
+def _choice(value: object) -> dict[str, object]:
+    if isinstance(value, bool):
+        return {"bool_param": value}
+    return {"uint32_param" if isinstance(value, int) else "string_param": value}
+
+
+class Administration:
+    """What the administrative calls of all connections share."""
+
+    def __init__(self, api: AdminApi, limits: SinkLimits) -> None:
+        self.api = api
+        self.limits = limits
+        self.errors = InternalErrors()
+        self.tasks: set[asyncio.Future[None]] = set()  #: keeps those alive whose client has gone
 
 
 class AdminCall:
-    """One request to the main process, one answer from it."""
+    """One request, one response; a load or unload takes its time."""
 
-    __slots__ = ("_body", "_bounds", "_method", "_pending", "_stream")
+    __slots__ = ("_fields", "_method", "_shared", "_stream")
     streaming = False
 
-    def __init__(
-        self, stream: GrpcStream, method: Any, desk: PendingCalls, bounds: SinkLimits
-    ) -> None:
+    def __init__(self, stream: GrpcStream, method: RpcMethod, shared: Administration) -> None:
         self._stream = stream
         self._method = method
-        self._pending = desk
-        self._bounds = bounds
-        self._body: dict[str, object] | None = None
+        self._shared = shared
+        self._fields: dict[str, Any] | None = None
 
     def whole(self, message: memoryview) -> None:
         try:
-            request = request_class(self._method).FromString(bytes(message))
-        except DecodeError as error:
-            self._stream.fail(
-                GrpcStatus.INVALID_ARGUMENT, f"malformed {self._method.name}: {error}"
-            )
-            return
-        if self._body is not None:
-            text = f"{self._method.name} takes one message, got more"
-            self._stream.fail(GrpcStatus.INVALID_ARGUMENT, text)
-            return
-        self._body = plain(request)
+            if self._fields is not None:
+                text = f"{self._method.name} takes one message, got more"
+                raise ServeError(Reason.BAD_INPUT, text)
+            self._fields = self._method.decode(message)
+        except ServeError as error:
+            self._stream.refuse(error)
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
         encoding = self._stream.head.encoding if compressed else ""
-        return BufferedSink(self._bounds, self.whole, self.refused, encoding)
+        return BufferedSink(self._shared.limits, self.whole, self._stream.refuse, encoding)
 
     def end(self) -> None:
-        if self._body is None:
-            text = f"{self._method.name} takes one message, got none"
-            self._stream.fail(GrpcStatus.INVALID_ARGUMENT, text)
+        try:
+            if self._fields is None:
+                text = f"{self._method.name} takes one message, got none"
+                raise ServeError(Reason.BAD_INPUT, text)
+            result = self._method.answer(self._shared.api, self._fields)
+            if not isinstance(result, Awaitable):
+                self._reply(result)
+                return
+        except Exception as error:
+            self._refuse(error)
             return
-        self._pending.ask(self._method.full_name, self._body, self.told, self.refused)
+        task = asyncio.ensure_future(self._finish(result))
+        self._shared.tasks.add(task)
+        task.add_done_callback(self._shared.tasks.discard)
 
     def gone(self) -> None:
         """What was asked is done all the same: a load goes on without its client."""
 
-    def told(self, result: object) -> None:
-        """The main process answered."""
-        if self._stream.call is not self:
-            return
+    async def _finish(self, result: Awaitable[object]) -> None:
         try:
-            message = ParseDict(result, response_class(self._method)(), ignore_unknown_fields=True)
-        except ParseError as error:
-            self._stream.fail(GrpcStatus.INTERNAL, f"{self._method.name}: {error}")
-            return
-        data = message.SerializeToString()
-        self._stream.answer([data], len(data))
+            self._reply(await result)
+        except Exception as error:
+            self._refuse(error)
 
-    def refused(self, error: ServeError) -> None:
-        """The main process refused, or the message was too much."""
+    def _reply(self, result: object) -> None:
         if self._stream.call is self:
-            self._stream.fail(STATUS[error.reason], error.detail, error.retry_after_ms)
+            data = self._method.encode(result)
+            self._stream.answer([data], len(data))
+
+    def _refuse(self, error: Exception) -> None:
+        if not isinstance(error, ServeError):
+            error = self._shared.errors.refusal(error, self._method.name)
+        if self._stream.call is self:
+            self._stream.refuse(error)
 
 
 class HealthWatchCall:
     """A health watch: the state now, and again whenever it is another."""
 
-    __slots__ = ("_bounds", "_forget", "_last", "_pending", "_service", "_stream")
+    __slots__ = ("_fields", "_forget", "_last", "_method", "_shared", "_stream")
     streaming = True
 
     def __init__(
         self,
         stream: GrpcStream,
-        desk: PendingCalls,
-        bounds: SinkLimits,
+        method: RpcMethod,
+        shared: Administration,
         forget: Callable[[HealthWatchCall], None],
     ) -> None:
         self._stream = stream
-        self._pending = desk
-        self._bounds = bounds
+        self._method = method
+        self._shared = shared
         self._forget = forget
-        self._service: str | None = None
+        self._fields: dict[str, Any] | None = None
         self._last: object = None
 
     def whole(self, message: memoryview) -> None:
         try:
-            request = request_class(_WATCH_METHOD).FromString(bytes(message))
-        except DecodeError as error:
-            self._stream.fail(GrpcStatus.INVALID_ARGUMENT, f"malformed health request: {error}")
+            self._fields = self._method.decode(message)
+        except ServeError as error:
+            self._refuse(error)
             return
-        self._service = request.service
         self.look()
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
         encoding = self._stream.head.encoding if compressed else ""
-        return BufferedSink(self._bounds, self.whole, self._refused, encoding)
+        return BufferedSink(self._shared.limits, self.whole, self._refuse, encoding)
 
     def end(self) -> None:
-        if self._service is None:
-            self._stream.fail(GrpcStatus.INVALID_ARGUMENT, "Watch takes one message, got none")
+        if self._fields is None:
+            self._refuse(ServeError(Reason.BAD_INPUT, "Watch takes one message, got none"))
 
     def gone(self) -> None:
         self._forget(self)
@@ -152,20 +211,15 @@ class HealthWatchCall:
             self._stream.finish(TRAILERS_OK)
 
     def look(self) -> None:
-        """Ask for the state."""
-        if self._service is not None and self._stream.call is self:
-            asked: dict[str, object] = {"service": self._service}
-            self._pending.ask(_WATCH_METHOD.full_name, asked, self._told, self._refused)
-
-    def _told(self, result: object) -> None:
-        if result == self._last or self._stream.call is not self:
+        """Say how the server is, if that is something else than last time."""
+        if self._fields is None or self._stream.call is not self:
             return
-        self._last = result
-        message = ParseDict(result, response_class(_WATCH_METHOD)())
-        data = message.SerializeToString()
-        self._stream.message([data], len(data))
+        result = self._method.answer(self._shared.api, self._fields)
+        if result != self._last:
+            self._last = result
+            data = self._method.encode(result)
+            self._stream.message([data], len(data))
 
-    def _refused(self, error: ServeError) -> None:
-        if self._stream.call is self:
-            self._stream.fail(STATUS[error.reason], error.detail)
+    def _refuse(self, error: ServeError) -> None:
+        self._stream.refuse(error)
         self._forget(self)

@@ -1,14 +1,21 @@
-"""The gRPC process's turn: read what came, tell the main process, write what is due."""
+"""The connections of gRPC on the server's event loop: read what came, write what is due, in turns.
+
+Sockets are read here rather than by asyncio's protocols, since what follows a frame's head goes
+straight into the arena (``recvmsg`` into two places), and since all that one turn reads is answered
+together, with one system call a connection.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 import select
 import socket
-import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from interlace.server.grpc.http2_connection import Http2Connection
@@ -23,10 +30,13 @@ from interlace.server.grpc.lingering import LingeringSockets
 from interlace.server.grpc.service import GrpcService
 from interlace.server.grpc.stall_timeouts import StallTimeouts
 
+_log = logging.getLogger(__name__)
+
 _SCRATCH_BYTES: Final = 256 << 10
-#: How often ``look`` is called.
-TICK_S: Final = 1.0
-_SOON_S: Final = 0.002
+#: How often stalled connections are looked for.
+_TICK_S: Final = 1.0
+#: Connections that have a turn before others of the event loop have theirs.
+_CONNECTIONS_A_TURN: Final = 64
 #: A connection without calls for this long makes way for a new one where there are too many.
 _IDLE_MS: Final = 10_000.0
 _READ: Final = select.EPOLLIN
@@ -36,113 +46,69 @@ _WRITE: Final = select.EPOLLOUT
 class _Client:
     """A connection, and what the loop waits for on it."""
 
-    __slots__ = ("connection", "interest", "patience")
+    __slots__ = ("connection", "interest", "timeouts")
 
     def __init__(
-        self, make: Callable[[Callable[[], None]], Http2Connection], due: set[_Client]
+        self,
+        make: Callable[[Callable[[], None]], Http2Connection],
+        wake: Callable[[_Client], None],
     ) -> None:
         """``make`` gets what the connection calls when it has something to write."""
         self.interest = _READ
-        self.connection = make(lambda: due.add(self))
-        self.patience = StallTimeouts(self.connection)
+        self.connection = make(lambda: wake(self))
+        self.timeouts = StallTimeouts(self.connection)
 
 
 class EpollLoop:
-    """One thread, one epoll: the listener, the connections, and the link to the main process.
+    """One epoll set in the event loop: the listener, and every connection.
 
-    Everything that one turn reads is answered together: frames to the main process leave in one
-    packet, and the answers on one connection in one system call. A connection whose bytes hold more
-    than one turn's work goes on in the next, after those that have just got some.
+    A connection whose bytes hold more than one turn's work goes on in the next, after those that
+    have just got some.
     """
 
     def __init__(self, service: GrpcService, limits: GrpcLimits) -> None:
+        self._loop = asyncio.get_running_loop()
         self._service = service
         self._limits = limits
         self._epoll = select.epoll()
         self._clients: dict[int, _Client] = {}
-        self._due: set[_Client] = set()  #: to be looked at when this turn writes
+        self._due: set[_Client] = set()  #: have something to write
         #: Have frames left from their last turn. In order: a set of them.
         self._unfinished: dict[_Client, None] = {}
         self._lingering = LingeringSockets(limits.linger_s, limits.max_lingering)
-        self._others: dict[int, Callable[[], None]] = {}
         self._listener: socket.socket | None = None
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
-        self._stop = False
+        self._called = False  #: ``_turn`` is called soon, with or without anything to read
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def connections(self) -> int:
         return len(self._clients)
 
-    def watch(self, fd: int, readable: Callable[[], None]) -> None:
-        """Call ``readable`` when the descriptor is; before any connection is read."""
-        self._others[fd] = readable
-        self._epoll.register(fd, _READ)
-
-    def want_write(self, fd: int, wanted: bool) -> None:
-        """Wake up also when a watched descriptor takes bytes again."""
-        self._epoll.modify(fd, _READ | _WRITE if wanted else _READ)
-
     def listen(self, listener: socket.socket) -> None:
-        """Accept connections from this socket."""
+        """Accept connections from this socket, and serve them."""
         listener.setblocking(False)
         self._listener = listener
-        self.watch(listener.fileno(), self._accept)
+        self._epoll.register(listener.fileno(), _READ)
+        self._loop.add_reader(self._epoll.fileno(), self._turn)
+        self._timer = self._loop.call_later(_TICK_S, self._tick)
 
     def drain(self) -> None:
         """No new connections or calls; those that run are finished."""
         if self._listener is not None:
             self._epoll.unregister(self._listener.fileno())
-            del self._others[self._listener.fileno()]
             self._listener.close()
             self._listener = None
         for client in self._clients.values():
             client.connection.drain()
 
-    def stop(self) -> None:
-        """Leave ``run`` at the end of this turn."""
-        self._stop = True
-
-    def run(
-        self,
-        tell: Callable[[], None],
-        waiting: Callable[[], bool],
-        tick: Callable[[], None],
-    ) -> None:
-        """Turn until stopped, with a ``tick`` each second.
-
-        ``tell`` sends the main process what a turn's reads gave, before the turn writes. What the
-        writes gave (deliveries) is not worth a packet of its own: if ``waiting`` says that there
-        is some, the next turn takes it along, and comes soon.
-        """
-        next_tick_s = time.monotonic() + TICK_S
-        while not self._stop:
-            wait_s = _SOON_S if waiting() else max(0.0, next_tick_s - time.monotonic())
-            self.read(0.0 if self._unfinished else wait_s)
-            tell()
-            self.write()
-            if time.monotonic() >= next_tick_s:
-                next_tick_s = time.monotonic() + TICK_S
-                tick()
-                self.look()
-        self.close()
-
-    def fileno(self) -> int:
-        """Readable when there is something to ``read``, for whoever turns the loop itself."""
-        return self._epoll.fileno()
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether the next turn has work that no descriptor tells of."""
-        return bool(self._unfinished)
-
-    def look(self) -> None:
-        """Once every ``TICK_S``: who stands still, who may go, who can be accepted again."""
-        self._accept_again(True)
-        self._look_for_stalls()
-        self._lingering.expire()
-
     def close(self) -> None:
-        """Close everything."""
+        """Close everything. Twice is once."""
+        if self._epoll.closed:
+            return
+        self._loop.remove_reader(self._epoll.fileno())
+        if self._timer is not None:
+            self._timer.cancel()
         self._lingering.close()
         for client in list(self._clients.values()):
             self._close(client)
@@ -150,26 +116,54 @@ class EpollLoop:
         if self._listener is not None:
             self._listener.close()
 
-    def read(self, wait_s: float) -> None:
-        """Wait so long for something to come, then give each connection its turn."""
-        events = self._epoll.poll(wait_s)
-        for fd, _ in events:
-            other = self._others.get(fd)
-            if other is not None:
-                other()
-        unfinished, self._unfinished = self._unfinished, {}
+    def _wake(self, client: _Client) -> None:
+        self._due.add(client)
+        self._call_soon()
+
+    def _call_soon(self) -> None:
+        if not self._called:
+            self._called = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        if self._epoll.closed:
+            return
+        self._called = True  # what becomes due in this turn is written at its end
+        try:
+            self._read()
+            self._write()
+        finally:
+            self._called = False
+            if self._unfinished or self._due:
+                self._call_soon()
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(_TICK_S, self._tick)
+        self._accept_again(True)
+        self._service.look()
+        self._look_for_stalls()
+        self._lingering.expire()
+
+    def _read(self) -> None:
+        """Give each connection that has sent something its turn."""
+        events = self._epoll.poll(0.0, _CONNECTIONS_A_TURN)
+        unfinished = dict.fromkeys(islice(self._unfinished, _CONNECTIONS_A_TURN))
+        for waiting in unfinished:
+            del self._unfinished[waiting]
         for fd, event in events:
             client = self._clients.get(fd)
             if client is None:
+                self._accept()
                 continue
             if event & ~_READ:  # room to write, or an end to be found by trying
                 self._due.add(client)
-            if event & ~_WRITE and client.interest & _READ and client not in unfinished:
+            readable = event & ~_WRITE and client.interest & _READ
+            if readable and client not in unfinished and client not in self._unfinished:
                 self._receive(client)
-        for client in unfinished:
-            there = self._clients.get(client.connection.sock.fileno()) is client
-            if there and client.interest & _READ:  # else when there is room again
-                self._receive(client)
+        for waiting in unfinished:
+            there = self._clients.get(waiting.connection.sock.fileno()) is waiting
+            if there and waiting.interest & _READ:  # else when there is room again
+                self._receive(waiting)
 
     def _receive(self, client: _Client) -> None:
         connection = client.connection
@@ -188,13 +182,11 @@ class EpollLoop:
         except PeerError as fault:
             self._close(client, fault)
         except Exception:  # a mistake of ours costs this connection, not the others
-            traceback.print_exc()
+            _log.exception("a gRPC connection failed")
             self._close(client, PeerError(INTERNAL_ERROR, "internal error"))
 
-    def write(self) -> None:
-        """Send what is due."""
-        due = list(self._due)
-        self._due.clear()  # the same set: the connections know it
+    def _write(self) -> None:
+        due, self._due = self._due, set()
         for client in due:
             self._flush(client)
 
@@ -238,13 +230,13 @@ class EpollLoop:
             make = partial(
                 Http2Connection, sock, self._service, self._limits, self._scratch, burst_share=share
             )
-            self._clients[sock.fileno()] = _Client(make, self._due)
+            self._clients[sock.fileno()] = _Client(make, self._wake)
             self._epoll.register(sock.fileno(), _READ)
 
     def _make_room(self) -> bool:
         """Give up the connection that has been idle for longest; its client opens another."""
-        idlest = max(self._clients.values(), key=lambda client: client.patience.idle_ms)
-        if idlest.patience.idle_ms < _IDLE_MS:
+        idlest = max(self._clients.values(), key=lambda client: client.timeouts.idle_ms)
+        if idlest.timeouts.idle_ms < _IDLE_MS:
             return False
         self._close(idlest, PeerError(NO_ERROR, "idle, and others are waiting"))
         return True
@@ -266,13 +258,32 @@ class EpollLoop:
             sock.close()
 
     def _look_for_stalls(self) -> None:
-        """Cut off who left a greeting, a message, or our answers lying."""
+        """Cut off clients that left a greeting, a message, or our answers lying."""
         for client in list(self._clients.values()):
-            if not client.patience.look(TICK_S * 1000.0):
+            if not client.timeouts.look(_TICK_S * 1000.0):
                 self._close(client)
-        kept = sorted(self._clients.values(), key=lambda client: client.patience.kept_bytes)
-        excess = sum(client.patience.kept_bytes for client in kept) - self._limits.max_heap_bytes
-        while excess > 0:  # who asks and does not read what it gets
+        kept = sorted(self._clients.values(), key=lambda client: client.timeouts.kept_bytes)
+        excess = sum(client.timeouts.kept_bytes for client in kept) - self._limits.max_heap_bytes
+        while excess > 0:  # of clients that ask and do not read their answers
             client = kept.pop()
-            excess -= client.patience.kept_bytes
+            excess -= client.timeouts.kept_bytes
             self._close(client, PeerError(ENHANCE_YOUR_CALM, "answers are not being read"))
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens for gRPC; port 0 picks one.
+
+    Raises:
+        OSError: the port is busy, or the host is not ours; says which and why.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(1024)
+    except OSError as error:
+        sock.close()
+        reason = os.strerror(error.errno or 0)
+        raise OSError(f"cannot listen for gRPC on {host}:{port}: {reason}") from error
+    return sock

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 from hpack.table import HeaderTable
 
+from interlace.server.api_keys import given_key
 from interlace.server.grpc.http2_frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, PeerError
 from interlace.server.grpc.status import GrpcStatus
 
@@ -21,8 +22,6 @@ _CACHED_BLOCK_BYTES: Final = 1024
 _SIZE_UPDATES_MAX: Final = 2
 _TIMEOUT: Final = re.compile(rb"(\d{1,8})([HMSmun])\Z")
 _UNIT_MS: Final = {b"H": 3.6e6, b"M": 6e4, b"S": 1e3, b"m": 1.0, b"u": 1e-3, b"n": 1e-6}
-#: Metadata that somebody behind the front-end reads; everything else is dropped.
-_KEPT: Final = frozenset({b"authorization", b"x-api-key", b"triton_grpc_error", b"traceparent"})
 _PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
 
 
@@ -30,15 +29,16 @@ _PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
 class CallHead:
     """What the head of a call says.
 
-    ``budget_ms`` is the deadline that the caller gave, from now. ``refusal`` says why the call can
-    not be one of gRPC's, if so (then ``http_status`` is not 200). ``malformed`` heads break
-    HTTP/2's own rules: their stream is reset.
+    ``budget_ms`` is the deadline that the caller gave, from now; ``key`` is its API key.
+    ``refusal`` says why it cannot be a call of gRPC, if so (then ``http_status`` is not 200).
+    ``malformed`` heads break HTTP/2's own rules: their stream is reset.
     """
 
     path: str = ""
     budget_ms: float | None = None
     encoding: str = "identity"
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    key: bytes = b""
+    status_errors: bool = False  #: stream errors as gRPC statuses (``triton_grpc_error: true``)
     http_status: int = 200
     refusal: str = ""
     malformed: bool = False
@@ -148,7 +148,8 @@ def _grpc_head(pseudo: Mapping[bytes, bytes], plain: Mapping[bytes, bytes]) -> C
         path=pseudo[b":path"].decode("latin-1"),
         budget_ms=budget_ms,
         encoding=plain.get(b"grpc-encoding", b"identity").decode("latin-1"),
-        metadata={k.decode(): v.decode("latin-1") for k, v in plain.items() if k in _KEPT},
+        key=given_key(plain.get(b"x-api-key", b""), plain.get(b"authorization", b"")),
+        status_errors=plain.get(b"triton_grpc_error", b"").lower() == b"true",
     )
 
 

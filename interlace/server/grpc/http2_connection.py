@@ -113,16 +113,6 @@ class Http2Connection:
                 self.writer.flush()
         self.writer.close()
 
-    def forget(self, stream: GrpcStream) -> None:
-        """That stream has ended."""
-        self.streams.pop(stream.id, None)
-
-    def cut_off(self, stream: GrpcStream) -> None:
-        """Give up on a stream whose answer nobody takes."""
-        self.streams.pop(stream.id, None)
-        stream.reset()
-        self.writer.put(h2.rst_stream(stream.id, h2.CANCEL))
-
     # ------------------------------------------------------------------------- from the reader
 
     def data_stream(self, number: int, length: int, ends: bool) -> GrpcStream | None:
@@ -190,12 +180,13 @@ class Http2Connection:
                 self._open(number, head, ends)
 
     def _open(self, number: int, head: CallHead, ends: bool) -> None:
-        stream = GrpcStream(self, number, head, self._initial_window)
+        window, writer, limits = self._initial_window, self.writer, self.limits
+        stream = GrpcStream(number, head, window, writer, self.streams, limits)
         self.streams[number] = stream
         self._budget.opened()
         if head.http_status != 200:
             stream.half_closed = ends
-            stream.refuse(plain_refusal(head.http_status, head.refusal))
+            stream.reject(plain_refusal(head.http_status, head.refusal))
             self._budget.charge("calls that cannot be")
             return
         stream.call = self._service.open(stream)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.grpc.infer_head import InferTemplate, InferTemplates
+from interlace.core.tensor import Span, Tensor
+from interlace.server.grpc.infer_head import InferHead, InferTemplate, InferTemplates
 from interlace.server.grpc.infer_wire import RAW_TAG, malformed, scan
 from interlace.server.grpc.limits import TENSORS_MAX, Allowance, GrpcLimits
 from interlace.server.shared_memory import Regions
@@ -17,57 +17,66 @@ _SMALL_BYTES: Final = 4096
 _ID_BYTES_MAX: Final = 4096
 
 
-@dataclass(frozen=True, slots=True)
 class DecodedInfer:
-    """A request whose tensors lie in the arena: offset, size, offset, size, ... in ``spans``.
+    """A request whose tensors lie in the arena.
 
-    ``slots`` are the arena's blocks that hold them, to be freed once the request is answered.
+    ``blocks`` are the arena's blocks that hold them, to be freed once the request is answered.
     """
 
-    form: InferTemplate
-    id: str
-    spans: tuple[int, ...]
-    slots: tuple[int, ...]
+    __slots__ = ("blocks", "id", "inputs", "template")
+
+    def __init__(
+        self, template: InferTemplate, id: str, inputs: tuple[Tensor, ...], blocks: tuple[int, ...]
+    ) -> None:
+        self.template = template
+        self.id = id
+        self.inputs = inputs
+        self.blocks = blocks
 
 
 class InferDecoder:
-    """Where requests go as they come in. What raises ``ServeError`` keeps nothing."""
+    """Puts requests into the arena as they come in. What raises ``ServeError`` keeps nothing."""
 
-    def __init__(
-        self, arena: Arena, forms: InferTemplates, regions: Regions, limits: GrpcLimits
-    ) -> None:
+    def __init__(self, arena: Arena, regions: Regions, limits: GrpcLimits) -> None:
         self.limits = limits
         self.heap = Allowance(limits.max_heap_bytes)
         self._arena = arena
+        self._number = arena.number
         self._memory = arena.memory
-        self.forms = forms
+        self._templates = InferTemplates()
         self._regions = regions
 
     def whole(self, message: memoryview) -> DecodedInfer:
         """Take a request that is there in one piece."""
         data = bytes(message) if len(message) < _SMALL_BYTES else message
-        head, call_id, raws = scan(data)
-        if len(call_id) > _ID_BYTES_MAX:
-            raise malformed(f"an id of {len(call_id)} characters, limit {_ID_BYTES_MAX}")
-        form = self.forms.find(head, raws)
-        if len(raws) == 2 and not form.head.places:
+        rest, call_id, raws = scan(data)
+        template = self._template(rest, call_id, tuple(raws[1::2]))
+        head = template.head
+        if len(raws) == 2 and not head.ranges:  # the common case: one tensor
             start, size = raws
             offset = self.alloc(size)
             self._memory[offset : offset + size] = data[start : start + size]
-            return DecodedInfer(form, call_id, (offset, size), (offset,))
-        pairs = zip(raws[::2], raws[1::2], strict=True)
-        return self._store(form, call_id, [data[start : start + size] for start, size in pairs])
+            name, datatype, shape = head.inputs[0]
+            span = Span(self._number, offset, size)
+            tensor = Tensor(name, datatype, shape, span)
+            return DecodedInfer(template, call_id, (tensor,), (offset,))
+        values = [data[at : at + size] for at, size in zip(raws[::2], raws[1::2], strict=True)]
+        return self._store(template, call_id, values)
 
-    def landed(self, head: bytes, slots: Sequence[int], sizes: Sequence[int]) -> DecodedInfer:
-        """Take a request whose raw tensors were received into ``slots`` already."""
-        rest, call_id, _ = scan(head)
+    def landed(self, message: bytes, blocks: Sequence[int], sizes: Sequence[int]) -> DecodedInfer:
+        """Take a request whose raw tensors were received into ``blocks`` already."""
+        rest, call_id, _ = scan(message)
+        template = self._template(rest, call_id, tuple(sizes))
+        head = template.head
+        there = [Span(self._number, at, size) for at, size in zip(blocks, sizes, strict=True)]
+        if head.typed is not None or head.ranges:
+            return self._store(template, call_id, (), there)
+        return DecodedInfer(template, call_id, _tensors(head, there), tuple(blocks))
+
+    def _template(self, rest: bytes, call_id: str, sizes: tuple[int, ...]) -> InferTemplate:
         if len(call_id) > _ID_BYTES_MAX:
             raise malformed(f"an id of {len(call_id)} characters, limit {_ID_BYTES_MAX}")
-        raws = [number for pair in zip(slots, sizes, strict=True) for number in pair]
-        form = self.forms.find(rest, raws)
-        if form.head.typed is not None or form.head.places:
-            return self._store(form, call_id, [], raws)
-        return DecodedInfer(form, call_id, tuple(raws), tuple(slots))
+        return self._templates.find(rest, sizes)
 
     def alloc(self, nbytes: int) -> int:
         """A block of the arena.
@@ -93,43 +102,49 @@ class InferDecoder:
         """A block's bytes, writable."""
         return self._memory[offset : offset + nbytes]
 
-    def free(self, slots: Sequence[int]) -> None:
+    def free(self, blocks: Sequence[int]) -> None:
         """Give blocks back."""
-        for slot in slots:
-            self._arena.free(slot)
+        for block in blocks:
+            self._arena.free(block)
 
     def _store(
         self,
-        form: InferTemplate,
+        template: InferTemplate,
         call_id: str,
         values: Sequence[bytes | memoryview],
-        landed: Sequence[int] = (),
+        landed: Sequence[Span] = (),
     ) -> DecodedInfer:
-        """Copy what is not in the arena yet, each input in its turn: in ``landed`` (offset, size,
-        ...), in client shared memory, typed in the head, or among ``values``."""
-        head = form.head
+        """Copy what is not in the arena yet, each input in its turn: in ``landed``, in client
+        shared memory, typed in the head, or among ``values``."""
+        head = template.head
         sources = iter(values if head.typed is None else head.typed)
-        there = iter(zip(landed[::2], landed[1::2], strict=True))
-        spans: list[int] = []
-        slots: list[int] = []
+        there = iter(landed)
+        spans: list[Span] = []
+        blocks: list[int] = []
         try:
             for position in range(len(head.inputs)):
-                place = head.places.get(position)
-                if place is None and landed:
-                    spans += next(there)
+                region = head.ranges.get(position)
+                if region is None and landed:
+                    spans.append(next(there))
                     continue
-                value = b"" if place is not None else next(sources)
-                size = len(value) if place is None else place.nbytes
-                slots.append(self.alloc(size))
-                spans += (slots[-1], size)
-                if place is None:
-                    self.view(slots[-1], size)[:] = value
+                value = b"" if region is not None else next(sources)
+                size = len(value) if region is None else region.nbytes
+                offset = self.alloc(size)
+                blocks.append(offset)
+                spans.append(Span(self._number, offset, size))
+                if region is None:
+                    self.view(offset, size)[:] = value
                 else:
-                    self._regions.read_into(place.region, place.offset, self.view(slots[-1], size))
+                    self._regions.read_into(region.region, region.offset, self.view(offset, size))
         except ServeError:
-            self.free(slots)
+            self.free(blocks)
             raise
-        return DecodedInfer(form, call_id, tuple(spans), (*landed[::2], *slots))
+        kept = [span.offset for span in landed]
+        return DecodedInfer(template, call_id, _tensors(head, spans), (*kept, *blocks))
+
+
+def _tensors(head: InferHead, spans: Sequence[Span]) -> tuple[Tensor, ...]:
+    return tuple([Tensor(*each, span) for each, span in zip(head.inputs, spans, strict=True)])
 
 
 class InferSink:
@@ -139,15 +154,15 @@ class InferSink:
     """
 
     def __init__(
-        self, intake: InferDecoder, nbytes: int, done: Callable[[DecodedInfer | ServeError], None]
+        self, decoder: InferDecoder, nbytes: int, done: Callable[[DecodedInfer | ServeError], None]
     ) -> None:
-        self._decoder = intake
+        self._decoder = decoder
         self._left = nbytes
         self._done: Callable[[DecodedInfer | ServeError], None] | None = done
         self._head = bytearray()
         self._tag = bytearray()  #: the start of a field whose length has not come whole
         self._skip = 0  #: bytes left of a field that belongs to the head
-        self._slots: list[int] = []
+        self._blocks: list[int] = []
         self._sizes: list[int] = []
         self._target: memoryview | None = None  #: what is left of the tensor being received
 
@@ -178,21 +193,21 @@ class InferSink:
         try:
             if self._tag or self._skip or self._target is not None:
                 raise malformed("it ends inside a field")
-            taken = self._decoder.landed(bytes(self._head), self._slots, self._sizes)
+            decoded = self._decoder.landed(bytes(self._head), self._blocks, self._sizes)
         except ServeError as error:
             self._done = done
             self._fail(error)
             return
-        self._slots = []
+        self._blocks = []
         self.abandon()
-        done(taken)
+        done(decoded)
 
     def abandon(self) -> None:
         """The rest will not come."""
         self._done = None
         self._target = None
-        slots, self._slots = self._slots, []
-        self._decoder.free(slots)
+        blocks, self._blocks = self._blocks, []
+        self._decoder.free(blocks)
         self._decoder.heap.give(len(self._head))
         self._head = bytearray()
 
@@ -252,10 +267,10 @@ class InferSink:
         self._tag.clear()
         if size >= self._left:  # the byte that ended its length is still counted
             raise malformed(f"a tensor of {size} bytes runs past its end")
-        if len(self._slots) >= TENSORS_MAX:
+        if len(self._blocks) >= TENSORS_MAX:
             raise malformed(f"more than {TENSORS_MAX} tensors")
         offset = self._decoder.alloc(size)
-        self._slots.append(offset)
+        self._blocks.append(offset)
         self._sizes.append(size)
         self._target = self._decoder.view(offset, size) if size else None
 

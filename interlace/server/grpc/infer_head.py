@@ -1,8 +1,7 @@
-"""Heads of infer requests: parsed once each, numbered, and made known to the main process once."""
+"""Heads of infer requests (names, shapes, parameters): each is parsed once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,11 +9,12 @@ from google.protobuf.message import DecodeError
 
 from interlace.core.errors import Reason, ServeError
 from interlace.proto.messages import ModelInferRequest
-from interlace.server.door.frames import ForgetFrame, FormFrame, Value
+from interlace.server.cache import GenerationalCache
+from interlace.server.dataplane.call import Parameter, RequestedOutput, RequestTemplate
 from interlace.server.grpc.infer_wire import malformed
 from interlace.server.grpc.typed_contents import typed_bytes
 
-_FORMS: Final = 4096
+_TEMPLATES: Final = 2048
 _CACHED_HEAD_BYTES: Final = 4096
 
 
@@ -32,7 +32,7 @@ class InferHead:
     """What a request says besides its id and raw tensors.
 
     ``typed`` holds the bytes of inputs that came as typed contents (``None`` if none did), and
-    ``places`` where inputs lie in client shared memory, by position. ``targets`` says where outputs
+    ``ranges`` where inputs lie in client shared memory, by position. ``targets`` says where outputs
     go to client shared memory, by name.
     """
 
@@ -40,65 +40,48 @@ class InferHead:
     version: str
     inputs: tuple[tuple[str, str, tuple[int, ...]], ...]
     outputs: tuple[tuple[str, int], ...]
-    parameters: dict[str, Value]
+    parameters: dict[str, Parameter]
     typed: tuple[bytes, ...] | None
-    places: dict[int, SharedMemoryRange]
+    ranges: dict[int, SharedMemoryRange]
     targets: dict[str, SharedMemoryRange]
 
 
-@dataclass(frozen=True, slots=True)
 class InferTemplate:
-    """A head and the sizes of its tensors, under the number that the main process knows."""
+    """What calls with the same head and the same sizes of tensors share."""
 
-    number: int
-    head: InferHead
-    raw_count: int
+    __slots__ = ("checks", "head", "outputs", "ranked")
+
+    def __init__(self, head: InferHead) -> None:
+        self.head = head
+        self.checks = RequestTemplate()
+        self.outputs = tuple([RequestedOutput(name, classes) for name, classes in head.outputs])
+        self.ranked = any(classes for _, classes in head.outputs)
 
 
 class InferTemplates:
-    """Forms by head and sizes. ``tell`` gives the main process each definition before its use."""
+    """Templates by head and sizes of tensors."""
 
-    def __init__(self, tell: Callable[[FormFrame | ForgetFrame], None]) -> None:
-        self._tell = tell
-        self._known: dict[tuple[bytes, tuple[int, ...]], InferTemplate] = {}
-        self._next = 0
-        self._forgotten = 0  #: the last number that the main process has forgotten
+    def __init__(self) -> None:
+        self._known: GenerationalCache[tuple[bytes, tuple[int, ...]], InferTemplate] = (
+            GenerationalCache(_TEMPLATES)
+        )
 
-    def find(self, head: bytes, raws: list[int]) -> InferTemplate:
-        """The form of a scanned request.
+    def find(self, head: bytes, sizes: tuple[int, ...]) -> InferTemplate:
+        """The template of a request with this head and raw tensors of these sizes.
 
         Raises:
             ServeError: BAD_INPUT, the head is malformed or does not fit its raw tensors.
         """
-        key = (head, tuple(raws[1::2]))
-        form = self._known.get(key)
-        if form is not None:
-            return form
+        key = (head, sizes)
+        found = self._known.get(key)
+        if found is not None:
+            return found
         parsed = read_head(head)
-        form = self._define(parsed, len(raws) // 2)
+        _check_count(parsed, len(sizes))
+        template = InferTemplate(parsed)
         if len(head) <= _CACHED_HEAD_BYTES and parsed.typed is None:
-            self._known[key] = form
-        return form
-
-    def current(self, form: InferTemplate) -> InferTemplate:
-        """The form under a number that the main process knows now: its request may have waited."""
-        if form.number > self._forgotten:
-            return form
-        return self._define(form.head, form.raw_count)
-
-    def _define(self, head: InferHead, raw_count: int) -> InferTemplate:
-        _check_count(head, raw_count)
-        if self._next - self._forgotten >= _FORMS:
-            self._known.clear()
-            self._forgotten = self._next
-            self._tell(ForgetFrame())
-        self._next += 1
-        self._tell(
-            FormFrame(
-                self._next, head.model, head.version, head.inputs, head.outputs, head.parameters
-            )
-        )
-        return InferTemplate(self._next, head, raw_count)
+            self._known.put(key, template)
+        return template
 
 
 def read_head(data: bytes) -> InferHead:
@@ -113,20 +96,20 @@ def read_head(data: bytes) -> InferHead:
         raise malformed(str(error)) from error
     typed = [each for each in message.inputs if each.HasField("contents")]
     values = tuple(typed_bytes(each.name, each.datatype, each.contents) for each in typed)
-    places = {
-        i: place
+    ranges = {
+        i: found
         for i, each in enumerate(message.inputs)
-        if (place := _place(f"input '{each.name}'", each.parameters)) is not None
+        if (found := _range(f"input '{each.name}'", each.parameters)) is not None
     }
-    if typed and len(typed) + len(places) != len(message.inputs):
+    if typed and len(typed) + len(ranges) != len(message.inputs):
         missing = next(each.name for each in message.inputs if not each.HasField("contents"))
         raise _bad(f"input '{missing}' has no contents, and others have")
-    if typed and places:
+    if typed and ranges:
         raise _bad("some inputs have contents and some lie in shared memory: use one way")
     targets = {
-        each.name: place
+        each.name: found
         for each in message.outputs
-        if (place := _place(f"output '{each.name}'", each.parameters)) is not None
+        if (found := _range(f"output '{each.name}'", each.parameters)) is not None
     }
     return InferHead(
         message.model_name,
@@ -135,7 +118,7 @@ def read_head(data: bytes) -> InferHead:
         tuple((each.name, _classes(each)) for each in message.outputs),
         {name: _value(name, each) for name, each in message.parameters.items()},
         values if typed else None,
-        places,
+        ranges,
         targets,
     )
 
@@ -147,7 +130,7 @@ def _check_count(head: InferHead, raw_count: int) -> None:
             f"contents field must not be specified when using raw_input_contents for '{name}' "
             f"for model '{head.model}'"
         )
-    expected = 0 if head.typed is not None else len(head.inputs) - len(head.places)
+    expected = 0 if head.typed is not None else len(head.inputs) - len(head.ranges)
     if raw_count != expected:
         raise _bad(
             f"expected {expected} raw_input_contents for {len(head.inputs)} inputs of model "
@@ -155,7 +138,7 @@ def _check_count(head: InferHead, raw_count: int) -> None:
         )
 
 
-def _place(what: str, parameters: Any) -> SharedMemoryRange | None:
+def _range(what: str, parameters: Any) -> SharedMemoryRange | None:
     if "shared_memory_region" not in parameters:
         return None
     region = parameters["shared_memory_region"].string_param
@@ -181,11 +164,11 @@ def _classes(output: Any) -> int:
     return count
 
 
-def _value(name: str, parameter: Any) -> Value:
+def _value(name: str, parameter: Any) -> Parameter:
     kind = parameter.WhichOneof("parameter_choice")
     if kind is None:
         raise _bad(f"parameter '{name}' has no value")
-    value: Value = getattr(parameter, kind)
+    value: Parameter = getattr(parameter, kind)
     return value
 
 

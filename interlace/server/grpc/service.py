@@ -2,77 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from interlace.proto.messages import HEALTH, SERVICE
+from interlace.server.administration.api import AdminApi
+from interlace.server.administration.methods import METHODS
 from interlace.server.api_keys import Access, ApiKeys
-from interlace.server.grpc.admin_calls import METHODS, WATCH, AdminCall, HealthWatchCall
+from interlace.server.grpc.admin_calls import (
+    AdminCall,
+    Administration,
+    HealthWatchCall,
+    RpcMethod,
+)
 from interlace.server.grpc.headers import ENCODINGS
 from interlace.server.grpc.infer_calls import ModelInferCall, ModelStreamInferCall
-from interlace.server.grpc.infer_decoder import InferDecoder
 from interlace.server.grpc.pending_calls import PendingCalls
 from interlace.server.grpc.rpc import RpcCall
 from interlace.server.grpc.status import GrpcStatus
 from interlace.server.grpc.stream import GrpcStream
 
-#: Probes: they need no API key.
-_OPEN: Final = frozenset(
-    (
-        f"/{HEALTH.full_name}/Check",
-        f"/{HEALTH.full_name}/Watch",
-        f"/{SERVICE.full_name}/ServerLive",
-        f"/{SERVICE.full_name}/ServerReady",
-        f"/{SERVICE.full_name}/ModelReady",
-    )
-)
-#: What changes the server, or what others use of it.
-_CHANGES: Final = frozenset(
-    f"/{SERVICE.full_name}/{name}"
-    for name in (
-        "RepositoryModelLoad",
-        "RepositoryModelUnload",
-        "SystemSharedMemoryRegister",
-        "SystemSharedMemoryUnregister",
-    )
-)
-_WATCHES: Final = 256
+_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
+_STREAM_INFER: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
+_WATCH: Final = "/grpc.health.v1.Health/Watch"
+_WATCHES_MAX: Final = 256
+
+#: Makes the call of a stream; ``None`` if it refuses.
+OpenCall = Callable[[GrpcStream], RpcCall | None]
 
 
 class GrpcService:
     """All methods of ``inference.GRPCInferenceService`` and ``grpc.health.v1.Health``."""
 
-    def __init__(
-        self, desk: PendingCalls, intake: InferDecoder, keys: ApiKeys | None = None
-    ) -> None:
-        self._pending = desk
-        self._decoder = intake
+    def __init__(self, calls: PendingCalls, api: AdminApi, keys: ApiKeys | None = None) -> None:
+        self._calls = calls
+        self._admin = Administration(api, calls.decoder)
         self._keys = keys or ApiKeys()
         self._watches: set[HealthWatchCall] = set()
         self._streams: set[ModelStreamInferCall] = set()
-        self._infer: dict[str, Callable[[GrpcStream], RpcCall]] = {
-            f"/{SERVICE.full_name}/ModelInfer": lambda s: ModelInferCall(s, desk, intake),
-            f"/{SERVICE.full_name}/ModelStreamInfer": self._stream,
+        self._methods: dict[str, tuple[Access, OpenCall]] = {
+            _INFER: (Access.USE, lambda stream: ModelInferCall(stream, calls)),
+            _STREAM_INFER: (Access.USE, self._stream),
         }
+        for method in METHODS:
+            if method.rpc:
+                make = self._watch if method.rpc == _WATCH else self._administer
+                self._methods[method.rpc] = (method.access, partial(make, RpcMethod(method)))
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Every method that there is."""
+        return frozenset(self._methods)
 
     def open(self, stream: GrpcStream) -> RpcCall | None:
         """The call that a stream's head opens; ``None`` if it was refused at once."""
         head = stream.head
-        refusal = self._keys.refusal(_access(head.path), _key(head.metadata))
+        access, make = self._methods.get(head.path, (Access.USE, None))
+        refusal = self._keys.refusal(access, head.key)
         if refusal is not None:
-            return self._refuse(stream, GrpcStatus.UNAUTHENTICATED, refusal.detail)
-        if head.encoding not in ENCODINGS:
+            stream.refuse(refusal)
+        elif head.encoding not in ENCODINGS:
             text = f"grpc-encoding '{head.encoding}' is not one of {', '.join(ENCODINGS)}"
-            return self._refuse(stream, GrpcStatus.UNIMPLEMENTED, text)
-        infer = self._infer.get(head.path)
-        if infer is not None:
-            return infer(stream)
-        method = METHODS.get(head.path)
-        if method is not None:
-            return AdminCall(stream, method, self._pending, self._decoder)
-        if head.path == WATCH:
-            return self._watch(stream)
-        return self._refuse(stream, GrpcStatus.UNIMPLEMENTED, f"unknown method {head.path[:256]}")
+            stream.fail(GrpcStatus.UNIMPLEMENTED, text)
+        elif make is None:
+            stream.fail(GrpcStatus.UNIMPLEMENTED, f"unknown method {head.path[:256]}")
+        else:
+            return make(stream)
+        return None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing that was asked is left to be answered."""
+        return not self._calls.count and not self._admin.tasks
 
     def look(self) -> None:
         """Bring the health watches up to date."""
@@ -88,33 +89,18 @@ class GrpcService:
             stream.close()
 
     def _stream(self, stream: GrpcStream) -> RpcCall:
-        call = ModelStreamInferCall(stream, self._pending, self._decoder, self._streams.discard)
+        call = ModelStreamInferCall(stream, self._calls, self._streams.discard)
         self._streams.add(call)
         return call
 
-    def _watch(self, stream: GrpcStream) -> RpcCall | None:
-        if len(self._watches) >= _WATCHES:
-            return self._refuse(
-                stream, GrpcStatus.RESOURCE_EXHAUSTED, f"{_WATCHES} watches are open"
-            )
-        watch = HealthWatchCall(stream, self._pending, self._decoder, self._watches.discard)
+    def _administer(self, method: RpcMethod, stream: GrpcStream) -> RpcCall:
+        return AdminCall(stream, method, self._admin)
+
+    def _watch(self, method: RpcMethod, stream: GrpcStream) -> RpcCall | None:
+        if len(self._watches) >= _WATCHES_MAX:
+            text = f"{_WATCHES_MAX} watches are open"
+            stream.fail(GrpcStatus.RESOURCE_EXHAUSTED, text)
+            return None
+        watch = HealthWatchCall(stream, method, self._admin, self._watches.discard)
         self._watches.add(watch)
         return watch
-
-    @staticmethod
-    def _refuse(stream: GrpcStream, status: GrpcStatus, text: str) -> None:
-        stream.fail(status, text)
-
-
-def _access(path: str) -> Access:
-    if path in _OPEN:
-        return Access.PROBE
-    return Access.CHANGE if path in _CHANGES else Access.USE
-
-
-def _key(metadata: Mapping[str, str]) -> bytes:
-    given = metadata.get("x-api-key", "")
-    scheme, _, value = metadata.get("authorization", "").partition(" ")
-    if not given and scheme.lower() == "bearer":
-        given = value.strip()
-    return given.encode()

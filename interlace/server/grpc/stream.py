@@ -5,11 +5,13 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from interlace.server.grpc.frame_writer import Buffer, OnSent
+from interlace.core.errors import ServeError
+from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
 from interlace.server.grpc.headers import ANSWER_HEAD, TRAILERS_OK, CallHead, trailers
 from interlace.server.grpc.http2_frames import (
+    CANCEL,
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -20,11 +22,9 @@ from interlace.server.grpc.http2_frames import (
     rst_stream,
     window_update,
 )
+from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.rpc import MessageSink, RpcCall
-from interlace.server.grpc.status import GrpcStatus
-
-if TYPE_CHECKING:
-    from interlace.server.grpc.http2_connection import Http2Connection
+from interlace.server.grpc.status import STATUS, GrpcStatus
 
 #: Compressed flag and length, before each message.
 PREFIX: Final = struct.Struct(">BI")
@@ -35,17 +35,22 @@ _TAIL_FRAME: Final = frame(HEADERS, END_HEADERS | END_STREAM, 0, TRAILERS_OK)[:5
 
 
 class GrpcStream:
-    """State of one stream. ``call`` is None once it has been answered, or nobody waits for it."""
+    """State of one stream. ``call`` is ``None`` once it is answered, or no answer is wanted.
+
+    ``streams`` are those of its connection, by number; it leaves them when it has ended.
+    """
 
     __slots__ = (
         "_left",
+        "_limits",
         "_prefix",
         "_progress",
         "_sink",
         "_stalled_ms",
         "_started",
+        "_streams",
+        "_writer",
         "call",
-        "connection",
         "half_closed",
         "head",
         "id",
@@ -60,9 +65,17 @@ class GrpcStream:
     )
 
     def __init__(
-        self, connection: Http2Connection, number: int, head: CallHead, window: int
+        self,
+        number: int,
+        head: CallHead,
+        window: int,
+        writer: FrameWriter,
+        streams: dict[int, GrpcStream],
+        limits: GrpcLimits,
     ) -> None:
-        self.connection = connection
+        self._writer = writer
+        self._streams = streams
+        self._limits = limits
         self.id = number
         self.head = head
         self.window = window
@@ -118,7 +131,7 @@ class GrpcStream:
                     self._begin(*PREFIX.unpack(prefix))
             else:
                 flag, size = PREFIX.unpack_from(chunk)
-                limit = self.connection.limits.max_message_bytes
+                limit = self._limits.max_message_bytes
                 if flag == 0 and size <= len(chunk) - 5 and size <= limit:
                     self.call.whole(chunk[5 : 5 + size])
                     chunk = chunk[5 + size :]
@@ -143,7 +156,7 @@ class GrpcStream:
         if self.received > STREAM_WINDOW:
             return False
         if self.received > STREAM_WINDOW // 2 and not self.half_closed:
-            self.connection.writer.put(window_update(self.id, self.received))
+            self._writer.put(window_update(self.id, self.received))
             self.received = 0
         return True
 
@@ -151,7 +164,7 @@ class GrpcStream:
         """Fail if the client owes us bytes, or room for ours, and nothing has moved for long."""
         call = self.call
         owes = call is not None and not self.half_closed and not call.streaming
-        limits = self.connection.limits
+        limits = self._limits
         least = limits.min_bytes_per_s * since_ms / 1000.0
         total, sent_bytes = self._progress
         self._progress = (self.total, self.sent_bytes)
@@ -163,7 +176,9 @@ class GrpcStream:
         if self._stalled_ms < limits.stall_timeout_ms:
             return
         if self.queued_bytes:
-            self.connection.cut_off(self)
+            self._streams.pop(self.id, None)
+            self.reset()
+            self._writer.put(rst_stream(self.id, CANCEL))
         else:
             text = f"the message has not come on for {limits.stall_timeout_ms:.0f} ms"
             self._break(GrpcStatus.DEADLINE_EXCEEDED, text)
@@ -174,7 +189,7 @@ class GrpcStream:
         if flag > 1:
             self._break(GrpcStatus.INTERNAL, f"compressed flag is {flag}, must be 0 or 1")
             return
-        limit = self.connection.limits.max_message_bytes
+        limit = self._limits.max_message_bytes
         if size > limit:
             text = f"Received message larger than max ({size} vs. {limit})"
             self._break(GrpcStatus.RESOURCE_EXHAUSTED, text)
@@ -185,7 +200,7 @@ class GrpcStream:
             self._advance(0)
 
     def _break(self, status: GrpcStatus, text: str) -> None:
-        """The client broke off or broke the rules of gRPC: whatever the call does is in vain."""
+        """The client broke off or broke the rules of gRPC: end the call and what it started."""
         call = self.call
         self.fail(status, text)
         if call is not None:
@@ -201,7 +216,7 @@ class GrpcStream:
 
     def answer(self, parts: Sequence[Buffer], nbytes: int, sent: OnSent | None = None) -> None:
         """The one message of a unary call, then status OK."""
-        writer = self.connection.writer
+        writer = self._writer
         total = nbytes + 5
         if total > _JOINED_BYTES or writer.congested or min(self.window, writer.window) < total:
             self.message(parts, nbytes, sent)
@@ -232,7 +247,7 @@ class GrpcStream:
         """One message. ``sent`` is called once the bytes of ``parts`` may change."""
         if not self._started:
             self._started = True
-            self.connection.writer.put(frame(HEADERS, END_HEADERS, self.id, ANSWER_HEAD))
+            self._writer.put(frame(HEADERS, END_HEADERS, self.id, ANSWER_HEAD))
         self.queued_bytes += nbytes + 5
         if nbytes <= _JOINED_BYTES:
             self.queue.append(b"".join((PREFIX.pack(0, nbytes), *parts)))
@@ -243,7 +258,7 @@ class GrpcStream:
             self.queue.extend(part for part in parts if len(part))
             if sent is not None:
                 self.queue.append(sent)
-        self.connection.writer.offer(self)
+        self._writer.offer(self)
         if not self.queue:
             self.kept_bytes = 0
         elif nbytes <= _JOINED_BYTES:
@@ -253,31 +268,35 @@ class GrpcStream:
         """End the call with a status that is not OK (or with OK and no message)."""
         self.finish(trailers(status, text, retry_after_ms))
 
+    def refuse(self, error: ServeError) -> None:
+        """End the call with a reason."""
+        self.fail(STATUS[error.reason], error.detail, error.retry_after_ms)
+
     def finish(self, block: bytes) -> None:
         """End the call with these trailers, after what is queued."""
         self._drop_call()
         self.tail = block if self._started else ANSWER_HEAD + block
         self._started = True
-        self.connection.writer.offer(self)
+        self._writer.offer(self)
 
-    def refuse(self, block: bytes) -> None:
-        """Answer with this block alone: head and trailers in one."""
+    def reject(self, block: bytes) -> None:
+        """Answer what is no gRPC call with this block alone: head and trailers in one."""
         self._drop_call()
         self.tail = block
-        self.connection.writer.offer(self)
+        self._writer.offer(self)
 
     def ended(self) -> None:
         """The stream's last frame is on its way."""
         self._drop_call()
         if not self.half_closed:  # nothing more that the client sends will be read
-            self.connection.writer.put(rst_stream(self.id, 0))
-        self.connection.forget(self)
+            self._writer.put(rst_stream(self.id, 0))
+        self._streams.pop(self.id, None)
 
     def reset(self) -> None:
         """The client reset the stream, or its connection is closing."""
         call = self.call
         self._drop_call()
-        self.connection.writer.drop(self)
+        self._writer.drop(self)
         if call is not None:
             call.gone()
 

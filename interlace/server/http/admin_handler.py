@@ -10,11 +10,11 @@ from interlace.core.errors import ServeError
 from interlace.server.compression import pack, unpack_within
 from interlace.server.http.arena_body import ArenaBody
 from interlace.server.http.exchange import ResponseWriter
-from interlace.server.http.internal_errors import InternalErrors
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.request_head import RequestHead
 from interlace.server.http.responses import METRICS_MEDIA, head_of
 from interlace.server.http.routes import AdminRequest, HttpResponse
+from interlace.server.internal_errors import InternalErrors
 
 PACK_BYTES: Final = 1024
 

@@ -10,9 +10,9 @@ from interlace.server.cache import GenerationalCache
 from interlace.server.dataplane.plane import DataPlane, TensorMemory
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.decoded_request import DecodedRequest
-from interlace.server.http.internal_errors import InternalErrors
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.request_json import decode_request
+from interlace.server.internal_errors import InternalErrors
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena

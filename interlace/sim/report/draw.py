@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -118,12 +117,6 @@ def accelerators(records: Mapping[str, RunRecord]) -> Figure:
     axes[0].set_ylim(bottom=0)
     axes[0].legend()
     return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a drawing; the suffix of the file says in which form."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, bbox_inches="tight", dpi=110)
 
 
 def _figure(rows: int) -> tuple[Figure, list[Axes]]:

@@ -1,4 +1,4 @@
-"""A main process for gRPC tests: a door over a data plane that echoes, in a thread of its own."""
+"""A gRPC server over a data plane that echoes, on an event loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from typing import Any, TypeVar
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Span, Tensor
+from interlace.runtime.clock import WallClock
+from interlace.server.administration.api import AdminApi
+from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
-from interlace.server.door.door import Door
-from interlace.server.door.life import DoorSettings
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.server import GrpcServer
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
+from tests.server.fakes import FakeControl
 
 T = TypeVar("T")
 
@@ -34,6 +38,7 @@ class EchoPlane:
     """
 
     def __init__(self, arenas: ArenaMap) -> None:
+        self.accepting = True
         self._arenas = arenas
         self._apart: dict[int, Arena] = {}
         self.calls: list[InferenceCall] = []
@@ -113,52 +118,51 @@ class EchoPlane:
         return tuple(moved)
 
 
-class EchoOffice:
-    """Answers administration with what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.answers: dict[str, Any] = {}
-
-    def answer(self, method: str, body: dict[str, Any]) -> Any:
-        self.asked.append((method, body))
-        found = self.answers.get(method.rpartition(".")[2])
-        if found is None:
-            raise ServeError(Reason.UNSUPPORTED, f"no answer for {method}")
-        return found() if callable(found) else found
-
-
 class Main:
-    """The thread, its loop, and the door; a context."""
+    """The thread, its loop, and the server with real administration; a context."""
 
-    def __init__(self, settings: DoorSettings | None = None, office: Any = None) -> None:
+    def __init__(
+        self,
+        port: int = 0,
+        keys: ApiKeys | None = None,
+        arena_bytes: int = 64 << 20,
+        limits: GrpcLimits | None = None,
+    ) -> None:
         self.arenas = ArenaMap(os.getpid())
+        self.arena = Arena.create(arena_bytes)
+        self.arenas.add(self.arena)
         self.plane = EchoPlane(self.arenas)
-        self.office: Any = office or EchoOffice()
+        self.control = FakeControl()
         self.regions = Regions(allowed=True)
         self.table = ModelTable()
-        #: Runs on the loop before the door is made.
-        self.before_start: Callable[[], Coroutine[Any, Any, None]] | None = None
-        self.trouble: list[str] = []
-        self._settings = settings or DoorSettings(port=0, arena_bytes=64 << 20)
+        self._wanted = port, keys, limits
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self.door: Door
+        self.port = 0
+        self.server: GrpcServer
 
     @property
     def target(self) -> str:
-        return f"127.0.0.1:{self.door.port}"
+        return f"127.0.0.1:{self.port}"
 
     def settled(self) -> None:
-        """Wait until no call is in flight and every output has been delivered."""
+        """Wait until no call is in flight, every output was delivered, and the arena is empty."""
         deadline = time.monotonic() + 10.0
-        while self.plane.busy:
+        while self.plane.busy or self.arena.used_bytes:
             assert time.monotonic() < deadline, f"left over: {self.plane.busy}"
             time.sleep(0.005)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return future.result(30)
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Call something on the server's loop."""
+
+        async def call() -> T:
+            return work()
+
+        return self.run(call())
 
     def __enter__(self) -> Main:
         self._thread.start()
@@ -171,26 +175,25 @@ class Main:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.run(self.door.close())
+        if hasattr(self, "server"):
+            self.do(self.server.close)
         self.run(self._settle())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
         self.regions.close()
+        self.arenas.close()
+        self.arena.close()
 
     async def _start(self) -> None:
-        if self.before_start is not None:
-            await self.before_start()
-        self.door = Door(
-            self.plane,
-            self.office,
-            self.table,
-            self.regions,
-            self.arenas,
-            self._settings,
-            self.trouble.append,
+        port, keys, limits = self._wanted
+        plane: Any = self.plane
+        clock = WallClock(asyncio.get_running_loop())
+        api = AdminApi(plane, self.table, self.control, clock, self.regions)
+        self.server = GrpcServer(
+            self.plane, api, self.table, self.regions, self.arena, self.arenas, limits, keys
         )
-        await self.door.start()
+        self.port = await self.server.listen("127.0.0.1", port)
 
     async def _settle(self) -> None:
         for _ in range(20):

@@ -12,99 +12,86 @@ from tritonclient.utils import InferenceServerException
 
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import TensorSpec
-from interlace.proto.messages import SERVICE
-from interlace.server.administration.api import AdminApi
-from interlace.server.dataplane.plane import DataPlane
-from interlace.server.door.admin import AdminDoor
+from interlace.proto.messages import HEALTH, SERVICE
 from interlace.server.model_control import IndexEntry
 from interlace.server.model_table import ServedModel
-from tests.server.fakes import FakeControl, FakeRuntime, model
+from tests.server.fakes import model
 from tests.server.grpc.fakes import Main
 
 
-class Desk:
-    """The front-end with the real administration behind it."""
+class Stand:
+    """A server with two versions of a model, and the public client."""
 
-    def __init__(self, main: Main, control: FakeControl) -> None:
+    def __init__(self, main: Main) -> None:
         self.main = main
-        self.control = control
+        self.control = main.control
         self.client = triton.InferenceServerClient(main.target)
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    main = Main()
-    control = FakeControl()
-
-    async def make() -> None:
-        plane = DataPlane(FakeRuntime(), main.table, main.arenas)
-        admin = AdminApi(plane, main.table, control, plane._runtime.clock, main.regions)
-        main.office = AdminDoor(admin)
-
-    main.before_start = make
-    with main:
+def stand() -> Iterator[Stand]:
+    with Main() as main:
         inputs = [TensorSpec("INPUT", "FP32", (16,))]
         outputs = [TensorSpec("OUTPUT", "FP32", (-1, 4))]
         for version in (1, 2):
             main.table.publish(ServedModel(model("mine", inputs, outputs, version=version)))
-        made = Desk(main, control)
+        made = Stand(main)
         yield made
         made.client.close()
 
 
-def test_every_method_is_there(desk: Desk) -> None:
-    served = {method.name for method in SERVICE.methods} - {"ModelInfer", "ModelStreamInfer"}
-    office: AdminDoor = desk.main.office
-    assert {name.rpartition(".")[2] for name in office.methods} == served | {"Check", "Watch"}
+def test_every_method_is_there(stand: Stand) -> None:
+    every = {f"/{s.full_name}/{method.name}" for s in (SERVICE, HEALTH) for method in s.methods}
+    assert stand.main.server._service.paths == every
 
 
-def test_health(desk: Desk) -> None:
-    client = desk.client
+def test_health(stand: Stand) -> None:
+    client = stand.client
     assert client.is_server_live() and client.is_server_ready()
     assert client.is_model_ready("mine") and client.is_model_ready("mine", "2")
     assert not client.is_model_ready("mine", "9") and not client.is_model_ready("nope")
-    desk.control.is_ready = False
+    stand.control.is_ready = False
     assert client.is_server_live() and not client.is_server_ready()
-    desk.control.is_ready = True
+    stand.control.is_ready = True
 
 
-def test_metadata_and_config(desk: Desk) -> None:
-    server = desk.client.get_server_metadata()
+def test_metadata_and_config(stand: Stand) -> None:
+    server = stand.client.get_server_metadata()
     assert server.name == "interlace" and "statistics" in server.extensions
-    found = desk.client.get_model_metadata("mine")
+    found = stand.client.get_model_metadata("mine")
     assert list(found.versions) == ["1", "2"]
     assert [list(each.shape) for each in found.outputs] == [[-1, -1, 4]]
-    config = desk.client.get_model_config("mine").config
+    config = stand.client.get_model_config("mine").config
     assert (config.name, config.max_batch_size) == ("mine", 8)
     assert list(config.input[0].dims) == [16] and config.input[0].data_type == 11  # TYPE_FP32
     with pytest.raises(InferenceServerException, match="unknown model: 'nope'") as caught:
-        desk.client.get_model_config("nope")
+        stand.client.get_model_config("nope")
     assert caught.value.status() == "StatusCode.NOT_FOUND"
 
 
-def test_statistics(desk: Desk) -> None:
-    found = desk.client.get_inference_statistics("mine", "2").model_stats
+def test_statistics(stand: Stand) -> None:
+    found = stand.client.get_inference_statistics("mine", "2").model_stats
     assert [(each.name, each.version) for each in found] == [("mine", "2")]
     assert found[0].inference_stats.success.count == 0
-    assert len(desk.client.get_inference_statistics().model_stats) == 2
+    assert len(stand.client.get_inference_statistics().model_stats) == 2
     with pytest.raises(InferenceServerException, match="requested model 'x' is not available"):
-        desk.client.get_inference_statistics("x")
+        stand.client.get_inference_statistics("x")
 
 
-def test_repository(desk: Desk) -> None:
-    desk.control.entries = [
+def test_repository(stand: Stand) -> None:
+    stand.control.entries = [
         IndexEntry("mine", "1", "READY"),
         IndexEntry("bad", "1", "UNAVAILABLE", "it is broken"),
     ]
-    index = desk.client.get_model_repository_index().models
+    index = stand.client.get_model_repository_index().models
     assert [(e.name, e.version, e.state, e.reason) for e in index] == [
         ("mine", "1", "READY", ""),
         ("bad", "1", "UNAVAILABLE", "it is broken"),
     ]
     files = {"file:1/model.onnx": b"\0\1\2" * 100_000}
-    desk.client.load_model("mine", config=json.dumps({"max_batch_size": 4}), files=files)
-    desk.client.unload_model("mine")
-    loaded, unloaded = desk.control.calls
+    stand.client.load_model("mine", config=json.dumps({"max_batch_size": 4}), files=files)
+    stand.client.unload_model("mine")
+    loaded, unloaded = stand.control.calls
     assert loaded == (
         "load",
         "mine",
@@ -112,14 +99,14 @@ def test_repository(desk: Desk) -> None:
         {"1/model.onnx": b"\0\1\2" * 100_000},
     )
     assert unloaded == ("unload", "mine")
-    desk.control.error = ServeError(Reason.BACKEND, "failed to load 'mine'")
+    stand.control.error = ServeError(Reason.BACKEND, "failed to load 'mine'")
     with pytest.raises(InferenceServerException, match="failed to load 'mine'"):
-        desk.client.load_model("mine")
-    desk.control.error = None
+        stand.client.load_model("mine")
+    stand.control.error = None
 
 
-def test_shared_memory(desk: Desk) -> None:
-    client = desk.client
+def test_shared_memory(stand: Stand) -> None:
+    client = stand.client
     client.unregister_system_shared_memory()
     client.unregister_cuda_shared_memory()
     assert not client.get_system_shared_memory_status().regions
@@ -132,21 +119,21 @@ def test_shared_memory(desk: Desk) -> None:
         client.get_system_shared_memory_status("r")
 
 
-def test_a_region_can_be_registered(desk: Desk) -> None:
+def test_a_region_can_be_registered(stand: Stand) -> None:
     segment = shared_memory.SharedMemory(create=True, size=128)
     try:
-        desk.client.register_system_shared_memory("r", segment.name, 64, 32)
-        region = desk.client.get_system_shared_memory_status("r").regions["r"]
+        stand.client.register_system_shared_memory("r", segment.name, 64, 32)
+        region = stand.client.get_system_shared_memory_status("r").regions["r"]
         assert (region.key, region.offset, region.byte_size) == (segment.name, 32, 64)
-        desk.client.unregister_system_shared_memory("r")
-        assert not desk.client.get_system_shared_memory_status().regions
+        stand.client.unregister_system_shared_memory("r")
+        assert not stand.client.get_system_shared_memory_status().regions
     finally:
         segment.close()
         segment.unlink()
 
 
-def test_settings(desk: Desk) -> None:
-    client = desk.client
+def test_settings(stand: Stand) -> None:
+    client = stand.client
     trace = client.get_trace_settings().settings
     assert list(trace["trace_level"].value) == ["OFF"] and list(trace["trace_file"].value) == [""]
     assert client.update_trace_settings(settings={"trace_level": ["OFF"], "trace_rate": None})
@@ -157,18 +144,3 @@ def test_settings(desk: Desk) -> None:
     assert client.update_log_settings({"log_info": True})
     with pytest.raises(InferenceServerException, match="unknown log setting 'nope'"):
         client.update_log_settings({"nope": True})
-
-
-def test_the_health_protocol(desk: Desk) -> None:
-    office = desk.main.office
-    assert office.answer("grpc.health.v1.Health.Check", {"service": ""}) == {"status": "SERVING"}
-    with pytest.raises(ServeError, match="no service 'other'"):
-        office.answer("grpc.health.v1.Health.Check", {"service": "other"})
-    watched = office.answer("grpc.health.v1.Health.Watch", {"service": "other"})
-    assert watched == {"status": "SERVICE_UNKNOWN"}
-
-
-def test_an_unknown_method_is_unsupported(desk: Desk) -> None:
-    with pytest.raises(ServeError) as caught:
-        desk.main.office.answer("a.B.C", {})
-    assert caught.value.reason is Reason.UNSUPPORTED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,13 +19,15 @@ from interlace.proto.messages import (
     response_class,
 )
 from interlace.server.api_keys import ApiKeys
-from interlace.server.door.life import DoorSettings
 from interlace.server.grpc.headers import trailers
+from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.status import STATUS, GrpcStatus
+from interlace.server.model_control import IndexEntry
 from tests.server.grpc.fakes import Main
 from tests.server.grpc.wirebench import INFER, STREAM, request
 
 Invoke = Callable[..., Any]
+SERVER, HEALTH_PATH = "/inference.GRPCInferenceService", "/grpc.health.v1.Health"
 _CHECK = HEALTH.FindMethodByName("Check")
 HealthRequest, HealthResponse = request_class(_CHECK), response_class(_CHECK)
 
@@ -91,45 +92,47 @@ def test_long_texts_are_cut_where_they_may_be() -> None:
     assert len(block) < 4300 and not block.rstrip().endswith(b"%")
 
 
-def test_admin_messages_go_to_main_and_back(echo: Main, channel: grpc.Channel) -> None:
-    echo.office.answers["Check"] = {"status": "SERVING"}
-    check = channel.unary_unary(
-        "/grpc.health.v1.Health/Check",
-        HealthRequest.SerializeToString,
-        HealthResponse.FromString,
-        _registered_method=False,
-    )
-    assert check(HealthRequest(service="s")).status == 1
-    assert echo.office.asked[-1] == ("grpc.health.v1.Health.Check", {"service": "s"})
-    error = failure(raw(channel, "/inference.GRPCInferenceService/ServerReady"), b"\xff")
-    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+def test_malformed_administration_is_the_callers_fault(channel: grpc.Channel) -> None:
+    for payloads in ([b"\xff"], [], [b"", b""]):
+        call = channel.stream_unary(f"{SERVER}/ServerReady", _registered_method=False)
+        error = failure(call, iter(payloads))
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_large_admin_messages_go_in_pieces(echo: Main, channel: grpc.Channel) -> None:
+def test_large_administration_goes_both_ways(echo: Main, channel: grpc.Channel) -> None:
     big = "x" * 700_000
-    echo.office.answers["ServerMetadata"] = {"name": big, "version": "1"}
-    metadata = raw(channel, "/inference.GRPCInferenceService/ServerMetadata")
-    assert big.encode() in metadata(b"", timeout=20)
-    echo.office.answers["ModelReady"] = {"ready": True}
-    ready = raw(channel, "/inference.GRPCInferenceService/ModelReady")
-    field = b"\x0a" + b"\xe0\xdc\x2a" + big.encode()
-    assert ready(field, timeout=20) == b"\x08\x01"
-    assert echo.office.asked[-1][1]["name"] == big
+    echo.control.entries = [IndexEntry("m", "1", "UNAVAILABLE", big)]
+    index = raw(channel, f"{SERVER}/RepositoryIndex")
+    assert big.encode() in index(b"", timeout=20)
+    echo.control.entries = []
+    ready = raw(channel, f"{SERVER}/ModelReady")
+    assert ready(b"\x0a" + b"\xe0\xdc\x2a" + big.encode(), timeout=20) == b""
 
 
-def test_health_is_watched(echo: Main, channel: grpc.Channel) -> None:
-    echo.office.answers["Watch"] = {"status": "NOT_SERVING"}
-    watch = channel.unary_stream(
-        "/grpc.health.v1.Health/Watch",
-        HealthRequest.SerializeToString,
-        HealthResponse.FromString,
-        _registered_method=False,
-    )
+def test_health_is_asked_and_watched(echo: Main, channel: grpc.Channel) -> None:
+    form = HealthRequest.SerializeToString, HealthResponse.FromString
+    check = channel.unary_unary(f"{HEALTH_PATH}/Check", *form, _registered_method=False)
+    watch = channel.unary_stream(f"{HEALTH_PATH}/Watch", *form, _registered_method=False)
+    echo.control.is_ready = False
+    assert check(HealthRequest(), timeout=20).status == 2
     states = watch(HealthRequest())
     assert next(states).status == 2
-    echo.office.answers["Watch"] = {"status": "SERVING"}
+    echo.control.is_ready = True
     assert next(states).status == 1
     states.cancel()
+    assert next(watch(HealthRequest(service="other"))).status == 3
+    error = failure(check, HealthRequest(service="other"))
+    assert error.code() is grpc.StatusCode.NOT_FOUND and "no service 'other'" in error.details()
+
+
+def test_a_fault_of_ours_is_written_down_and_named(
+    echo: Main, channel: grpc.Channel, caplog: pytest.LogCaptureFixture
+) -> None:
+    echo.control.entries = None  # type: ignore[assignment]
+    error = failure(raw(channel, f"{SERVER}/RepositoryIndex"), b"")
+    echo.control.entries = []
+    assert error.code() is grpc.StatusCode.INTERNAL and "see its log" in error.details()
+    assert "RepositoryIndex failed" in caplog.text and "TypeError" in caplog.text
 
 
 def test_a_stream_goes_on_after_a_refusal(channel: grpc.Channel) -> None:
@@ -176,7 +179,7 @@ def test_interleaved_large_messages(channel: grpc.Channel) -> None:
 
 
 def test_a_call_that_hangs_is_answered_once_and_its_memory_is_kept_until_it_ends() -> None:
-    with Main(DoorSettings(port=0, arena_bytes=1 << 20)) as main:
+    with Main(arena_bytes=1 << 20) as main:
         with grpc.insecure_channel(main.target) as channel:
             for _ in range(20):  # many times the arena, were it not given back
                 error = failure(raw(channel), request(bytes(400_000), model="hang"))
@@ -191,14 +194,12 @@ def test_a_call_that_hangs_is_answered_once_and_its_memory_is_kept_until_it_ends
 
 
 def test_the_key_opens_all_but_probes() -> None:
-    settings = DoorSettings(port=0, keys=ApiKeys("s3cret"), arena_bytes=1 << 20)
-    with Main(settings) as main, grpc.insecure_channel(main.target) as channel:
-        main.office.answers["ServerLive"] = {"live": True}
+    keys = ApiKeys("s3cret")
+    with Main(keys=keys) as main, grpc.insecure_channel(main.target) as channel:
         live = raw(channel, "/inference.GRPCInferenceService/ServerLive")
         assert live(b"", timeout=20) == b"\x08\x01"
-        main.office.answers["ModelReady"] = {"ready": True}
         ready = raw(channel, "/inference.GRPCInferenceService/ModelReady")
-        assert ready(b"\x0a\x01m", timeout=20) == b"\x08\x01", "as over HTTP"
+        assert ready(b"\x0a\x01m", timeout=20) == b"", "answers, as over HTTP"
         for metadata in ((), (("x-api-key", "wrong"),), (("authorization", "s3cret"),)):
             error = failure(raw(channel), request(b"x"), metadata=metadata)
             assert error.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -207,51 +208,39 @@ def test_the_key_opens_all_but_probes() -> None:
 
 
 def test_changing_the_server_takes_the_admin_key() -> None:
-    settings = DoorSettings(port=0, keys=ApiKeys("s3cret", "root"), arena_bytes=1 << 20)
-    with Main(settings) as main, grpc.insecure_channel(main.target) as channel:
+    keys = ApiKeys("s3cret", "root")
+    with Main(keys=keys) as main, grpc.insecure_channel(main.target) as channel:
         user, admin = (("x-api-key", "s3cret"),), (("x-api-key", "root"),)
         for name in ("RepositoryModelLoad", "RepositoryModelUnload", "SystemSharedMemoryRegister"):
             call = raw(channel, f"/inference.GRPCInferenceService/{name}")
             error = failure(call, b"", metadata=user)
             assert error.code() is grpc.StatusCode.UNAUTHENTICATED
             assert "admin key" in error.details()
-            main.office.answers[name] = {}
-            assert call(b"", timeout=20, metadata=admin) == b""
+            if name.startswith("Repository"):
+                assert call(b"\x12\x01m", timeout=20, metadata=admin) == b""
         for metadata in (user, admin):
             assert raw(channel)(request(b"x"), timeout=20, metadata=metadata)
 
 
-def test_sizes_and_numbers_are_bounded() -> None:
-    settings = DoorSettings(
-        port=0, arena_bytes=1 << 20, max_message_bytes=2_000_000, max_in_flight=3
-    )
-    with Main(settings) as main, grpc.insecure_channel(main.target) as channel:
+def test_sizes_are_bounded() -> None:
+    limits = GrpcLimits(max_message_bytes=2_000_000)
+    with (
+        Main(arena_bytes=1 << 20, limits=limits) as main,
+        grpc.insecure_channel(main.target) as channel,
+    ):
         error = failure(raw(channel), bytes(2_000_001))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "larger than max (2000001 vs. 2000000)" in error.details()
         error = failure(raw(channel), request(bytes(1_500_000)))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "the server has 1048576 for all" in error.details()
-        stuck = [
-            raw(channel).future(request(b"x", model="never"))  # type: ignore[attr-defined]
-            for _ in range(3)
-        ]
-        while len(main.plane.calls) < 3:
-            time.sleep(0.005)
-        error = failure(raw(channel), request(b"x"))
-        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "3 gRPC calls are in flight" in error.details()
-        assert "retry-after-ms" in dict(error.trailing_metadata())
-        for each in stuck:
-            each.cancel()
-        main.settled()
         assert raw(channel)(request(b"x"), timeout=20)
 
 
 def test_a_connection_too_many_is_closed() -> None:
-    settings = DoorSettings(port=0, arena_bytes=1 << 20, max_connections=2)
+    limits = GrpcLimits(max_connections=2)
     options = [("grpc.use_local_subchannel_pool", 1)]
-    with Main(settings) as main:
+    with Main(limits=limits) as main:
         channels = [grpc.insecure_channel(main.target, options) for _ in range(3)]
         for each in channels[:2]:
             assert raw(each)(request(b"x"), timeout=20)

@@ -1,4 +1,4 @@
-"""The public client library, in all its ways, against the gRPC process."""
+"""The public client library, in all its ways, against the server."""
 
 from __future__ import annotations
 

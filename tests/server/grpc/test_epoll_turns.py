@@ -105,27 +105,21 @@ def test_calls_and_long_messages_go_on_over_turns() -> None:
             assert outputs(wire.answers(frames, 2 * i + 1)[0]) == (str(i), values)
 
 
-def turn(turns: Turns) -> None:
-    """One turn of the loop."""
-    turns.loop.read(0.01)
-    turns.loop.write()
-
-
 def test_others_come_before_the_rest_of_a_long_turn() -> None:
     turns = Turns(GrpcLimits())
     try:
         greedy, modest = greet(turns), greet(turns)
         greedy.sendall(b"".join(map(ping, range(3000))))
-        turn(turns)
+        turns.one_turn()
         modest.sendall(ping(7))
-        turn(turns)
+        turns.one_turn()
         assert pings_of(modest) == [7]
         answered = pings_of(greedy)
         assert len(answered) <= 2 * FRAMES_A_TURN
         for _ in range(3000):
             if not turns.loop._unfinished:
                 break
-            turn(turns)
+            turns.one_turn()
         assert answered + pings_of(greedy) == list(range(3000))
     finally:
         turns.close()
@@ -135,8 +129,8 @@ def test_who_does_not_read_answers_goes_on_when_it_does() -> None:
     turns = Turns(GrpcLimits(max_backlog_bytes=20_000, control_per_s=1e6))
     try:
         client = greet(turns)
-        (guest,) = turns.loop._clients.values()
-        connection, count, unsent = guest.connection, 0, b""
+        (served,) = turns.loop._clients.values()
+        connection, count, unsent = served.connection, 0, b""
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
 
@@ -150,14 +144,14 @@ def test_who_does_not_read_answers_goes_on_when_it_does() -> None:
                 unsent += b"".join(map(ping, range(count, count + 1000)))
                 count += 1000
             unsent = pushed(client, unsent)
-            turn(turns)
+            turns.one_turn()
         got, ends_s = b"", time.monotonic() + 60.0
         while len(got) < count * len(ping(0)) or len(pings_in(got)) < count:
             assert time.monotonic() < ends_s
             unsent = pushed(client, unsent)
             with suppress(BlockingIOError):
                 got += client.recv(1 << 20)
-            turn(turns)
+            turns.one_turn()
         assert pings_in(got) == list(range(count))
     finally:
         turns.close()
@@ -250,7 +244,7 @@ def calmed(turns: Turns) -> tuple[socket.socket, int]:
         with suppress(OSError):
             client.sendall(b"".join(map(ping, range(number * 50, number * 50 + 50))))
         for _ in range(50):
-            turn(turns)
+            turns.one_turn()
             if not turns.loop._unfinished:
                 break
         if turns.loop.connections == 0:

@@ -141,14 +141,14 @@ def test_a_smaller_initial_window_takes_back_what_was_granted() -> None:
 def test_calls_leave_nothing_to_the_garbage_collector(model: str) -> None:
     with Wire() as wire:
         wire.send(HELLO + CALL)
-        wire.link.hold = model == "held"
+        wire.plane.hold = model == "held"
         wire.frames()
         gc.collect()
         gc.disable()
         try:
             for number in range(3, 203, 2):
                 wire.send(head(number) + data(number, message(request(b"abc"))))
-                if wire.link.hold:
+                if wire.plane.hold:
                     wire.send(h2.rst_stream(number, h2.CANCEL))
                 wire.frames()
             assert gc.collect() < 20, "every call left objects that know each other"
@@ -209,11 +209,11 @@ def test_unknown_frames_and_late_frames_are_ignored() -> None:
 
 def test_a_reset_stream_is_cancelled_and_its_memory_comes_back() -> None:
     with Wire() as wire:
-        wire.link.hold = True
+        wire.plane.hold = True
         wire.send(HELLO + CALL + head(3) + data(3, message(request(bytes(500)))[:400], end=False))
         assert wire.arena.used_bytes > 0
         wire.send(h2.rst_stream(1, h2.CANCEL) + h2.rst_stream(3, h2.CANCEL))
-        assert wire.link.cancelled == [1]
+        assert wire.plane.cancelled == [1]
         assert wire.arena.used_bytes == 0
 
 
@@ -266,7 +266,7 @@ def test_after_goaway_running_calls_are_finished() -> None:
 )  # fmt: skip
 def test_a_peer_at_fault_is_told_and_cut_off(code: int, bytes_in: bytes) -> None:
     with Wire() as wire:
-        wire.link.hold = True
+        wire.plane.hold = True
         wire.send(bytes_in)
         assert wire.fault is not None and wire.fault.code == code, wire.fault
         last = wire.frames()[-1]
@@ -337,7 +337,7 @@ def test_rapid_resets_are_stopped() -> None:
 
 def test_streams_beyond_the_limit_are_refused_and_come_again() -> None:
     with Wire(GrpcLimits(max_streams=2)) as wire:
-        wire.link.hold = True
+        wire.plane.hold = True
         wire.send(HELLO)
         for number in (1, 3, 5):
             wire.send(head(number) + data(number, message(request(b"abc"))))
@@ -370,7 +370,7 @@ def test_stalled_streams_and_connections_are_cut_off() -> None:
         wire.send(h2.frame(h2.SETTINGS, 0, 0, struct.pack(">HI", 4, 0)))
         wire.send(head(5) + data(5, message(request(b"abc"))))
         for _ in range(5):
-            assert wire.patience.look(1000.0)
+            assert wire.timeouts.look(1000.0)
             wire.turn()
         frames = wire.frames()
         _, fields = wire.answers(frames, 1)
@@ -385,11 +385,11 @@ def test_what_a_client_leaves_unread_is_counted() -> None:
         wire.send(head(1, STREAM))
         for _ in range(50):
             wire.send(data(1, message(request(bytes(400))), end=False))
-        assert wire.patience.look(1000.0)
-        assert 18_000 < wire.patience.kept_bytes < 25_000
+        assert wire.timeouts.look(1000.0)
+        assert 18_000 < wire.timeouts.kept_bytes < 25_000
         wire.send(h2.window_update(1, 1 << 20))
-        assert wire.patience.look(1000.0)
-        assert wire.patience.kept_bytes == 0
+        assert wire.timeouts.look(1000.0)
+        assert wire.timeouts.kept_bytes == 0
 
 
 def test_asking_more_does_not_hide_a_stall() -> None:
@@ -398,7 +398,7 @@ def test_asking_more_does_not_hide_a_stall() -> None:
         wire.send(head(1, STREAM))
         for _ in range(6):
             wire.send(data(1, message(request(bytes(4000))), end=False))
-            assert wire.patience.look(1000.0)
+            assert wire.timeouts.look(1000.0)
             wire.turn()
         assert not wire.connection.streams
 
@@ -408,15 +408,15 @@ def test_idle_connections_are_known() -> None:
         wire.send(HELLO)
         for _ in range(3):
             wire.turn()
-            wire.patience.look(1000.0)
-        assert wire.patience.idle_ms == 2000.0
+            wire.timeouts.look(1000.0)
+        assert wire.timeouts.idle_ms == 2000.0
         wire.send(CALL)
-        wire.patience.look(1000.0)
-        assert wire.patience.idle_ms == 0.0
+        wire.timeouts.look(1000.0)
+        assert wire.timeouts.idle_ms == 0.0
 
 
 def test_who_never_greets_is_cut_off() -> None:
     with Wire(GrpcLimits(stall_timeout_ms=3000.0)) as wire:
         wire.frames()
         wire.send(h2.PREFACE[:10])
-        assert [wire.patience.look(1000.0) for _ in range(4)][-1] is False
+        assert [wire.timeouts.look(1000.0) for _ in range(4)][-1] is False

@@ -70,13 +70,18 @@ def test_scan_of_anything_ends(junk: bytes) -> None:
         assert error.reason is Reason.BAD_INPUT
 
 
+def tensors_of(wire: Wire, decoded: DecodedInfer) -> list[bytes]:
+    spans = [tensor.span for tensor in decoded.inputs]
+    return [bytes(wire.decoder.view(span.offset, span.nbytes)) for span in spans]
+
+
 @settings(max_examples=60, deadline=None)
 @given(requests(), st.lists(st.integers(1, 50), min_size=1, max_size=4))
 def test_pieces_come_to_the_same_as_the_whole(made: Any, cuts: list[int]) -> None:
     encoded = made.SerializeToString()
     with Wire() as wire:
         got: list[DecodedInfer | ServeError] = []
-        sink = InferSink(wire.intake, len(encoded), got.append)
+        sink = InferSink(wire.decoder, len(encoded), got.append)
         at = turn = 0
         while at < len(encoded):
             size = cuts[turn % len(cuts)]
@@ -85,33 +90,32 @@ def test_pieces_come_to_the_same_as_the_whole(made: Any, cuts: list[int]) -> Non
         sink.finish()
         (pieces,) = got
         assert isinstance(pieces, DecodedInfer)
-        whole = wire.intake.whole(memoryview(encoded))
-        for taken in (pieces, whole):
-            assert taken.id == made.id
-            tensors = zip(taken.spans[::2], taken.spans[1::2], strict=True)
-            found = [bytes(wire.intake.view(at, size)) for at, size in tensors]
+        whole = wire.decoder.whole(memoryview(encoded))
+        for decoded in (pieces, whole):
+            assert decoded.id == made.id
+            found = tensors_of(wire, decoded)
             assert found == list(made.raw_input_contents)
-            wire.intake.free(taken.slots)
-        assert pieces.form.head == whole.form.head
+            wire.decoder.free(decoded.blocks)
+        assert pieces.template.head == whole.template.head
 
 
 @given(st.binary(max_size=200), st.integers(1, 9))
 def test_pieces_of_anything_end(junk: bytes, size: int) -> None:
     with Wire(arena_bytes=1 << 16) as wire:
         got: list[DecodedInfer | ServeError] = []
-        sink = InferSink(wire.intake, len(junk), got.append)
+        sink = InferSink(wire.decoder, len(junk), got.append)
         for at in range(0, len(junk), size):
             sink.feed(memoryview(junk)[at : at + size])
         sink.finish()
         (result,) = got
         if isinstance(result, DecodedInfer):
-            wire.intake.free(result.slots)
+            wire.decoder.free(result.blocks)
 
 
 def test_an_abandoned_message_leaves_nothing() -> None:
     encoded = request(bytes(5000), bytes(5000))
     with Wire() as wire:
-        sink = InferSink(wire.intake, len(encoded), lambda taken: None)
+        sink = InferSink(wire.decoder, len(encoded), lambda decoded: None)
         sink.feed(memoryview(encoded)[:7000])
         assert wire.arena.used_bytes > 0
         sink.abandon()
@@ -121,7 +125,7 @@ def test_a_full_arena_refuses_and_swallows_the_rest() -> None:
     encoded = request(bytes(3000), bytes(60_000))
     with Wire(arena_bytes=1 << 16) as wire:
         got: list[DecodedInfer | ServeError] = []
-        sink = InferSink(wire.intake, len(encoded), got.append)
+        sink = InferSink(wire.decoder, len(encoded), got.append)
         sink.feed(memoryview(encoded))
         sink.finish()
         (error,) = got
@@ -134,7 +138,7 @@ def test_heads_are_bounded() -> None:
     encoded = made.SerializeToString()
     with Wire(GrpcLimits(max_heads_bytes=1000)) as wire:
         got: list[DecodedInfer | ServeError] = []
-        sink = InferSink(wire.intake, len(encoded), got.append)
+        sink = InferSink(wire.decoder, len(encoded), got.append)
         sink.feed(memoryview(encoded))
         (error,) = got
         assert isinstance(error, ServeError) and error.reason is Reason.TOO_LARGE
@@ -259,7 +263,7 @@ def broken(change: str) -> Any:
 def test_wrong_heads_are_named(change: str, text: str) -> None:
     encoded = broken(change).SerializeToString()
     with Wire() as wire, pytest.raises(ServeError, match=text) as caught:
-        wire.intake.whole(memoryview(encoded))
+        wire.decoder.whole(memoryview(encoded))
     assert caught.value.reason is Reason.BAD_INPUT
 
 
@@ -268,27 +272,22 @@ def test_typed_requests_reach_the_arena() -> None:
     made.inputs.add(name="A", datatype="INT16", shape=[2]).contents.int_contents.extend([1, -1])
     made.inputs.add(name="B", datatype="FP32", shape=[1]).contents.fp32_contents.append(2.0)
     with Wire() as wire:
-        taken = wire.intake.whole(memoryview(made.SerializeToString()))
-        tensors = zip(taken.spans[::2], taken.spans[1::2], strict=True)
-        found = [bytes(wire.intake.view(at, size)) for at, size in tensors]
+        decoded = wire.decoder.whole(memoryview(made.SerializeToString()))
+        found = tensors_of(wire, decoded)
         assert found == [b"\1\0\xff\xff", np.float32(2.0).tobytes()]
-        wire.intake.free(taken.slots)
+        wire.decoder.free(decoded.blocks)
 
 
-def test_forms_are_told_once_and_forgotten_in_time() -> None:
+def test_heads_that_repeat_are_parsed_once() -> None:
     with Wire() as wire:
         encoded = memoryview(request(b"ab"))
-        first = wire.intake.whole(encoded)
-        again = wire.intake.whole(encoded)
-        longer = wire.intake.whole(memoryview(request(b"abc")))
-        assert first.form is again.form and longer.form is not first.form
-        assert len(wire.link.frames) == 2
-        for taken in (first, again, longer):
-            wire.intake.free(taken.slots)
+        first = wire.decoder.whole(encoded)
+        again = wire.decoder.whole(encoded)
+        longer = wire.decoder.whole(memoryview(request(b"abc")))
+        assert first.template is again.template and longer.template is not first.template
+        for decoded in (first, again, longer):
+            wire.decoder.free(decoded.blocks)
         for i in range(5000):
-            wire.intake.free(wire.intake.whole(memoryview(request(b"x", model=str(i)))).slots)
-        assert any(type(frame).__name__ == "ForgetFrame" for frame in wire.link.frames)
-        told = len(wire.link.frames)
-        current = wire.intake.forms.current(first.form)  # as if it had waited all the time
-        assert current.head is first.form.head and current.number > 5000
-        assert len(wire.link.frames) == told + 1
+            one = wire.decoder.whole(memoryview(request(b"x", model=str(i))))
+            wire.decoder.free(one.blocks)
+        assert len(wire.decoder._templates._known) < 5000

@@ -1,13 +1,9 @@
-"""The gRPC process's life: busy ports, death and replacement, draining, what leaves with it."""
+"""The gRPC server's life: busy ports, draining, the end, and what its calls may leave behind."""
 
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from contextlib import suppress
 from multiprocessing import shared_memory
@@ -18,75 +14,34 @@ import grpc
 import numpy as np
 import pytest
 
-from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
-from interlace.server.door.frames import PIECE_BYTES, pieces
-from interlace.server.door.life import DoorSettings
 from interlace.server.model_table import ServedModel
 from tests.server.grpc.fakes import Main
 from tests.server.grpc.test_calls import failure, raw
 from tests.server.grpc.wirebench import STREAM, request
 
-INSIDE = pytest.mark.parametrize("inside", [False, True], ids=["process", "inside"])
 
-
-def settings(inside: bool) -> DoorSettings:
-    return DoorSettings(port=0, arena_bytes=64 << 20, inside=inside)
-
-
-@INSIDE
-def test_a_busy_port_is_a_plain_error(inside: bool) -> None:
+def test_a_busy_port_is_a_plain_error() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen(1)
         port = taken.getsockname()[1]
-        main = Main(DoorSettings(port=port, arena_bytes=1 << 20, inside=inside))
+        main = Main(port=port)
         with pytest.raises(OSError, match=f"gRPC on 127.0.0.1:{port}: Address already in use"):
             main.__enter__()
         main.__exit__(None, None, None)
 
 
-def test_the_process_imports_no_torch_and_no_grpcio() -> None:
-    code = (
-        "import sys, interlace.server.grpc.process;"
-        "print([m for m in ('torch', 'grpc', 'onnxruntime', 'asyncio') if m in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "['asyncio']" or found.stdout.strip() == "[]"
-
-
-def test_a_killed_process_is_replaced_and_its_calls_cancelled() -> None:
-    with Main() as main:
-        pid, target = main.door.pid, main.target
-        assert pid is not None
-        with grpc.insecure_channel(target) as channel:
-            stuck = raw(channel).future(request(b"x", model="never"))  # type: ignore[attr-defined]
-            while not main.plane.calls:
-                time.sleep(0.005)
-            os.kill(pid, signal.SIGKILL)
-            assert stuck.exception(20).code() is grpc.StatusCode.UNAVAILABLE
-            main.settled()
-            assert len(main.plane.cancelled) == 1
-        fresh = [("grpc.use_local_subchannel_pool", 1)]
-        with grpc.insecure_channel(target, fresh) as channel:
-            answer = raw(channel)(request(b"abc"), timeout=20, wait_for_ready=True)
-        assert ModelInferResponse.FromString(answer).raw_output_contents == [b"abc"]
-        assert main.target == target and main.door.pid != pid
-        assert main.door.restarts == 1 and f"{pid} died" in main.trouble[0]
-
-
-def test_the_process_forgets_arenas_that_the_main_process_forgot(echo: Main) -> None:
+def test_arenas_that_are_gone_are_unmapped(echo: Main) -> None:
     with grpc.insecure_channel(echo.target) as channel:
-        pid = echo.door.pid or os.getpid()
-        before = arenas_of(pid)
+        before = arenas_of(os.getpid())
         for size in range(1, 41):
             answer = raw(channel)(request(b"x" * size * 100, model="apart"), timeout=20)
             assert ModelInferResponse.FromString(answer).raw_output_contents == [b"x" * size * 100]
         echo.settled()
-        raw(channel)(request(b"y"), timeout=20)  # its answer comes after what it was told before
-    assert arenas_of(pid) == before
+    assert arenas_of(os.getpid()) == before
 
 
 def arenas_of(pid: int | None) -> tuple[int, int]:
@@ -99,31 +54,23 @@ def arenas_of(pid: int | None) -> tuple[int, int]:
     return tuple(sum("interlace-arena" in line for line in lines) for lines in (links, maps))
 
 
-@INSIDE
-def test_closing_cancels_and_leaves_no_process(inside: bool) -> None:
-    main = Main(settings(inside))
-    with main, grpc.insecure_channel(main.target) as channel:
-        pid = main.door.pid
+def test_closing_cancels_what_runs() -> None:
+    with Main() as main, grpc.insecure_channel(main.target) as channel:
         stuck = raw(channel).future(request(b"x", model="never"))  # type: ignore[attr-defined]
         while not main.plane.calls:
             time.sleep(0.005)
-        main.run(main.door.close())
+        main.do(main.server.close)
         assert stuck.exception(20).code() is grpc.StatusCode.UNAVAILABLE
         main.settled()
-    assert inside == (pid is None)
-    if pid is not None:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
 
 
-@INSIDE
-def test_draining_answers_what_runs_and_takes_no_more(inside: bool) -> None:
-    with Main(settings(inside)) as main, grpc.insecure_channel(main.target) as channel:
+def test_draining_answers_what_runs_and_takes_no_more() -> None:
+    with Main() as main, grpc.insecure_channel(main.target) as channel:
         running = raw(channel).future(request(b"abc", model="slow-300"))  # type: ignore[attr-defined]
         idle = channel.stream_stream(STREAM, _registered_method=False)(_until(running.done))
         while not main.plane.calls:
             time.sleep(0.005)
-        main.run(main.door.drain(10.0))
+        main.run(main.server.drain(10.0))
         answer = ModelInferResponse.FromString(running.result(10))
         assert answer.raw_output_contents == [b"abc"]
         assert idle.code() is grpc.StatusCode.UNAVAILABLE
@@ -139,15 +86,14 @@ def _until(done: Any) -> Any:
     yield b""
 
 
-@INSIDE
-def test_draining_gives_up_in_time(inside: bool) -> None:
-    with Main(settings(inside)) as main, grpc.insecure_channel(main.target) as channel:
+def test_draining_gives_up_in_time() -> None:
+    with Main() as main, grpc.insecure_channel(main.target) as channel:
         stuck = raw(channel).future(request(b"x", model="never"))  # type: ignore[attr-defined]
         while not main.plane.calls:
             time.sleep(0.005)
-        main.run(main.door.drain(0.2))
+        main.run(main.server.drain(0.2))
         assert not stuck.done()
-        main.run(main.door.close())
+        main.do(main.server.close)
         assert stuck.exception(20) is not None
 
 
@@ -167,7 +113,7 @@ def test_client_shared_memory_is_read_and_written(echo: Main) -> None:
         with grpc.insecure_channel(echo.target) as channel:
             error = failure(raw(channel), made.SerializeToString())
             assert "Unable to find shared memory region: 'mine'" in error.details()
-            call(echo, lambda: echo.regions.register("mine", segment.name, 0, 8192))
+            echo.do(lambda: echo.regions.register("mine", segment.name, 0, 8192))
             answer = raw(channel)(made.SerializeToString(), timeout=20)
             response = ModelInferResponse.FromString(answer)
             assert list(response.raw_output_contents) == [b""]
@@ -182,7 +128,7 @@ def test_client_shared_memory_is_read_and_written(echo: Main) -> None:
             error = failure(raw(channel), made.SerializeToString())
             assert "lie outside of shared memory region 'mine'" in error.details()
     finally:
-        call(echo, lambda: echo.regions.unregister(""))
+        echo.do(lambda: echo.regions.unregister(""))
         segment.close()
         segment.unlink()
 
@@ -211,34 +157,3 @@ def test_classes_are_ranked_with_their_labels(echo: Main) -> None:
     words = [b"3.000000:1:dog", b"2.000000:2:eel"]
     framed = b"".join(len(w).to_bytes(4, "little") + w for w in words)
     assert response.raw_output_contents[0] == framed
-
-
-def test_an_admin_answer_that_comes_late_or_fails(echo: Main) -> None:
-    async def later() -> dict[str, object]:
-        raise ServeError(Reason.NOT_READY, "loading, 61 %")
-
-    echo.office.answers["RepositoryModelLoad"] = later
-    with grpc.insecure_channel(echo.target) as channel:
-        load = raw(channel, "/inference.GRPCInferenceService/RepositoryModelLoad")
-        error = failure(load, b"\x12\x01m")
-    assert (error.code(), error.details()) == (grpc.StatusCode.UNAVAILABLE, "loading, 61 %")
-
-
-def test_pieces_cut_and_join() -> None:
-    for size in (0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES):
-        data = os.urandom(size)
-        cut = pieces(data)
-        assert b"".join(piece for piece, _ in cut) == data
-        assert [last for _, last in cut] == [False] * (len(cut) - 1) + [True]
-
-
-def call(main: Main, work: Any) -> None:
-    """Run something on the main process's loop."""
-    done = threading.Event()
-
-    async def run() -> None:
-        work()
-        done.set()
-
-    main.run(run())
-    done.wait(5)

@@ -11,23 +11,18 @@ from typing import Any
 
 import hpack
 
+from interlace.core.request import Outcome, Reply, Request
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
-from interlace.server.door.frames import (
-    AnswerFrame,
-    CancelFrame,
-    FormFrame,
-    InferFrame,
-    RefusalFrame,
-    ToMain,
-)
+from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.http2_connection import Http2Connection
 from interlace.server.grpc.infer_decoder import InferDecoder
-from interlace.server.grpc.infer_head import InferTemplates
+from interlace.server.grpc.infer_response import ResponseEncoder
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.pending_calls import PendingCalls
 from interlace.server.grpc.service import GrpcService
 from interlace.server.grpc.stall_timeouts import StallTimeouts
+from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -44,45 +39,51 @@ class Frame:
     payload: bytes
 
 
-class EchoLink:
-    """A main process that gives inputs back as outputs; with ``hold``, when it is told to."""
+class EchoPlane:
+    """A data plane that gives inputs back as outputs at the next ``turn``; not while ``hold``."""
 
-    def __init__(self, arena: Arena) -> None:
-        self.frames: list[ToMain] = []
+    def __init__(self) -> None:
         self.hold = False
         self.cancelled: list[int] = []
-        self.desk: PendingCalls
-        self._arena = arena
-        self._held: set[int] = set()
-        self._forms: dict[int, FormFrame] = {}
+        self.delivered_ids: list[int] = []
+        self._waiting: dict[int, tuple[Request, OnReply]] = {}
+        self._next = 0
 
-    def tell(self, frame: Any) -> None:
-        self.frames.append(frame)
+    def infer(
+        self,
+        call: InferenceCall,
+        on_reply: OnReply,
+        on_error: OnError,
+        on_give_up: OnError | None = None,
+    ) -> Request:
+        self._next += 1
+        request = Request(self._next, f"{call.model}/1#1", 0.0, 1e9, inputs=call.inputs)
+        self._waiting[request.id] = (request, on_reply)
+        return request
+
+    def cancel(self, request: Request) -> None:
+        self.cancelled.append(request.id)
+        waiting = self._waiting.pop(request.id, None)
+        if waiting is not None:
+            waiting[1](Reply(request, Outcome.CANCELLED))
+
+    def delivered(self, reply: Reply) -> None:
+        self.delivered_ids.append(reply.request.id)
 
     def turn(self) -> None:
-        """Answer what was told."""
-        frames, self.frames = self.frames, []
-        for frame in frames:
-            if isinstance(frame, FormFrame):
-                self._forms[frame.number] = frame
-            elif isinstance(frame, CancelFrame):
-                self.cancelled.append(frame.call)
-                if frame.call not in self._held:
-                    continue  # answered before it was cancelled
-                self._held.remove(frame.call)
-                self.desk.refuse(RefusalFrame(frame.call, "cancelled", "gone", None))
-            elif isinstance(frame, InferFrame):
-                if self.hold:
-                    self._held.add(frame.call)
-                    continue
-                self.desk.answer(self._answer(frame))
+        """Answer what came."""
+        if self.hold:
+            return
+        waiting, self._waiting = self._waiting, {}
+        for request, on_reply in waiting.values():
+            on_reply(Reply(request, Outcome.OK, request.inputs))
 
-    def _answer(self, frame: InferFrame) -> AnswerFrame:
-        form = self._forms[frame.form]
-        spans: list[int] = []
-        for i in range(len(form.inputs)):
-            spans += (self._arena.number, *frame.spans[2 * i : 2 * i + 2])
-        return AnswerFrame(frame.call, form.model, "1", form.inputs, tuple(spans))
+
+class ReadyApi:
+    """Administration of a server that is ready, and can do nothing else."""
+
+    def ready(self) -> bool:
+        return True
 
 
 class Wire:
@@ -93,22 +94,21 @@ class Wire:
         self.arena = Arena.create(arena_bytes)
         arenas = ArenaMap(os.getpid())
         arenas.add(self.arena)
-        self.link = EchoLink(self.arena)
+        self.plane = EchoPlane()
         regions = Regions(allowed=True)
-        self.intake = InferDecoder(self.arena, InferTemplates(self.link.tell), regions, self.limits)
-        self.desk = PendingCalls(
-            self.link.tell, self.intake, arenas, regions, self.limits.max_in_flight
-        )
-        self.link.desk = self.desk
+        self.decoder = InferDecoder(self.arena, regions, self.limits)
+        responses = ResponseEncoder(arenas, regions, ModelTable())
+        self.calls = PendingCalls(self.plane, self.decoder, responses)
+        api: Any = ReadyApi()
         self.ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         self.ours.setblocking(False)
         for end in (self.ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-        service = GrpcService(self.desk, self.intake)
+        service = GrpcService(self.calls, api)
         scratch = memoryview(bytearray(64 << 10))
         self.connection = Http2Connection(theirs, service, self.limits, scratch, lambda: None)
-        self.patience = StallTimeouts(self.connection)
+        self.timeouts = StallTimeouts(self.connection)
         self.fault: h2.PeerError | None = None
         self._received = b""
         self._decoder = hpack.Decoder()
@@ -120,9 +120,10 @@ class Wire:
         self.connection.end()
         self.connection.sock.close()
         self.ours.close()
-        self.link.turn()
-        assert self.arena.used_bytes == 0, "slots were not given back"
-        assert self.intake.heap.used_bytes == 0, "heap was not given back"
+        self.plane.hold = False
+        self.plane.turn()
+        assert self.arena.used_bytes == 0, "blocks were not given back"
+        assert self.decoder.heap.used_bytes == 0, "heap was not given back"
         self.arena.close()
 
     def send(self, data: bytes) -> None:
@@ -143,7 +144,7 @@ class Wire:
                 self.fault = fault
                 self.connection.end(fault)
                 return
-        self.link.turn()
+        self.plane.turn()
         self.connection.writer.flush()
 
     def frames(self) -> list[Frame]:

@@ -1,0 +1,172 @@
+"""How the models of a folder would share this machine, from stored profiles: nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from interlace.assembly.accelerators import choose_accelerators
+from interlace.assembly.machine import cpu_settings, default_profiles
+from interlace.assembly.model_folders import drafts, find_models
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Partition, Plan, Slot, as_rows_per_s
+from interlace.core.profile import Profile
+from interlace.core.user_errors import UserError
+from interlace.perf.latency import surface
+from interlace.planning.plan_file import save_plan
+from interlace.planning.systems import system_of
+from interlace.policy.base import System
+from interlace.profiling.store import ProfileStore
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSlot:
+    """One model's turn in one partition, with what is predicted of it.
+
+    ``capacity_rows_per_s`` is the rate that fits beside the others, ``alone_rows_per_s`` what full
+    batches would yield without turns of others; ``batch_ms`` is the latency (p95) of one such
+    batch. ``duty_ms`` is 0 where turns follow from deadlines.
+    """
+
+    partition: str
+    share_pct: int
+    duty_ms: float
+    model: str
+    batch: int
+    slo_ms: float
+    batch_ms: float
+    capacity_rows_per_s: float
+    alone_rows_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MachinePlan:
+    """A plan for this machine. ``names`` are what people call the plan's models."""
+
+    system: str
+    gpu: Gpu
+    plan: Plan
+    slots: tuple[PlannedSlot, ...]
+    names: Mapping[str, str]
+
+    def to_dict(self) -> dict[str, object]:
+        """The plan as plain values: units in the names."""
+        return {
+            "slots": self.slots,
+            "headroom": self.plan.headroom,
+            "unserved_rows_per_s": {
+                self.names[k]: v for k, v in self.plan.unserved_rows_per_s.items()
+            },
+            "reasons": {self.names[k]: why for k, why in self.plan.reasons.items()},
+        }
+
+    def save(self, path: Path) -> None:
+        """Keep the plan in a file, for ``interlace serve --plan``.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        partitions = tuple(map(self._public, self.plan.partitions))
+        save_plan(path, self.system, self.gpu, replace(self.plan, partitions=partitions))
+
+    def _public(self, part: Partition) -> Partition:
+        """The partition by public names: versions of a model have one place together."""
+        slots = {self.names[s.model]: replace(s, model=self.names[s.model]) for s in part.slots}
+        return replace(part, slots=tuple(slots.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class _ProfiledModel:
+    """A model that was profiled, and what is asked of it."""
+
+    name: str
+    demand: Demand
+    profile: Profile
+
+
+def plan_machine(
+    models: Path,
+    rates_rps: Mapping[str, float],
+    slos_ms: Mapping[str, float],
+    *,
+    system: str | System = "interlace",
+    device: str = "auto",
+    gpus: str | None = None,
+    cores: str | None = None,
+    profiles: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> MachinePlan:
+    """Plan a folder of models for this machine's first accelerator, or its cores.
+
+    A model without a rate, here or in its interlace.toml, is given a small part of the machine, and
+    the whole machine is shared out in proportion. ``say`` hears of folders that cannot be read.
+
+    Raises:
+        UserError: a model has no profile yet or is not there; what to do.
+        RepositoryError: there is no such folder of models.
+    """
+    row = system_of(system)
+    gpu = choose_accelerators(device, cpu_settings(cores), gpus).gpus[0]
+    known = _profiled(models, ProfileStore(profiles or default_profiles(), say), gpu, say)
+    for name in (*rates_rps, *slos_ms):
+        if name not in {one.name for one in known}:
+            raise UserError(f"{models} has no model '{name}'")
+    demand = {
+        one.demand.model: replace(
+            one.demand,
+            rows_per_s=as_rows_per_s(rates_rps[one.name])
+            if one.name in rates_rps
+            else one.demand.rows_per_s,
+            slo_ms=slos_ms.get(one.name, one.demand.slo_ms),
+        )
+        for one in known
+    }
+    found = {one.demand.model: one.profile for one in known}
+    names = {one.demand.model: one.name for one in known}
+    made = row.planner(list(demand.values()), Fleet((gpu,)), found, Plan())
+    slots = tuple(
+        _slot(part, slot, demand[slot.model], found[slot.model], names[slot.model])
+        for part in made.partitions
+        for slot in part.slots
+    )
+    return MachinePlan(row.name, gpu, made, slots, names)
+
+
+def _profiled(
+    root: Path, store: ProfileStore, gpu: Gpu, say: Callable[[str], None]
+) -> list[_ProfiledModel]:
+    known, missing = [], []
+    for draft in drafts(root, find_models(root, ()), say):
+        model = draft.provisional()
+        stored = store.recall(model, gpu)
+        if stored is None:
+            missing.append(draft.name)
+            continue
+        batch = draft.asked_batch or stored.max_batch
+        demand = Demand(
+            model.key, as_rows_per_s(model.terms.rate_rps or 0.0), model.terms.slo_ms, batch
+        )
+        known.append(_ProfiledModel(draft.name, demand, stored.profile))
+    if missing:
+        raise UserError(
+            f"no profile of {', '.join(missing)} on this device; first: interlace profile {root}"
+        )
+    if not known:
+        raise UserError(f"no model of {root} can be planned for")
+    return known
+
+
+def _slot(part: Partition, slot: Slot, demand: Demand, profile: Profile, name: str) -> PlannedSlot:
+    batch_ms = surface(profile).latency_ms(slot.batch, part.share_pct)
+    return PlannedSlot(
+        partition=part.id,
+        share_pct=part.share_pct,
+        duty_ms=part.duty_ms,
+        model=name,
+        batch=slot.batch,
+        slo_ms=demand.slo_ms,
+        batch_ms=batch_ms,
+        capacity_rows_per_s=slot.rows_per_s,
+        alone_rows_per_s=1000.0 * slot.batch / batch_ms,
+    )

@@ -1,0 +1,45 @@
+"""A plan of this machine as a table: who runs where, what that yields, and what does not fit."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from interlace.assembly.machine_plan import MachinePlan
+from interlace.cli.screen import table
+
+
+def show_machine_plan(out: Console, found: MachinePlan) -> None:
+    """Print the table, the room that is left, and what is not served and why."""
+    figures = ("share %", "batch", "SLO ms", "batch ms", "duty ms", "capacity/s", "alone/s")
+    made = table(("partition", "model"), figures)
+    before = ""
+    for line in found.slots:
+        first = line.partition != before
+        before = line.partition
+        made.add_row(
+            line.partition if first else "",
+            line.model,
+            str(line.share_pct) if first else "",
+            str(line.batch),
+            f"{line.slo_ms:g}",
+            f"{line.batch_ms:.1f}",
+            f"{line.duty_ms:.1f}" if first and line.duty_ms else "",
+            f"{line.capacity_rows_per_s:.1f}",
+            f"{line.alone_rows_per_s:.1f}",
+        )
+    out.print(made)
+    for sentence in sentences(found):
+        out.print(sentence, soft_wrap=True)
+
+
+def sentences(found: MachinePlan) -> list[str]:
+    """What the table does not say."""
+    said, plan = [], found.plan
+    if plan.headroom is not None and plan.headroom >= 1:
+        said.append(f"every rate could be {plan.headroom:.2f} times as high")
+    elif plan.headroom is not None:
+        said.append(f"the demand is too high: {plan.headroom:.2%} of every rate fits")
+    for key, rows_per_s in plan.unserved_rows_per_s.items():
+        reason = plan.reasons.get(key, "no reason given")
+        said.append(f"not served: {rows_per_s:.3g} requests/s of {found.names[key]}: {reason}")
+    return said

@@ -1,0 +1,131 @@
+"""`interlace plan SCENARIO.toml`: the question asked, answered, shown, drawn and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import typer
+
+from interlace.cli.plan_tables import show, show_systems, show_what_ifs
+from interlace.cli.screen import console
+from interlace.core.figure_file import check_figure_path
+from interlace.core.gpu_kinds import GPU_KINDS
+from interlace.core.json_text import json_text
+from interlace.core.tables import did_you_mean
+from interlace.core.user_errors import InputError
+from interlace.planning.capacity_plan import CapacityPlan, plan
+from interlace.planning.drawing import draw_plan, draw_what_ifs
+from interlace.planning.explanation import explain
+from interlace.planning.scenario import Scenario, read_scenario
+from interlace.planning.what_if import ReadScenario, compare_systems, what_ifs
+from interlace.policy.base import System
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOutputs:
+    """What is to be done with the answer."""
+
+    explain: Sequence[str] = ()
+    draw: Sequence[Path] = ()
+    what_if: Sequence[str] = ()
+    compare: bool = False
+    as_json: bool = False
+    save: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What the command line says instead of the file."""
+
+    gpu: str | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+    slos: Mapping[str, float] = field(default_factory=dict)
+    prices: Mapping[str, float] = field(default_factory=dict)
+
+
+def plan_scenario(path: Path, system: System, overrides: Overrides, outputs: PlanOutputs) -> None:
+    """Answer the scenario in ``path``, and show, draw and keep the answer.
+
+    Raises:
+        InputError: the scenario, an option or a profile is not what it should be.
+        OSError: a file cannot be written.
+    """
+    _check(outputs)
+
+    def read(gpu: str | None) -> Scenario:
+        return read_scenario(path, gpu, overrides.prices).asked(overrides.rates, overrides.slos)
+
+    scenario = read(overrides.gpu)
+    for kind in overrides.prices:
+        if kind not in GPU_KINDS and kind != scenario.gpu.kind:
+            hint = did_you_mean(kind, GPU_KINDS)
+            raise InputError(f"--price {kind}: no such kind of GPU{hint}")
+    if outputs.what_if:
+        _what_if(scenario, system, outputs, read)
+    elif outputs.compare:
+        _compare(scenario, outputs)
+    else:
+        _one(scenario, system, outputs)
+
+
+def _check(outputs: PlanOutputs) -> None:
+    """Refuse what cannot be drawn, and options that only one plan can fulfil."""
+    for picture in outputs.draw:
+        check_figure_path(picture)
+    one_plan = {"--explain": bool(outputs.explain), "--save": outputs.save is not None}
+    if outputs.what_if:
+        _refuse("--what-if", {**one_plan, "--compare": outputs.compare})
+    if outputs.compare:
+        _refuse("--compare", {**one_plan, "--draw": bool(outputs.draw)})
+
+
+def _refuse(many: str, options: Mapping[str, bool]) -> None:
+    for option, given in options.items():
+        if given:
+            raise InputError(f"{many} makes many plans: {option} does not go with it")
+
+
+def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
+    found = plan(scenario, system=system)
+    said = [line for model in outputs.explain for line in explain(found, model, system)]
+    if outputs.as_json:
+        typer.echo(json_text(found.to_dict() | ({"explained": said} if said else {})))
+    else:
+        show(console(), found)
+        for line in said:
+            typer.echo(line)
+    for picture in outputs.draw:
+        draw_plan(found, picture)
+        _say(f"drawn: {picture}")
+    if outputs.save is not None:
+        found.save(outputs.save)
+        _say(f"kept: {outputs.save}")
+
+
+def _what_if(scenario: Scenario, system: System, outputs: PlanOutputs, read: ReadScenario) -> None:
+    asked = what_ifs(outputs.what_if, scenario, read)
+    found: dict[str, CapacityPlan] = {}
+    for number, one in enumerate(asked, 1):
+        _say(f"{number} of {len(asked)}: {one.name}")
+        found[one.name] = plan(one.scenario, system=system)
+    if outputs.as_json:
+        typer.echo(json_text({name: one.to_dict() for name, one in found.items()}))
+    else:
+        show_what_ifs(console(), found)
+    for picture in outputs.draw:
+        draw_what_ifs(found, picture)
+        _say(f"drawn: {picture}")
+
+
+def _compare(scenario: Scenario, outputs: PlanOutputs) -> None:
+    found = compare_systems(scenario, _say)
+    if outputs.as_json:
+        typer.echo(json_text({one.system: one.to_dict() for one in found}))
+    else:
+        show_systems(console(), found)
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)

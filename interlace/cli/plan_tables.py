@@ -1,0 +1,127 @@
+"""Capacity plans in tables: one plan, variants of its scenario, systems side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+
+from interlace.cli.screen import table
+from interlace.core.plan import Partition
+from interlace.planning.capacity_plan import CapacityPlan
+from interlace.policy.catalog import resolve
+
+_MOST_SAID: Final = 8
+
+
+def show(out: Console, found: CapacityPlan) -> None:
+    """Print who runs where, what each model may expect, what is unserved, and the bound."""
+    if found.plan.partitions:
+        out.print(_partitions(found))
+        out.print(_models(found))
+    for sentence in found.sentences():
+        out.print(sentence, soft_wrap=True)
+
+
+def _partitions(found: CapacityPlan) -> Table:
+    figures = ("share %", "batch", "requests/s", "batch ms", "time %", "cycle ms", "GPU MB")
+    made = table(("GPU", "partition", "model"), figures)
+    before = ""
+    memory_bytes = found.memory_bytes
+    for part in found.plan.partitions:
+        first_on_gpu = part.gpu != before
+        before = part.gpu
+        for index, row in enumerate(_rows(found, part)):
+            first = index == 0
+            memory = f"{memory_bytes[part.gpu] / 1e6:.0f}" if first and first_on_gpu else ""
+            made.add_row(
+                part.gpu if first and first_on_gpu else "",
+                part.id if first else "",
+                row[0],
+                str(part.share_pct) if first else "",
+                *row[1:],
+                f"{part.duty_ms:.1f}" if first and part.duty_ms else "",
+                memory,
+            )
+    return made
+
+
+def _rows(found: CapacityPlan, part: Partition) -> list[tuple[str, ...]]:
+    return [
+        (
+            slot.model,
+            str(slot.batch),
+            f"{slot.rows_per_s:.1f}",
+            f"{found.batch_ms(part, slot):.1f}",
+            f"{100 * found.busy(part, slot):.0f}",
+        )
+        for slot in part.slots
+    ]
+
+
+def _models(found: CapacityPlan) -> Table:
+    figures = ("requests/s", "SLO ms", "p99", "in SLO %", "GPUs for 100 more/s")
+    made = table(("model",), figures)
+    prices = found.bound.best.price
+    for one in found.scenario.demand:
+        expected = found.expected.get(one.model)
+        made.add_row(
+            one.model,
+            f"{one.rows_per_s:.1f}",
+            f"{one.slo_ms:g}",
+            "-" if expected is None else expected.p99_text(one.slo_ms),
+            "-" if expected is None else f"{100 * expected.attainment:.1f}",
+            f"{100 * prices[one.model]:.3f}" if one.model in prices else "-",
+        )
+    return made
+
+
+def show_what_ifs(out: Console, found: Mapping[str, CapacityPlan]) -> None:
+    """One line for each variant, and what is not served in them and why."""
+    made = table(("what if", "GPU"), ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s"))
+    for name, one in found.items():
+        made.add_row(name, one.scenario.gpu.kind, *_figures(one))
+    out.print(made)
+    said = [f"{name}: {line}" for name, one in found.items() for line in _unserved(one)]
+    for line in said[:_MOST_SAID]:
+        out.print(line, soft_wrap=True)
+    if said[_MOST_SAID:]:
+        out.print(f"and {len(said) - _MOST_SAID} more; --json has all")
+
+
+def show_systems(out: Console, found: Sequence[CapacityPlan]) -> None:
+    """One line for each system of the catalog."""
+    figures = ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s", "in SLO %")
+    made = table(("system", "source"), figures)
+    for one in found:
+        made.add_row(
+            one.system,
+            resolve(one.system).source,
+            *_figures(one),
+            f"{100 * one.worst_attainment:.1f}",
+        )
+    out.print(made)
+    out.print("in SLO %: expected of the model that fares worst, if nothing is refused")
+
+
+def _unserved(one: CapacityPlan) -> list[str]:
+    lost = one.plan.unserved_rows_per_s.items()
+    return [
+        *one.scenario.notes,
+        *(f"{rps:.4g}/s of {name} not served: {one.plan.reasons.get(name)}" for name, rps in lost),
+    ]
+
+
+def _figures(one: CapacityPlan) -> tuple[str, ...]:
+    """GPUs, bound, gap, cost, unserved rate and planning time, as text."""
+    lost = sum(one.plan.unserved_rows_per_s.values())
+    return (
+        str(one.gpus),
+        str(one.bound.gpus),
+        f"{one.gap:.2f}x" if one.served else "-",
+        "-" if one.cost_per_hour is None else f"{one.cost_per_hour:.2f}",
+        f"{lost:.4g}" if lost else "",
+        f"{one.planning_s:.2f}",
+    )

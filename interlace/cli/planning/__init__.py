@@ -1,1 +1,0 @@
-"""Capacity planning: a scenario in, the fewest accelerators and how they are cut out."""

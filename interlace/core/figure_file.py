@@ -1,0 +1,36 @@
+"""Drawings in files: SVG or PNG, the same drawing always the same file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from interlace.core.user_errors import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def check_figure_path(path: Path) -> None:
+    """Refuse what is neither SVG nor PNG.
+
+    Raises:
+        InputError: another suffix.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise InputError(f"{path}: expected the name of a drawing, which ends in .svg or .png")
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
+    """Write a figure, and the folder it lies in; text in SVG stays text.
+
+    Raises:
+        InputError: the suffix is neither .svg nor .png.
+        OSError: the file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    check_figure_path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "interlace"}):
+        figure.savefig(path, dpi=dpi, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -1,0 +1,52 @@
+"""The keys of a scenario file, with their bounds and defaults (docs/planning.md)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+#: Above every rate, time and size that is meant seriously.
+_MOST = 1e12
+
+_Price = Annotated[float, Meta(ge=0, le=_MOST)]
+_Count = Annotated[int, Meta(ge=1, le=100_000)]
+_Percent = Annotated[int, Meta(ge=1, le=100)]
+_SHARES = Meta(
+    min_length=1,
+    description="whole percentages such as [20, 40, 50, 60, 80, 100], 100 among them",
+)
+_FILES = Meta(min_length=1, description='file names such as ["profiles.csv"]')
+_MODELS = Meta(min_length=1, description="tables such as [models.resnet50]")
+
+
+class GpuTable(Struct, forbid_unknown_fields=True, frozen=True):
+    """A kind of accelerator that is not among those known by name."""
+
+    memory_gb: Annotated[float, Meta(ge=0.001, le=_MOST)]
+    shares_pct: Annotated[list[_Percent], _SHARES]
+    kind: Annotated[str, Meta(min_length=1)] = "custom"
+    units: _Count = 100
+
+
+class ScenarioModel(Struct, forbid_unknown_fields=True, frozen=True):
+    """What is asked of one model. ``cv`` is the coefficient of variation of the arrivals' gaps."""
+
+    rate_rps: Annotated[float, Meta(ge=0, le=_MOST)]
+    slo_ms: Annotated[float, Meta(ge=1e-3, le=_MOST)]
+    max_batch: _Count = 32
+    attainment: Annotated[float, Meta(ge=0.5, le=0.9999)] = 0.99
+    cv: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    workload: dict[str, object] | None = None
+
+
+class ScenarioTable(Struct, forbid_unknown_fields=True, frozen=True):
+    """A whole scenario file."""
+
+    models: Annotated[dict[str, ScenarioModel], _MODELS]
+    gpu: str | GpuTable | None = None
+    gpus: _Count = 64
+    price_per_hour: _Price | dict[str, _Price] | None = None
+    slowdown: Annotated[float, Meta(ge=1, le=_MOST)] = 1.0
+    profiles: Annotated[list[str], _FILES] | None = None
+    truth: Annotated[list[str], _FILES] | None = None
