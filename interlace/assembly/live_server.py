@@ -62,7 +62,6 @@ class ServeSettings:
     system: System
     profiles: Path
     host: str
-    grpc_port: int
     keys: ApiKeys
     allow_client_shm: bool
     allow_hosts: tuple[str, ...] = ()
