@@ -18,17 +18,19 @@ from typing import Final, NamedTuple
 
 import uvloop
 
-from interlace.assembly.accelerators import choose_accelerators
+from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.model_folders import find_models
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
+from interlace.core.user_errors import InputError
 from interlace.planning.plan_file import following, unknown_models
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.progress import OnSweepStep, no_progress
+from interlace.runtime.plan_process import unsendable
 from interlace.server.api_keys import ApiKeys
 
 _LOG: Final = logging.getLogger(__name__)
@@ -267,15 +269,10 @@ def serve(
     """
     root, folder = Path(models), profiles or default_profiles()
     where = choose_accelerators(device, cpu_settings(cores, folder.parent / "weights"), gpus)
-    followed = None if plan is None else Path(plan)
-    row = following(system_of(system), followed, where.gpus[0])
-    if followed is not None:
-        for name in unknown_models(row, {one.name for one in find_models(root, ())}):
-            _LOG.warning("%s: %s has no model '%s'", followed, root, name)
     settings = ServeSettings(
         root=root,
         accelerators=where,
-        system=row,
+        system=_planned_by(system, plan, where, root),
         profiles=folder,
         host=host,
         keys=ApiKeys(options.api_key, options.admin_key),
@@ -286,6 +283,20 @@ def serve(
         log_bytes=int(options.log_limit_mb * 1e6),
     )
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
+
+
+def _planned_by(
+    system: str | System, plan: Path | str | None, where: Accelerators, root: Path
+) -> System:
+    """The system, bound to a plan if there is one; models of it that are not here are logged."""
+    path = None if plan is None else Path(plan)
+    found = following(system_of(system), path, where.gpus[0])
+    if reason := unsendable(found):
+        raise InputError(f"system {found.name}: {reason}")
+    if path is not None:
+        for name in unknown_models(found, {one.name for one in find_models(root, ())}):
+            _LOG.warning("%s: %s has no model '%s'", path, root, name)
+    return found
 
 
 def _wait_for_turns() -> None:

@@ -89,33 +89,18 @@ def serve(
       interlace serve models/ --plan plan.json --log events.log  # for interlace replay
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
+    keys = read_key(api_key_file), read_key(admin_key_file, "--admin-key-file")
     options = ServeOptions(
-        read_key(api_key_file) or "",
-        read_key(admin_key_file, "--admin-key-file") or "",
-        tuple(allow_host or ()),
-        allow_client_shm,
-        request_memory_mb,
-        log,
-        log_limit_mb,
-        drain_delay_s,
-        exit_timeout_s,
-    )
+        keys[0] or "", keys[1] or "", tuple(allow_host or ()), allow_client_shm, request_memory_mb,
+        log, log_limit_mb, drain_delay_s, exit_timeout_s,
+    )  # fmt: skip
     out = console(stderr=True)
     show_logs(out)
     server = interlace.serve(
-        models_dir,
-        host=host,
-        port=http_port,
-        grpc_port=grpc_port,
-        metrics_port=metrics_port,
-        device=device,
-        gpus=gpus,
-        cores=cores,
-        system=system,
-        plan=plan_file,
-        profiles=profiles,
+        models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
+        device=device, gpus=gpus, cores=cores, system=system, plan=plan_file, profiles=profiles,
         options=options,
-    )
+    )  # fmt: skip
     with ProgressBar(out) as bar:
         server.run(bar.sweep_step, partial(_ready, bar, out))
 

@@ -211,7 +211,7 @@ _ROWS: Final = (
 CATALOG: Final = {system.name: system for system in _ROWS}
 
 
-def names() -> list[str]:
+def known_systems() -> list[str]:
     """The catalog's rows, then those that installed packages offer."""
     return [*CATALOG, *(point.name for point in entry_points(group=GROUP))]
 
@@ -229,10 +229,12 @@ def resolve(name: str) -> System:
         return CATALOG[name]
     if ":" in name:
         module, _, attribute = name.partition(":")
+        if not module or not attribute:
+            raise ValueError(f"system '{name}': expected module:attribute")
         return _named(_attribute(module, attribute, name), name)
     for point in entry_points(group=GROUP, name=name):
         return _named(_attribute(point.module, point.attr, f"{name} ({point.value})"), name)
-    known = names()
+    known = known_systems()
     near = get_close_matches(name, known, n=1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     raise ValueError(

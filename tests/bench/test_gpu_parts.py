@@ -31,7 +31,7 @@ from bench.gpu.rows import (
     seen,
     skipped,
 )
-from bench.gpu.run import main
+from bench.gpu.run import FAKE, main
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What serves requests over a network, and what only the examples or other formats need.
@@ -196,7 +196,7 @@ def part(name: str, seconds: float = 20.0) -> Part:
 
 def errand(name: str, out: Path, seconds: float = 20.0) -> Errand:
     entry = part(name).entry
-    return Errand(entry, "bench.gpu.fake:open_backend", False, out, out / f"{name}.log", seconds)
+    return Errand(entry, FAKE, False, out, out / f"{name}.log", seconds)
 
 
 def test_a_crash_is_a_row_and_others_go_on(tmp_path: Path) -> None:

@@ -80,7 +80,6 @@ class GpuProcesses:
             settings.patience_s,
             lender,
             settings.handle_context,
-            settings.carve_out,
             0 if settings.private else settings.keep_bytes,  # its keeper keeps them
             settings.choices,
             self._rest_us(),

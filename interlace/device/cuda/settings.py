@@ -65,7 +65,6 @@ class CudaSettings:
     limits: WorkTimeouts = field(default_factory=lambda: WorkTimeouts(carve_s=180.0, load_s=900.0))
     environment: Callable[[int], Mapping[str, str]] = lambda share_pct: {}
     handle_context: LibraryChoice = "auto"
-    carve_out: bool = False
     private: bool = False
     keep_bytes: int = 0
     choices: str = ""

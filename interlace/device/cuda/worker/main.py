@@ -77,20 +77,20 @@ def _serve(frames: BlockingFrameSocket[FromGpu, ToGpu]) -> int:
             return _keep(setup, frames, note)
         if not isinstance(setup, GpuSetup):
             raise ValueError(f"a {type(setup).__name__} frame is not expected here")
-        equipment = GpuContext(setup, note)
+        context = GpuContext(setup, note)
     except Exception as error:
         frames.send(GpuReply("", Failed(error_text("the GPU's process could not start", error))))
         return 0
-    worker = GpuWorker(frames, equipment, setup.patience_s)
+    worker = GpuWorker(frames, context, setup.patience_s)
     freeze_heap()
-    frames.send(GpuReply("", GpuReady(equipment.lanes.blocks, equipment.took_s)))
+    frames.send(GpuReply("", GpuReady(context.lanes.blocks, context.took_s)))
     try:
         worker.serve()
     except CudaError:
         return GPU_FAILED
-    if worker.in_flight or not equipment.loader.idle:
+    if worker.in_flight or not context.loader.idle:
         return 0  # nobody waits for it: the driver gives everything back when the process ends
-    equipment.close()
+    context.close()
     return 0
 
 
