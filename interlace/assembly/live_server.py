@@ -104,9 +104,9 @@ class LiveServer:
         self._core_wait = RunDelay(loop)
         self.plane = DataPlane(self.runtime, self.table, self.arenas, waited_ms=self._core_wait.ms)
         self.registry = VersionRegistry()
-        standing = StatusUpdates(self.registry, self.table, say)
-        self.news = StatusFutures(standing.set_aside, standing.back)
-        self.runtime.on_status = self.news.tell
+        updates = StatusUpdates(self.registry, self.table, say)
+        self.statuses = StatusFutures(updates.quarantined, updates.recovered)
+        self.runtime.on_status = self.statuses.report
         self._watching: list[asyncio.Future[None]] = []
         self._control(choices, say)
         self._transports(choices, say)
@@ -122,9 +122,7 @@ class LiveServer:
         store = ProfileStore(choices.profiles, say)
         rig = Rig(self.devices.all[0], self.clock, self.arena)
         preparation = ModelPreparer(choices.root, self.devices, rig, store)
-        deployments = Deployments(
-            self.runtime, self.devices, self.table, self.news, self.engine.state
-        )
+        deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
         self.startup = Startup(
             preparation, deployments, self.devices, self.registry, self.lifecycle.alone, say
@@ -133,7 +131,7 @@ class LiveServer:
     def _transports(self, choices: ServeSettings, say: Say) -> None:
         regions = Regions(choices.allow_client_shm)
         self.figures = SnapshotSource(
-            self.engine.state,
+            self.engine.snapshot,
             self.arena,
             self.registry,
             lambda: self.plane.in_flight,
@@ -168,7 +166,7 @@ class LiveServer:
         """Begin to look after workers on cores, once a second."""
         self._watching = [
             asyncio.ensure_future(
-                WorkerMonitor(device, self.engine.state, self.registry, say).run()
+                WorkerMonitor(device, self.engine.snapshot, self.registry, say).run()
             )
             for device in self.devices.all
             if isinstance(device, CpuDevice)

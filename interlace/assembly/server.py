@@ -26,6 +26,7 @@ from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
 from interlace.core.user_errors import InputError
+from interlace.engine.snapshot import EngineSnapshot
 from interlace.planning.plan_file import following, unknown_models
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
@@ -68,7 +69,7 @@ class ServerPorts(NamedTuple):
 
 
 #: Told once, when every model is loaded and requests are answered.
-OnReady = Callable[[LiveServer, Sequence[Model]], None]
+OnReady = Callable[[Sequence[Model], EngineSnapshot], None]
 
 
 class Server:
@@ -134,7 +135,7 @@ class Server:
     def run(
         self,
         on_step: OnSweepStep = no_progress,
-        on_ready: OnReady = lambda server, models: None,
+        on_ready: OnReady = lambda models, engine: None,
     ) -> None:
         """Serve in this thread, the main one, until SIGTERM or SIGINT.
 
@@ -149,18 +150,18 @@ class Server:
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._stop.set)
-            await self._serve(on_step, told)
+            await self._serve(on_step, ready)
 
-        def told(server: LiveServer, models: Sequence[Model]) -> None:
+        def ready(models: Sequence[Model], engine: EngineSnapshot) -> None:
             _settle_memory()
-            on_ready(server, models)
+            on_ready(models, engine)
 
         uvloop.run(serve())
 
     def _in_thread(self, ready: Future[None], ended: Future[None]) -> None:
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
-            await self._serve(no_progress, lambda server, models: ready.set_result(None))
+            await self._serve(no_progress, lambda models, engine: ready.set_result(None))
 
         try:
             uvloop.run(serve())
@@ -203,7 +204,7 @@ class Server:
         server.watch(_LOG.info)
         server.lifecycle.started = True
         self.models = tuple(models)
-        on_ready(server, models)
+        on_ready(models, server.engine.snapshot())
         http, grpc, metrics = self.ports
         _LOG.info("ready: HTTP on %d, gRPC on %d, metrics on %d", http, grpc, metrics)
 

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 
 import interlace
-from interlace.assembly.live_server import LiveServer
 from interlace.assembly.server import ServeOptions
 from interlace.cli.logs import show_logs
 from interlace.cli.options import (
@@ -28,6 +27,7 @@ from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
 from interlace.cli.servetable import show_serving
 from interlace.core.model import Model
+from interlace.engine.snapshot import EngineSnapshot
 
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 _Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
@@ -105,6 +105,6 @@ def serve(
         server.run(bar.sweep_step, partial(_ready, bar, out))
 
 
-def _ready(bar: ProgressBar, out: Console, server: LiveServer, models: Sequence[Model]) -> None:
+def _ready(bar: ProgressBar, out: Console, models: Sequence[Model], engine: EngineSnapshot) -> None:
     bar.stop()
-    show_serving(out, models, server.engine.state)
+    show_serving(out, models, engine)

@@ -16,10 +16,12 @@ from interlace.core.messages import (
     GpuJoined,
     GpuLeft,
     RefusedUpstream,
+    ReportSettled,
     ReportStatus,
     ReportTimeout,
     RequestArrived,
     RequestCancelled,
+    RuntimeCommand,
     ScaleFleet,
     SendReply,
     SolvePlan,
@@ -41,7 +43,7 @@ from interlace.runtime.plan_solver import PlanSolver
 OnReply = Callable[[Reply], None]
 #: A request that runs is too late: why. Its answer comes when the device is done with its inputs.
 OnTimeout = Callable[[ServeError], None]
-OnStatus = Callable[[ReportStatus], None]
+OnStatus = Callable[[ReportStatus | ReportSettled], None]
 
 
 class EventHandler(Protocol):
@@ -64,7 +66,7 @@ class Runtime:
         scaling: GpuProvider | None = None,
     ) -> None:
         self.clock = clock
-        self.on_status: OnStatus = lambda tell: None
+        self.on_status: OnStatus = lambda report: None
         self._engine = engine
         self._devices = dict(devices)
         self._solver = solver
@@ -178,17 +180,7 @@ class Runtime:
         """Requests whose answer is still to come."""
         return len(self._answers)
 
-    def _perform(
-        self,
-        command: SendReply
-        | SolvePlan
-        | ScaleFleet
-        | DismissGpu
-        | WakeAt
-        | TimeoutAt
-        | ReportTimeout
-        | ReportStatus,
-    ) -> None:
+    def _perform(self, command: RuntimeCommand) -> None:
         match command:
             case SendReply(reply=reply):
                 self._give_ups.pop(reply.request.id, None)
@@ -203,7 +195,7 @@ class Runtime:
                     give_up(error)
             case SolvePlan():
                 self._solver(command, self.deliver)
-            case ReportStatus():
+            case ReportStatus() | ReportSettled():
                 self.on_status(command)
             case ScaleFleet(gpus=gpus):
                 self._scaling.scale(gpus, self)
