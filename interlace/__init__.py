@@ -13,6 +13,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from interlace.core.version import __version__
+
 if TYPE_CHECKING:
     from interlace.assembly.server import ServeOptions, Server, serve
     from interlace.core.errors import RepositoryError, ServeError
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from interlace.planning.capacity_plan import CapacityPlan, plan
     from interlace.planning.scenario import Scenario, read_scenario
     from interlace.planning.simulation import SimulationResult, simulate
-
-__version__ = "0.1.0"
 
 __all__ = [
     "GPU_KINDS",
