@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from interlace import __version__
 from interlace.assembly.accelerators import Accelerators
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
@@ -23,6 +22,7 @@ from interlace.control.status_updates import StatusUpdates
 from interlace.control.worker_deaths import WorkerDeathObserver
 from interlace.control.worker_monitor import WorkerMonitor
 from interlace.core.hardware import Fleet
+from interlace.core.version import __version__
 from interlace.device.cpu.device import CpuDevice
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
@@ -63,7 +63,6 @@ class ServeSettings:
     system: System
     profiles: Path
     host: str
-    grpc_port: int
     keys: ApiKeys
     allow_client_shm: bool
     allow_hosts: tuple[str, ...] = ()
