@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from interlace.core.hardware import Gpu
@@ -38,17 +37,19 @@ from interlace.perf.latency import Surface, surface
 __all__ = ["MECHANISMS", "MechanismCosts", "Physics", "SimulatedDevice", "Timer", "device_factory"]
 
 
-@dataclass(slots=True, eq=False)
 class _QueuedWork:
     """A piece of work that a partition was given, in order."""
 
-    work: PartitionWork
-    done: Done
-    launched: bool = False  #: by the host: of batches alone
-    begun: bool = False
-    over: bool = False  #: nothing of it is left in the partition; its end is not known yet
-    began_ms: float = 0.0  #: its execution, of batches alone
-    ended_ms: float = 0.0
+    __slots__ = ("began_ms", "begun", "done", "ended_ms", "launched", "over", "work")
+
+    def __init__(self, work: PartitionWork, done: Done) -> None:
+        self.work = work
+        self.done = done
+        self.launched = False  #: by the host: of batches alone
+        self.begun = False
+        self.over = False  #: nothing of it is left in the partition; its end is not known yet
+        self.began_ms = 0.0  #: its execution, of batches alone
+        self.ended_ms = 0.0
 
 
 class SimulatedDevice:
@@ -244,7 +245,10 @@ class SimulatedDevice:
 
     def _head(self, partition: str) -> _QueuedWork | None:
         """What a partition executes, or would first."""
-        return next((one for one in self._queues.get(partition, ()) if not one.over), None)
+        for one in self._queues.get(partition, ()):
+            if not one.over:
+                return one
+        return None
 
     def _end(self, entry: _QueuedWork) -> None:
         work = entry.work
@@ -275,7 +279,7 @@ class SimulatedDevice:
         work = entry.work
         match work:
             case Run(batch=batch):
-                outputs = tuple(() for _ in batch.requests)
+                outputs = ((),) * len(batch.requests)
                 began_ms, ended_ms = entry.began_ms, entry.ended_ms
                 times_ns = round(began_ms * 1e6), round(ended_ms * 1e6)
                 timing = Timing(0.0, 0.0, ended_ms - began_ms, 0.0, batch.rows, *times_ns)
