@@ -9,7 +9,6 @@ import os
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +17,10 @@ import uvloop
 from rich.console import Console
 
 from interlace.assembly.accelerators import choose_accelerators
-from interlace.assembly.live_server import LiveServer, Say, ServeSettings
+from interlace.assembly.live_server import LiveServer, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.model_folders import find_models
+from interlace.cli.log_output import LogLevel, configure_logging
 from interlace.cli.options import (
     Cores,
     Device,
@@ -44,6 +44,8 @@ from interlace.policy.base import System
 from interlace.runtime.plan_process import unsendable
 from interlace.server.api_keys import ApiKeys
 
+_log = logging.getLogger(__name__)
+
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 _Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
 _Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
@@ -64,6 +66,7 @@ _Log = Annotated[Path | None, typer.Option(help="Keep every event, for interlace
 _LogLimit = Annotated[
     float, typer.Option(metavar="MB", help="Most that --log and the file before it hold.")
 ]
+_LogLevel = Annotated[LogLevel, typer.Option(help="Least level of messages on stderr.")]
 _Requests = Annotated[
     float, typer.Option(metavar="MB", help="Most memory for the bodies of HTTP requests.")
 ]
@@ -92,6 +95,7 @@ def serve(
     exit_timeout_s: _Grace = 30.0,
     log: _Log = None,
     log_limit_mb: _LogLimit = 1000.0,
+    log_level: _LogLevel = LogLevel.INFO,
 ) -> None:
     """Profile what is new, plan, and serve a folder of models.
 
@@ -120,7 +124,8 @@ def serve(
         log=log,
         log_bytes=int(log_limit_mb * 1e6),
     )
-    uvloop.run(run(choices, http_port, metrics_port, ShutdownTimes(drain_delay_s, exit_timeout_s)))
+    ending = ShutdownTimes(drain_delay_s, exit_timeout_s)
+    uvloop.run(run(choices, http_port, metrics_port, ending, log_level))
 
 
 def _keys(api: Path | None, admin: Path | None) -> ApiKeys:
@@ -147,33 +152,33 @@ class ShutdownTimes:
 
 
 async def run(
-    choices: ServeSettings, http_port: int, metrics_port: int, ending: ShutdownTimes
+    choices: ServeSettings,
+    http_port: int,
+    metrics_port: int,
+    ending: ShutdownTimes,
+    log_level: LogLevel = LogLevel.INFO,
 ) -> None:
     """Serve until SIGTERM or SIGINT."""
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
     out = console(stderr=True)
-
-    def say(text: str) -> None:
-        out.print(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}", markup=False, soft_wrap=True)
-
+    configure_logging(out, log_level)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     _wait_for_turns()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    assembly = LiveServer(choices, say)
+    assembly = LiveServer(choices)
     try:
         ports = await _listen(assembly, choices, http_port, metrics_port)
-        starting = asyncio.ensure_future(_start(assembly, out, say, ports))
+        starting = asyncio.ensure_future(_start(assembly, out, ports))
         stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             await stopping
-            await _delay(assembly, stop, ending.delay_s, say)
+            await _delay(assembly, stop, ending.delay_s)
         else:
             starting.cancel()
-        await _end(assembly, say, ending.grace_s)
+        await _end(assembly, ending.grace_s)
     finally:
         await assembly.close()
 
@@ -188,16 +193,16 @@ async def _listen(
     return http, grpc, metrics
 
 
-async def _start(assembly: LiveServer, out: Console, say: Say, ports: tuple[int, int, int]) -> None:
+async def _start(assembly: LiveServer, out: Console, ports: tuple[int, int, int]) -> None:
     with ProgressBar(out) as bar:
         serving = await assembly.startup.run(bar.sweep_step)
     assembly.runtime.start()
-    assembly.watch(say)
+    assembly.watch()
     _settle_memory()
     assembly.lifecycle.started = True
     show_serving(out, serving, assembly.engine.snapshot())
     http, grpc, metrics = ports
-    say(f"ready: HTTP on {http}, gRPC on {grpc}, metrics on {metrics}; Ctrl-C stops")
+    _log.info("ready: HTTP on %d, gRPC on %d, metrics on %d; Ctrl-C stops", http, grpc, metrics)
 
 
 def _wait_for_turns() -> None:
@@ -222,7 +227,7 @@ def _settle_memory() -> None:
     gc.set_threshold(50_000, 50, 50)
 
 
-async def _delay(assembly: LiveServer, stop: asyncio.Event, delay_s: float, say: Say) -> None:
+async def _delay(assembly: LiveServer, stop: asyncio.Event, delay_s: float) -> None:
     """Serve on while whoever watches readiness sends new requests elsewhere.
 
     Every connection is told to close with its next response. A second signal ends the wait.
@@ -230,14 +235,14 @@ async def _delay(assembly: LiveServer, stop: asyncio.Event, delay_s: float, say:
     assembly.lifecycle.draining = True
     assembly.http.drain()
     if delay_s > 0:
-        say(f"not ready any more; serving on for {delay_s:g} s")
+        _log.info("not ready any more; serving on for %g s", delay_s)
         stop.clear()
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), delay_s)
 
 
-async def _end(assembly: LiveServer, say: Say, grace_s: float) -> None:
-    say(f"stopping: {assembly.plane.in_flight} requests in flight are answered first")
+async def _end(assembly: LiveServer, grace_s: float) -> None:
+    _log.info("stopping: %d requests in flight are answered first", assembly.plane.in_flight)
     doors = [
         assembly.http.close(grace_s),
         assembly.grpc.drain(grace_s),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Protocol
@@ -39,6 +40,8 @@ from interlace.runtime.clock import Clock
 from interlace.runtime.gpu_provider import FixedGpuProvider, GpuProvider
 from interlace.runtime.observe import Observer
 from interlace.runtime.plan_solver import PlanSolver
+
+_log = logging.getLogger(__name__)
 
 OnReply = Callable[[Reply], None]
 #: A request that runs is too late: why. Its answer comes when the device is done with its inputs.
@@ -230,3 +233,4 @@ class Runtime:
                 observer(now_ms, event, commands)
             except Exception:  # an observer must never take the server down
                 self._observers.remove(observer)
+                _log.exception("an observer failed and is removed: %r", observer)
