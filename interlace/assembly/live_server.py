@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from interlace import __version__
 from interlace.assembly.accelerators import Accelerators
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
@@ -22,6 +21,7 @@ from interlace.control.status_updates import StatusUpdates
 from interlace.control.worker_deaths import WorkerDeathObserver
 from interlace.control.worker_monitor import WorkerMonitor
 from interlace.core.hardware import Fleet
+from interlace.core.version import __version__
 from interlace.device.cpu.device import CpuDevice
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
@@ -33,11 +33,12 @@ from interlace.runtime.log import LogHeader, LogWriter
 from interlace.runtime.plan_solver import ProcessPlanSolver
 from interlace.runtime.runtime import Runtime
 from interlace.server.administration.api import AdminApi
+from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.dataplane.run_delay import RunDelay
 from interlace.server.grpc.server import GrpcServer
-from interlace.server.http.admin_routes import health_routes, metrics_route
+from interlace.server.http.admin_routes import admin_routes, metrics_route
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
@@ -59,7 +60,6 @@ class ServeSettings:
     system: System
     profiles: Path
     host: str
-    grpc_port: int
     keys: ApiKeys
     allow_client_shm: bool
     allow_hosts: tuple[str, ...] = ()
@@ -154,7 +154,7 @@ class LiveServer:
         self.http = HttpServer(
             routes, InferenceHandler(context), choices.http, keys, origins, trims
         )
-        pages = [metrics_route(metrics.render), *health_routes(admin)]
+        pages = [metrics_route(metrics.render), *admin_routes(admin, HEALTH_METHODS)]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
         self.grpc = GrpcServer(
             self.plane, admin, self.table, regions, self.arena, self.arenas, keys=keys

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.log_output import configure_logging
+from interlace.cli.logs import show_logs
 from interlace.cli.machine_plan_table import show_machine_plan
 from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, SystemName, numbers
 from interlace.cli.plan_scenario import Overrides, PlanOutputs, plan_scenario
@@ -119,7 +119,7 @@ def _plan_folder(
     if root.is_file():
         raise InputError(f"{root}: expected a scenario (.toml) or a folder of models")
     _only_for_scenarios(overrides.gpu, overrides.prices, outputs)
-    configure_logging(console(stderr=True))
+    show_logs(console(stderr=True))
     found = plan_machine(
         root,
         overrides.rates,

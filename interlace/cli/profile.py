@@ -15,7 +15,7 @@ from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.cli.further import check
 from interlace.cli.furthertable import further_tables
-from interlace.cli.log_output import configure_logging
+from interlace.cli.logs import show_logs
 from interlace.cli.measuring import ProfilingTask, measure
 from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, Root
 from interlace.cli.profiletable import cost_table, latency_table
@@ -72,7 +72,7 @@ def profile(
         check(wanted, where)
         task = ProfilingTask(models_dir, tuple(model or ()), where, folder, force, wanted)
         errors = console(stderr=True)
-        configure_logging(errors)
+        show_logs(errors)
         models, filled, seen, failures = uvloop.run(measure(task, errors))
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}
     if as_json:

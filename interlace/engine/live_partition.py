@@ -44,13 +44,15 @@ class ModelState(Enum):
     UNLOADING = "unloading"
 
 
-@dataclass(slots=True)
 class LaunchedBatch:
     """A batch that a partition has: the work, when it began or should, when it should end."""
 
-    run: Run
-    started_ms: float
-    expected_end_ms: float
+    __slots__ = ("expected_end_ms", "run", "started_ms")
+
+    def __init__(self, run: Run, started_ms: float, expected_end_ms: float) -> None:
+        self.run = run
+        self.started_ms = started_ms
+        self.expected_end_ms = expected_end_ms
 
 
 @dataclass(slots=True)
@@ -157,5 +159,7 @@ class LivePartition:
 
 def next_wake(partitions: Iterable[LivePartition]) -> list[Command]:
     """A wake for when the first of these may be given its next batch, before it is idle."""
-    at_ms = min((live.opens_ms for live in partitions), default=inf)
+    at_ms = inf
+    for live in partitions:
+        at_ms = min(at_ms, live.opens_ms)
     return [WakeAt(at_ms)] if at_ms < inf else []

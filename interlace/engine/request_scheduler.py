@@ -131,18 +131,20 @@ class RequestScheduler:
                 commands += self._launch(launch, now_ms)
             if decision.wake_ms is not None:
                 commands.append(WakeAt(decision.wake_ms))
-            view = self._views[gpu]
-            commands += next_wake(
-                live
-                for live in view.partitions
-                if now_ms < live.opens_ms < inf and view.queued(live)
-            )
+            if self._views[gpu].gpu.ahead_ms:
+                commands += self._next_opening(self._views[gpu], now_ms)
         return commands
+
+    def _next_opening(self, view: GpuView, now_ms: float) -> list[Command]:
+        """A wake for when the first partition with something queued takes its next batch."""
+        return next_wake(
+            live for live in view.partitions if now_ms < live.opens_ms < inf and view.queued(live)
+        )
 
     def expire(self, now_ms: float) -> list[Command]:
         """Answer what missed its deadline in a queue, and ask to be woken for the next."""
         commands: list[Command] = []
-        next_ms = float("inf")
+        next_ms = inf
         for deployed in self._state.models.values():
             if not deployed.queue.rows and not deployed.pools:
                 continue  # most, where there are many
@@ -150,7 +152,7 @@ class RequestScheduler:
                 for request in place.expired(now_ms):
                     commands.append(self._expired(request, 0.0, now_ms))
                 next_ms = min(next_ms, place.next_deadline_ms)
-        if next_ms < float("inf"):
+        if next_ms < inf:
             commands.append(WakeAt(next_ms + AFTER_MS))
         return commands
 
@@ -216,6 +218,7 @@ class RequestScheduler:
     ) -> list[Command]:
         answers: list[Command] = []
         deployed = self._state.models.get(batch.model)
+        phases = finished.timing
         for request, outputs in zip(batch.requests, finished.outputs, strict=True):
             self._state.retried.discard(request.id)
             if request.id in self._state.cancelled:
@@ -234,9 +237,9 @@ class RequestScheduler:
                 continue
             timing = Timing(
                 started_ms - request.arrived_ms,
-                finished.timing.input_ms,
-                finished.timing.infer_ms,
-                finished.timing.output_ms,
+                phases.input_ms,
+                phases.infer_ms,
+                phases.output_ms,
                 batch.rows,
             )
             reply = Reply(request, outcome, outputs, None, timing, batch.id)

@@ -5,32 +5,37 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Protocol
+from typing import Final, Protocol
 
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
     Command,
+    CopyInputs,
+    CreatePartition,
     DismissGpu,
     EpochEnded,
     Event,
     GpuJoined,
     GpuLeft,
+    Load,
     RefusedUpstream,
+    ReleasePartition,
     ReportSettled,
     ReportStatus,
     ReportTimeout,
     RequestArrived,
     RequestCancelled,
+    Run,
     RuntimeCommand,
     ScaleFleet,
     SendReply,
     SolvePlan,
     TimedOut,
     TimeoutAt,
+    Unload,
     WakeAt,
     Woke,
-    Work,
     WorkFinished,
 )
 from interlace.core.request import Reply, Request
@@ -42,6 +47,8 @@ from interlace.runtime.observe import Observer
 from interlace.runtime.plan_solver import PlanSolver
 
 _log = logging.getLogger(__name__)
+#: ``messages.Work``, as ``isinstance`` has it fastest: the usual first.
+_WORK: Final = (Run, CopyInputs, CreatePartition, ReleasePartition, Load, Unload)
 
 OnReply = Callable[[Reply], None]
 #: A request that runs is too late: why. Its answer comes when the device is done with its inputs.
@@ -147,10 +154,10 @@ class Runtime:
             self._expect_deliveries(event, commands)
         # Devices first: a reply takes a while to write, and an accelerator may be idle meanwhile.
         for command in commands:
-            if isinstance(command, Work):
+            if isinstance(command, _WORK):
                 self._devices[command.gpu].do(command, self.deliver)
         for command in commands:
-            if not isinstance(command, Work):
+            if not isinstance(command, _WORK):
                 self._perform(command)
 
     @property
@@ -214,9 +221,9 @@ class Runtime:
         if not event.outputs:
             return
         work = event.work
-        batch = getattr(work, "batch", None)
-        if batch is None:
+        if not isinstance(work, Run):
             return
+        batch = work.batch
         replies = sum(1 for c in commands if isinstance(c, SendReply) and c.reply.batch == batch.id)
         if replies:
             self._undelivered[batch.id] = (work.gpu, replies)
@@ -228,9 +235,9 @@ class Runtime:
         self.start()
 
     def _observe(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
-        for observer in list(self._observers):
+        for observer in self._observers:
             try:
                 observer(now_ms, event, commands)
             except Exception:  # an observer must never take the server down
-                self._observers.remove(observer)
+                self._observers = [one for one in self._observers if one is not observer]
                 _log.exception("an observer failed and is removed: %r", observer)
