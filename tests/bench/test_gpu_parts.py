@@ -101,7 +101,7 @@ def test_every_part_has_an_entry_that_takes_a_bench(part: Part) -> None:
 
 
 def test_the_fourteen_checks_are_there() -> None:
-    numbers = {part.tells.partition(".")[0] for part in PARTS if part.group == "checks"}
+    numbers = {part.statuses.partition(".")[0] for part in PARTS if part.group == "checks"}
     assert numbers == {str(number) for number in range(1, 15)}
 
 
@@ -116,7 +116,7 @@ def test_parts_are_chosen_by_name_and_group_and_stay_in_order() -> None:
 def test_the_page_has_every_part_with_its_seconds() -> None:
     text = (ROOT / "docs" / "gpu.md").read_text()
     for part in PARTS:
-        assert f"| `{part.name}` | {part.seconds:g} | {part.tells} |" in text
+        assert f"| `{part.name}` | {part.seconds:g} | {part.statuses} |" in text
 
 
 def test_a_row_survives_its_json() -> None:

@@ -31,7 +31,6 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Batch, Outcome, Reply
 from interlace.engine.engine import Engine
-from interlace.engine.plan_diff import reached
 from interlace.policy.catalog import resolve
 from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
@@ -121,12 +120,14 @@ class _Change:
         first = self._share_pct == 0
         self._share_pct = share_pct
         self._runtime.deliver(ModelsDeployed((self._deployment(),) if first else ()))
-        state = self._engine.state
-        while not (state.target.partitions and reached(state.lives, state.target)) or (
-            {live.share_pct for live in state.lives.values()} != {share_pct}
-        ):
+        while not self._stands(share_pct):
             await asyncio.sleep(0.002)
         return self._stand.clock.now_ms() - began_ms
+
+    def _stands(self, share_pct: int) -> bool:
+        engine = self._engine.snapshot()
+        shares_pct = {live.share_pct for live in engine.partitions.values()}
+        return bool(engine.target.partitions) and engine.reached and shares_pct == {share_pct}
 
     def _deployment(self) -> Deployment:
         key = self._opened.model.key
@@ -162,7 +163,7 @@ class _Change:
         )
 
     async def retire(self) -> None:
-        for live in list(self._engine.state.lives.values()):
+        for live in self._engine.snapshot().partitions.values():
             await self._stand.rig.do(ReleasePartition(live.gpu, live.id), timeout_s=_LIMIT_S)
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
-from interlace.device.cpu.settings import WorkTimeouts
 from interlace.device.cuda.backend.library_threads import LibraryChoice
+from interlace.device.process.pending import WorkTimeouts
 
 #: What makes the ``Backend`` of a process: the driver, torch on that GPU, capture and kernels.
 BACKEND: Final = "interlace.device.cuda.backend.base:make_backend"

@@ -11,7 +11,8 @@ import msgspec
 from interlace.device.cuda.backend.library_trial import library_threads
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.lanes import Lanes
-from interlace.device.cuda.worker.context import function_named, made_backend
+from interlace.device.cuda.worker.context import made_backend
+from interlace.device.process.entry import function_named
 from interlace.profiling.cuda.examine import examine
 from interlace.profiling.cuda.task import GpuFindings, GpuTask
 

@@ -8,10 +8,10 @@ from itertools import count
 
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.worker.context import GpuContext
-from interlace.device.cuda.worker.error_text import error_text
 from interlace.device.cuda.worker.in_flight import InFlightBatch, OutputMemoryFull
 from interlace.device.cuda.worker.partition import DEPTH, GpuPartition, RefusedBatch, WaitingBatch
 from interlace.device.cuda.worker.wire import GpuAnswer, GpuRequest
+from interlace.device.process.error_text import error_text
 from interlace.device.process.output_blocks import OutputBlocks
 from interlace.device.process.wire import Failed, RunBatch
 

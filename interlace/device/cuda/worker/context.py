@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -28,6 +27,7 @@ from interlace.device.cuda.worker.model_cache import ModelCache
 from interlace.device.cuda.worker.stager import InputStager
 from interlace.device.cuda.worker.weight_server import WeightBorrower
 from interlace.device.cuda.worker.wire import GpuSetup, WeightServerSetup
+from interlace.device.process.entry import function_named
 from interlace.shm.arena import Arena, ArenaMap
 
 #: Lanes of one process at most: two ladders of the largest GPU, and what plans add beside.
@@ -167,12 +167,6 @@ def _load_context(
         function_named(setup.opener),
         choices=Path(setup.choices) if setup.choices else None,
     )
-
-
-def function_named(path: str) -> Any:
-    """The function that ``module:function`` names."""
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
 
 
 def made_backend(maker: str, gpu: str, steps: ExitStack) -> CudaBackend:

@@ -16,7 +16,6 @@ from typing import Final
 
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.worker.context import GpuContext, weight_server_models
-from interlace.device.cuda.worker.error_text import error_text
 from interlace.device.cuda.worker.heap import freeze_heap
 from interlace.device.cuda.worker.weight_server import WeightServer
 from interlace.device.cuda.worker.wire import (
@@ -30,6 +29,7 @@ from interlace.device.cuda.worker.wire import (
     decode_to_gpu,
 )
 from interlace.device.cuda.worker.worker import GpuWorker
+from interlace.device.process.error_text import error_text
 from interlace.device.process.wire import Failed, Ready
 from interlace.shm.frame_socket import BlockingFrameSocket
 

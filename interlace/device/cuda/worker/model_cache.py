@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from interlace.core.model import Model
-from interlace.device.cpu.resident import MemoryLimitError
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.budget import is_short_of_memory
 from interlace.device.cuda.models.loaded import LoadedModel
+from interlace.device.process.memory import MemoryLimitError
 
 
 class ModelCache:

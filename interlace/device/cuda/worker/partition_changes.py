@@ -9,9 +9,9 @@ from typing import Any
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.worker.context import GpuContext
-from interlace.device.cuda.worker.error_text import error_text
 from interlace.device.cuda.worker.partition import GpuPartition, PartitionChange
 from interlace.device.cuda.worker.wire import GpuAnswer, Released, ReleaseLane
+from interlace.device.process.error_text import error_text
 from interlace.device.process.wire import Failed, Loaded, LoadModel, Unloaded, UnloadModel
 
 #: The partition, the line, the answer, and whether the partition is gone.

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from interlace.core.model import Model, Precision
-from interlace.device.cpu.resident import MemoryLimitError
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.memory.budget import DeviceMemoryError, MemoryBudget
 from interlace.device.cuda.memory.pooled import PooledDriver
 from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.worker.model_cache import ModelCache
+from interlace.device.process.memory import MemoryLimitError
 from interlace.formats.opened import OpenedModel
 from tests.device.cuda.models.rig import Bench
 from tests.device.cuda.models.rig import bench as fresh

@@ -15,12 +15,12 @@ import torch
 
 from interlace.core.model import Format, Model
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.device.cpu.resident import MemoryLimitError
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.graphs.program import GraphProgram
 from interlace.device.cuda.graphs.stopwatch import graph_ms
 from interlace.device.cuda.memory.budget import DeviceMemoryError
 from interlace.device.cuda.models.loaded import LoadedModel
+from interlace.device.process.memory import MemoryLimitError
 from interlace.formats.opened import OpenedModel, keyword_call
 from interlace.formats.trial import DeclaredSignature
 from tests.device.cuda.models.rig import Bench, bench, borrow
@@ -101,7 +101,7 @@ def test_the_largest_graph_is_captured_first_and_pools_belong_to_lanes() -> None
         capturer.capture = capture
         a, b = gpu.carve("a"), gpu.carve("b")
         loaded = gpu.load(model(), a, b, batches=(1, 8, 4))
-        assert loaded.entry.buckets == (1, 4, 8)
+        assert loaded._caches[a].buckets == (1, 4, 8)
         first, second = {pool for _, pool in order[:3]}, {pool for _, pool in order[3:]}
         assert len(first) == len(second) == 1  # one pool for all graphs of a lane
         assert first != second  # never one for two lanes
@@ -304,9 +304,7 @@ def test_memory_is_really_given_back_and_shown() -> None:
         before = gpu.driver.memory()
         loaded = gpu.load(model(), lane)
         taken = before.free_bytes - gpu.driver.memory().free_bytes
-        entry = loaded.entry
-        assert loaded.resident_bytes == taken > 0
-        assert taken == entry.weights_bytes + entry.inputs_bytes + entry.graphs_bytes
+        assert loaded.resident_bytes == taken > loaded.weights_bytes > 0
         loaded.close()
         assert gpu.driver.memory() == before
         assert "m/1#0 loaded, fp32, as graphs of 1, 2, 3, 4, 6, 8 rows: " in gpu.notes[0]
@@ -408,7 +406,7 @@ def test_more_batch_sizes_are_added_to_those_that_serve() -> None:
         assert not loaded.ready(lane, (2, 8))
         loaded.prepare(lane, (2, 8))
         assert loaded._caches[lane].graphs[0] is before[0]
-        assert loaded.entry.buckets == (2, 8)
+        assert loaded._caches[lane].buckets == (2, 8)
         program = loaded.program(lane, 5, {"x": (5, WIDTH)})
         assert isinstance(program, GraphProgram)
         assert program.rows == 8
