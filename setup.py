@@ -11,13 +11,16 @@ import runpy
 import shutil
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError
 
 COMPILED = runpy.run_path("interlace/compiled.py")
+C_SOURCES = Path("build/mypyc")
 BUILDS = {"build", "build_ext", "bdist_wheel", "editable_wheel", "install"}
 
 
@@ -35,16 +38,19 @@ def extensions() -> list[Extension]:
     options = ["--config-file=pyproject.toml", "--ignore-missing-imports"]
     hot = [f"interlace/{name}" for name in COMPILED["HOT"]]
     try:
-        return mypycify(
+        made = mypycify(
             [*options, *hot],
             opt_level="2",
             debug_level="0",
             multi_file=True,
-            target_dir="build/mypyc",
+            target_dir=str(C_SOURCES),
             group_name="interlace.compiled",
         )
     except SystemExit:  # mypyc has printed what it refuses
         return _none("mypyc refused a module (above)")
+    for extension in made:
+        extension.include_dirs.append(str(C_SOURCES / "interlace"))
+    return made
 
 
 def _none(why: str) -> list[Extension]:
@@ -53,10 +59,27 @@ def _none(why: str) -> list[Extension]:
 
 
 class Build(build_ext):
-    """Compiles on all cores, and notes which sources are in what it made."""
+    """Compiles on all cores, only what changed, and notes which sources are in what it made."""
+
+    def build_extensions(self) -> None:
+        plain = self.compiler.compile
+        headers = [path.stat().st_mtime for path in C_SOURCES.rglob("*.h")]
+
+        def one(source: str, kept: dict[str, Any]) -> list[str]:
+            (into,) = self.compiler.object_filenames([source], output_dir=kept["output_dir"])
+            changed_s = max(Path(source).stat().st_mtime, *headers)
+            if Path(into).exists() and Path(into).stat().st_mtime > changed_s:
+                return [into]
+            return plain([source], **kept)
+
+        def compile_all(sources: list[str], **kept: Any) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                return [path for made in pool.map(lambda s: one(s, kept), sources) for path in made]
+
+        self.compiler.compile = compile_all
+        super().build_extensions()
 
     def run(self) -> None:
-        self.parallel = self.parallel or len(os.sched_getaffinity(0))
         try:
             super().run()
         except BaseError as error:

@@ -16,10 +16,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
-import psutil
-
+from bench.harness import processes
 from interlace.core.request import Outcome, Reply, Request
 from interlace.load.call import Call, pack
 from interlace.load.closed_loop import closed_loop
@@ -97,11 +97,11 @@ def measure(kind: str, seconds: float) -> None:
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline())
-            family = [psutil.Process(process.pid)]
-            family += family[0].children(recursive=True)
+            family = [process.pid, *processes.descendants([process.pid])]
+            cpu = partial(each_cpu_s, family)
             for name, shape in SHAPES.items():
                 for connections in CONNECTIONS:
-                    found = load(port, shape, connections, seconds, lambda: cpu_s(family))
+                    found = load(port, shape, connections, seconds, cpu)
                     print(json.dumps({"server": kind, "tensor": name, **found}), flush=True)
         finally:
             process.kill()
@@ -134,8 +134,8 @@ def load(
     return {"connections": connections, **found, "cpu_us": used}
 
 
-def cpu_s(family: list[psutil.Process]) -> list[float]:
-    return [sum(process.cpu_times()[:2]) for process in family]
+def each_cpu_s(family: list[int]) -> list[float]:
+    return [processes.cpu_s([one]) for one in family]
 
 
 def main() -> None:

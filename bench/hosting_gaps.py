@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from interlace.core.messages import Command, Event, RequestArrived, RequestCancelled, Woke
 from interlace.engine.engine import Engine
-from interlace.engine.plan_diff import reached
+from interlace.engine.snapshot import EngineSnapshot
 
 Shares = Mapping[str, int]
 
@@ -57,17 +57,18 @@ class Gaps:
         if not isinstance(
             event, RequestArrived | RequestCancelled | Woke
         ):  # those move no partition
-            self._look_at_models(now_ms)
-            self._look_at_shares(now_ms)
+            engine = self._replica.snapshot()
+            self._look_at_models(engine, now_ms)
+            self._look_at_shares(engine, now_ms)
 
     @property
     def open_gaps(self) -> list[Gap]:
         """Models that have no host now."""
         return [Gap(model, at_ms, self._now_ms) for model, at_ms in self._hostless_ms.items()]
 
-    def _look_at_models(self, now_ms: float) -> None:
-        models = self._replica.state.models
-        served = {m for m in self._replica.state.served() if models[m].hosts or m in self._hosted}
+    def _look_at_models(self, engine: EngineSnapshot, now_ms: float) -> None:
+        models = {name: one for name, one in engine.models.items() if one.served}
+        served = {name for name, one in models.items() if one.hosts or name in self._hosted}
         for model in self._hostless_ms.keys() - served:  # it left, or was given up
             self.gaps.append(Gap(model, self._hostless_ms.pop(model), now_ms))
         for model in served:
@@ -77,16 +78,15 @@ class Gaps:
                 self.gaps.append(Gap(model, self._hostless_ms.pop(model), now_ms))
         self._hosted = served
 
-    def _look_at_shares(self, now_ms: float) -> None:
-        state = self._replica.state
-        shares = dict.fromkeys((gpu.id for gpu in state.fleet.gpus), 0)
-        for live in state.lives.values():
+    def _look_at_shares(self, engine: EngineSnapshot, now_ms: float) -> None:
+        shares = dict.fromkeys((gpu.id for gpu in engine.fleet.gpus), 0)
+        for live in engine.partitions.values():
             if live.accepting and live.slots:
                 shares[live.gpu] += live.share_pct
-        if self._episode or not reached(state.lives, state.target):
+        if self._episode or not engine.reached:
             self._episode = self._episode or [(now_ms, self._stood)]
             self._episode.append((now_ms, shares))
-            if reached(state.lives, state.target):
+            if engine.reached:
                 self.changes.append(_change(self._episode))
                 self._episode = []
         self._stood = shares

@@ -21,8 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
+from bench.harness import processes
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Signature, TensorSpec
@@ -148,12 +147,11 @@ def measure(load: Callable[[int, str, int, float], dict[str, Any]], seconds: flo
         try:
             assert process.stdout is not None
             port = int(process.stdout.readline())
-            server = psutil.Process(process.pid)
             for name in SHAPES:
                 for connections in CONNECTIONS:
-                    before = sum(server.cpu_times()[:2])
+                    before = processes.cpu_s([process.pid])
                     found = load(port, name, connections, seconds)
-                    spent = sum(server.cpu_times()[:2]) - before
+                    spent = processes.cpu_s([process.pid]) - before
                     row = {"tensor": name, "connections": connections, **found, "cpu_s": spent}
                     print(json.dumps(row), flush=True)
         finally:

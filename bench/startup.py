@@ -15,16 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
-
-
-def _memory(process: psutil.Process) -> dict[str, float]:
-    text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-    kib = {line.split(":")[0]: int(line.split()[1]) for line in text.splitlines()[1:]}
-    return {
-        "pss_mb": round(kib["Pss"] / 1024, 1),
-        "private_mb": round((kib["Private_Clean"] + kib["Private_Dirty"]) / 1024, 1),
-    }
+from bench.harness import processes
 
 
 def _start(models: Path, cache: Path) -> dict[str, object]:
@@ -41,19 +32,18 @@ def _start(models: Path, cache: Path) -> dict[str, object]:
         if line.startswith("ready:"):
             break
     ready_s = time.perf_counter() - started_s
-    root = psutil.Process(server.pid)
-    processes = [root, *root.children(recursive=True)]
-    memory = {f"{p.pid}:{_role(p, root)}": _memory(p) for p in processes}
+    pids = [server.pid, *processes.descendants([server.pid])]
+    memory = {f"{pid}:{_role(pid, server.pid)}": processes.memory([pid]) for pid in pids}
     server.send_signal(signal.SIGTERM)
     server.communicate()
     total = round(sum(m["pss_mb"] for m in memory.values()), 1)
     return {"ready_s": round(ready_s, 2), "pss_mb": total, "processes": memory}
 
 
-def _role(process: psutil.Process, root: psutil.Process) -> str:
-    if process.pid == root.pid:
+def _role(pid: int, server: int) -> str:
+    if pid == server:
         return "server"
-    return "fork-server" if process.ppid() == root.pid else "worker"
+    return "fork-server" if processes.parent(pid) == server else "worker"
 
 
 def main() -> None:

@@ -1,7 +1,76 @@
-"""Interlace: many models on few accelerators, every latency promise kept."""
+"""Interlace: many models on few accelerators, every latency promise kept.
 
-from interlace.compiled import prefer_sources_if_changed
+    found = interlace.plan("scenario.toml")         # how few accelerators do, and how they are cut
+    played = interlace.simulate("scenario.toml")    # what becomes of its requests, in virtual time
+    with interlace.serve("models/") as server: ...  # KServe v2 over HTTP and gRPC
 
-__version__ = "0.1.0"
+Planning and simulation need no accelerator, and neither torch nor ONNX Runtime.
+"""
 
-prefer_sources_if_changed()
+from __future__ import annotations
+
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from interlace.core.version import __version__
+
+if TYPE_CHECKING:
+    from interlace.assembly.server import ServeOptions, Server, serve
+    from interlace.core.errors import RepositoryError, ServeError
+    from interlace.core.gpu_kinds import GPU_KINDS
+    from interlace.core.hardware import Gpu
+    from interlace.core.plan import Demand
+    from interlace.core.profile import Profile
+    from interlace.core.user_errors import InputError, UserError
+    from interlace.planning.capacity_plan import CapacityPlan, plan
+    from interlace.planning.scenario import Scenario, read_scenario
+    from interlace.planning.simulation import SimulationResult, simulate
+
+__all__ = [
+    "GPU_KINDS",
+    "CapacityPlan",
+    "Demand",
+    "Gpu",
+    "InputError",
+    "Profile",
+    "RepositoryError",
+    "Scenario",
+    "ServeError",
+    "ServeOptions",
+    "Server",
+    "SimulationResult",
+    "UserError",
+    "__version__",
+    "plan",
+    "read_scenario",
+    "serve",
+    "simulate",
+]
+
+#: Where each name is; imported when it is first asked for.
+_HOMES = MappingProxyType(
+    {
+        "interlace.assembly.server": ("Server", "ServeOptions", "serve"),
+        "interlace.core.errors": ("RepositoryError", "ServeError"),
+        "interlace.core.gpu_kinds": ("GPU_KINDS",),
+        "interlace.core.hardware": ("Gpu",),
+        "interlace.core.plan": ("Demand",),
+        "interlace.core.profile": ("Profile",),
+        "interlace.core.user_errors": ("InputError", "UserError"),
+        "interlace.planning.capacity_plan": ("CapacityPlan", "plan"),
+        "interlace.planning.scenario": ("Scenario", "read_scenario"),
+        "interlace.planning.simulation": ("SimulationResult", "simulate"),
+    }
+)
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'interlace' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

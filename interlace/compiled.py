@@ -26,7 +26,23 @@ from typing import Final
 _ROOT: Final = Path(__file__).parent
 #: What every request goes through; docs/architecture.md says what these modules may not do.
 HOT: Final = (
-    "engine/engine.py",
+    *(f"engine/{name}.py" for name in (
+        "arrival_rates", "contention", "engine", "input_pool", "input_staging", "latency_estimator",
+        "live_partition", "refusals", "request_queue", "request_scheduler", "round_times",
+        "service_tags", "state", "timeouts", "view",
+    )),
+    *(f"perf/{name}.py" for name in ("buckets", "curves", "latency", "service_round")),
+    *(f"policy/{name}.py" for name in ("admission", "batching", "fairness")),
+    *(f"policy/dispatchers/{name}.py" for name in (
+        "clockwork", "deadline", "duty", "dynamic_batching", "elastic", "greedy", "spatiotemporal",
+        "temporal",
+    )),
+    *(f"runtime/{name}.py" for name in ("alarm", "clock", "runtime")),
+    *(f"device/simulated/{name}.py" for name in (
+        "contention", "copy_engines", "device", "host_link", "jitter", "partition_table", "physics",
+        "running_batches", "timeouts",
+    )),
+    *(f"sim/{name}.py" for name in ("record", "run")),
 )  # fmt: skip
 MANIFEST: Final = _ROOT / "compiled.json"
 

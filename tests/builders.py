@@ -10,6 +10,7 @@ from interlace.core.messages import (
     Deployment,
     Event,
     ModelsDeployed,
+    ReportSettled,
     ReportStatus,
     SendReply,
     SolvePlan,
@@ -17,8 +18,10 @@ from interlace.core.messages import (
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.core.request import Reply, Request
-from interlace.device.simulated.device import Physics, SimulatedDevice
+from interlace.device.simulated.device import SimulatedDevice
+from interlace.device.simulated.physics import Physics
 from interlace.engine.engine import Engine
+from interlace.engine.state import EngineState
 from interlace.policy.base import System
 from interlace.policy.catalog import resolve as row
 from interlace.runtime.clock import SimClock
@@ -50,7 +53,7 @@ class World:
         self.reserve = reserve.gpus if reserve else ()
         self.engine = Engine(self.fleet, self.system, self.reserve)
         self.replies: list[tuple[float, Reply]] = []
-        self.tells: list[ReportStatus] = []
+        self.statuses: list[ReportStatus] = []
         self.log: list[tuple[float, Event, list[Command]]] = []
         self.runtime = Runtime(
             self.engine,
@@ -60,7 +63,8 @@ class World:
             [lambda now, event, commands: self.log.append((now, event, list(commands)))],
             scaling=reserve and SimulatedProvider(reserve, self.clock, self._device),
         )
-        self.runtime.on_status = self.tells.append
+        self.settled: list[bool] = []  #: every change of it
+        self.runtime.on_status = self._reported
         self.runtime.start()
 
     def deploy(self, slo_ms: Mapping[str, float], rows_per_s: float = 0.0) -> None:
@@ -69,6 +73,11 @@ class World:
             for name, slo in slo_ms.items()
         )
         self.runtime.deliver(ModelsDeployed(deployments))
+
+    @property
+    def state(self) -> EngineState:
+        """The engine's state itself, for tests that look inside the engine."""
+        return self.engine._state
 
     def send(self, model: str, slo_ms: float, rows: int = 1, shape: object = ()) -> Request:
         """Submit one request now."""
@@ -87,6 +96,12 @@ class World:
     def reply_of(self, request: Request) -> Reply:
         (reply,) = [r for _, r in self.replies if r.request.id == request.id]
         return reply
+
+    def _reported(self, report: ReportStatus | ReportSettled) -> None:
+        if isinstance(report, ReportSettled):
+            self.settled.append(report.settled)
+        else:
+            self.statuses.append(report)
 
     def _device(self, gpu: Gpu) -> SimulatedDevice:
         self.devices[gpu.id] = self._device_of(gpu)

@@ -15,7 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from bench.peers import once, processes
+from bench.harness import processes
+from bench.peers import once
 
 _READY: Final = re.compile(r"ready: HTTP on (\d+), gRPC on (\d+), metrics on (\d+)")
 _COMMAND: Final = "from interlace.cli.main import main; main()"

@@ -1,4 +1,4 @@
-"""Highest load with 99 % in time, against perfect foresight: `python -m bench.clairvoyant.run`.
+"""Highest load with 99 % in time, against perfect foresight.
 
 One accelerator: the part of the clairvoyant optimum's load, on the same Poisson arrivals, by fixed
 cost over SLO and row cost over SLO; beside it the part that a policy found by value iteration
@@ -9,19 +9,17 @@ profile and the rate.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
-from collections.abc import Callable
-from pathlib import Path
-from statistics import mean, stdev
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final
 
 import numpy as np
 
 from bench.clairvoyant.online import Values, served, values
 from bench.clairvoyant.optimum import fewest_drops
 from bench.clairvoyant.worlds import SLO_MS, World
+from bench.harness import Report, Table, interval, main
 from interlace.core.request import Outcome
 from interlace.policy.catalog import resolve as row
 
@@ -33,8 +31,38 @@ _VALUED: Final = 50
 _INFORMED_FROM: Final = 0.02
 #: Of our highest load: where the ends of requests are counted.
 _BELOW: Final = 0.97
-#: Student's t for a 95 % interval of so many runs.
-_T95: Final = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78}
+
+
+def clairvoyance(
+    *,
+    systems: tuple[str, ...] = ("interlace",),
+    rows: Annotated[tuple[float, ...], "cost of a row over the SLO"] = (0.01, 0.02, 0.03),
+    fixed: Annotated[tuple[float, ...], "fixed cost over the SLO"] = (0.1, 0.2, 0.3, 0.4),
+    replicas: Annotated[tuple[int, ...], "accelerators, beside one; 0 for none"] = (2, 4, 16),
+    requests: Annotated[int, "of a run on one accelerator"] = 6_000,
+    seeds: int = 5,
+) -> Report:
+    """Loads on one accelerator and on several."""
+    found: list[dict[str, Any]] = []
+    for row_part in rows:
+        for part in fixed:
+            found.append(single(World(row_part, part), systems, requests, seeds))
+            print(json.dumps(found[-1]), flush=True)
+            for count in filter(None, replicas):
+                world = World(row_part, part, count)
+                found.append(many(world, systems, requests * 5, seeds))
+                print(json.dumps(found[-1]), flush=True)
+    names = ("clairvoyant", "informed", *systems)
+    cells = [
+        [one["row"], one["fixed"], one.get("replicas", 1), *(_text(one.get(n)) for n in names)]
+        for one in found
+    ]
+    heads = ("row / SLO", "fixed / SLO", "accelerators", *names)
+    return Report(tables=[Table(heads, cells)], figures=found)
+
+
+def _text(one: dict[str, float] | None) -> str | None:
+    return None if one is None else f"{one['mean']:.3f} ± {one['half']:.3f}"
 
 
 def highest(holds: Callable[[float], bool], low: float, high: float, steps: int = 9) -> float:
@@ -92,7 +120,7 @@ def online(world: World, system: str, count: int, seed: int, most: float) -> flo
     return highest(holds, 0.0, most)
 
 
-def single(world: World, systems: list[str], count: int, seeds: int) -> dict[str, Any]:
+def single(world: World, systems: Sequence[str], count: int, seeds: int) -> dict[str, Any]:
     """Loads on one accelerator, in parts of the clairvoyant's."""
     best = [clairvoyant(world, count, seed) for seed in range(seeds)]
     found: dict[str, Any] = {"row": world.row, "fixed": world.fixed, "clairvoyant": _spread(best)}
@@ -117,7 +145,7 @@ def _ends(world: World, system: str, count: int, loads: list[float]) -> dict[str
     return {name: round(times / count / len(loads), 4) for name, times in ends.items() if times}
 
 
-def many(world: World, systems: list[str], count: int, seeds: int) -> dict[str, Any]:
+def many(world: World, systems: Sequence[str], count: int, seeds: int) -> dict[str, Any]:
     """Loads on many accelerators, in parts of the ceiling."""
     found: dict[str, Any] = {"row": world.row, "fixed": world.fixed, "replicas": world.replicas}
     for system in systems:
@@ -127,35 +155,9 @@ def many(world: World, systems: list[str], count: int, seeds: int) -> dict[str, 
 
 
 def _spread(values: list[float]) -> dict[str, float]:
-    """Mean and the half width of its 95 % interval."""
-    half = _T95[len(values)] * stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return {"mean": round(mean(values), 4), "half": round(half, 4)}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--systems", nargs="+", default=["interlace"])
-    parser.add_argument("--rows", type=float, nargs="+", default=[0.01, 0.02, 0.03])
-    parser.add_argument("--fixed", type=float, nargs="+", default=[0.1, 0.2, 0.3, 0.4])
-    parser.add_argument("--replicas", type=int, nargs="*", default=[2, 4, 16])
-    parser.add_argument("--requests", type=int, default=6_000)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=None)
-    asked = parser.parse_args()
-    results: list[dict[str, Any]] = []
-    for row_part in asked.rows:
-        for fixed in asked.fixed:
-            world = World(row_part, fixed)
-            results.append(single(world, asked.systems, asked.requests, asked.seeds))
-            print(json.dumps(results[-1]), flush=True)
-            for replicas in asked.replicas:
-                world = World(row_part, fixed, replicas)
-                results.append(many(world, asked.systems, asked.requests * 5, asked.seeds))
-                print(json.dumps(results[-1]), flush=True)
-    if asked.out is not None:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(json.dumps(results, indent=1))
+    found = interval(values)
+    return {"mean": round(found.mean, 4), "half": round(found.half, 4)}
 
 
 if __name__ == "__main__":
-    main()
+    main(clairvoyance)

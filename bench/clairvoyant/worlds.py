@@ -68,8 +68,7 @@ class World:
             system, Fleet(gpus), (demand,), profiles, profiles, arrivals, plan,
             warm_ms=1_000.0, epoch_ms=float("inf"),
         )  # fmt: skip
-        record = simulate(scenario)
         ends = dict.fromkeys(Outcome, 0)
-        for one in record.served:
+        for one in simulate(scenario).served:
             ends[one.outcome] += 1
         return ends

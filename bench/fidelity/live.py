@@ -131,7 +131,7 @@ class _Live:
 
     async def retire(self) -> None:
         """Every partition given back, so that the next run finds the device as this one did."""
-        for live in list(self._engine.state.lives.values()):
+        for live in self._engine.snapshot().partitions.values():
             await self._stand.rig.do(ReleasePartition(live.gpu, live.id), timeout_s=30.0)
 
     def _answered(self, reply: Reply) -> None:

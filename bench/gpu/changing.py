@@ -42,7 +42,6 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Batch, Outcome, Reply
 from interlace.engine.engine import Engine
-from interlace.engine.plan_diff import reached
 from interlace.policy.catalog import resolve
 from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
@@ -195,13 +194,16 @@ class _Run:
         """Plan that share and wait until it stands and nothing else does."""
         first, self._share_pct = self._share_pct == 0, share_pct
         self._runtime.deliver(ModelsDeployed((self._deployment(),) if first else ()))
-        state, end_s = self._engine.state, time.monotonic() + _LIMIT_S
-        while not (state.target.partitions and reached(state.lives, state.target)) or (
-            {live.share_pct for live in state.lives.values()} != {share_pct}
-        ):
+        end_s = time.monotonic() + _LIMIT_S
+        while not self._stands(share_pct):
             if time.monotonic() > end_s:
                 raise TimeoutError(f"a share of {share_pct} % did not stand in {_LIMIT_S:g} s")
             await asyncio.sleep(0.001)
+
+    def _stands(self, share_pct: int) -> bool:
+        engine = self._engine.snapshot()
+        shares_pct = {live.share_pct for live in engine.partitions.values()}
+        return bool(engine.target.partitions) and engine.reached and shares_pct == {share_pct}
 
     def _deployment(self) -> Deployment:
         key, shares = self._one.model.key, self.opened.device.gpu.shares_pct
@@ -227,7 +229,7 @@ class _Run:
         self._runtime.delivered(reply)
 
     async def retire(self) -> None:
-        for live in list(self._engine.state.lives.values()):
+        for live in self._engine.snapshot().partitions.values():
             await self.opened.rig.do(ReleasePartition(live.gpu, live.id), _LIMIT_S)
 
     def found(self) -> Changes:

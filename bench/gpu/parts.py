@@ -72,7 +72,7 @@ PARTS: Final[tuple[Part, ...]] = (
     _check(11, "graph-memory", 14, "memory and time of captures, and replays beside them"),
     Part(
         "contracts", "contracts", 150, "the contract of devices on green, MPS and streams",
-        "bench.gpu.contracts:rows", (), {"INTERLACE_TEST_WAIT_S": "120"},
+        "tests.bench.gpu_contract:rows", (), {"INTERLACE_TEST_WAIT_S": "120"},
     ),
     _check(13, "mps", 15, "whether MPS can be had, with percentages, and leaves the card clean"),
     Part(

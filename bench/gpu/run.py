@@ -32,7 +32,7 @@ from bench.gpu.rows import Row, Verdict, seen
 from bench.gpu.show import Screen
 
 BACKEND: Final = "bench.gpu.real:open_backend"
-FAKE: Final = "bench.gpu.fake:open_backend"
+FAKE: Final = "tests.device.cuda.fake.backend:at_once"
 #: A dry run is for any machine, however slow or busy.
 _DRY_PATIENCE: Final = 4
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -15,8 +15,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from bench.harness import processes
 from bench.mix import models, peers, plot
-from bench.peers import processes, setup
+from bench.peers import setup
 from bench.peers.server import Bench, NotReadyError, Server, Watch
 from bench.peers.table import DEFAULT_HOME
 from interlace.load.call import pack

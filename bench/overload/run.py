@@ -13,8 +13,9 @@ import resource
 from pathlib import Path
 from typing import Any
 
+from bench.harness import processes
 from bench.overload import curve, malformed, plot, sigterm
-from bench.peers import processes, setup, wire
+from bench.peers import setup, wire
 from bench.peers.server import Bench, NotReadyError, Server
 from bench.peers.table import DEFAULT_HOME, Peer, peers
 from interlace.load.call import pack

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.peers import bare_torch, models, once, processes, setup, wire
+from bench.harness import processes
+from bench.peers import bare_torch, models, once, setup, wire
 from bench.peers.server import Bench, NotReadyError, Server, Watch
 from bench.peers.table import DEFAULT_HOME, Peer, peers
 from interlace.load.call import Call, pack

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.peers import once, processes, wire
+from bench.harness import processes
+from bench.peers import once, wire
 from bench.peers.table import Peer, environment
 from interlace.load.call import Call
 

@@ -1,4 +1,4 @@
-"""Ours against the others: `python -m bench.versus.run --out FOLDER`, resumable.
+"""Ours against the others; what was measured before in the same folder is not measured again.
 
 Every system gets the same GPUs, profiles and arrivals (Poisson, and gamma gaps of CV 4), plans for
 the offered rates, and is simulated. Loads are parts of the ceiling: the rates at which no scheduler
@@ -8,15 +8,16 @@ replies in time; the bound on it is the offered rate below the ceiling. Five see
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from bench.harness import Report, main
+from bench.versus.table import table
 from bench.versus.worlds import World, worlds
 from interlace.core.plan import Plan
 from interlace.policy.catalog import CATALOG, resolve
@@ -30,6 +31,40 @@ from interlace.sim.workload.renewal import Gamma
 _LEAST_S: Final = 1.0
 #: Rows that only differ from another by leaving something out, and slow searches.
 _LEFT_OUT: Final = ("dstack-plain", "ideal", "tfserving-static", "nebird")
+
+
+@cache
+def _worlds() -> dict[str, World]:
+    return {world.name: world for world in worlds()}
+
+
+def versus(
+    *,
+    worlds: Annotated[tuple[str, ...], "workloads; all if none is named"] = (),
+    systems: tuple[str, ...] = tuple(one for one in CATALOG if one not in _LEFT_OUT),
+    loads: Annotated[tuple[float, ...], "parts of the ceiling"] = (0.8,),
+    seeds: int = 5,
+    requests: Annotated[int, "of a run, in all"] = 6_000,
+    processes: int = 2,
+    kept: Annotated[Path | None, "only show the table of such a file"] = None,
+    out: Path,
+) -> Report:
+    """Every system on every workload."""
+    if kept is not None:
+        return Report(tables=[table(json.loads(kept.read_text()))])
+    file = out / "versus-runs.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    done: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    asked = cases(worlds or tuple(_worlds()), systems, loads, seeds, requests)
+    todo = [case for case in asked if case.key not in done]
+    with ProcessPoolExecutor(processes) as pool:
+        waiting = [pool.submit(measure, case) for case in todo]
+        for number, ended in enumerate(as_completed(waiting), 1):
+            found = ended.result()
+            done[found["key"]] = found
+            file.write_text(json.dumps(done, indent=1, sort_keys=True))
+            print(f"{number}/{len(todo)} {found['key']}", flush=True)
+    return Report(tables=[table(dict(sorted(done.items())))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +81,6 @@ class Case:
     @property
     def key(self) -> str:
         return f"{self.world}|{self.load:g}|{self.cv:g}|{self.system}"
-
-
-@cache
-def _worlds() -> dict[str, World]:
-    return {world.name: world for world in worlds()}
 
 
 def measure(case: Case) -> dict[str, Any]:
@@ -90,34 +120,5 @@ def cases(
                     yield Case(name, load, cv, one, seeds, requests)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("build/bench/versus"))
-    parser.add_argument("--worlds", nargs="+", default=list(_worlds()))
-    parser.add_argument(
-        "--systems", nargs="+", default=[one for one in CATALOG if one not in _LEFT_OUT]
-    )
-    parser.add_argument("--loads", nargs="+", type=float, default=[0.8])
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=6_000, help="of a run, in all")
-    parser.add_argument("--processes", type=int, default=2)
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    kept = asked.out / "versus.json"
-    done: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-    todo = [
-        case
-        for case in cases(asked.worlds, asked.systems, asked.loads, asked.seeds, asked.requests)
-        if case.key not in done
-    ]
-    with ProcessPoolExecutor(asked.processes) as pool:
-        waiting = [pool.submit(measure, case) for case in todo]
-        for number, ended in enumerate(as_completed(waiting), 1):
-            found = ended.result()
-            done[found["key"]] = found
-            kept.write_text(json.dumps(done, indent=1, sort_keys=True))
-            print(f"{number}/{len(todo)} {found['key']}", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(versus)

@@ -16,7 +16,7 @@ from interlace.core.user_errors import UserError
 from interlace.device.base import Device
 from interlace.device.cpu.describe import Describer, Description
 from interlace.device.cpu.device import CpuDevice, cpu_gpu
-from interlace.device.cpu.settings import CpuSettings
+from interlace.device.cpu.settings import WORKER, CpuSettings
 from interlace.device.cuda import mig, mps, streams
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover
@@ -98,7 +98,7 @@ class Accelerators:
             return DeviceGroup([cores], cores.describe, weights.close)
         self.begin()
         made = [replace(one, inputs=tuple(inputs), say=say) for one in self.settings]
-        spawner = ForkServerSpawner(loop)
+        spawner = ForkServerSpawner(loop, WORKER)
         describer = Describer(loop, spawner, cpu)
 
         def close() -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from interlace import __version__
 from interlace.assembly.accelerators import Accelerators
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
@@ -23,6 +22,7 @@ from interlace.control.status_updates import StatusUpdates
 from interlace.control.worker_deaths import WorkerDeathObserver
 from interlace.control.worker_monitor import WorkerMonitor
 from interlace.core.hardware import Fleet
+from interlace.core.version import __version__
 from interlace.device.cpu.device import CpuDevice
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
@@ -34,11 +34,12 @@ from interlace.runtime.log import LogHeader, LogWriter
 from interlace.runtime.plan_solver import ProcessPlanSolver
 from interlace.runtime.runtime import Runtime
 from interlace.server.administration.api import AdminApi
+from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.dataplane.run_delay import RunDelay
 from interlace.server.grpc.server import GrpcServer
-from interlace.server.http.admin_routes import health_routes, metrics_route
+from interlace.server.http.admin_routes import admin_routes, metrics_route
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
@@ -62,7 +63,6 @@ class ServeSettings:
     system: System
     profiles: Path
     host: str
-    grpc_port: int
     keys: ApiKeys
     allow_client_shm: bool
     allow_hosts: tuple[str, ...] = ()
@@ -105,9 +105,9 @@ class LiveServer:
         self._core_wait = RunDelay(loop)
         self.plane = DataPlane(self.runtime, self.table, self.arenas, waited_ms=self._core_wait.ms)
         self.registry = VersionRegistry()
-        standing = StatusUpdates(self.registry, self.table, say)
-        self.news = StatusFutures(standing.set_aside, standing.back)
-        self.runtime.on_status = self.news.tell
+        updates = StatusUpdates(self.registry, self.table, say)
+        self.statuses = StatusFutures(updates.quarantined, updates.recovered)
+        self.runtime.on_status = self.statuses.report
         self._watching: list[asyncio.Future[None]] = []
         self._control(choices, say)
         self._transports(choices, say)
@@ -123,9 +123,7 @@ class LiveServer:
         store = ProfileStore(choices.profiles, say)
         rig = Rig(self.devices.all[0], self.clock, self.arena)
         preparation = ModelPreparer(choices.root, self.devices, rig, store)
-        deployments = Deployments(
-            self.runtime, self.devices, self.table, self.news, self.engine.state
-        )
+        deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
         self.startup = Startup(
             preparation, deployments, self.devices, self.registry, self.lifecycle.alone, say
@@ -134,7 +132,7 @@ class LiveServer:
     def _transports(self, choices: ServeSettings, say: Say) -> None:
         regions = Regions(choices.allow_client_shm)
         self.figures = SnapshotSource(
-            self.engine.state,
+            self.engine.snapshot,
             self.arena,
             self.registry,
             lambda: self.plane.in_flight,
@@ -159,7 +157,7 @@ class LiveServer:
         self.http = HttpServer(
             routes, InferenceHandler(context), choices.http, keys, origins, trims
         )
-        pages = [metrics_route(metrics.render), *health_routes(admin)]
+        pages = [metrics_route(metrics.render), *admin_routes(admin, HEALTH_METHODS)]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
         self.grpc = GrpcServer(
             self.plane, admin, self.table, regions, self.arena, self.arenas, keys=keys
@@ -169,7 +167,7 @@ class LiveServer:
         """Begin to look after workers on cores, once a second."""
         self._watching = [
             asyncio.ensure_future(
-                WorkerMonitor(device, self.engine.state, self.registry, say).run()
+                WorkerMonitor(device, self.engine.snapshot, self.registry, say).run()
             )
             for device in self.devices.all
             if isinstance(device, CpuDevice)

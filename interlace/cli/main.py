@@ -9,10 +9,10 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from interlace import __version__
 from interlace.compiled import is_compiled
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.user_errors import InputError, UserError
+from interlace.core.version import __version__
 
 
 class Command(NamedTuple):

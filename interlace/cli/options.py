@@ -35,7 +35,12 @@ Gpus = Annotated[
 Profiles = Annotated[
     Path | None, typer.Option(help="Kept profiles.  [default: ~/.cache/interlace/profiles]")
 ]
-SystemName = Annotated[str, typer.Option(help=f"Who plans and schedules: {', '.join(CATALOG)}.")]
+SystemName = Annotated[
+    str,
+    typer.Option(
+        help=f"Who plans and schedules: {', '.join(CATALOG)}; or your own, as module:attribute."
+    ),
+]
 KeyFile = Annotated[Path | None, typer.Option(help="Send the key in this file with every call.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
 

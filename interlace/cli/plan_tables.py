@@ -11,7 +11,7 @@ from rich.table import Table
 from interlace.cli.screen import table
 from interlace.core.plan import Partition
 from interlace.planning.capacity_plan import CapacityPlan
-from interlace.policy.catalog import CATALOG
+from interlace.policy.catalog import resolve
 
 _MOST_SAID: Final = 8
 
@@ -96,8 +96,12 @@ def show_systems(out: Console, found: Sequence[CapacityPlan]) -> None:
     figures = ("GPUs", "bound", "gap", "an hour", "unserved/s", "plan s", "in SLO %")
     made = table(("system", "source"), figures)
     for one in found:
-        source = CATALOG[one.system].source
-        made.add_row(one.system, source, *_figures(one), f"{100 * one.worst_attainment:.1f}")
+        made.add_row(
+            one.system,
+            resolve(one.system).source,
+            *_figures(one),
+            f"{100 * one.worst_attainment:.1f}",
+        )
     out.print(made)
     out.print("in SLO %: expected of the model that fares worst, if nothing is refused")
 

@@ -36,6 +36,10 @@ class ProgressBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the bar away; a second call does nothing."""
         if self._console.is_terminal:
             self._bar.stop()
 

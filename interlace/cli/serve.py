@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
-import logging
-import os
-import signal
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvloop
 from rich.console import Console
 
-from interlace.assembly.accelerators import choose_accelerators
-from interlace.assembly.live_server import LiveServer, Say, ServeSettings
-from interlace.assembly.machine import cpu_settings, default_profiles
-from interlace.assembly.model_folders import find_models
+import interlace
+from interlace.assembly.server import ServeOptions
+from interlace.cli.logs import show_logs
 from interlace.cli.options import (
     Cores,
     Device,
@@ -34,13 +26,8 @@ from interlace.cli.options import (
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
 from interlace.cli.servetable import show_serving
-from interlace.control.shutdown import drain
-from interlace.core.errors import Reason, ServeError
-from interlace.core.hardware import Gpu
-from interlace.planning.plan_file import following, unknown_models
-from interlace.planning.systems import system_of
-from interlace.policy.base import System
-from interlace.server.api_keys import ApiKeys
+from interlace.core.model import Model
+from interlace.engine.snapshot import EngineSnapshot
 
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 _Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
@@ -102,143 +89,22 @@ def serve(
       interlace serve models/ --plan plan.json --log events.log  # for interlace replay
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
-    folder = profiles or default_profiles()
-    where = choose_accelerators(device, cpu_settings(cores, folder.parent / "weights"), gpus)
-    choices = ServeSettings(
-        root=models_dir,
-        accelerators=where,
-        system=_system(system, plan_file, where.gpus[0], models_dir),
-        profiles=folder,
-        host=host,
-        grpc_port=grpc_port,
-        keys=_keys(api_key_file, admin_key_file),
-        allow_client_shm=allow_client_shm,
-        allow_hosts=tuple(allow_host or ()),
-        arena_bytes=int(request_memory_mb * (1 << 20)),
-        log=log,
-        log_bytes=int(log_limit_mb * 1e6),
-    )
-    uvloop.run(run(choices, http_port, metrics_port, ShutdownTimes(drain_delay_s, exit_timeout_s)))
-
-
-def _keys(api: Path | None, admin: Path | None) -> ApiKeys:
-    return ApiKeys(read_key(api) or "", read_key(admin, "--admin-key-file") or "")
-
-
-def _system(name: str, plan_file: Path | None, gpu: Gpu, root: Path) -> System:
-    """Who plans; a plan's models that the repository lacks are named."""
-    found = following(system_of(name), plan_file, gpu)
-    if plan_file is not None:
-        for model in unknown_models(found, {one.name for one in find_models(root, ())}):
-            typer.echo(f"--plan {plan_file}: {root} has no model '{model}'", err=True)
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class ShutdownTimes:
-    """How a server ends: serving on for ``delay_s`` while not ready, then ``grace_s`` to answer."""
-
-    delay_s: float
-    grace_s: float
-
-
-async def run(
-    choices: ServeSettings, http_port: int, metrics_port: int, ending: ShutdownTimes
-) -> None:
-    """Serve until SIGTERM or SIGINT."""
-    logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%Y-%m-%d %H:%M:%S")
+    keys = read_key(api_key_file), read_key(admin_key_file, "--admin-key-file")
+    options = ServeOptions(
+        keys[0] or "", keys[1] or "", tuple(allow_host or ()), allow_client_shm, request_memory_mb,
+        log, log_limit_mb, drain_delay_s, exit_timeout_s,
+    )  # fmt: skip
     out = console(stderr=True)
-
-    def say(text: str) -> None:
-        out.print(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}", markup=False, soft_wrap=True)
-
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    _wait_for_turns()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    assembly = LiveServer(choices, say)
-    try:
-        ports = await _listen(assembly, choices, http_port, metrics_port)
-        starting = asyncio.ensure_future(_start(assembly, out, say, ports))
-        stopping = asyncio.ensure_future(stop.wait())
-        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            starting.result()
-            await stopping
-            await _delay(assembly, stop, ending.delay_s, say)
-        else:
-            starting.cancel()
-        await _end(assembly, say, ending.grace_s)
-    finally:
-        await assembly.close()
-
-
-async def _listen(
-    assembly: LiveServer, choices: ServeSettings, http_port: int, metrics_port: int
-) -> tuple[int, int, int]:
-    """Take all three ports before anything slow is begun: a busy one is told at once."""
-    http = await assembly.http.listen(choices.host, http_port)
-    metrics = await assembly.metrics.listen(choices.host, metrics_port)
-    grpc = await assembly.grpc.listen(choices.host, choices.grpc_port)
-    return http, grpc, metrics
-
-
-async def _start(assembly: LiveServer, out: Console, say: Say, ports: tuple[int, int, int]) -> None:
+    show_logs(out)
+    server = interlace.serve(
+        models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
+        device=device, gpus=gpus, cores=cores, system=system, plan=plan_file, profiles=profiles,
+        options=options,
+    )  # fmt: skip
     with ProgressBar(out) as bar:
-        serving = await assembly.startup.run(bar.sweep_step)
-    assembly.runtime.start()
-    assembly.watch(say)
-    _settle_memory()
-    assembly.lifecycle.started = True
-    show_serving(out, serving, assembly.engine.state)
-    http, grpc, metrics = ports
-    say(f"ready: HTTP on {http}, gRPC on {grpc}, metrics on {metrics}; Ctrl-C stops")
+        server.run(bar.sweep_step, partial(_ready, bar, out))
 
 
-def _wait_for_turns() -> None:
-    """Let a model that computes on this core finish its time slice before requests are read.
-
-    Else every packet of every request interrupts it, for work of 0.1 ms: in overload that is a
-    quarter of the core. Where a core is idle it is taken at once. Processes begun from here on are
-    scheduled as usual.
-    """
-    with suppress(OSError):  # forbidden in some sandboxes
-        os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
-
-
-def _settle_memory() -> None:
-    """Collect what starting left, and look at the rest rarely.
-
-    Requests make no cycles, and a collection in the middle of one walks everything that was ever
-    loaded: tens of milliseconds on somebody's deadline.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 50)
-
-
-async def _delay(assembly: LiveServer, stop: asyncio.Event, delay_s: float, say: Say) -> None:
-    """Serve on while whoever watches readiness sends new requests elsewhere.
-
-    Every connection is told to close with its next response. A second signal ends the wait.
-    """
-    assembly.lifecycle.draining = True
-    assembly.http.drain()
-    if delay_s > 0:
-        say(f"not ready any more; serving on for {delay_s:g} s")
-        stop.clear()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), delay_s)
-
-
-async def _end(assembly: LiveServer, say: Say, grace_s: float) -> None:
-    say(f"stopping: {assembly.plane.in_flight} requests in flight are answered first")
-    doors = [
-        assembly.http.close(grace_s),
-        assembly.grpc.drain(grace_s),
-        assembly.metrics.close(1.0),
-    ]
-    left = await drain(assembly.lifecycle, assembly.plane, doors, grace_s)
-    if left:
-        raise ServeError(Reason.BACKEND, f"{left} requests were unanswered after {grace_s:g} s")
+def _ready(bar: ProgressBar, out: Console, models: Sequence[Model], engine: EngineSnapshot) -> None:
+    bar.stop()
+    show_serving(out, models, engine)

@@ -9,22 +9,22 @@ from rich.console import Console
 from interlace.cli.screen import table
 from interlace.control.snapshots import Placement, placements
 from interlace.core.model import Model
-from interlace.engine.state import EngineState
+from interlace.engine.snapshot import EngineSnapshot
 
 
-def show_serving(out: Console, serving: Sequence[Model], state: EngineState) -> None:
+def show_serving(out: Console, serving: Sequence[Model], engine: EngineSnapshot) -> None:
     """Print one line per model and partition, then what is not served and why."""
     made = table(["model", "where"], ["SLO ms", "share", "batch", "capacity rows/s", "MB"])
-    here = placements(state)
+    here = placements(engine)
     for model in serving:
         for place in (one for one in here if one.model == model.key):
-            made.add_row(*_line(model, place, state))
+            made.add_row(*_line(model, place, engine))
     out.print(made)
 
 
-def _line(model: Model, place: Placement, state: EngineState) -> tuple[str, ...]:
-    unit = "core" if state.fleet.gpu(place.gpu).kind.startswith("cpu") else "SM"
-    resident = state.lives[place.partition].resident_bytes.get(model.key, 0)
+def _line(model: Model, place: Placement, engine: EngineSnapshot) -> tuple[str, ...]:
+    unit = "core" if engine.fleet.gpu(place.gpu).kind.startswith("cpu") else "SM"
+    resident = engine.partitions[place.partition].resident_bytes.get(model.key, 0)
     name = model.name if model.version == 1 else f"{model.name}/{model.version}"
     return (
         name,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from interlace.cli.options import Json, positive
+from interlace.cli.options import Json, SystemName, positive
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
 from interlace.cli.simulate_tables import show, show_compared
@@ -21,13 +21,12 @@ from interlace.planning.simulation import SimulationResult, SimulationSettings, 
 from interlace.planning.simulation_drawing import KINDS, draw_runs
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
-from interlace.policy.catalog import CATALOG
+from interlace.policy.catalog import known_systems
 
 _Target = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, a GPU.")]
 _Systems = Annotated[
     str | None, typer.Option(metavar="A,B,..", help="Several on one trace; or 'all'.")
 ]
-_System = Annotated[str, typer.Option(help=f"Who plans and schedules: {', '.join(CATALOG)}.")]
 _Dispatcher = Annotated[
     str | None, typer.Option(metavar="SYSTEM", help="Dispatch as this system does instead.")
 ]
@@ -52,7 +51,7 @@ _Jitter = Annotated[bool, typer.Option("--jitter", help="Spread executions as pr
 
 def simulate(
     target: _Target,
-    system: _System = "interlace",
+    system: SystemName = "interlace",
     systems: _Systems = None,
     dispatcher: _Dispatcher = None,
     seconds: _Seconds = 20.0,
@@ -101,7 +100,7 @@ def simulate(
 
 def _systems(names: str, dispatcher: str | None) -> list[System]:
     suffix = "" if dispatcher is None else f"+{dispatcher}"
-    each = list(CATALOG) if names == "all" else names.split(",")
+    each = known_systems() if names == "all" else names.split(",")
     return [system_of(f"{name.strip()}{suffix}") for name in each]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from interlace.control.model_preparer import PreparedModel
@@ -12,12 +11,8 @@ from interlace.core.messages import Deployment, ModelsDeployed, ModelWithdrawn
 from interlace.core.model import Model
 from interlace.core.plan import Demand, as_rows_per_s
 from interlace.device.base import Registers
-from interlace.engine.plan_diff import settled
-from interlace.engine.state import EngineState
 from interlace.runtime.runtime import Runtime
 from interlace.server.model_table import ModelTable, ServedModel
-
-_LOOK_S = 0.02
 
 
 class Deployments:
@@ -28,14 +23,12 @@ class Deployments:
         runtime: Runtime,
         device: Registers,
         table: ModelTable,
-        news: StatusFutures,
-        state: EngineState,
+        statuses: StatusFutures,
     ) -> None:
         self._runtime = runtime
-        self._state = state
         self._device = device
         self._table = table
-        self._news = news
+        self._statuses = statuses
 
     async def bring_up(self, ready: Sequence[PreparedModel]) -> None:
         """Deploy one model, or several that are planned together, and route to them.
@@ -49,11 +42,11 @@ class Deployments:
 
     async def try_bring_up(self, ready: Sequence[PreparedModel]) -> dict[str, str]:
         """As ``bring_up``; failures by deployment key, the rest serves."""
-        news = {one.model.key: self._news.expect(one.model.key) for one in ready}
+        outcomes = {one.model.key: self._statuses.expect_ready(one.model.key) for one in ready}
         self._runtime.deliver(ModelsDeployed(tuple(_deployment(one) for one in ready)))
         failures: dict[str, str] = {}
         for one in ready:
-            failure = await news[one.model.key]
+            failure = await outcomes[one.model.key]
             if failure is None:
                 self._table.publish(ServedModel(one.model, config=one.config))
             else:
@@ -62,16 +55,11 @@ class Deployments:
         return failures
 
     async def settled(self, limit_s: float) -> bool:
-        """Return once the plan stands in full, every model in each of its partitions.
+        """Wait until every model is loaded in each partition that the plan gives it.
 
-        A model serves from its first partition on; ``False`` if ``limit_s`` ran out before.
+        A model serves from its first partition on. ``False`` if ``limit_s`` ran out before.
         """
-        ends_s = asyncio.get_running_loop().time() + limit_s
-        while not settled(self._state.lives, self._state.target):
-            if asyncio.get_running_loop().time() > ends_s:
-                return False
-            await asyncio.sleep(_LOOK_S)
-        return True
+        return await self._statuses.settled(limit_s)
 
     async def take_down(self, model: Model) -> None:
         """Route no more to a deployment; return when its last request is answered and its
@@ -80,7 +68,7 @@ class Deployments:
         await self._withdraw(model.key)
 
     async def _withdraw(self, key: str) -> None:
-        gone = self._news.expect_gone(key)
+        gone = self._statuses.expect_gone(key)
         self._runtime.deliver(ModelWithdrawn(key))
         await gone
         self._device.forget(key)

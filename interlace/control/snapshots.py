@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from interlace.control.registry import VersionRegistry
-from interlace.engine.state import EngineState
+from interlace.engine.snapshot import EngineSnapshot
 from interlace.server.statistics.snapshot import CpuGauges, ModelGauges, ServerSnapshot
 from interlace.shm.arena import Arena
 
@@ -25,13 +25,13 @@ class Placement:
     rows_per_s: float
 
 
-def placements(state: EngineState) -> list[Placement]:
+def placements(engine: EngineSnapshot) -> list[Placement]:
     """Every loaded slot of every ready partition."""
     return [
         Placement(
             slot.model, live.gpu, live.id, live.units, live.share_pct, slot.batch, slot.rows_per_s
         )
-        for live in sorted(state.lives.values(), key=lambda live: live.id)
+        for live in sorted(engine.partitions.values(), key=lambda live: live.id)
         for slot in live.slots
     ]
 
@@ -41,13 +41,13 @@ class SnapshotSource:
 
     def __init__(
         self,
-        state: EngineState,
+        engine: Callable[[], EngineSnapshot],
         arena: Arena,
         registry: VersionRegistry,
         in_flight: Callable[[], int],
         connections: Callable[[], int],
     ) -> None:
-        self._state = state
+        self._engine = engine
         self._arena = arena
         self._registry = registry
         self._in_flight = in_flight
@@ -56,12 +56,13 @@ class SnapshotSource:
 
     def snapshot(self) -> ServerSnapshot:
         """Everything the metrics page shows besides the ledgers."""
+        engine = self._engine()
         return ServerSnapshot(
-            models={key: self._model(key) for key in self._state.models},
+            models={key: _gauges(key, engine) for key in engine.models},
             ready=self._registry.ready(),
-            headroom_ratio=self._state.target.headroom,
-            workers=len(self._state.lives),
-            worker_restarts=self._state.partitions_lost,
+            headroom_ratio=engine.target.headroom,
+            workers=len(engine.partitions),
+            worker_restarts=engine.partitions_lost,
             in_flight=self._in_flight(),
             connections=self._connections(),
             arena_used_bytes=self._arena.used_bytes,
@@ -71,23 +72,27 @@ class SnapshotSource:
 
     def resident_bytes(self, key: str) -> int | None:
         """Memory that a deployment holds over all partitions; ``None`` if it is loaded nowhere."""
-        held = [
-            live.resident_bytes[key]
-            for live in self._state.lives.values()
-            if key in live.resident_bytes
-        ]
-        return sum(held) if held else None
+        return _resident_bytes(key, self._engine())
 
-    def _model(self, key: str) -> ModelGauges:
-        here = [place for place in placements(self._state) if place.model == key]
-        headroom = self._state.target.headroom
-        rows_per_s = sum(place.rows_per_s for place in here)
-        return ModelGauges(
-            share_pct=float(sum(place.share_pct for place in here)),
-            resident_bytes=self.resident_bytes(key) or 0,
-            queue_rows=self._state.models[key].queue.rows,
-            capacity_rows_per_s=rows_per_s if headroom is not None else None,
-        )
+
+def _resident_bytes(key: str, engine: EngineSnapshot) -> int | None:
+    held = [
+        live.resident_bytes[key]
+        for live in engine.partitions.values()
+        if key in live.resident_bytes
+    ]
+    return sum(held) if held else None
+
+
+def _gauges(key: str, engine: EngineSnapshot) -> ModelGauges:
+    here = [place for place in placements(engine) if place.model == key]
+    planned_rows_per_s = sum(place.rows_per_s for place in here)
+    return ModelGauges(
+        share_pct=float(sum(place.share_pct for place in here)),
+        resident_bytes=_resident_bytes(key, engine) or 0,
+        queue_rows=engine.models[key].waiting_rows,
+        capacity_rows_per_s=planned_rows_per_s if engine.target.headroom is not None else None,
+    )
 
 
 class _Processor:

@@ -1,31 +1,33 @@
-"""What the engine tells of deployments, as something that can be awaited."""
+"""What the engine reports of deployments, as something that can be awaited."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from interlace.core.messages import ReportStatus
+from interlace.core.messages import ReportSettled, ReportStatus
 
-#: Called with a deployment key and a reason when a model that was ready is set aside.
+#: Called with a deployment key and a reason when a model that was ready is quarantined.
 OnQuarantine = Callable[[str, str], None]
-#: Called with a deployment key when a model that was set aside serves again.
+#: Called with a deployment key when a model that was quarantined serves again.
 OnRecovery = Callable[[str], None]
 
 
 class StatusFutures:
-    """Futures for "ready or failed" and "gone", by deployment key."""
+    """Futures by deployment key, and an event that is set while the whole plan stands."""
 
-    def __init__(self, on_aside: OnQuarantine, on_back: OnRecovery) -> None:
-        self._on_aside = on_aside
-        self._on_back = on_back
-        self._settled: dict[str, asyncio.Future[str | None]] = {}
+    def __init__(self, on_quarantine: OnQuarantine, on_recovery: OnRecovery) -> None:
+        self._on_quarantine = on_quarantine
+        self._on_recovery = on_recovery
+        self._ready: dict[str, asyncio.Future[str | None]] = {}
         self._gone: dict[str, asyncio.Future[None]] = {}
+        self._settled = asyncio.Event()
+        self._settled.set()  # nothing is planned yet
 
-    def expect(self, key: str) -> asyncio.Future[str | None]:
+    def expect_ready(self, key: str) -> asyncio.Future[str | None]:
         """Resolves to ``None`` when the deployment is ready, to the reason if it failed."""
         future = asyncio.get_running_loop().create_future()
-        self._settled[key] = future
+        self._ready[key] = future
         return future
 
     def expect_gone(self, key: str) -> asyncio.Future[None]:
@@ -34,17 +36,31 @@ class StatusFutures:
         self._gone[key] = future
         return future
 
-    def tell(self, tell: ReportStatus) -> None:
-        """Take in what the engine says."""
-        if tell.status == "gone":
-            gone = self._gone.pop(tell.model, None)
-            if gone is not None and not gone.done():
-                gone.set_result(None)
-            return
-        settled = self._settled.pop(tell.model, None)
-        if settled is not None and not settled.done():
-            settled.set_result(tell.detail if tell.status == "failed" else None)
-        elif tell.status == "failed":
-            self._on_aside(tell.model, tell.detail)
-        else:
-            self._on_back(tell.model)
+    async def settled(self, limit_s: float) -> bool:
+        """Wait until every model is loaded in each of its partitions; false after ``limit_s``."""
+        try:
+            await asyncio.wait_for(self._settled.wait(), limit_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def report(self, report: ReportStatus | ReportSettled) -> None:
+        """Take in what the engine reports."""
+        match report:
+            case ReportSettled(settled=settled):
+                if settled:
+                    self._settled.set()
+                else:
+                    self._settled.clear()
+            case ReportStatus(model=key, status="gone"):
+                gone = self._gone.pop(key, None)
+                if gone is not None and not gone.done():
+                    gone.set_result(None)
+            case ReportStatus(model=key, status=status, detail=detail):
+                ready = self._ready.pop(key, None)
+                if ready is not None and not ready.done():
+                    ready.set_result(detail if status == "failed" else None)
+                elif status == "failed":
+                    self._on_quarantine(key, detail)
+                else:
+                    self._on_recovery(key)

@@ -1,15 +1,16 @@
-"""Models that are set aside and come back: what clients, the index and the operator see of it."""
+"""Quarantines as clients, the repository index and the operator see them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from interlace.control.registry import VersionRegistry, VersionState
-from interlace.server.model_table import ModelTable, model_of
+from interlace.core.deployment_key import DeploymentKey
+from interlace.server.model_table import ModelTable
 
 
 class StatusUpdates:
-    """Enters in the registry and the table what the engine says of models that were served."""
+    """Enters in registry and table which deployments are quarantined, and which serve again."""
 
     def __init__(
         self, registry: VersionRegistry, table: ModelTable, say: Callable[[str], None]
@@ -18,15 +19,15 @@ class StatusUpdates:
         self._table = table
         self._say = say
 
-    def set_aside(self, key: str, reason: str) -> None:
+    def quarantined(self, key: str, reason: str) -> None:
         """A deployment is not served for a while."""
         self._enter(key, VersionState.UNAVAILABLE, reason)
-        self._say(f"SET ASIDE: {_name(key)}: {reason}")
+        self._say(f"quarantined {DeploymentKey.parse(key).label}: {reason}")
 
-    def back(self, key: str) -> None:
-        """A deployment that was set aside serves again."""
+    def recovered(self, key: str) -> None:
+        """A deployment that was quarantined serves again."""
         self._enter(key, VersionState.READY)
-        self._say(f"{_name(key)} serves again")
+        self._say(f"{DeploymentKey.parse(key).label} serves again")
 
     def _enter(self, key: str, state: VersionState, reason: str = "") -> None:
         entry = self._registry.by_key(key)
@@ -35,7 +36,3 @@ class StatusUpdates:
         for served in self._table.all():
             if served.key == key:
                 served.ready = state is VersionState.READY
-
-
-def _name(key: str) -> str:
-    return "/".join(model_of(key))

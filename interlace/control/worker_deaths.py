@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from interlace.core.deployment_key import DeploymentKey
 from interlace.core.messages import (
     Command,
     Event,
@@ -18,7 +19,6 @@ from interlace.core.messages import (
     Work,
     WorkFinished,
 )
-from interlace.server.model_table import model_of
 
 _WORKERS: Final = 1024
 
@@ -96,11 +96,8 @@ class WorkerDeathObserver:
 
 def _doing(work: Run | Load) -> str:
     if isinstance(work, Load):
-        return f"loading {_name(work.model)}"
+        return f"loading {DeploymentKey.parse(work.model).label}"
     batch = work.batch
     again = ", second try" if batch.attempt > 1 else ""
-    return f"running batch {batch.id} of {_name(batch.model)}, {batch.rows} rows{again}"
-
-
-def _name(key: str) -> str:
-    return "/".join(model_of(key))
+    label = DeploymentKey.parse(batch.model).label
+    return f"running batch {batch.id} of {label}, {batch.rows} rows{again}"

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from interlace.control.registry import VersionRegistry
-from interlace.engine.live_partition import LivePartition
-from interlace.engine.state import EngineState
+from interlace.engine.snapshot import EngineSnapshot, PartitionSnapshot
 
 _PERIOD_S: Final = 1.0
 #: What a model without a limit may hold in one worker: so many times its profile, and at least.
@@ -39,7 +38,7 @@ class _WorkerUsage:
     """One worker: processor time and starts of batches at the last look, and idle looks so far."""
 
     cpu_s: float
-    starts_ms: dict[str, float] = field(default_factory=dict)
+    started_ms: Mapping[str, float] = field(default_factory=dict)
     looks: int = 0
     told: bool = False
 
@@ -54,12 +53,12 @@ class WorkerMonitor:
     def __init__(
         self,
         device: WorkerDevice,
-        state: EngineState,
+        engine: Callable[[], EngineSnapshot],
         registry: VersionRegistry,
         say: Callable[[str], None],
     ) -> None:
         self._device = device
-        self._state = state
+        self._engine = engine
         self._registry = registry
         self._say = say
         self._seen: dict[int, _WorkerUsage] = {}
@@ -76,56 +75,56 @@ class WorkerMonitor:
         inherited_bytes = (_own_bytes(server) or 0) if server is not None else 0
         workers = dict(self._device.workers())
         self._seen = {pid: seen for pid, seen in self._seen.items() if pid in workers.values()}
-        for partition, pid in workers.items():
-            live = self._state.lives.get(partition)
+        engine = self._engine()
+        for name, pid in workers.items():
+            partition = engine.partitions.get(name)
             held_bytes = _own_bytes(pid)
-            if live is None or held_bytes is None or not live.model_states:
+            if partition is None or held_bytes is None or not partition.models:
                 continue
-            self._weigh(live, held_bytes - inherited_bytes)
-            self._idle(live, pid)
+            self._check_memory(partition, held_bytes - inherited_bytes, engine)
+            self._check_idle(partition, pid)
 
-    def _weigh(self, live: LivePartition, held_bytes: int) -> None:
-        limit_bytes = sum(self._limit_bytes(key) for key in live.model_states)
+    def _check_memory(
+        self, partition: PartitionSnapshot, held_bytes: int, engine: EngineSnapshot
+    ) -> None:
+        limit_bytes = sum(self._limit_bytes(key, engine) for key in partition.models)
         if held_bytes <= limit_bytes:
             return
-        names = ", ".join(sorted(live.model_states))
+        names = ", ".join(sorted(partition.models))
         cause = (
             f"replaced: it held {held_bytes >> 20} MiB, its limit is {limit_bytes >> 20} MiB "
             f"(memory_limit, or twice the profile, of {names})"
         )
-        # Of several models nobody knows whose memory it is.
-        self._device.end(
-            live.id, cause, tuple(live.model_states) if len(live.model_states) == 1 else ()
-        )
+        # Of several models it is not known whose memory it is.
+        blamed = tuple(partition.models) if len(partition.models) == 1 else ()
+        self._device.end(partition.id, cause, blamed)
 
-    def _limit_bytes(self, key: str) -> int:
+    def _limit_bytes(self, key: str, engine: EngineSnapshot) -> int:
         entry = self._registry.by_key(key)
         stated = entry.model.terms.memory_limit_bytes if entry and entry.model else None
         if stated is not None:
             return stated
-        deployed = self._state.models.get(key)
+        deployed = engine.models.get(key)
         profile = deployed.profile if deployed else None
         measured = profile.weights_bytes + profile.activation_bytes if profile else 0
         return max(_TIMES * measured, _FLOOR_BYTES)
 
-    def _idle(self, live: LivePartition, pid: int) -> None:
+    def _check_idle(self, partition: PartitionSnapshot, pid: int) -> None:
         cpu_s = _cpu_s(pid)
         if cpu_s is None:
             return
         seen = self._seen.setdefault(pid, _WorkerUsage(cpu_s))
-        idle = live.batch is None and live.starts_ms == seen.starts_ms
-        settled = all(live.loaded(key) for key in live.model_states)
+        idle = not partition.batches and partition.started_ms == seen.started_ms
         busy = cpu_s - seen.cpu_s > _BUSY_CORES * _PERIOD_S
-        seen.looks = seen.looks + 1 if idle and settled and busy else 0
+        seen.looks = seen.looks + 1 if idle and partition.loaded and busy else 0
         used_pct = (cpu_s - seen.cpu_s) / _PERIOD_S * 100.0
-        seen.cpu_s, seen.starts_ms = cpu_s, dict(live.starts_ms)
+        seen.cpu_s, seen.started_ms = cpu_s, partition.started_ms
         if seen.looks >= _BUSY_LOOKS and not seen.told:
             seen.told = True
             self._say(
-                f"worker {live.id} (process {pid}) uses {used_pct:.0f} % of a core while it has "
-                f"nothing to do: one of {', '.join(sorted(live.model_states))} left threads "
-                "running, "
-                "which slows its neighbours"
+                f"worker {partition.id} (process {pid}) uses {used_pct:.0f} % of a core while it "
+                f"has nothing to do: one of {', '.join(sorted(partition.models))} left threads "
+                "running, which slows its neighbours"
             )
 
 

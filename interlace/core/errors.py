@@ -21,7 +21,7 @@ class Reason(Enum):
     CANCELLED = "cancelled"
     UNAUTHORIZED = "unauthorized"
     TOO_LARGE = "too_large"
-    SET_ASIDE = "set_aside"
+    QUARANTINED = "quarantined"
     BACKEND = "backend"
 
 

@@ -157,9 +157,16 @@ class ReportStatus:
     detail: str = ""
 
 
-Command = (
-    Work
-    | SendReply
+@dataclass(frozen=True, slots=True)
+class ReportSettled:
+    """Whether every model is now loaded in each partition that the plan gives it has changed."""
+
+    settled: bool
+
+
+#: Commands that the runtime carries out itself, and all commands.
+RuntimeCommand = (
+    SendReply
     | SolvePlan
     | ScaleFleet
     | DismissGpu
@@ -167,7 +174,9 @@ Command = (
     | TimeoutAt
     | ReportTimeout
     | ReportStatus
+    | ReportSettled
 )
+Command = Work | RuntimeCommand
 
 # -------------------------------------------------------------------------------------- events
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from interlace.core.deployment_key import DeploymentKey
 from interlace.core.tensor import Signature
 
 
@@ -65,5 +66,5 @@ class Model:
 
     @property
     def key(self) -> str:
-        """Deployment key: unique per (name, version, load)."""
-        return f"{self.name}/{self.version}#{self.generation}"
+        """The deployment key as text: unique per (name, version, load)."""
+        return str(DeploymentKey(self.name, self.version, self.generation))

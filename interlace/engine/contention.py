@@ -21,17 +21,17 @@ def record_loss(state: EngineState, deployed: DeployedModel | None, now_ms: floa
 def mark_contending(state: EngineState, gpu: str, now_ms: float) -> None:
     """Before a decision: find who contends in each partition that takes a batch now."""
     calm = now_ms - state.lost_request_ms > LOSING_MS
-    for live in state.here.get(gpu, ()):
-        if live.takes(now_ms) and not (calm and not live.ledger.contending):
-            live.ledger.contend(_contending(state, live, now_ms))
+    for live in state.partitions_on.get(gpu, ()):
+        if live.takes(now_ms) and not (calm and not live.service_tags.contending):
+            live.service_tags.contend(_contending(state, live, now_ms))
 
 
 def _contending(state: EngineState, live: LivePartition, now_ms: float) -> set[str]:
     """Models with a turn that lose requests and have a whole batch waiting."""
     return {
         slot.model
-        for slot, deployed in state.turns.get(live.id, ())
+        for slot, deployed in state.turns_of.get(live.id, ())
         if now_ms - deployed.lost_request_ms <= LOSING_MS
         and deployed.queue.rows >= slot.batch
-        and slot.model in live.ledger.planned_rows_per_s
+        and slot.model in live.service_tags.planned_rows_per_s
     }

@@ -8,6 +8,7 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.messages import (
     Command,
     CopyInputs,
+    CreatePartition,
     EpochEnded,
     Event,
     GpuJoined,
@@ -29,8 +30,10 @@ from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.fleet_controller import FleetController
 from interlace.engine.live_partition import PartitionState
 from interlace.engine.plan_controller import PlanController
+from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.reconciler import Reconciler
 from interlace.engine.request_scheduler import RequestScheduler
+from interlace.engine.snapshot import EngineSnapshot, take_snapshot
 from interlace.engine.state import EngineState
 from interlace.policy.base import System
 
@@ -39,75 +42,88 @@ class Engine:
     """Events in, commands out: no clock, no thread, no I/O; equal events give equal commands."""
 
     def __init__(self, fleet: Fleet, system: System, reserve: Sequence[Gpu] = ()) -> None:
-        """``fleet`` is there; what is in ``reserve`` can be had, and given back like the rest."""
+        """``fleet`` is there from the beginning; accelerators in ``reserve`` can be asked for."""
         scaler = system.scaler
-        self.state = EngineState(fleet, {gpu.id: gpu for gpu in reserve}, bool(reserve))
-        self.rates = ArrivalRates(scaler.period_ms, scaler.weight)
-        self._serving = RequestScheduler(self.state, system, self.rates)
-        self._moving = Reconciler(self.state, self._serving, self.rates)
-        scaling = FleetController(self.state, scaler)
-        self._placing = PlanController(self.state, self._moving, self.rates, scaler, scaling)
+        self._state = EngineState(fleet, {gpu.id: gpu for gpu in reserve}, bool(reserve))
+        self._rates = ArrivalRates(scaler.period_ms, scaler.weight)
+        self._scheduler = RequestScheduler(self._state, system, self._rates)
+        self._quarantine = ModelQuarantine(self._state, self._scheduler)
+        self._reconciler = Reconciler(self._state, self._scheduler, self._quarantine, self._rates)
+        controller = FleetController(self._state, scaler)
+        self._plans = PlanController(self._state, self._quarantine, self._rates, scaler, controller)
+
+    def snapshot(self) -> EngineSnapshot:
+        """The state as it is now, as values that do not change any more."""
+        return take_snapshot(self._state)
 
     def handle(self, event: Event, now_ms: float) -> list[Command]:
         """Take in one event and return what is to be done, in order."""
         match event:
             case RequestArrived(request=request):
-                return self._serving.arrive(request, now_ms)
+                return self._scheduler.arrive(request, now_ms)
             case RefusedUpstream(model=model, rows=rows):
-                return self._serving.count_refused(model, rows, now_ms)
+                return self._scheduler.count_refused(model, rows, now_ms)
             case WorkFinished():
                 return self._finished(event, now_ms)
             case RequestCancelled(model=model, request_id=request_id):
-                return self._serving.cancel(model, request_id)
+                return self._scheduler.cancel(model, request_id)
             case Woke():
-                gpus = [gpu.id for gpu in self.state.fleet.gpus]
-                return self._serving.expire(now_ms) + self._serving.dispatch(gpus, now_ms)
+                gpus = [gpu.id for gpu in self._state.fleet.gpus]
+                return self._scheduler.expire(now_ms) + self._scheduler.dispatch(gpus, now_ms)
             case TimedOut():
-                return timeouts.timed_out(self.state, now_ms)
+                return timeouts.timed_out(self._state, now_ms)
             case EpochEnded():
-                return self._serving.expire(now_ms) + self._placing.tick(now_ms)
+                commands = self._scheduler.expire(now_ms) + self._plans.tick(now_ms)
+                commands += self._reconciler.reconcile(now_ms)
+                return commands + self._plans.dismissals()
+            case _:
+                commands = self._changed(event, now_ms)
+                return commands + self._reconciler.reconcile(now_ms)
+
+    def _changed(
+        self,
+        event: ModelsDeployed | ModelWithdrawn | PlanSolved | PartitionLost | GpuJoined | GpuLeft,
+        now_ms: float,
+    ) -> list[Command]:
+        """Take in an event that changes what is wanted, or what there is."""
+        match event:
             case ModelsDeployed():
-                return self._placing.deploy(event)
+                return self._plans.deploy(event)
             case ModelWithdrawn(model=model):
-                return self._placing.withdraw(model, now_ms)
+                return self._plans.withdraw(model)
             case PlanSolved():
-                return self._placing.planned(event, now_ms)
-            case PartitionLost():
-                commands = [
-                    command
-                    for model in event.blamed
-                    for command in self._placing.crashed(model, event.detail, now_ms)
-                ]
-                return commands + self._moving.lost(event, now_ms)
+                return self._plans.planned(event, now_ms)
+            case PartitionLost(blamed=blamed, detail=detail):
+                crashes = [self._quarantine.count_crash(key, detail, now_ms) for key in blamed]
+                self._reconciler.lost(event)
+                return [command for commands in crashes for command in commands]
             case GpuJoined(gpu=gpu):
-                self._serving.joined(gpu)
-                return self._placing.joined(event, now_ms)
+                self._scheduler.joined(gpu)
+                return self._plans.joined(event)
             case GpuLeft():
-                return self._placing.left(event, now_ms)
+                return self._plans.left(event)
 
     def _finished(self, finished: WorkFinished, now_ms: float) -> list[Command]:
-        match finished.work:
-            case Run() as run:
-                return self._ran(finished, run, now_ms)
-            case CopyInputs() as stage:
-                return self._serving.staged(finished, stage, now_ms)
-            case work:
-                commands = self._placing.blame(work, finished.failure, now_ms)
-                return commands + self._moving.finished(finished, work, now_ms)
+        work = finished.work
+        if isinstance(work, CopyInputs):
+            return self._scheduler.staged(finished, work, now_ms)
+        commands = self._quarantine.worker_died(work, finished.failure, now_ms)
+        if isinstance(work, Run):
+            commands += self._scheduler.finish(finished, work, now_ms)
+            if not self._may_go_on(work):
+                return commands + self._scheduler.dispatch((work.gpu,), now_ms)
+        else:
+            commands += self._reconciler.finished(finished, work, now_ms)
+            if isinstance(work, CreatePartition) and finished.failure is not None:
+                return commands  # tried again when the epoch ends, not at once
+        return commands + self._reconciler.reconcile(now_ms)
 
-    def _ran(self, finished: WorkFinished, run: Run, now_ms: float) -> list[Command]:
-        commands = self._placing.blame(run, finished.failure, now_ms)
-        commands += self._serving.finish(finished, run, now_ms)
-        if self._reorganising(run):
-            return commands + self._moving.settle(now_ms)
-        return commands + self._serving.dispatch((run.gpu,), now_ms)
-
-    def _reorganising(self, run: Run) -> bool:
-        """True if the end of this batch may let a change of plan go on."""
-        live = self.state.lives.get(run.partition)
-        if live is None or live.life is not PartitionState.READY:
+    def _may_go_on(self, run: Run) -> bool:
+        """True if a change of plan may have waited for the end of this batch."""
+        live = self._state.partitions.get(run.partition)
+        if live is None or live.state is not PartitionState.READY:
             return True
-        deployed = self.state.models.get(run.batch.model)
+        deployed = self._state.models.get(run.batch.model)
         if deployed is None or deployed.leaving:
             return True
         return all(slot.model != run.batch.model for slot in live.slots)

@@ -23,17 +23,17 @@ class _Evictable:
 
 
 class EvictionOrder:
-    """One look at lives, target and memory of every accelerator; valid until something changes."""
+    """What goes first, given the partitions, the plan and every accelerator's memory right now."""
 
     def __init__(
-        self, lives: LivePartitions, target: Plan, gpus: Iterable[Gpu], profiles: Profiles
+        self, partitions: LivePartitions, target: Plan, gpus: Iterable[Gpu], profiles: Profiles
     ) -> None:
-        self._lives = lives
+        self._partitions = partitions
         self._wanted = {p.id: p for p in target.partitions}
         self._gpus = {gpu.id: gpu for gpu in gpus}
         self._profiles = profiles
         self._hosts = Counter(
-            model for live in lives.values() if live.accepting for model in _loaded(live)
+            model for live in partitions.values() if live.accepting for model in _loaded(live)
         )
 
     def first(self) -> Evictions:
@@ -62,7 +62,7 @@ class EvictionOrder:
         A plan that alone is too large is the device's to refuse, once nothing else is in its way.
         """
         gpu = self._gpus[live.gpu]
-        here = [one for one in self._lives.values() if one.gpu == live.gpu]
+        here = [one for one in self._partitions.values() if one.gpu == live.gpu]
         held = [
             (one.share_pct, [*one.model_states, model] if one is live else list(one.model_states))
             for one in here
@@ -87,8 +87,8 @@ class EvictionOrder:
 
     def _things(self, gpu: str) -> Iterator[_Evictable]:
         """What is on an accelerator and not wanted."""
-        for live in self._lives.values():
-            if live.gpu != gpu or live.life is PartitionState.GONE:
+        for live in self._partitions.values():
+            if live.gpu != gpu or live.state is PartitionState.GONE:
                 continue
             wanted = self._wanted.get(live.id)
             if wanted is None:
@@ -101,7 +101,7 @@ class EvictionOrder:
 
     def _cost(self, thing: _Evictable) -> tuple[bool, int, int, str, str]:
         """What serving loses: models left without a host, then the share that stands idle."""
-        live = self._lives[thing.partition]
+        live = self._partitions[thing.partition]
         models = [thing.model] if thing.model else _loaded(live)
         last = sum(self._hosts[model] <= 1 for model in models) if live.accepting else 0
         share_pct = 0 if thing.model else live.share_pct
@@ -109,15 +109,15 @@ class EvictionOrder:
 
     def _going(self, thing: _Evictable) -> bool:
         """True if it is on its way out already."""
-        live = self._lives[thing.partition]
+        live = self._partitions[thing.partition]
         if thing.model:
             return live.model_states[thing.model] is ModelState.UNLOADING
-        return live.life in (PartitionState.DRAINING, PartitionState.RELEASING)
+        return live.state in (PartitionState.DRAINING, PartitionState.RELEASING)
 
     def _fits(self, gpu: Gpu, gone: list[_Evictable]) -> bool:
         """True if there is memory for what is there, less what is gone, and all that is wanted."""
         here: dict[str, tuple[int, set[str]]] = {}
-        for live in self._lives.values():
+        for live in self._partitions.values():
             if live.gpu == gpu.id and _Evictable(live.id) not in gone:
                 left = {
                     model for model in live.model_states if _Evictable(live.id, model) not in gone
@@ -137,10 +137,10 @@ class EvictionOrder:
     def _leaving(self, gpu: str) -> list[LivePartition]:
         return [
             live
-            for live in self._lives.values()
+            for live in self._partitions.values()
             if live.gpu == gpu
             and live.id not in self._wanted
-            and live.life is not PartitionState.GONE
+            and live.state is not PartitionState.GONE
         ]
 
     def _in_turn(self, shut: list[str]) -> list[str]:
@@ -178,10 +178,10 @@ class EvictionOrder:
 
     def _under_way(self, shut: list[str]) -> bool:
         """True if something moves, or is about to where the way is free."""
-        if any(_moves(live) for live in self._lives.values()):
+        if any(_moves(live) for live in self._partitions.values()):
             return True
         return any(
-            not _stands(self._lives.get(p.id), [slot.model for slot in p.slots])
+            not _stands(self._partitions.get(p.id), [slot.model for slot in p.slots])
             for p in self._wanted.values()
             if p.gpu not in shut
         )
@@ -194,8 +194,8 @@ def _loaded(live: LivePartition) -> list[str]:
 def _moves(live: LivePartition) -> bool:
     """True if something is under way in it."""
     changing = any(stay is not ModelState.LOADED for stay in live.model_states.values())
-    return changing or live.life in (
-        PartitionState.CARVING,
+    return changing or live.state in (
+        PartitionState.CREATING,
         PartitionState.DRAINING,
         PartitionState.RELEASING,
     )

@@ -50,9 +50,9 @@ class FleetController:
             return False
         self._without(gpu)
         state = self._state
-        for live in [one for one in state.lives.values() if one.gpu == gpu]:
-            live.become(PartitionState.GONE)
-            del state.lives[live.id]
+        for live in [one for one in state.partitions.values() if one.gpu == gpu]:
+            live.transition_to(PartitionState.GONE)
+            del state.partitions[live.id]
             state.partitions_lost += 1
         kept = tuple(p for p in state.target.partitions if p.gpu != gpu)
         state.target = replace(state.target, partitions=kept)
@@ -79,7 +79,7 @@ class FleetController:
             return []
         excess = self._there() - self._wanted
         used = {p.gpu for p in self._state.target.partitions}
-        used |= {live.gpu for live in self._state.lives.values()}
+        used |= {live.gpu for live in self._state.partitions.values()}
         commands: list[Command] = []
         for gpu in reversed(self._state.fleet.gpus):
             if excess[gpu.kind] > 0 and gpu.id not in used:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Final
 
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.perf.latency import surface
 
 #: A stochastic estimate of the ratio seen/predicted that this part of executions stays below.
-_QUANTILE = 0.9
-_STEP = 0.05
-_LOW, _HIGH = 0.5, 20.0
+_QUANTILE: Final = 0.9
+_STEP: Final = 0.05
+_LOW: Final = 0.5
+_HIGH: Final = 20.0
 #: Mean distance of what is seen from the estimate: where it begins, its weight, and the part of it
 #: that a step is made of.
-_SPREAD, _SPREAD_WEIGHT, _WIDE = 0.1, 0.05, 8.0
-_SHAPES = 256
+_SPREAD: Final = 0.1
+_SPREAD_WEIGHT: Final = 0.05
+_WIDE: Final = 8.0
+_SHAPES: Final = 256
 #: Successes that narrow the margin as much as one miss widens it; then parts of the SLO.
 #: The least is for what the server does not see: the way of the request and of its reply.
-_ODDS, _CAUTION_STEP, _CAUTION_LEAST, _CAUTION_MOST = 1500.0, 0.05, 0.02, 0.8
-_STALE_MS, _BRIGHTEN = 1000.0, 0.97
+_ODDS: Final = 1500.0
+_CAUTION_STEP: Final = 0.05
+_CAUTION_LEAST: Final = 0.02
+_CAUTION_MOST: Final = 0.8
+_STALE_MS: Final = 1000.0
+_BRIGHTEN: Final = 0.97
 
 
 class AdmissionMargin:

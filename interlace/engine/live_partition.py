@@ -17,7 +17,7 @@ from interlace.engine.service_tags import ServiceTags
 class PartitionState(Enum):
     """Where a partition stands."""
 
-    CARVING = "carving"
+    CREATING = "creating"
     READY = "ready"
     DRAINING = "draining"
     RELEASING = "releasing"
@@ -26,7 +26,7 @@ class PartitionState(Enum):
 
 #: Every change a partition can make. What is not here is a bug and stops the engine.
 TRANSITIONS: Final[dict[PartitionState, frozenset[PartitionState]]] = {
-    PartitionState.CARVING: frozenset({PartitionState.READY, PartitionState.GONE}),
+    PartitionState.CREATING: frozenset({PartitionState.READY, PartitionState.GONE}),
     PartitionState.READY: frozenset({PartitionState.DRAINING, PartitionState.GONE}),
     PartitionState.DRAINING: frozenset(
         {PartitionState.READY, PartitionState.RELEASING, PartitionState.GONE}
@@ -44,61 +44,63 @@ class ModelState(Enum):
     UNLOADING = "unloading"
 
 
-@dataclass(slots=True)
 class LaunchedBatch:
     """A batch that a partition has: the work, when it began or should, when it should end."""
 
-    run: Run
-    started_ms: float
-    expected_end_ms: float
+    __slots__ = ("expected_end_ms", "run", "started_ms")
+
+    def __init__(self, run: Run, started_ms: float, expected_end_ms: float) -> None:
+        self.run = run
+        self.started_ms = started_ms
+        self.expected_end_ms = expected_end_ms
 
 
 @dataclass(slots=True)
 class LivePartition:
     """One partition as it is now: a ``PartitionView`` for policies, changed by the engine alone.
 
-    ``batch`` is executed; ``following``, where the accelerator has an ``ahead_ms``, was given to it
+    ``batch`` runs; ``next_batch``, where the accelerator has an ``ahead_ms``, was sent to it
     already and begins when ``batch`` ends.
     """
 
     id: str
     gpu: str
     share_pct: int
-    life: PartitionState = PartitionState.CARVING
+    state: PartitionState = PartitionState.CREATING
     units: tuple[int, ...] = ()
     model_states: dict[str, ModelState] = field(default_factory=dict)
     resident_bytes: dict[str, int] = field(default_factory=dict)
     slots: Sequence[Slot] = ()
     ahead_ms: float = 0.0
     batch: LaunchedBatch | None = None
-    following: LaunchedBatch | None = None
+    next_batch: LaunchedBatch | None = None
     starts_ms: dict[str, float] = field(default_factory=dict)
     round_ms: float = 0.0  #: see ``perf.pace``
-    ledger: ServiceTags = field(default_factory=ServiceTags)
+    service_tags: ServiceTags = field(default_factory=ServiceTags)
     dying: bool = False  #: its process died; what it held is being finished
 
-    def become(self, life: PartitionState) -> None:
+    def transition_to(self, state: PartitionState) -> None:
         """Move to another state.
 
         Raises:
             AssertionError: the table does not allow it.
         """
-        assert life in TRANSITIONS[self.life], f"partition {self.id}: {self.life} to {life}"
-        self.life = life
+        assert state in TRANSITIONS[self.state], f"partition {self.id}: {self.state} to {state}"
+        self.state = state
 
     @property
     def accepting(self) -> bool:
-        return self.life is PartitionState.READY and not self.dying
+        return self.state is PartitionState.READY and not self.dying
 
     @property
-    def given(self) -> Sequence[LaunchedBatch]:
+    def batches(self) -> Sequence[LaunchedBatch]:
         """The batches that it has, in order."""
-        return [one for one in (self.batch, self.following) if one is not None]
+        return [one for one in (self.batch, self.next_batch) if one is not None]
 
     @property
     def opens_ms(self) -> float:
         """When the next batch may be given to it before the running one ends; infinite if not."""
-        if self.following is not None or not self.ahead_ms or not self.accepting:
+        if self.next_batch is not None or not self.ahead_ms or not self.accepting:
             return inf
         return inf if self.batch is None else self.batch.expected_end_ms - self.ahead_ms
 
@@ -111,13 +113,13 @@ class LivePartition:
         Raises:
             AssertionError: it has as many as it may have.
         """
-        assert self.following is None, f"partition {self.id} has two batches"
+        assert self.next_batch is None, f"partition {self.id} has two batches"
         start_ms = max(now_ms, self.free_at_ms)
         running = LaunchedBatch(run, start_ms, start_ms + run_ms)
         if self.batch is None:
             self.batch = running
         else:
-            self.following = running
+            self.next_batch = running
         return running
 
     def ended(self, batch: int, now_ms: float) -> LaunchedBatch | None:
@@ -125,7 +127,7 @@ class LivePartition:
         first = self.batch
         if first is None or first.run.batch.id != batch:
             return None
-        self.batch, self.following = self.following, None
+        self.batch, self.next_batch = self.next_batch, None
         if self.batch is not None:
             late_ms = now_ms - self.batch.started_ms
             self.batch.started_ms += late_ms
@@ -138,14 +140,14 @@ class LivePartition:
 
     @property
     def free_at_ms(self) -> float:
-        last = self.following or self.batch
+        last = self.next_batch or self.batch
         return last.expected_end_ms if last else -inf
 
     def last_start_ms(self, model: str) -> float:
         return self.starts_ms.get(model, float("-inf"))
 
     def behind_ms(self, ahead: str) -> Mapping[str, float]:
-        return self.ledger.behind_ms(ahead)
+        return self.service_tags.behind_ms(ahead)
 
     def loaded(self, model: str) -> bool:
         return self.model_states.get(model) is ModelState.LOADED
@@ -155,7 +157,9 @@ class LivePartition:
         return Partition(self.id, self.gpu, self.share_pct, tuple(self.slots))
 
 
-def next_wake(lives: Iterable[LivePartition]) -> list[Command]:
+def next_wake(partitions: Iterable[LivePartition]) -> list[Command]:
     """A wake for when the first of these may be given its next batch, before it is idle."""
-    at_ms = min((live.opens_ms for live in lives), default=inf)
+    at_ms = inf
+    for live in partitions:
+        at_ms = min(at_ms, live.opens_ms)
     return [WakeAt(at_ms)] if at_ms < inf else []

@@ -29,7 +29,7 @@ class Evictions:
     shut: frozenset[str] = frozenset()
 
 
-def keep_partition_ids(plan: Plan, lives: LivePartitions, serial: int) -> Plan:
+def keep_partition_ids(plan: Plan, partitions: LivePartitions, serial: int) -> Plan:
     """The plan with the ids of live partitions wherever one of equal size can be kept.
 
     The pairs that already share the most models are matched first, so that a new plan moves as
@@ -37,7 +37,7 @@ def keep_partition_ids(plan: Plan, lives: LivePartitions, serial: int) -> Plan:
     of several equal partitions each keeps the worker that holds its model.
     """
     standing = [
-        p for p in lives.values() if p.life in (PartitionState.CARVING, PartitionState.READY)
+        p for p in partitions.values() if p.state in (PartitionState.CREATING, PartitionState.READY)
     ]
     pairs = sorted(
         (-_in_common(wanted, live), -len(wanted.slots), index, live.id)
@@ -60,10 +60,10 @@ def keep_partition_ids(plan: Plan, lives: LivePartitions, serial: int) -> Plan:
     return replace(plan, partitions=tuple(sorted(named, key=lambda p: p.id)))
 
 
-def match_gpus(plan: Plan, lives: LivePartitions, fleet: Fleet) -> Plan:
+def match_gpus(plan: Plan, partitions: LivePartitions, fleet: Fleet) -> Plan:
     """The plan with like accelerators exchanged, so that it resembles what stands already."""
     standing = [
-        p for p in lives.values() if p.life in (PartitionState.CARVING, PartitionState.READY)
+        p for p in partitions.values() if p.state in (PartitionState.CREATING, PartitionState.READY)
     ]
     kinds = {gpu.id: replace(gpu, id="") for gpu in fleet.gpus}
     wanted = _by_gpu(plan.partitions)
@@ -104,84 +104,87 @@ def _in_common(wanted: Partition, live: LivePartition) -> int:
 
 
 def next_steps(
-    lives: LivePartitions, target: Plan, first: Evictions, room: FitsInMemory
+    partitions: LivePartitions, target: Plan, first: Evictions, fits: FitsInMemory
 ) -> Iterator[PartitionWork]:
     """The work that can be begun now to come closer to ``target``; nothing once it is reached.
 
     Level-triggered: it looks only at what is, so a new target, a failure or a lost partition
     needs no undoing. New partitions are made and loaded beside the old ones, which go only when
     everything wanted stands (make before break), except for what ``first`` says must go first.
-    ``room`` is asked before each load.
+    ``fits`` is asked before each load.
     """
     wanted = {p.id: p for p in target.partitions}
     leaving = [
-        p for p in lives.values() if p.id not in wanted and p.life is not PartitionState.GONE
+        p for p in partitions.values() if p.id not in wanted and p.state is not PartitionState.GONE
     ]
-    # What must go is asked to before what needs the room: within one instant order is kept.
+    # Releases come first: devices carry work out in order, and what follows may need the memory.
     yield from _retire(leaving)
-    yield from _unload(lives, wanted, first, settled(lives, target))
-    yield from _build(lives, wanted, first, room)
+    yield from _unload(partitions, wanted, first, settled(partitions, target))
+    yield from _build(partitions, wanted, first, fits)
 
 
-def settled(lives: LivePartitions, target: Plan) -> bool:
+def settled(partitions: LivePartitions, target: Plan) -> bool:
     """True when every wanted partition is ready with every wanted model loaded."""
     for wanted in target.partitions:
-        live = lives.get(wanted.id)
-        if live is None or live.life is not PartitionState.READY:
+        live = partitions.get(wanted.id)
+        if live is None or live.state is not PartitionState.READY:
             return False
         if not all(live.loaded(slot.model) for slot in wanted.slots):
             return False
     return True
 
 
-def reached(lives: LivePartitions, target: Plan) -> bool:
+def reached(partitions: LivePartitions, target: Plan) -> bool:
     """True when there is nothing but what the target wants."""
     ids = {p.id for p in target.partitions}
-    if not settled(lives, target) or any(p.id not in ids for p in lives.values()):
+    if not settled(partitions, target) or any(p.id not in ids for p in partitions.values()):
         return False
     wanted = {p.id: {slot.model for slot in p.slots} for p in target.partitions}
-    return all(p.model_states.keys() <= wanted[p.id] for p in lives.values())
+    return all(p.model_states.keys() <= wanted[p.id] for p in partitions.values())
 
 
-def _going(lives: LivePartitions, wanted: Mapping[str, Partition], gpu: str) -> tuple[str, ...]:
+def _going(
+    partitions: LivePartitions, wanted: Mapping[str, Partition], gpu: str
+) -> tuple[str, ...]:
     """Partitions of an accelerator that are there and not wanted."""
-    standing = (
-        live for live in lives.values() if live.gpu == gpu and live.life is not PartitionState.GONE
-    )
-    return tuple(sorted(live.id for live in standing if live.id not in wanted))
+    there = (p for p in partitions.values() if p.gpu == gpu and p.state is not PartitionState.GONE)
+    return tuple(sorted(live.id for live in there if live.id not in wanted))
 
 
 def _build(
-    lives: LivePartitions, wanted: Mapping[str, Partition], first: Evictions, room: FitsInMemory
+    partitions: LivePartitions,
+    wanted: Mapping[str, Partition],
+    first: Evictions,
+    fits: FitsInMemory,
 ) -> Iterator[PartitionWork]:
     for partition in wanted.values():
-        live = lives.get(partition.id)
+        live = partitions.get(partition.id)
         if live is None:
             if partition.gpu not in first.shut:
-                going = _going(lives, wanted, partition.gpu)
+                going = _going(partitions, wanted, partition.gpu)
                 yield CreatePartition(partition.gpu, partition.id, partition.share_pct, going)
         elif live.accepting:  # nothing is sent to one whose process died
             for slot in partition.slots:
-                if slot.model not in live.model_states and room(live, slot.model):
+                if slot.model not in live.model_states and fits(live, slot.model):
                     yield Load(partition.gpu, partition.id, slot.model)
 
 
 def _retire(leaving: list[LivePartition]) -> Iterator[PartitionWork]:
     for live in leaving:
-        if live.life is PartitionState.DRAINING and live.batch is None and not _busy(live):
+        if live.state is PartitionState.DRAINING and live.batch is None and not _busy(live):
             yield ReleasePartition(live.gpu, live.id)
 
 
 def _unload(
-    lives: LivePartitions, wanted: Mapping[str, Partition], first: Evictions, switched: bool
+    partitions: LivePartitions, wanted: Mapping[str, Partition], first: Evictions, switched: bool
 ) -> Iterator[PartitionWork]:
-    for live in lives.values():
+    for live in partitions.values():
         if live.id not in wanted or not live.accepting:
             continue
         models = {slot.model for slot in wanted[live.id].slots}
         for model, stay in live.model_states.items():
             goes = switched or (live.id, model) in first.models
-            idle = all(one.run.batch.model != model for one in live.given)
+            idle = all(one.run.batch.model != model for one in live.batches)
             if goes and model not in models and stay is ModelState.LOADED and idle:
                 yield Unload(live.gpu, live.id, model)
 

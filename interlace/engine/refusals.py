@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Request
 from interlace.engine.state import DeployedModel
@@ -19,13 +20,17 @@ def not_served(request: Request, deployed: DeployedModel | None) -> ServeError |
     """Why nothing is accepted for this model, if so."""
     if deployed is None or deployed.leaving:
         return unknown(request)
-    return None if deployed.aside is None else set_aside(deployed, request.arrived_ms)
+    return None if deployed.quarantine_reason is None else quarantined(deployed, request.arrived_ms)
 
 
-def set_aside(deployed: DeployedModel, now_ms: float) -> ServeError:
+def quarantined(deployed: DeployedModel, now_ms: float) -> ServeError:
     """The model is not served for a while: it failed too often, or has no place."""
     left_ms = None if deployed.retry_at_ms == inf else max(deployed.retry_at_ms - now_ms, 1.0)
-    return ServeError(Reason.SET_ASIDE, deployed.aside or "", retry_after_ms=left_ms)
+    return ServeError(
+        Reason.QUARANTINED,
+        f"model '{model_name(deployed.demand.model)}' is quarantined: {deployed.quarantine_reason}",
+        retry_after_ms=left_ms,
+    )
 
 
 def full(request: Request, deployed: DeployedModel) -> ServeError:
@@ -99,4 +104,4 @@ def overdue(request: Request, now_ms: float) -> ServeError:
 
 
 def _name(request: Request) -> str:
-    return f"model '{request.model.split('/', 1)[0]}'"
+    return f"model '{model_name(request.model)}'"

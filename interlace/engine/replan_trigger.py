@@ -46,7 +46,7 @@ class ReplanTrigger:
         since_ms = now_ms - self._since_ms
         if since_ms < self._scaler.cool_down_ms:
             return False
-        if since_ms < _STUCK_MS and not settled(self._state.lives, self._state.target):
+        if since_ms < _STUCK_MS and not settled(self._state.partitions, self._state.target):
             return False  # a plan that never stands before the next serves nobody
         if self._state.served() != self._asked_rows_per_s.keys():
             return True
@@ -92,6 +92,6 @@ class ReplanTrigger:
         cost_ms = {
             name: deployed.estimator.latency_ms(1, 100)
             for name, deployed in self._state.models.items()
-            if deployed.aside is None
+            if deployed.quarantine_reason is None
         }
         return self._rates.parts_moved(cost_ms, planned_rows_per_s)

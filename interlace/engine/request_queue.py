@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from math import inf
 
 from interlace.core.request import UNSTATED_PRIORITY, Request
 
@@ -46,11 +47,11 @@ class RequestQueue:
     @property
     def next_deadline_ms(self) -> float:
         """The deadline of the head; infinite if nothing is queued."""
-        return self._claims[0][1] if self._claims else float("inf")
+        return self._claims[0][1] if self._claims else inf
 
     @property
     def tail_deadline_ms(self) -> float:
-        return self._claims[-1][1] if self._claims else float("inf")
+        return self._claims[-1][1] if self._claims else inf
 
     def push(self, request: Request) -> None:
         insort(self._claims, queue_key(request))
@@ -67,7 +68,7 @@ class RequestQueue:
 
     def deadline_ms(self, index: int) -> float:
         """The deadline at that place of the order of service; infinite past the end."""
-        return self._claims[index][1] if index < len(self._claims) else float("inf")
+        return self._claims[index][1] if index < len(self._claims) else inf
 
     def rows_before(self, request: Request) -> int:
         """Rows served before ``request``: exact when every request has as many rows."""

@@ -90,7 +90,7 @@ class RequestScheduler:
         if request is None and request_id in self._state.given_up:
             return []
         if request is None:
-            if any(_holds(live, request_id) for live in self._state.lives.values()):
+            if any(_holds(live, request_id) for live in self._state.partitions.values()):
                 self._state.cancelled.add(request_id)
             return []
         self._state.retried.discard(request_id)
@@ -103,7 +103,7 @@ class RequestScheduler:
 
     def finish(self, finished: WorkFinished, run: Run, now_ms: float) -> list[Command]:
         """Answer a batch, or see that what failed is tried once more."""
-        live = self._state.lives.get(run.partition)
+        live = self._state.partitions.get(run.partition)
         batch = run.batch
         running = live.ended(batch.id, now_ms) if live else None
         started_ms = running.started_ms if running else now_ms
@@ -131,32 +131,34 @@ class RequestScheduler:
                 commands += self._launch(launch, now_ms)
             if decision.wake_ms is not None:
                 commands.append(WakeAt(decision.wake_ms))
-            view = self._views[gpu]
-            commands += next_wake(
-                live
-                for live in view.partitions
-                if now_ms < live.opens_ms < inf and view.queued(live)
-            )
+            if self._views[gpu].gpu.ahead_ms:
+                commands += self._next_opening(self._views[gpu], now_ms)
         return commands
+
+    def _next_opening(self, view: GpuView, now_ms: float) -> list[Command]:
+        """A wake for when the first partition with something queued takes its next batch."""
+        return next_wake(
+            live for live in view.partitions if now_ms < live.opens_ms < inf and view.queued(live)
+        )
 
     def expire(self, now_ms: float) -> list[Command]:
         """Answer what missed its deadline in a queue, and ask to be woken for the next."""
         commands: list[Command] = []
-        next_ms = float("inf")
+        next_ms = inf
         for deployed in self._state.models.values():
             if not deployed.queue.rows and not deployed.pools:
                 continue  # most, where there are many
-            for place in deployed.places:
+            for place in deployed.queues:
                 for request in place.expired(now_ms):
                     commands.append(self._expired(request, 0.0, now_ms))
                 next_ms = min(next_ms, place.next_deadline_ms)
-        if next_ms < float("inf"):
+        if next_ms < inf:
             commands.append(WakeAt(next_ms + AFTER_MS))
         return commands
 
     def abandon(self, deployed: DeployedModel, error: ServeError) -> list[Command]:
         """Answer everything queued for a model that is not served any more."""
-        queued = [request for place in deployed.places for request in place.clear()]
+        queued = [request for place in deployed.queues for request in place.clear()]
         self._state.retried.difference_update(request.id for request in queued)
         return [SendReply(Reply(request, Outcome.FAILED, error=error)) for request in queued]
 
@@ -173,8 +175,8 @@ class RequestScheduler:
 
     def _launch(self, launch: Launch, now_ms: float) -> list[Command]:
         deployed = self._state.models[launch.model]
-        live = self._state.lives[launch.partition]
-        assert live.life is PartitionState.READY, f"launch into {live.id}, which is {live.life}"
+        live = self._state.partitions[launch.partition]
+        assert live.state is PartitionState.READY, f"launch into {live.id}, which is {live.state}"
         assert live.takes(now_ms), f"launch into {live.id}, which runs a batch"
         source = self.staging.source(deployed, live.gpu)
         head = source.head
@@ -189,15 +191,21 @@ class RequestScheduler:
             rows = head.rows if attempt > 1 else launch.rows
             requests = source.take(rows)
         rows = sum(request.rows for request in requests)
-        self._state.batches += 1
+        self._state.batch_serial += 1
         batch = Batch(
-            self._state.batches, launch.model, requests, rows, attempt, slot, launch.padded_rows
+            self._state.batch_serial,
+            launch.model,
+            requests,
+            rows,
+            attempt,
+            slot,
+            launch.padded_rows,
         )
         run_ms = deployed.estimator.latency_ms(batch.run_rows, live.share_pct, head.shape)
         run = Run(live.gpu, live.id, batch, timeouts.limit_ms(self._state, live, run_ms))
         running = live.give(run, run_ms, now_ms)
         live.starts_ms[launch.model] = now_ms
-        live.ledger.began(launch.model, rows)
+        live.service_tags.began(launch.model, rows)
         self._state.began(live.gpu, launch.model, now_ms)
         return [run, *timeouts.began(self._state, running)]
 
@@ -210,6 +218,7 @@ class RequestScheduler:
     ) -> list[Command]:
         answers: list[Command] = []
         deployed = self._state.models.get(batch.model)
+        phases = finished.timing
         for request, outputs in zip(batch.requests, finished.outputs, strict=True):
             self._state.retried.discard(request.id)
             if request.id in self._state.cancelled:
@@ -228,9 +237,9 @@ class RequestScheduler:
                 continue
             timing = Timing(
                 started_ms - request.arrived_ms,
-                finished.timing.input_ms,
-                finished.timing.infer_ms,
-                finished.timing.output_ms,
+                phases.input_ms,
+                phases.infer_ms,
+                phases.output_ms,
                 batch.rows,
             )
             reply = Reply(request, outcome, outputs, None, timing, batch.id)
@@ -241,7 +250,7 @@ class RequestScheduler:
         """Tenants with something queued that are hosted on this accelerator."""
         return [
             deployed
-            for deployed in self._state.homes.get(gpu, ())
+            for deployed in self._state.models_on.get(gpu, ())
             if deployed.queue.rows or (deployed.pools and deployed.waiting)
         ]
 
@@ -276,4 +285,4 @@ def _refused(request: Request, error: ServeError) -> Command:
 
 
 def _holds(live: LivePartition, request_id: int) -> bool:
-    return any(r.id == request_id for one in live.given for r in one.run.batch.requests)
+    return any(r.id == request_id for one in live.batches for r in one.run.batch.requests)

@@ -57,6 +57,6 @@ def given_up(state: EngineState, request: Request, now_ms: float, deaths: int = 
 def _may_retry(
     state: EngineState, request: Request, deployed: DeployedModel | None, now_ms: float
 ) -> bool:
-    if deployed is None or deployed.aside is not None or deployed.queue.full:
+    if deployed is None or deployed.quarantine_reason is not None or deployed.queue.full:
         return False
     return request.id not in state.retried and request.deadline_ms > now_ms

@@ -13,7 +13,7 @@ def update_round_times(state: EngineState, rates: ArrivalRates) -> None:
 
     A model's rate is spread evenly over its hosts.
     """
-    for live in state.lives.values():
+    for live in state.partitions.values():
         own = [slot.model for slot in live.slots if not slot.guest]
         models = [state.models[model] for model in own if model in state.models]
         live.round_ms = round_ms(_toll(deployed, live, rates) for deployed in models)

@@ -40,11 +40,11 @@ class DeployedModel:
     )  #: by accelerator, where inputs are staged
     crashes_ms: list[float] = field(default_factory=list)
     lost_request_ms: float = float("-inf")  #: when a request was last refused, dropped or late
-    aside: str | None = None  #: why it is not served
+    quarantine_reason: str | None = None  #: why it is not served
     retry_at_ms: float = float("inf")  #: when one that is set aside is tried again
     quarantine_ms: float = 0.0  #: how long it was set aside the last time
     leaving: bool = False
-    told: bool = False  #: its owner knows that it is ready, or failed
+    status_reported: bool = False  #: its owner knows that it is ready, or failed
 
     @property
     def admission_margin_ms(self) -> float:
@@ -55,18 +55,18 @@ class DeployedModel:
         return self.estimator.latency_ms(rows, share_pct, shape)
 
     @property
-    def places(self) -> Sequence[RequestQueue | InputPool]:
+    def queues(self) -> Sequence[RequestQueue | InputPool]:
         """Where requests wait."""
         return (self.queue, *self.pools.values())
 
     @property
     def waiting(self) -> int:
         """Requests that wait, staged or not."""
-        return sum(len(place) for place in self.places) if self.pools else len(self.queue)
+        return sum(len(place) for place in self.queues) if self.pools else len(self.queue)
 
     def remove(self, request_id: int) -> Request | None:
         """Take a waiting request out; ``None`` if it does not wait."""
-        for place in self.places:
+        for place in self.queues:
             if (request := place.remove(request_id)) is not None:
                 return request
         return None
@@ -90,12 +90,14 @@ class EngineState:
     elastic: bool = False  #: accelerators can be had and given back
     short_since_ms: float | None = None  #: since when accelerators are waited for
     models: dict[str, DeployedModel] = field(default_factory=dict)
-    lives: dict[str, LivePartition] = field(default_factory=dict)
-    #: what ``rehost`` finds, so that a decision need not look for it: partitions and hosted models
-    #: of each accelerator, turns of each partition
-    here: dict[str, list[LivePartition]] = field(default_factory=dict)
-    homes: dict[str, list[DeployedModel]] = field(default_factory=dict)
-    turns: dict[str, list[tuple[Slot, DeployedModel]]] = field(default_factory=dict)
+    partitions: dict[str, LivePartition] = field(default_factory=dict)
+    settled: bool = True  #: every model is loaded in each partition that the plan gives it
+    settled_reported: bool = True  #: what was last reported of ``settled``
+    #: found by ``rehost``, so that decisions need not search: partitions and hosted models of each
+    #: accelerator, turns of each partition
+    partitions_on: dict[str, list[LivePartition]] = field(default_factory=dict)
+    models_on: dict[str, list[DeployedModel]] = field(default_factory=dict)
+    turns_of: dict[str, list[tuple[Slot, DeployedModel]]] = field(default_factory=dict)
     target: Plan = field(default_factory=Plan)
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
     starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
@@ -103,8 +105,8 @@ class EngineState:
     cancelled: set[int] = field(default_factory=set)
     given_up: set[int] = field(default_factory=set)  #: run, and their callers were told: too late
     timeout_ms: float = float("inf")  #: when running batches are looked at next
-    batches: int = 0
-    partitions: int = 0
+    batch_serial: int = 0
+    partition_serial: int = 0
     partitions_lost: int = 0
     lost_request_ms: float = float("-inf")  #: when any model last lost a request
 
@@ -136,12 +138,12 @@ class EngineState:
             tallies.pop(model, None)
         for key in [key for key in self.starts_ms if key[1] == model]:
             del self.starts_ms[key]
-        for live in self.lives.values():
+        for live in self.partitions.values():
             live.starts_ms.pop(model, None)
 
     def served(self) -> set[str]:
         """Models that a plan is for: neither leaving nor set aside."""
-        return {m for m, t in self.models.items() if t.aside is None and not t.leaving}
+        return {m for m, t in self.models.items() if t.quarantine_reason is None and not t.leaving}
 
     def wants(self, model: str) -> bool:
         """True if the target has a slot for the model."""
@@ -150,34 +152,35 @@ class EngineState:
     def rehost(self) -> None:
         """Bring slots and hosts in line with what is loaded and what is wanted."""
         wanted = {p.id: p for p in self.target.partitions}
-        switched = settled(self.lives, self.target)
+        switched = settled(self.partitions, self.target)
         for deployed in self.models.values():
             deployed.hosts.clear()
             deployed.lenders.clear()
-        for live in self.lives.values():
+        for live in self.partitions.values():
             live.slots = _slots(live, wanted.get(live.id), switched)
-            live.ledger.plan(live.slots)
+            live.service_tags.plan(live.slots)
             if live.accepting:
                 for slot in live.slots:
                     if slot.model in self.models:
                         deployed = self.models[slot.model]
                         (deployed.lenders if slot.guest else deployed.hosts).append(live)
-        self._look_round()
+        self.settled = switched
+        self._index()
 
-    def _look_round(self) -> None:
-        """Enter who is where."""
-        self.here = {gpu.id: [] for gpu in self.fleet.gpus}
-        self.homes = {gpu.id: [] for gpu in self.fleet.gpus}
-        self.turns = {}
-        for live in self.lives.values():
-            self.here.setdefault(live.gpu, []).append(live)
-            self.turns[live.id] = [
+    def _index(self) -> None:
+        """Find what is where, so that decisions need not search for it."""
+        self.partitions_on = {gpu.id: [] for gpu in self.fleet.gpus}
+        self.models_on = {gpu.id: [] for gpu in self.fleet.gpus}
+        self.turns_of = {}
+        for live in self.partitions.values():
+            self.partitions_on.setdefault(live.gpu, []).append(live)
+            self.turns_of[live.id] = [
                 (slot, self.models[slot.model]) for slot in live.slots if slot.model in self.models
             ]
         for deployed in self.models.values():
             deployed.shares_pct = tuple(dict.fromkeys(host.share_pct for host in deployed.hosts))
             for gpu in dict.fromkeys(host.gpu for host in deployed.hosts):
-                self.homes.setdefault(gpu, []).append(deployed)
+                self.models_on.setdefault(gpu, []).append(deployed)
 
     def drop_from_target(self, model: str, partition: str | None = None) -> None:
         """Want a model no longer, in one partition or anywhere."""
@@ -196,7 +199,7 @@ class EngineState:
 
 def _slots(live: LivePartition, wanted: Partition | None, switched: bool) -> Sequence[Slot]:
     """The wanted slots that are loaded, then until the switch the old ones that still are."""
-    if live.life is not PartitionState.READY:
+    if live.state is not PartitionState.READY:
         return ()
     now = [slot for slot in wanted.slots if live.loaded(slot.model)] if wanted else []
     if switched:

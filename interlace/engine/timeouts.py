@@ -31,7 +31,7 @@ def limit_ms(state: EngineState, live: LivePartition, run_ms: float) -> float:
     """
     if Trait.SLOW_START not in state.fleet.gpu(live.gpu).traits:
         return max(_LEAST_MS, _TIMES * run_ms)
-    there = [one for one in state.lives.values() if one.gpu == live.gpu]
+    there = [one for one in state.partitions.values() if one.gpu == live.gpu]
     models = [model for one in there for model in one.model_states if model in state.models]
     load_ms = sum(state.models[model].profile.load_ms for model in models)
     return max(_LEAST_SLOW_MS + load_ms, _TIMES * run_ms)
@@ -53,8 +53,8 @@ def timed_out(state: EngineState, now_ms: float) -> list[Command]:
     """
     commands: list[Command] = []
     state.timeout_ms = inf
-    for live in state.lives.values():
-        for running, request in ((one, r) for one in live.given for r in one.run.batch.requests):
+    for live in state.partitions.values():
+        for running, request in ((one, r) for one in live.batches for r in one.run.batch.requests):
             if request.id in state.given_up or request.id in state.cancelled:
                 continue
             at_ms = _give_up_ms(running, request)

@@ -51,7 +51,7 @@ class GpuView:
 
     @property
     def partitions(self) -> Sequence[LivePartition]:
-        return self._state.here.get(self.gpu.id, ())
+        return self._state.partitions_on.get(self.gpu.id, ())
 
     def model(self, model: str) -> DeployedModel:
         return self._state.models[model]
@@ -64,7 +64,7 @@ class GpuView:
         return self._staging.source(deployed, self.gpu.id) if deployed.pools else deployed.queue
 
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
-        turns = self._state.turns[partition.id]
+        turns = self._state.turns_of[partition.id]
         return [
             slot
             for slot, deployed in turns

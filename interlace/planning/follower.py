@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from interlace.core.deployment_key import model_name
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
@@ -41,18 +42,13 @@ class PlanFollower:
         return _joined(kept, alone, {one.model: one for one in guests}, profiles)
 
 
-def public_name(key: str) -> str:
-    """The name people use of a deployment key such as ``resnet50/1#3``."""
-    return key.partition("#")[0].rpartition("/")[0] or key
-
-
 def _deployed(slots: Sequence[Slot], demand: Sequence[Demand]) -> tuple[Slot, ...]:
     """A slot for every deployment of the models in ``slots``."""
     return tuple(
         replace(slot, model=one.model, batch=min(slot.batch, one.max_batch))
         for slot in slots
         for one in demand
-        if public_name(one.model) == slot.model
+        if model_name(one.model) == slot.model
     )
 
 

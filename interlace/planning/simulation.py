@@ -7,12 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from interlace import __version__
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.json_text import json_text
 from interlace.core.plan import Demand, Partition, Plan, as_rate_rps
 from interlace.core.user_errors import InputError
+from interlace.core.version import __version__
 from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.physics import Physics

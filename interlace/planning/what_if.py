@@ -11,7 +11,7 @@ from interlace.core.tables import did_you_mean
 from interlace.core.user_errors import InputError
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.scenario import Scenario
-from interlace.policy.catalog import CATALOG
+from interlace.policy.catalog import known_systems, resolve
 
 _FORMS: Final = "rates=0.5,1,2 or slos=1,2 or gpu=h100,a100 or model=NAME:RPS:MS"
 
@@ -92,14 +92,16 @@ def _with_model(text: str, value: str, base: Scenario) -> Scenario:
 def compare_systems(
     scenario: Scenario, on_next: Callable[[str], None] = lambda text: None
 ) -> list[CapacityPlan]:
-    """A plan by every system of the catalog; ``on_next`` hears which is next before it plans.
+    """A plan by every system of the catalog, and every installed one.
 
-    Those that serve everything come first, then those with the fewest accelerators, then by the
-    expected attainment of the model that fares worst.
+    ``on_next`` is called with the name of each before it plans. Those that serve everything come
+    first, then those with the fewest accelerators, then by the expected attainment of the model
+    that fares worst.
     """
     found: list[CapacityPlan] = []
-    for number, (name, system) in enumerate(CATALOG.items(), 1):
-        on_next(f"{number} of {len(CATALOG)}: {name}")
+    systems = [resolve(name) for name in known_systems()]
+    for number, system in enumerate(systems, 1):
+        on_next(f"{number} of {len(systems)}: {system.name}")
         bound = found[0].bound if found else None
         found.append(plan(scenario, system=system, bound=bound))
     return sorted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from interlace.core.plan import Slot
 from interlace.core.request import Request
@@ -32,8 +33,8 @@ class DeadlineAdmission:
     lenience: float = 0.02
 
     def __call__(self, request: Request, view: View, now_ms: float) -> Refusal | None:
-        best_ms, harmless = float("inf"), False
-        model, alone_ms = view.model(request.model), float("inf")
+        best_ms, harmless = inf, False
+        model, alone_ms = view.model(request.model), inf
         for host in model.hosts:
             own_ms = model.latency_ms(request.rows, host.share_pct, request.shape)
             alone_ms = min(alone_ms, own_ms)
@@ -77,7 +78,7 @@ class DeadlineAdmission:
         can happen only to queues whose tail is less urgent than the request.
         """
         start_ms = total_ms = max(now_ms, host.free_at_ms)
-        tail_ms, added_ms = float("inf"), own_ms
+        tail_ms, added_ms = inf, own_ms
         for slot in host.slots:
             if slot.guest:
                 continue  # a guest waits for the others, not they for it
@@ -94,7 +95,7 @@ class DeadlineAdmission:
         # A request that need not wait needs no margin: the execution alone is known well enough.
         margin_ms = view.model(request.model).admission_margin_ms if start_ms > now_ms else 0.0
         late_ms = start_ms + own_ms + margin_ms - request.deadline_ms
-        if tail_ms == float("inf"):
+        if tail_ms == inf:
             return late_ms, True
         passes = added_ms <= self.lenience * (tail_ms - now_ms)
         return late_ms, passes or total_ms + added_ms <= tail_ms

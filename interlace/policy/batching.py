@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from interlace.core.plan import Slot
 from interlace.core.request import Request
@@ -11,9 +11,11 @@ from interlace.policy.view import ModelView, PartitionView, View
 
 #: Of the sustaining batch: a full one, where others run the same model. Found on Poisson arrivals
 #: (`bench.clairvoyant`), flat around the best.
-_FULL = 1.2
+_FULL: Final = 1.2
 #: Sums of times that are equal on paper differ by less.
-_ROUNDING_MS = 1e-6
+_ROUNDING_MS: Final = 1e-6
+#: Requests: more than any queue holds.
+_MORE_THAN_ANY: Final = 1 << 60
 
 
 class BatchSizes(NamedTuple):
@@ -90,7 +92,7 @@ def given_up(
     rows, head, model = queue.rows, queue.head, view.model(slot.model)
     if head is None or head.priority or head.rows > 1:
         return 0  # a request with a stated priority is not given up for one without
-    best, fewest, dropped = 0, float("inf"), 0
+    best, fewest, dropped = 0, _MORE_THAN_ANY, 0
     while dropped < min(rows, fewest):
         most = min(limit, rows - dropped)
         budget_ms = queue.deadline_ms(dropped) - now_ms

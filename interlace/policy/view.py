@@ -7,8 +7,10 @@ partition. All of it is live and read-only, and must not be kept after the call.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from math import inf
 from typing import Protocol
+
+from msgspec import Struct
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan, Slot
@@ -114,11 +116,10 @@ class ModelView(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(Struct, frozen=True, gc=False):
     """What a model has had on one accelerator: last start, and accelerator time so far, in ms."""
 
-    last_start_ms: float = float("-inf")
+    last_start_ms: float = -inf
     busy_ms: float = 0.0
 
 
@@ -162,8 +163,7 @@ class View(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True, gc=False):
     """Start a batch of up to ``rows`` rows now; ``padded_rows`` are executed, if they are more."""
 
     partition: str
@@ -172,16 +172,14 @@ class Launch:
     padded_rows: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True, gc=False):
     """Give up a model's ``requests`` most urgent requests, so that those behind them make it."""
 
     model: str
     requests: int
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(Struct, frozen=True, gc=False):
     """What starts now, what is given up before, and when to ask again if nothing else happens."""
 
     launches: tuple[Launch, ...] = ()
@@ -189,8 +187,7 @@ class Dispatch:
     drops: tuple[Drop, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True, gc=False):
     """Why a request may not come in: predicted lateness, and when trying again may succeed.
 
     ``retry_after_ms`` is ``None`` where waiting cannot help.

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from interlace import __version__
+from interlace.core.version import __version__
 from interlace.perf.interference import CoRunner
 from interlace.profiling.corun import CoRun
 

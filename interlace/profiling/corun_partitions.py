@@ -45,48 +45,48 @@ class CoRunPartitions:
             except MeasureError:
                 continue  # it is gone either way
 
-    async def measure(self, sides: Sequence[CoRunModel], seconds: float) -> list[CoRun]:
+    async def measure(self, members: Sequence[CoRunModel], seconds: float) -> list[CoRun]:
         """Each alone for half of ``seconds``, in turn, then all of them for ``seconds``.
 
         Raises:
             MeasureError: a model does not load or fails.
         """
-        inputs = [SampleInputs(side.model, self._rig.arena) for side in sides]
+        inputs = [SampleInputs(member.model, self._rig.arena) for member in members]
         try:
-            for name, side in zip(self._names, sides, strict=True):
-                await self._load(name, side)
-            places = list(zip(self._names, sides, inputs, strict=True))
+            for name, member in zip(self._names, members, strict=True):
+                await self._load(name, member)
+            places = list(zip(self._names, members, inputs, strict=True))
             alone = [await self._run(*place, seconds / 2) for place in places]
             beside = await at_once(self._run(*place, seconds) for place in places)
         finally:
             for one in inputs:
                 one.release()
-        runners = [CoRunner(side.model.name, side.batch, self._share_pct) for side in sides]
+        runners = [CoRunner(member.model.name, member.batch, self._share_pct) for member in members]
         return coruns_from(runners, alone, beside)
 
-    async def _load(self, partition: str, side: CoRunModel) -> None:
-        key = side.model.key
+    async def _load(self, partition: str, member: CoRunModel) -> None:
+        key = member.model.key
         if (partition, key) not in self._loaded:
-            work = Load(self._rig.gpu.id, partition, key, (side.batch,))
+            work = Load(self._rig.gpu.id, partition, key, (member.batch,))
             await self._rig.do(work, _TIMEOUT_S)
             self._loaded.add((partition, key))
 
     async def _run(
-        self, partition: str, side: CoRunModel, inputs: SampleInputs, seconds: float
+        self, partition: str, member: CoRunModel, inputs: SampleInputs, seconds: float
     ) -> list[Interval]:
-        await self._rig.run(partition, inputs.batch(self._rig.next_id(), side.batch), _TIMEOUT_S)
-        return await keep_busy(self._rig, partition, inputs, side.batch, seconds)
+        await self._rig.run(partition, inputs.batch(self._rig.next_id(), member.batch), _TIMEOUT_S)
+        return await keep_busy(self._rig, partition, inputs, member.batch, seconds)
 
 
 async def measure_coruns(
-    rig: Rig, sides: Sequence[CoRunModel], share_pct: int, count: int, seconds: float = 0.5
+    rig: Rig, members: Sequence[CoRunModel], share_pct: int, count: int, seconds: float = 0.5
 ) -> AsyncIterator[list[CoRun]]:
     """All pairs (``count`` 2) or the chosen triples (3) of models, each in a share of that size.
 
     Raises:
         MeasureError: a partition cannot be had, or a model does not load or fails.
     """
-    groups = pairs(sides) if count == 2 else triples(sides)
+    groups = pairs(members) if count == 2 else triples(members)
     async with CoRunPartitions(rig, share_pct, count) as stalls:
         for group in groups:
             yield await stalls.measure(group, seconds)

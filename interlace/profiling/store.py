@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from interlace import __version__
 from interlace.core.hardware import Gpu
 from interlace.core.model import Model
 from interlace.core.profile import Profile
+from interlace.core.version import __version__
 from interlace.profiling.environment import libraries, processor
 from interlace.profiling.profile_file import (
     SCHEMA,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from interlace.runtime.clock import Clock
 
@@ -13,7 +14,7 @@ class Alarm:
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._clock = clock
         self._ring = ring
-        self._at_ms = float("inf")
+        self._at_ms = inf
 
     def at(self, at_ms: float) -> None:
         """Ask for a time."""
@@ -27,5 +28,5 @@ class Alarm:
             self._clock.call_at(at_ms, lambda: self._due(at_ms))
             return
         if at_ms == self._at_ms:
-            self._at_ms = float("inf")
+            self._at_ms = inf
         self._ring()

@@ -7,6 +7,7 @@ import heapq
 import time
 from collections.abc import Callable
 from itertools import count
+from math import inf
 from typing import Protocol
 
 Call = Callable[[], None]
@@ -58,10 +59,10 @@ class SimClock:
     def call_soon(self, call: Call) -> None:
         self.call_at(self._now_ms, call)
 
-    def run(self, until_ms: float = float("inf")) -> None:
+    def run(self, until_ms: float = inf) -> None:
         """Make every call due by ``until_ms``, in order, then stand at ``until_ms`` if finite."""
         while self._heap and self._heap[0][0] <= until_ms:
             self._now_ms, _, call = heapq.heappop(self._heap)
             call()
-        if until_ms != float("inf"):
+        if until_ms != inf:
             self._now_ms = max(self._now_ms, until_ms)

@@ -9,7 +9,7 @@ from typing import Final
 
 from interlace.core.messages import PlanSolved, SolvePlan
 from interlace.core.plan import Plan
-from interlace.policy.base import System
+from interlace.policy.base import Planner, System
 from interlace.policy.fewest import first_of
 
 LIMIT_S: Final = 60.0
@@ -21,27 +21,43 @@ _CHILD: Final = (
 
 def solve(system: System, question: SolvePlan) -> PlanSolved:
     """The system's answer to a question; its planner's exception, in words, if it raised."""
+    return _solved(system.planner, system.packer, question)
+
+
+def _solved(planner: Planner, packer: Planner, question: SolvePlan) -> PlanSolved:
     try:
-        return _answer(system, question)
+        return _answer(planner, packer, question)
     except Exception as error:  # a planner is a plug-in: what it raises must not stop serving
         return PlanSolved(question.ticket, Plan(), f"the planner raised {error!r}")
 
 
-def _answer(system: System, question: SolvePlan) -> PlanSolved:
+def _answer(planner: Planner, packer: Planner, question: SolvePlan) -> PlanSolved:
     """On a fleet that stays, the planner cuts all of it; else the packer takes what it needs."""
     demand, profiles, current = question.demand, question.profiles, question.current
     if question.largest is None:
-        plan = system.planner(demand, question.fleet, profiles, current)
+        plan = planner(demand, question.fleet, profiles, current)
         return PlanSolved(question.ticket, plan)
-    ample, _ = first_of(system.packer, demand, question.largest, profiles, current)
+    ample, _ = first_of(packer, demand, question.largest, profiles, current)
     there = {gpu.id for gpu in question.fleet.gpus}
     if all(partition.gpu in there for partition in ample.partitions):
         return PlanSolved(question.ticket, ample, ample=ample)
     if not there:
         missing = {one.model: one.rows_per_s for one in demand}
         return PlanSolved(question.ticket, Plan(unserved_rows_per_s=missing), ample=ample)
-    plan = system.packer(demand, question.fleet, profiles, current)
+    plan = packer(demand, question.fleet, profiles, current)
     return PlanSolved(question.ticket, plan, ample=ample)
+
+
+def unsendable(system: System) -> str | None:
+    """Why the planning process cannot have the system's planners; ``None`` if it can."""
+    try:
+        pickle.dumps((system.planner, system.packer))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return (
+            f"its planner cannot be sent to the planning process ({error}): make it a function or "
+            "a dataclass at the top level of a module"
+        )
+    return None
 
 
 def solve_in_process(system: System, question: SolvePlan) -> PlanSolved:
@@ -50,7 +66,9 @@ def solve_in_process(system: System, question: SolvePlan) -> PlanSolved:
     A search of seconds would otherwise hold the interpreter lock against every request. The
     process lives as long as the search: plans are rare, and one that waits idle holds memory.
     """
-    sent = pickle.dumps((system, question))
+    if reason := unsendable(system):
+        return PlanSolved(question.ticket, Plan(), reason)
+    sent = pickle.dumps((system.planner, system.packer, question))
     argv = [sys.executable, "-c", _CHILD]
     try:
         done = subprocess.run(argv, input=sent, capture_output=True, timeout=LIMIT_S, check=True)
@@ -66,5 +84,5 @@ def solve_in_process(system: System, question: SolvePlan) -> PlanSolved:
 
 def main() -> None:
     """The planning process: a pickled question on standard input, the answer on its output."""
-    system, question = pickle.load(sys.stdin.buffer)
-    pickle.dump(solve(system, question), sys.stdout.buffer)
+    planner, packer, question = pickle.load(sys.stdin.buffer)
+    pickle.dump(_solved(planner, packer, question), sys.stdout.buffer)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Final
 
+from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
 from interlace.server.statistics.model_statistics import ModelStatistics
@@ -30,12 +31,6 @@ class ServedModel:
     @property
     def key(self) -> str:
         return self.model.key
-
-
-def model_of(key: str) -> tuple[str, str]:
-    """Name and version in a deployment key."""
-    name, _, version = key.rpartition("#")[0].rpartition("/")
-    return name, version
 
 
 class ModelTable:
@@ -79,10 +74,10 @@ class ModelTable:
         """The served versions of a name, oldest first; empty if unknown."""
         return sorted(self._versions.get(name, ()), key=int)
 
-    def statistics(self, key: str) -> ModelStatistics | None:
+    def statistics(self, model: str) -> ModelStatistics | None:
         """Where a deployment is accounted for, also after a reload; ``None`` once withdrawn."""
-        name, version = model_of(key)
-        served = self._versions.get(name, {}).get(version)
+        key = DeploymentKey.parse(model)
+        served = self._versions.get(key.name, {}).get(str(key.version))
         return None if served is None else served.statistics
 
     def all(self) -> list[ServedModel]:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu import contracts, contractstand
 from bench.gpu.bench import Bench
-from bench.gpu.contractstand import GpuStand, few
 from bench.gpu.devices import KINDS, board
 from bench.gpu.rows import Row, Verdict
 from interlace.core.messages import Load
+from tests.bench import gpu_contract as contracts
+from tests.bench import gpu_stand as contractstand
+from tests.bench.gpu_stand import GpuStand, few
 from tests.contracts.stands import SLOW, CpuStand
 
 UNITS, DEATH = contracts._DRY_TESTS

@@ -31,7 +31,7 @@ from bench.gpu.rows import (
     seen,
     skipped,
 )
-from bench.gpu.run import main
+from bench.gpu.run import FAKE, main
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What serves requests over a network, and what only the examples or other formats need.
@@ -101,7 +101,7 @@ def test_every_part_has_an_entry_that_takes_a_bench(part: Part) -> None:
 
 
 def test_the_fourteen_checks_are_there() -> None:
-    numbers = {part.tells.partition(".")[0] for part in PARTS if part.group == "checks"}
+    numbers = {part.statuses.partition(".")[0] for part in PARTS if part.group == "checks"}
     assert numbers == {str(number) for number in range(1, 15)}
 
 
@@ -116,7 +116,7 @@ def test_parts_are_chosen_by_name_and_group_and_stay_in_order() -> None:
 def test_the_page_has_every_part_with_its_seconds() -> None:
     text = (ROOT / "docs" / "gpu.md").read_text()
     for part in PARTS:
-        assert f"| `{part.name}` | {part.seconds:g} | {part.tells} |" in text
+        assert f"| `{part.name}` | {part.seconds:g} | {part.statuses} |" in text
 
 
 def test_a_row_survives_its_json() -> None:
@@ -196,7 +196,7 @@ def part(name: str, seconds: float = 20.0) -> Part:
 
 def errand(name: str, out: Path, seconds: float = 20.0) -> Errand:
     entry = part(name).entry
-    return Errand(entry, "bench.gpu.fake:open_backend", False, out, out / f"{name}.log", seconds)
+    return Errand(entry, FAKE, False, out, out / f"{name}.log", seconds)
 
 
 def test_a_crash_is_a_row_and_others_go_on(tmp_path: Path) -> None:

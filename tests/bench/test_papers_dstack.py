@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from bench.papers.dstack import figure4, figure9, figure10, figure11, figure12, table1
 from bench.papers.dstack.convnets import kernels
 from bench.papers.dstack.fullbatches import every_time_16
 from bench.papers.dstack.published import BATCH, CONVNETS, TABLE_6
-from bench.papers.dstack.show import Row
 from bench.papers.dstack.trial import at_knees, of_table_6, parted, run
 from bench.papers.dstack.v100 import profiles
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import surface
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> list[str]:
-    return ["--out", str(tmp_path)]
-
-
-def _ours(rows: list[Row]) -> dict[str, float]:
-    return {row.what: row.ours for row in rows}
-
-
-def _small(out: list[str]) -> None:
-    """The command drew something, and it is no burden to keep."""
-    pictures = list(Path(out[1]).glob("dstack-*"))
-    assert pictures and all(1_000 < picture.stat().st_size < 100_000 for picture in pictures)
+from tests.bench.conftest import Drawn
 
 
 @pytest.mark.parametrize("model", sorted(TABLE_6))
@@ -73,54 +56,52 @@ def test_a_full_session_without_fill_is_in_time() -> None:
     assert run("dstack-plain", case, 2.0).missed_of_all == 0.0
 
 
-def test_table_1(out: list[str]) -> None:
-    rows = table1.main(out, images=160)
+def test_table_1(drawn: Drawn) -> None:
+    rows = drawn(table1.table1(images=160)).rows
     ratios = {row.what: row.ratio for row in rows}
     assert ratios["triton"] == pytest.approx(1.0, abs=0.15)
     assert ratios["dstack"] == pytest.approx(1.0, abs=0.2)
-    _small(out)
 
 
-def test_figure_4(out: list[str]) -> None:
-    ours = _ours(figure4.main(out))
+def test_figure_4(drawn: Drawn) -> None:
+    ours = drawn(figure4.figure4()).ours
     assert ours["4b: knee in SMs, N1 = 20, rounded down"] == 9
     assert ours["4d: knee, batch of 1"] == 10
-    _small(out)
 
 
-def test_figure_9(out: list[str]) -> None:
-    ours = _ours(figure9.main(out, seconds=1.5))
+def test_figure_9(drawn: Drawn) -> None:
+    ours = drawn(figure9.figure9(seconds=1.5)).ours
     assert ours["9a: temporal, use"] < ours["9b: dstack-plain, use"] < ours["9c: dstack, use"]
     assert ours["9b: dstack-plain, use"] == pytest.approx(60.0, abs=6.0)
     ideal = ours["9d: ideal, kernels at the model's knee, use"]
     assert ideal == pytest.approx(95.0, abs=2.0)
     assert 80.0 < ours["9d: dstack, use"] < ideal
     assert ours["9d: temporal, use"] < 50.0
-    _small(out)
 
 
-def test_figure_10(out: list[str]) -> None:
-    ours = _ours(figure10.main(out, seconds=2.0))
+def test_figure_10(drawn: Drawn) -> None:
+    ours = drawn(figure10.figure10(seconds=2.0)).ours
     assert ours["10a: dstack / temporal, alexnet"] > 2.5
     assert ours["10a: dstack / temporal, vgg19"] > 1.5
     assert ours["10a: dstack / max-throughput, alexnet (more than)"] > 0.8
     assert ours["10b: max-min's mobilenet runs longer than dstack's, by"] > 0.0
     assert ours["10b: dstack, Jain's index of GPU time"] > 0.95
-    _small(out)
 
 
-def test_figure_11(out: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {n: s for n, s in figure11.SYSTEMS.items() if n != "interlace"}
-    monkeypatch.setattr(figure11, "SYSTEMS", few)  # its planner takes seconds
-    monkeypatch.setattr(figure11, "_LESS_STEEP", ())
-    ours = _ours(figure11.main(out, seconds=1.0, cases=("C-2", "C-7"), session_s=0.5))
+def test_figure_11(drawn: Drawn) -> None:
+    few = tuple(
+        name for name in figure11.SYSTEMS if name != "interlace"
+    )  # its planner takes seconds
+    report = figure11.figure11(
+        seconds=1.0, cases=("C-2", "C-7"), systems=few, session_s=0.5, steep=()
+    )
+    ours = drawn(report).ours
     assert ours["11a C-2: D-STACK, missed"] < 1.0
     assert ours["11a C-7: D-STACK, missed"] < 13.0
     for name in ("FB", "T", "Tri", "G"):
         assert ours[f"11a C-7: {name}, missed"] > 55.0
     assert ours["11a C-7: D-STACK, use"] == pytest.approx(92.0, abs=4.0)
     assert all(ours[f"11b T{index}: use"] > 80.0 for index in range(5))
-    _small(out)
 
 
 def test_batches_of_16_every_time_are_late_without_any_slowdown() -> None:
@@ -139,9 +120,8 @@ def test_gslice_in_c7_depends_on_what_was_fitted() -> None:
     assert fitted > 0.6
 
 
-def test_figure_12(out: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figure_12(drawn: Drawn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure12, "SCHEMES", ("exclusive", "temporal", "dstack"))
-    ours = _ours(figure12.main(out, seconds=1.0))
+    ours = drawn(figure12.figure12(seconds=1.0)).ours
     assert ours["dstack / temporal"] > 2.6
     assert ours["dstack: missed"] < 5.0
-    _small(out)

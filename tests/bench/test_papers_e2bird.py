@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import asyncio
+from collections.abc import Sequence
 
 import pytest
 
+from bench.harness import Row
 from bench.papers.e2bird import (
     figure2,
     figure7,
@@ -19,92 +21,69 @@ from bench.papers.e2bird import (
 )
 from bench.papers.e2bird.networks import NETWORKS, graph
 from bench.papers.e2bird.published import TABLE_4
-from bench.papers.e2bird.show import Row
-from interlace.profiling.sweep import SweepSettings
-
-_LARGEST_BYTES = 100_000
+from tests.bench.conftest import Drawn
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> list[str]:
-    return ["--out", str(tmp_path)]
-
-
-def _drawn(out: list[str], name: str) -> None:
-    (path,) = Path(out[1]).iterdir()
-    assert path.name == f"e2bird-{name}.svg"
-    assert 1_000 < path.stat().st_size < _LARGEST_BYTES
-
-
-def _value(rows: list[Row], what: str) -> float:
+def _value(rows: Sequence[Row], what: str) -> float:
     (row,) = [row for row in rows if row.what == what]
     return row.ours
 
 
-def test_table_1_is_simulated_as_printed(out: list[str]) -> None:
-    rows = table1.main(out)
+def test_table_1_is_simulated_as_printed(drawn: Drawn) -> None:
+    rows = drawn(table1.table1()).rows
     assert all(row.ratio is not None and abs(row.ratio - 1) < 0.01 for row in rows)
     assert len(rows) == 12
-    _drawn(out, "table1")
 
 
-def test_figure_2_holds_with_many_batch_threads_and_not_with_one(out: list[str]) -> None:
-    rows = figure2.main(out)
+def test_figure_2_holds_with_many_batch_threads_and_not_with_one(drawn: Drawn) -> None:
+    rows = drawn(figure2.figure2()).rows
     stated = [row for row in rows if row.published is not None]
     assert [row.ours for row in stated[:5]] == [1.0] * 5
     assert 0.0 in [row.ours for row in stated[5:]]
-    _drawn(out, "figure2")
 
 
-def test_figure_7_splitting_costs_little(out: list[str]) -> None:
-    rows = figure7.main(out, pictures=16)
+def test_figure_7_splitting_costs_little(drawn: Drawn) -> None:
+    rows = drawn(figure7.figure7(pictures=16)).rows
     assert _value(rows, "computing: 64 workers over one") == pytest.approx(1.0)
     assert _value(rows, "copying: a picture of its own costs at most") < 0.1
-    _drawn(out, "figure7")
 
 
-def test_figure_12_the_published_configuration_is_the_fastest(out: list[str]) -> None:
-    rows = figure12.main(out)
+def test_figure_12_the_published_configuration_is_the_fastest(drawn: Drawn) -> None:
+    rows = drawn(figure12.figure12()).rows
     assert figure12.tried()[0][1] == TABLE_4[32]
     assert all(abs(row.ratio - 1) < 0.01 for row in rows if row.ratio is not None)
-    _drawn(out, "figure12")
 
 
-def test_table_4_is_found(out: list[str]) -> None:
-    rows = table4.main(out)
+def test_table_4_is_found(drawn: Drawn) -> None:
+    rows = drawn(table4.table4()).rows
     assert dict(table4.guideline("res152").best) == TABLE_4
     assert [row.ours for row in rows[:4]] == [1.0] * 4
-    _drawn(out, "table4")
 
 
-def test_figure_13_latencies_fall(out: list[str]) -> None:
-    rows = figure13.main(out, models=("res152",))
+def test_figure_13_latencies_fall(drawn: Drawn) -> None:
+    rows = drawn(figure13.figure13(models=("res152",))).rows
     assert 44.6 < _value(rows, "low load (60%), N-Ebird saves at least") < 70.9
     assert 7.4 < _value(rows, "high load, N-Ebird saves at most") < 53.1
     assert _value(rows, "high load, E-Ebird saves of N's at least") > 5.0
-    _drawn(out, "figure13")
 
 
-def test_figure_14_throughput_rises_from_one_to_the_next(out: list[str]) -> None:
-    rows = figure14.main(out, models=("res152",), count=1_500)
+def test_figure_14_throughput_rises_from_one_to_the_next(drawn: Drawn) -> None:
+    rows = drawn(figure14.figure14(models=("res152",), count=1_500)).rows
     tf, naive, enhanced = (
         _value(rows, f"res152, {name}") for name in ("TF-Serving", "N-Ebird", "E-Ebird")
     )
     assert tf * 1.2 < naive < enhanced
-    _drawn(out, "figure14")
 
 
-def test_figure_17_memory_is_saved(out: list[str]) -> None:
-    rows = figure17.main(out)
+def test_figure_17_memory_is_saved(drawn: Drawn) -> None:
+    rows = drawn(figure17.figure17()).rows
     assert _value(rows, "NM-Ebird over TF-Serving, mean") > 0
     assert _value(rows, "E2bird under TF-Serving, mean") > 50.0
-    _drawn(out, "figure17")
 
 
-def test_live_all_three_answer_everybody(out: list[str]) -> None:
-    rows = live.main(out, requests=40, settings=SweepSettings(samples=3, budget_s=0.02))
+def test_live_all_three_answer_everybody(drawn: Drawn) -> None:
+    rows = drawn(asyncio.run(live.live(requests=40, samples=3))).rows
     assert all(_value(rows, f"{name}, mean at low load") > 0 for name in live.systems())
-    _drawn(out, "live")
 
 
 def test_the_networks_have_the_published_numbers_of_weights() -> None:

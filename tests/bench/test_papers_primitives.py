@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
+from bench.harness import Row
 from bench.papers.primitives import figure1, figure8, figure9, figure12, table2, table3, table4
 from bench.papers.primitives.live import changed
 from bench.papers.primitives.published import MORE_INSTANCES
 from bench.papers.primitives.sharing import FirstCome, time_sliced
-from bench.papers.primitives.show import Row
 from bench.papers.primitives.v100 import MODELS, at, logs, profile, t4
 from interlace.device.simulated.contention import RunningBatch
 from interlace.perf.latency import surface
-
-_LARGEST_BYTES = 100_000
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> list[str]:
-    return ["--out", str(tmp_path)]
+from tests.bench.conftest import Drawn
 
 
-def _drawn(out: list[str], name: str) -> None:
-    (path,) = Path(out[1]).iterdir()
-    assert path.name == f"primitives-{name}.svg"
-    assert 1_000 < path.stat().st_size < _LARGEST_BYTES
-
-
-def _value(rows: list[Row], what: str) -> float:
+def _value(rows: Sequence[Row], what: str) -> float:
     (row,) = [row for row in rows if row.what == what]
     return row.ours
 
 
-def test_figure_1_all_statements_hold(out: list[str]) -> None:
-    rows = figure1.main(out)
+def test_figure_1_all_statements_hold(drawn: Drawn) -> None:
+    rows = drawn(figure1.figure1()).rows
     stated = [row for row in rows if row.published is not None]
     assert len(stated) == 9
     assert all(row.ours == 1.0 for row in stated), [row.what for row in stated if not row.ours]
-    _drawn(out, "figure1")
 
 
-def test_figure_8_the_share_follows_the_rate_without_a_gap(out: list[str]) -> None:
-    rows = figure8.main(out, live=False)
+def test_figure_8_the_share_follows_the_rate_without_a_gap(drawn: Drawn) -> None:
+    rows = drawn(figure8.figure8(live=False)).rows
     assert _value(rows, "share before the change") == 40
     assert _value(rows, "share after it") == 50
     assert _value(rows, "without overlap: longest time without service") == pytest.approx(
@@ -52,7 +39,6 @@ def test_figure_8_the_share_follows_the_rate_without_a_gap(out: list[str]) -> No
     assert _value(rows, "overlapped: longest time without service") == pytest.approx(0, abs=1e-6)
     assert _value(rows, "baseline: images at the end") < 620
     assert _value(rows, "overlapped: images at the end") > 660
-    _drawn(out, "figure8")
 
 
 def test_a_share_changes_live_and_no_model_goes_missing() -> None:
@@ -68,27 +54,25 @@ def test_without_overlap_a_model_goes_missing_live() -> None:
     assert plain.lost == 0, "requests wait for the new worker"
 
 
-def test_figure_9_instances_gain_until_latency_does_not_bear_it(out: list[str]) -> None:
-    rows = figure9.main(out, seconds=1.0)
+def test_figure_9_instances_gain_until_latency_does_not_bear_it(drawn: Drawn) -> None:
+    rows = drawn(figure9.figure9(seconds=1.0)).rows
     assert _value(rows, "1 row: 4 instances over 1, throughput (more than)") > 2.0
     assert _value(rows, "1 row: 4 instances over 1, p99") == pytest.approx(1.25, rel=0.1)
     assert _value(rows, "8 rows: 5 instances over 1, throughput") == pytest.approx(1.5, rel=0.2)
     assert _value(rows, "8 rows: p99 of 5 instances (below)") < 50.0
     assert _value(rows, "8 rows: 10 instances over 5, throughput") == pytest.approx(1.0, rel=0.1)
     assert _value(rows, "8 rows: 10 instances over 5, p99") > 1.5
-    _drawn(out, "figure9")
 
 
-def test_figure_12_beyond_the_whole_only_latency_grows(out: list[str]) -> None:
-    rows = figure12.main(out, seconds=1.0)
+def test_figure_12_beyond_the_whole_only_latency_grows(drawn: Drawn) -> None:
+    rows = drawn(figure12.figure12(seconds=1.0)).rows
     assert _value(rows, "alexnet of 25 %: 8 over 4, throughput") == pytest.approx(1.0, rel=0.05)
     assert _value(rows, "alexnet of 25 %: 8 over 4, p99 (climbs)") > 1.8
     assert _value(rows, "resnet50 of 40 %: 5 over 3, throughput") < 1.2
-    _drawn(out, "figure12")
 
 
-def test_table_2_counts_what_fits(out: list[str]) -> None:
-    rows = table2.main(out, workers=2, width=512)
+def test_table_2_counts_what_fits(drawn: Drawn) -> None:
+    rows = drawn(table2.table2(workers=2, width=512)).rows
     memory = table2.T4.memory_bytes
     for model, gain in MORE_INSTANCES.items():
         weights = table2.WEIGHTS_BYTES[model]
@@ -98,11 +82,10 @@ def test_table_2_counts_what_fits(out: list[str]) -> None:
         for private in (least, most):
             shared, alone = (table2.fit(weights, private, s) for s in (True, False))
             assert shared - alone == gain
-    _drawn(out, "table2")
 
 
-def test_table_3_side_by_side_serves_more_in_time(out: list[str]) -> None:
-    rows = table3.main(out, rounds=60)
+def test_table_3_side_by_side_serves_more_in_time(drawn: Drawn) -> None:
+    rows = drawn(table3.table3(rounds=60)).rows
     assert _value(rows, "PyTorch: DNN-Recog over temporal") >= 4.0
     assert _value(rows, "PyTorch: all over temporal") >= 3.0
     assert _value(rows, "TensorRT logs: all over temporal") > 2.0
@@ -110,17 +93,15 @@ def test_table_3_side_by_side_serves_more_in_time(out: list[str]) -> None:
         if row.what.endswith("rows a round"):
             answered = _value(rows, row.what.replace("rows a round", "in time"))
             assert answered * 0.030 == pytest.approx(row.ours, rel=0.02), row.what
-    _drawn(out, "table3")
 
 
-def test_table_4_light_models_gain_by_instances(out: list[str]) -> None:
-    rows = table4.main(out, seconds=0.7)
+def test_table_4_light_models_gain_by_instances(drawn: Drawn) -> None:
+    rows = drawn(table4.table4(seconds=0.7)).rows
     assert _value(rows, "PyTorch, mobilenet: 4 x 25 % over 1 x 100 %") > 1.9
     assert _value(rows, "PyTorch, alexnet: 4 x 25 % over 1 x 100 %") > 1.5
     assert _value(rows, "PyTorch, vgg19: 2 x 50 % over 1 x 100 %") < 1.2
     for model in MODELS:
         assert _value(rows, f"PyTorch, {model}: the same gain, one row a batch") >= 1.9
-    _drawn(out, "table4")
 
 
 def test_the_logs_are_read_as_they_are() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.versus.run import Case, cases, measure
-from bench.versus.table import lines, spread
+from bench.versus.table import table
 from bench.versus.worlds import worlds
 from interlace.packing.bounds import lower_bound
 
@@ -33,10 +33,10 @@ def test_the_table_sets_ours_beside_the_best_other() -> None:
         kept = [{"offered_rps": 100.0, "goodput_rps": g, "worst": 0.5} for g in goodput]
         return {"gpus": 2, "runs": kept}
 
-    told = lines(
+    found = table(
         {"w|0.8|1|interlace": runs(90, 92), "w|0.8|1|x": runs(60, 61), "w|0.8|1|y": runs(45, 46)}
     )
-    assert len(told) == 3
-    assert "| x |" in told[2]
-    assert "1.504" in told[2]
-    assert spread([1.0]) == (1.0, 0.0)
+    (line,) = found.cells
+    assert line[6] == "x"
+    assert str(line[8]).startswith("1.504")
+    assert len(found.markdown().splitlines()) == 3

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from interlace import __version__
 from interlace.cli import main
+from interlace.core.version import __version__
 
 PRESENT = [
     command

@@ -18,13 +18,13 @@ def _world(traits: frozenset[Trait] = OVERLAP) -> World:
     world = World(profiles, machine(traits=traits))
     world.deploy(dict.fromkeys("abc", 60.0))
     world.run(1_000)
-    assert {t.model for t in world.tells if t.status == "ready"} == set("abc")
+    assert {t.model for t in world.statuses if t.status == "ready"} == set("abc")
     return world
 
 
 def _partition_running(world: World) -> str:
     for _ in range(1_000):
-        for live in world.engine.state.lives.values():
+        for live in world.state.partitions.values():
             if live.batch:
                 return live.id
         world.run(0.5)
@@ -37,7 +37,7 @@ def test_a_killed_worker_costs_nothing_when_there_is_time_to_retry() -> None:
     world.devices["g0"].kill(_partition_running(world))
     world.run(1_000)
     assert world.reply_of(request).outcome is Outcome.OK
-    assert world.engine.state.partitions_lost == 1
+    assert world.state.partitions_lost == 1
     assert world.send("a", 60.0) and not world.run(100)
     assert world.replies[-1][1].outcome is Outcome.OK
 
@@ -59,10 +59,10 @@ def test_three_deaths_set_a_model_aside_and_the_rest_serve_on() -> None:
         world.send("a", 200.0)
         world.devices["g0"].kill(_partition_running(world), "signal 11")
         world.run(500)
-    failed = [t for t in world.tells if t.status == "failed"]
+    failed = [t for t in world.statuses if t.status == "failed"]
     assert [t.model for t in failed] == ["a"] and "signal 11" in failed[0].detail
     reply = world.reply_of(world.send("a", 60.0))
-    assert reply.error is not None and reply.error.reason is Reason.SET_ASIDE
+    assert reply.error is not None and reply.error.reason is Reason.QUARANTINED
     other = world.send("b", 60.0)
     world.run(100)
     assert world.reply_of(other).outcome is Outcome.OK
@@ -75,10 +75,10 @@ def test_nothing_is_kept_of_what_was_withdrawn() -> None:
         world.run(100)
     world.runtime.deliver(ModelWithdrawn("b"))
     world.run(500)
-    state = world.engine.state
+    state = world.state
     assert "b" not in state.models and all(model != "b" for _, model in state.starts_ms)
     assert all("b" not in tallies for tallies in state.tallies.values())
-    assert all("b" not in live.starts_ms for live in state.lives.values())
+    assert all("b" not in live.starts_ms for live in state.partitions.values())
     assert state.starts_ms.keys() == {
         (gpu, model) for gpu, model in state.starts_ms if model in "ac"
     }
@@ -98,13 +98,13 @@ def test_a_model_set_aside_is_tried_again_after_growing_pauses() -> None:
         _crash(world, 3)
         began_ms = world.clock.now_ms()
         refusal = world.reply_of(world.send("a", 60.0)).error
-        assert refusal is not None and refusal.reason is Reason.SET_ASIDE
+        assert refusal is not None and refusal.reason is Reason.QUARANTINED
         assert refusal.retry_after_ms is not None
-        while world.engine.state.models["a"].aside is not None:
+        while world.state.models["a"].quarantine_reason is not None:
             world.run(1_000)
         pauses_s.append(round((world.clock.now_ms() - began_ms) / 10_000.0) * 10)
         world.run(1_000)
-        told = [t.status for t in world.tells if t.model == "a"]
+        told = [t.status for t in world.statuses if t.model == "a"]
         assert told[-2:] == ["failed", "ready"]
         request = world.send("a", 60.0)
         world.run(100)
@@ -112,21 +112,21 @@ def test_a_model_set_aside_is_tried_again_after_growing_pauses() -> None:
     assert pauses_s == [10, 20, 40]
     world.run(650_000)
     _crash(world, 3)
-    assert "again after 10 s" in (world.engine.state.models["a"].aside or "")
+    assert "again after 10 s" in (world.state.models["a"].quarantine_reason or "")
 
 
 def test_pauses_are_bounded_and_those_that_leave_stay_away() -> None:
     world = _world()
     for _ in range(8):
         _crash(world, 3)
-        while world.engine.state.models["a"].aside is not None:
+        while world.state.models["a"].quarantine_reason is not None:
             world.run(1_000)
         world.run(1_000)
-    assert world.engine.state.models["a"].quarantine_ms == 600_000.0
+    assert world.state.models["a"].quarantine_ms == 600_000.0
     _crash(world, 3)
     world.runtime.deliver(ModelWithdrawn("a"))
     world.run(700_000)
-    assert "a" not in world.engine.state.models
+    assert "a" not in world.state.models
 
 
 def test_a_death_that_came_from_outside_is_not_blamed() -> None:
@@ -137,8 +137,8 @@ def test_a_death_that_came_from_outside_is_not_blamed() -> None:
         world.devices["g0"].fail_next(Run, Failure("killed from outside", True, True))
         world.run(500)
         assert world.reply_of(request).outcome is Outcome.OK, partition
-    assert world.engine.state.partitions_lost == 5
-    assert world.engine.state.models["a"].aside is None
+    assert world.state.partitions_lost == 5
+    assert world.state.models["a"].quarantine_reason is None
 
 
 def test_the_answer_says_how_many_workers_died_of_a_request() -> None:
@@ -163,8 +163,8 @@ def test_withdrawing_under_load_answers_what_was_accepted_and_unloads(
     world.runtime.deliver(ModelWithdrawn("b"))
     world.run(500)
     assert all(world.reply_of(r).outcome is Outcome.OK for r in sent)
-    assert [t.model for t in world.tells if t.status == "gone"] == ["b"]
-    assert all("b" not in live.model_states for live in world.engine.state.lives.values())
+    assert [t.model for t in world.statuses if t.status == "gone"] == ["b"]
+    assert all("b" not in live.model_states for live in world.state.partitions.values())
     reply = world.reply_of(world.send("b", 60.0))
     assert reply.error is not None and reply.error.reason is Reason.UNKNOWN_MODEL
 
@@ -174,7 +174,7 @@ def test_with_overlap_a_served_model_is_never_without_a_host() -> None:
     hostless: list[float] = []
 
     def watch(now_ms: float, event: object, commands: object) -> None:
-        models = world.engine.state.models.items()
+        models = world.state.models.items()
         hostless.extend(now_ms for name, t in models if name in "abc" and not t.hosts)
 
     world.runtime._observers.append(watch)
@@ -193,5 +193,5 @@ def test_a_model_that_fits_nowhere_is_told_why() -> None:
     world = World({"slow": line_profile("slow", 500.0, 10.0)})
     world.deploy({"slow": 50.0})
     world.run(500)
-    (tell,) = world.tells
+    (tell,) = world.statuses
     assert tell.status == "failed" and "SLO" in tell.detail

@@ -11,8 +11,8 @@ from interlace.core.hardware import Fleet, Trait
 from interlace.core.messages import ModelWithdrawn, Run, SendReply, WorkFinished
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome, Request
-from interlace.device.simulated.device import Physics, device_factory
-from interlace.device.simulated.physics import HostCost
+from interlace.device.simulated.device import device_factory
+from interlace.device.simulated.physics import HostCost, Physics
 from interlace.policy.catalog import CATALOG, resolve
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import FixedPlan, simulate
@@ -131,8 +131,8 @@ def two_given(made: World) -> tuple[Request, Request]:
     """A batch that runs, and one that follows it, both given to the device."""
     first, second = made.send("a", 200.0), made.send("b", 200.0)
     made.run(10.5)
-    (live,) = made.engine.state.lives.values()
-    assert [one.run.batch.model for one in live.given] == ["a", "b"]
+    (live,) = made.state.partitions.values()
+    assert [one.run.batch.model for one in live.batches] == ["a", "b"]
     return first, second
 
 
@@ -140,7 +140,7 @@ def test_a_third_waits_until_one_has_ended() -> None:
     made = world()
     two_given(made)
     made.send("a", 200.0)
-    (live,) = made.engine.state.lives.values()
+    (live,) = made.state.partitions.values()
     assert len(given(made)) == 2
     assert not live.takes(made.clock.now_ms())
     assert live.free_at_ms == pytest.approx(made.clock.now_ms() - 10.5 + 22.0)
@@ -170,7 +170,7 @@ def test_when_the_partition_dies_both_are_tried_once_more() -> None:
     attempts = [(run.batch.model, run.batch.attempt) for _, run in given(made)]
     assert sorted(attempts) == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
     assert {made.reply_of(one).outcome for one in (first, second)} == {Outcome.OK}
-    crashes = {m: len(t.crashes_ms) for m, t in made.engine.state.models.items()}
+    crashes = {m: len(t.crashes_ms) for m, t in made.state.models.items()}
     assert crashes == {"a": 1, "b": 0}  # what waited behind it is not to blame
 
 
@@ -182,7 +182,7 @@ def test_a_model_that_leaves_is_unloaded_after_its_batch_behind_another() -> Non
     kinds = [type(c).__name__ for _, _, cs in made.log for c in cs if not isinstance(c, SendReply)]
     assert [one.failure for one in ends(made)] == [None, None]
     assert "Unload" in kinds
-    assert [t.model for t in made.tells if t.status == "gone"] == ["b"]
+    assert [t.model for t in made.statuses if t.status == "gone"] == ["b"]
 
 
 def test_who_is_cancelled_behind_another_is_answered_when_its_batch_ends() -> None:
@@ -214,7 +214,7 @@ def test_an_accelerator_that_begins_late_moves_what_follows() -> None:
     two_given(made)
     made.devices["g0"].stall(30.0)
     made.run(35.0)
-    (live,) = made.engine.state.lives.values()
+    (live,) = made.state.partitions.values()
     ended_ms = next(at_ms for at_ms, e, _ in made.log if e in ends(made))
     assert live.batch is not None and live.batch.run.batch.model == "b"
     assert live.batch.started_ms == ended_ms

@@ -15,7 +15,7 @@ def world() -> World:
     world = World({"a": line_profile("a"), "b": line_profile("b", 5.0, 2.0)})
     world.deploy({"a": 50.0, "b": 100.0})
     world.run(1_000)
-    assert {(t.model, t.status) for t in world.tells} == {("a", "ready"), ("b", "ready")}
+    assert {(t.model, t.status) for t in world.statuses} == {("a", "ready"), ("b", "ready")}
     return world
 
 
@@ -127,8 +127,8 @@ def test_requests_turned_away_count_for_the_rate_but_not_for_the_queue(world: Wo
     turned = [event for _, event, _ in world.log if isinstance(event, RefusedUpstream)]
     assert turned == [RefusedUpstream("a", 300, 600)]
     assert len(world.replies) == answered
-    assert world.engine.rates.rows_per_s("a") > 0
-    assert world.engine.state.models["a"].queue.rows == 0
+    assert world.engine._rates.rows_per_s("a") > 0
+    assert world.state.models["a"].queue.rows == 0
 
 
 def test_only_arrivals_leave_a_refusal_as_it_stands(world: World) -> None:

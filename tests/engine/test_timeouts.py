@@ -29,7 +29,7 @@ def _hang(world: World, for_ms: float) -> Request:
     """A request whose batch begins, and then nothing moves for so long."""
     request = world.send("a", SLO_MS)
     for _ in range(1_000):
-        if any(live.batch for live in world.engine.state.lives.values()):
+        if any(live.batch for live in world.state.partitions.values()):
             world.devices["g0"].stall(for_ms)
             return request
         world.run(0.5)
@@ -58,8 +58,8 @@ def test_a_caller_is_told_soon_after_the_deadline_and_the_late_result_is_dropped
     assert reply.outcome is Outcome.EXPIRED and reply.batch is None and not reply.outputs
     assert reply.error is not None and reply.error.reason is Reason.DEADLINE
     assert len(_told_ms(world, request)) == 1
-    assert world.engine.state.partitions_lost == 0, "half a second is no reason to kill a worker"
-    assert not world.engine.state.given_up
+    assert world.state.partitions_lost == 0, "half a second is no reason to kill a worker"
+    assert not world.state.given_up
     after = world.send("a", SLO_MS)
     world.run(100.0)
     assert world.reply_of(after).outcome is Outcome.OK
@@ -80,7 +80,7 @@ def test_who_goes_away_after_being_told_changes_nothing() -> None:
     world.runtime.cancel(request)
     world.run(800.0)
     assert world.reply_of(request).outcome is Outcome.EXPIRED
-    assert not world.engine.state.cancelled and not world.engine.state.given_up
+    assert not world.state.cancelled and not world.state.given_up
 
 
 def test_a_worker_that_hangs_is_replaced_after_a_second_not_thirty() -> None:
@@ -88,9 +88,9 @@ def test_a_worker_that_hangs_is_replaced_after_a_second_not_thirty() -> None:
     request = _hang(world, 600_000.0)
     began_ms = world.clock.now_ms()
     world.run(900.0)
-    assert world.engine.state.partitions_lost == 0
+    assert world.state.partitions_lost == 0
     world.run(200.0)
-    assert world.engine.state.partitions_lost == 1
+    assert world.state.partitions_lost == 1
     assert world.reply_of(request).outcome is Outcome.EXPIRED
     assert world.clock.now_ms() - began_ms < 1_200.0
 
@@ -115,7 +115,7 @@ def test_the_limit_is_a_second_or_twenty_times_what_is_believed() -> None:
         world.send("quick", SLO_MS)
         world.run(1_000.0)
     assert _limit_ms(world, "quick") == 1_000.0
-    run_ms = world.engine.state.models["slow"].estimator.latency_ms(1, 100, "()")
+    run_ms = world.state.models["slow"].estimator.latency_ms(1, 100, "()")
     assert run_ms > 300.0, "twice as slow was learnt"
     assert _limit_ms(world, "slow") == pytest.approx(20.0 * run_ms, rel=0.1)
 
@@ -123,10 +123,10 @@ def test_the_limit_is_a_second_or_twenty_times_what_is_believed() -> None:
 def test_a_process_that_takes_long_to_start_is_waited_for_as_long_as_that_takes() -> None:
     world = _world(OVERLAP | {Trait.SLOW_START})
     _hang(world, 5_000.0)
-    loads = sum(len(live.model_states) for live in world.engine.state.lives.values())
+    loads = sum(len(live.model_states) for live in world.state.partitions.values())
     assert _limit_ms(world, "a") == 10_000.0 + 5.0 * loads
     world.run(6_000.0)
-    assert world.engine.state.partitions_lost == 0
+    assert world.state.partitions_lost == 0
 
 
 def test_a_hang_plays_again_as_it_was() -> None:
@@ -150,7 +150,7 @@ def test_a_batch_that_hangs_gives_up_each_request_by_its_own_deadline() -> None:
     first = [world.send("a", slo_ms) for slo_ms in (300.0, 500.0, 800.0)]
     for _ in range(200):
         world.run(0.5)
-        running = [live.batch for live in world.engine.state.lives.values() if live.batch]
+        running = [live.batch for live in world.state.partitions.values() if live.batch]
         if any(first[0] in one.run.batch.requests for one in running):
             break
     world.devices["g0"].stall(700.0)

@@ -26,8 +26,8 @@ from interlace.core.messages import (
     WorkFinished,
 )
 from interlace.core.request import Outcome, Request
-from interlace.device.simulated.device import Physics
 from interlace.device.simulated.host_link import HostLink, Transfer
+from interlace.device.simulated.physics import Physics
 from interlace.engine.engine import Engine
 from interlace.engine.live_partition import PartitionState
 from interlace.perf.memory import needed_bytes
@@ -97,7 +97,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(model=st.sampled_from(MODELS), slo=st.floats(5.0, 200.0))
     def deploy(self, model: str, slo: float) -> None:
-        if model not in self.world.engine.state.models:
+        if model not in self.world.state.models:
             self.world.deploy({model: slo})
 
     @rule(model=st.sampled_from(MODELS))
@@ -115,7 +115,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
         """An accelerator disappears, whatever it was doing."""
-        there = sorted(gpu.id for gpu in self.world.engine.state.fleet.gpus)
+        there = sorted(gpu.id for gpu in self.world.state.fleet.gpus)
         if len(there) > 1:
             self.world.runtime.leave(data.draw(st.sampled_from(there)))
 
@@ -123,7 +123,7 @@ class EngineMachine(RuleBasedStateMachine):
     def join(self, index: int) -> None:
         """An accelerator appears that nobody asked for."""
         gpu = replace(self.world.fleet.gpus[0], id=f"x{index}")
-        if gpu.id not in {one.id for one in self.world.engine.state.fleet.gpus}:
+        if gpu.id not in {one.id for one in self.world.state.fleet.gpus}:
             self.world.runtime.join(self.world._device(gpu))
 
     @rule()
@@ -165,11 +165,14 @@ class EngineMachine(RuleBasedStateMachine):
     @invariant()
     def memory_is_never_exceeded(self) -> None:
         """What is loaded, being loaded and being unloaded fits, unless one plan alone does not."""
-        state = self.world.engine.state
+        state = self.world.state
         for gpu in state.fleet.gpus:
             wanted = [s.model for p in state.target.partitions if p.gpu == gpu.id for s in p.slots]
             there = [
-                m for live in state.lives.values() if live.gpu == gpu.id for m in live.model_states
+                m
+                for live in state.partitions.values()
+                if live.gpu == gpu.id
+                for m in live.model_states
             ]
             if needed_bytes(wanted, TRUTH) <= gpu.memory_bytes:
                 assert needed_bytes(there, TRUTH) <= gpu.memory_bytes
@@ -217,13 +220,13 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def states_are_legal(self) -> None:
-        for live in self.world.engine.state.lives.values():
-            assert live.life is not PartitionState.GONE
-            assert live.batch is None or live.life in (
+        for live in self.world.state.partitions.values():
+            assert live.state is not PartitionState.GONE
+            assert live.batch is None or live.state in (
                 PartitionState.READY,
                 PartitionState.DRAINING,
             )
-            assert live.following is None or live.batch is not None
+            assert live.next_batch is None or live.batch is not None
 
     def teardown(self) -> None:
         """In the end every request has one answer, and a replay says the same."""

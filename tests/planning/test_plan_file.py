@@ -12,7 +12,6 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.user_errors import InputError
-from interlace.planning.follower import public_name
 from interlace.planning.plan_file import following, load_plan, save_plan
 from interlace.policy.catalog import resolve
 from tests.cli.planning import Question
@@ -121,10 +120,6 @@ def test_models_that_the_file_does_not_know_are_served_too(tmp_path: Path) -> No
 def test_without_a_file_the_row_stays() -> None:
     row = resolve("gpulet")
     assert following(row, None, GPU) is row
-
-
-def test_public_names() -> None:
-    assert [public_name(k) for k in ("a/1#0", "org/a/2#1", "a")] == ["a", "org/a", "a"]
 
 
 def test_plan_of_the_command_is_kept(tmp_path: Path) -> None:

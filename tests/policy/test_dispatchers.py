@@ -38,7 +38,7 @@ def _world(dispatcher: str, partitions: tuple[Partition, ...] | None = None, **s
     )
     world.deploy(dict.fromkeys(slots, 1_000.0))
     world.run(500)
-    assert len(world.tells) == len(slots)
+    assert len(world.statuses) == len(slots)
     return world
 
 

@@ -65,7 +65,7 @@ def test_a_model_that_kills_its_worker_is_set_aside_and_the_rest_serves(
     assert body["retry_after_ms"] > 0.0
     assert server.call("GET", "/v2/models/bomb/ready")[0] != 200
     assert 'interlace_model_ready{model="bomb",version="1"} 0' in _metric(server, "interlace_model")
-    assert "SET ASIDE: bomb/1: set aside: it crashed its worker 3 times" in server.text
+    assert "quarantined bomb/1: it crashed its worker 3 times" in server.text
     assert calm[-1][0] == 200 and {s for s, _ in calm} <= {200, 500}
     _, index = server.call("POST", "/v2/repository/index", {})
     (entry,) = [e for e in index if e["name"] == "bomb"]

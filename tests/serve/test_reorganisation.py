@@ -21,7 +21,6 @@ from interlace.core.messages import (
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome, Reply, Request
 from interlace.engine.engine import Engine
-from interlace.engine.plan_diff import reached
 from interlace.policy.admission import admit_all
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import WallClock
@@ -120,10 +119,10 @@ def test_changing_plans_under_traffic_answer_every_request_once(rig: Rig) -> Non
     traffic.send()
 
     for _ in range(5):
-        rig.wait(lambda: reached(engine.state.lives, engine.state.target))
+        rig.wait(lambda: engine.snapshot().reached)
         rig.pause(0.1)
         runtime.deliver(ModelsDeployed(()))
-    rig.wait(lambda: reached(engine.state.lives, engine.state.target))
+    rig.wait(lambda: engine.snapshot().reached)
     traffic.on = False
     rig.wait(lambda: runtime.unanswered == 0)
     assert Counter(reply.request.id for reply in traffic.replies) == Counter(

@@ -32,6 +32,8 @@ class FakeRuntime:
         self.clock = WallClock(asyncio.get_running_loop())
         self.hold = False
         self.held: list[tuple[Request, Answer]] = []
+        self.give_ups: dict[int, Callable[[ServeError], None] | None] = {}
+        self.cancels = True  #: a cancelled request that is held is answered at once
         self.cancelled: list[Request] = []
         self.delivered_replies: list[Reply] = []
         self.requests = 0
@@ -46,9 +48,15 @@ class FakeRuntime:
         self._ids += 1
         return self._ids
 
-    def submit(self, request: Request, answer: Answer, give_up: object = None) -> None:
+    def submit(
+        self,
+        request: Request,
+        answer: Answer,
+        give_up: Callable[[ServeError], None] | None = None,
+    ) -> None:
         self.requests += 1
         if self.hold:
+            self.give_ups[request.id] = give_up
             self.held.append((request, answer))
         else:
             self._call_soon(self._answer, request, answer)
@@ -56,7 +64,7 @@ class FakeRuntime:
     def cancel(self, request: Request) -> None:
         self.cancelled.append(request)
         for entry in list(self.held):
-            if entry[0] is request:
+            if self.cancels and entry[0] is request:
                 self.held.remove(entry)
                 entry[1](Reply(request, Outcome.CANCELLED))
 

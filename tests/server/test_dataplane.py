@@ -223,7 +223,7 @@ def test_failures_have_reasons() -> None:
         return Reply(None, outcome, error=error)  # type: ignore[arg-type]
 
     assert failure(reply(Outcome.OK)) is failure(reply(Outcome.LATE)) is None
-    given = ServeError(Reason.SET_ASIDE, "x")
+    given = ServeError(Reason.QUARANTINED, "x")
     assert failure(reply(Outcome.FAILED, given)) is given
     reasons = {
         outcome: found.reason

@@ -23,7 +23,8 @@ from interlace.core.messages import (
 )
 from interlace.core.plan import Demand
 from interlace.core.request import Outcome
-from interlace.device.simulated.device import MechanismCosts, SimulatedDevice
+from interlace.device.simulated.costs import MechanismCosts
+from interlace.device.simulated.device import SimulatedDevice
 from interlace.engine.engine import Engine
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import SimClock
@@ -155,15 +156,15 @@ def test_from_no_accelerator_at_all_and_what_never_fits_is_told() -> None:
     request = world.send("a", 5_000.0)
     world.run(3_000.0)
     assert world.reply_of(request).outcome is Outcome.OK
-    assert {tell.model: tell.status for tell in world.tells} == {"a": "ready", "vast": "failed"}
+    assert {tell.model: tell.status for tell in world.statuses} == {"a": "ready", "vast": "failed"}
 
 
 def test_accelerators_that_never_come_are_done_without() -> None:
     world = World(PROFILES, Fleet(GPUS[:1]), reserve=Reserve(GPUS[1:], float("1e12")))
     world.deploy({"a": 600.0, "b": 600.0}, rows_per_s=90.0)
     world.run(100_000.0)
-    assert {tell.status for tell in world.tells} == {"ready"}
-    assert world.engine.state.short_since_ms is not None
+    assert {tell.status for tell in world.statuses} == {"ready"}
+    assert world.state.short_since_ms is not None
 
 
 class _Stand:

@@ -1,7 +1,5 @@
 """Figure 10: throughput and GPU time of four models by scheduler: fairness.
 
-python -m bench.papers.dstack.figure10
-
 Alexnet, Mobilenet, ResNet-50 and VGG-19 with Table 6's SLOs, shares and batches for 10 s, gaps
 uniformly distributed: temporal sharing, D-STACK, max-throughput, max-min. Throughput is what was
 answered, in time or late. Left open: the rates; here those of section 7 (700, 700, 320 and 160/s).
@@ -13,21 +11,36 @@ whole GPU gains over the knee; nothing here, and in further rows 30 % of the lat
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from matplotlib.figure import Figure
 
+from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.dstack.published import FEW_RPS, OF_MAX_THROUGHPUT, OVER_TEMPORAL
-from bench.papers.dstack.show import COLOURS, Row, report
 from bench.papers.dstack.trial import Figures, of_table_6, run
 from bench.papers.dstack.v100 import profiles
 from interlace.sim.report.fairness import jain
 
-SYSTEMS = ("temporal", "dstack", "throughput", "maxmin")
-_SECONDS = 10.0
-_GAIN = 0.3
+SYSTEMS: Final = ("temporal", "dstack", "throughput", "maxmin")
+_GAIN: Final = 0.3
 
 
-def compared(found: Mapping[str, Figures]) -> list[Row]:
+def figure10(*, seconds: float = 10.0) -> Report:
+    """Both panels."""
+    known = of_table_6(FEW_RPS, profiles())
+    found = {name: run(name, known, seconds) for name in SYSTEMS}
+
+    def draw(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2)
+        rates = {name: list(one.answered_rps.values()) for name, one in found.items()}
+        times = {name: list(one.busy_s.values()) for name, one in found.items()}
+        grouped_bars(left, list(FEW_RPS), rates, "images/s")
+        grouped_bars(right, list(FEW_RPS), times, f"runtime in {seconds:g} s, s", legend=False)
+
+    return Report(_compared(found) + _with_gain(seconds), draw)
+
+
+def _compared(found: Mapping[str, Figures]) -> list[Row]:
     ours, turns = found["dstack"].answered_rps, found["temporal"].answered_rps
     best, fair = found["throughput"].answered_rps, found["maxmin"]
     rows = [
@@ -38,8 +51,7 @@ def compared(found: Mapping[str, Figures]) -> list[Row]:
     rows.append(Row("10a: dstack / max-throughput, alexnet (more than)", OF_MAX_THROUGHPUT, part))
     more = fair.busy_s["mobilenet"] - found["dstack"].busy_s["mobilenet"]
     rows.append(Row("10b: max-min's mobilenet runs longer than dstack's, by", None, more, " s"))
-    heavy = ("resnet50", "vgg19")
-    for m in heavy:
+    for m in ("resnet50", "vgg19"):
         gain = ours[m] / max(fair.answered_rps[m], 1e-9)
         rows.append(Row(f"10a: dstack / max-min, {m} (more than)", 1.0, min(gain, 99.0)))
     for name, one in found.items():
@@ -51,7 +63,7 @@ def compared(found: Mapping[str, Figures]) -> list[Row]:
     return rows
 
 
-def with_gain(seconds: float) -> list[Row]:
+def _with_gain(seconds: float) -> list[Row]:
     """The same factors where temporal sharing's whole GPU is faster than the knee."""
     known = of_table_6(FEW_RPS, profiles(gain=_GAIN))
     ours, turns = (run(name, known, seconds).answered_rps for name in ("dstack", "temporal"))
@@ -59,24 +71,5 @@ def with_gain(seconds: float) -> list[Row]:
     return [Row(f"{what}, {m}", f, ours[m] / turns[m]) for m, f in OVER_TEMPORAL.items()]
 
 
-def main(arguments: list[str] | None = None, seconds: float = _SECONDS) -> list[Row]:
-    """Print, draw, and return the rows."""
-    known = of_table_6(FEW_RPS, profiles())
-    found = {name: run(name, known, seconds) for name in SYSTEMS}
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots(1, 2)
-        for index, (name, one) in enumerate(found.items()):
-            places = [i + (index - 1.5) * 0.2 for i in range(len(FEW_RPS))]
-            axes[0].bar(places, one.answered_rps.values(), 0.2, label=name, color=COLOURS[index])
-            axes[1].bar(places, one.busy_s.values(), 0.2, label=name, color=COLOURS[index])
-        for one_axes, label in zip(axes, ("images/s", f"runtime in {seconds:g} s, s"), strict=True):
-            one_axes.set_xticks(range(len(FEW_RPS)), list(FEW_RPS), fontsize=8)
-            one_axes.set_ylabel(label)
-        axes[0].legend(frameon=False, fontsize=8)
-
-    return report(__doc__, compared(found) + with_gain(seconds), draw, "figure10", arguments)
-
-
 if __name__ == "__main__":
-    main()
+    main(figure10)

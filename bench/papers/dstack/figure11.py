@@ -1,7 +1,5 @@
 """Figure 11: 2, 3, 4 and 7 models under five schedulers and ours (a); rates that change (b).
 
-python -m bench.papers.dstack.figure11
-
 11a: fixed batches under default MPS (FB), temporal sharing (T), Triton (Tri), GSLICE (G), D-STACK,
 and our own row, at the paper's rates: 700/s for BERT and Mobilenet (BERT's is not given), 320 for
 ResNet-50, 160 for VGG-19; in C-7 440, 220 and 80. Throughput is what was answered; missed is late,
@@ -23,10 +21,11 @@ offered three tenths more than Table 6's batches in every SLO, so that there is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final
 
 from matplotlib.figure import Figure
 
+from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.dstack.fullbatches import every_time_16
 from bench.papers.dstack.published import (
     FEW_RPS,
@@ -37,7 +36,6 @@ from bench.papers.dstack.published import (
     SEVEN_USED_PCT,
 )
 from bench.papers.dstack.sessions import changing, drawn
-from bench.papers.dstack.show import COLOURS, Row, report
 from bench.papers.dstack.trial import Figures, of_table_6, run
 from bench.papers.dstack.v100 import STEEP, profiles
 
@@ -57,8 +55,35 @@ SYSTEMS: Final = {
     "D-STACK": "dstack",
     "interlace": "interlace",
 }
-_LESS_STEEP: Final = (0.0, 0.3, 0.6)
-_SECONDS: Final = 4.0
+#: Powers of knee over share below the knee that C-7 is also tried with, less than the fitted one.
+LESS_STEEP: Final = (0.0, 0.3, 0.6)
+
+
+def figure11(
+    *,
+    seconds: float = 4.0,
+    cases: tuple[str, ...] = tuple(CASES),
+    systems: tuple[str, ...] = tuple(SYSTEMS),
+    session_s: Annotated[float, "length of each of 11b's sessions"] = 2.0,
+    steep: Annotated[tuple[float, ...], "powers tried below the fitted one"] = LESS_STEEP,
+) -> Report:
+    """Both panels."""
+    found = {case: {name: served(name, case, seconds) for name in systems} for case in cases}
+    rows = _compared(found) + _literal(cases, seconds) + _less_steep(seconds, steep)
+    sessions = changing(session_s)
+    for index, one in enumerate(sessions):
+        rows.append(Row(f"11b T{index}: use", FIGURE_11B_PCT, one.used_pct, " %"))
+        rows += [Row(f"11b T{index}: {m}", None, r, "/s") for m, r in one.answered_rps.items()]
+
+    def draw(figure: Figure) -> None:
+        above, missed, below = figure.subplots(1, 3)
+        good = {n: [ones[n].good_rps for ones in found.values()] for n in systems}
+        late = {n: [100 * ones[n].missed_of_all for ones in found.values()] for n in systems}
+        grouped_bars(above, list(found), good, "in time, requests/s")
+        grouped_bars(missed, list(found), late, "missed, %", legend=False)
+        drawn(below, sessions)
+
+    return Report(rows, draw, (10.0, 3.2))
 
 
 def served(name: str, case: str, seconds: float, steep: float = STEEP) -> Figures:
@@ -66,7 +91,7 @@ def served(name: str, case: str, seconds: float, steep: float = STEEP) -> Figure
     return run(SYSTEMS[name], of_table_6(CASES[case], profiles(steep=steep)), seconds)
 
 
-def compared(found: Mapping[str, Mapping[str, Figures]]) -> list[Row]:
+def _compared(found: Mapping[str, Mapping[str, Figures]]) -> list[Row]:
     """By case and scheduler."""
     rows: list[Row] = []
     for case, ones in found.items():
@@ -74,14 +99,8 @@ def compared(found: Mapping[str, Mapping[str, Figures]]) -> list[Row]:
             Row(f"11a {case}: {n}, answered", None, f.total_rps, "/s") for n, f in ones.items()
         ]
         for name, one in ones.items():
-            rows.append(
-                Row(
-                    f"11a {case}: {name}, missed",
-                    _missed(case, name),
-                    100 * one.missed_of_all,
-                    " %",
-                )
-            )
+            late = 100 * one.missed_of_all
+            rows.append(Row(f"11a {case}: {name}, missed", _missed(case, name), late, " %"))
     seven = found["C-7"]
     ours = seven["D-STACK"]
     rows.append(Row("11a C-7: D-STACK, use", SEVEN_USED_PCT, ours.used_pct, " %"))
@@ -100,7 +119,7 @@ def _missed(case: str, name: str) -> float | None:
     return SEVEN_MISSED_PCT["others"] if case == "C-7" else None
 
 
-def literal(cases: Sequence[str], seconds: float) -> list[Row]:
+def _literal(cases: Sequence[str], seconds: float) -> list[Row]:
     """FB without a timeout, where half the share takes twice the time."""
     rows = []
     for case in cases:
@@ -111,47 +130,16 @@ def literal(cases: Sequence[str], seconds: float) -> list[Row]:
     return rows
 
 
-def less_steep(seconds: float) -> list[Row]:
+def _less_steep(seconds: float, powers: Sequence[float]) -> list[Row]:
     """C-7 where a small share costs less."""
     rows = []
-    for steep in _LESS_STEEP:
+    for power in powers:
         for name in ("FB", "G", "D-STACK", "interlace"):
-            missed = 100 * served(name, "C-7", seconds, steep=steep).missed_of_all
-            what = f"11a C-7: {name}, missed with share^-{1 + steep:g} below the knee"
+            missed = 100 * served(name, "C-7", seconds, steep=power).missed_of_all
+            what = f"11a C-7: {name}, missed with share^-{1 + power:g} below the knee"
             rows.append(Row(what, _missed("C-7", name), missed, " %"))
     return rows
 
 
-def main(
-    arguments: list[str] | None = None,
-    seconds: float = _SECONDS,
-    cases: Sequence[str] = tuple(CASES),
-    session_s: float = 2.0,
-) -> list[Row]:
-    """Print, draw, and return the rows."""
-    found = {case: {name: served(name, case, seconds) for name in SYSTEMS} for case in cases}
-    rows = compared(found) + literal(cases, seconds) + less_steep(seconds)
-    sessions = changing(session_s)
-    for index, one in enumerate(sessions):
-        rows.append(Row(f"11b T{index}: use", FIGURE_11B_PCT, one.used_pct, " %"))
-        rows += [Row(f"11b T{index}: {m}", None, r, "/s") for m, r in one.answered_rps.items()]
-
-    def draw(figure: Figure) -> None:
-        above, missed, below = figure.subplots(1, 3)
-        for index, name in enumerate(SYSTEMS):
-            places = [i + (index - 2.5) * 0.14 for i in range(len(found))]
-            total = [ones[name].good_rps for ones in found.values()]
-            late = [100 * ones[name].missed_of_all for ones in found.values()]
-            above.bar(places, total, 0.14, label=name, color=COLOURS[index])
-            missed.bar(places, late, 0.14, color=COLOURS[index])
-        for axes, label in ((above, "in time, requests/s"), (missed, "missed, %")):
-            axes.set_xticks(range(len(found)), list(found))
-            axes.set_ylabel(label)
-        above.legend(frameon=False, fontsize=7)
-        drawn(below, sessions)
-
-    return report(__doc__, rows, draw, "figure11", arguments, (10.0, 3.2))
-
-
 if __name__ == "__main__":
-    main()
+    main(figure11)

@@ -1,7 +1,5 @@
 """Figure 12: four T4s, each with a model of its own, with all four in turns, or under D-STACK.
 
-python -m bench.papers.dstack.figure12
-
 Left open: knees and latencies on a T4 (Figure 3 shows some as curves). Knees are those of the
 primitives paper's section VI-B, for batches of 4 on a T4: 25, 25, 50 and 50 %. A batch of 16 takes
 twice the V100's time (half its SMs), and SLOs are twice Table 6's.
@@ -16,8 +14,8 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
+from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.dstack.published import BATCH, CLUSTER_GAIN, TABLE_6
-from bench.papers.dstack.show import Row, bars, report
 from bench.papers.dstack.trial import Case, Figures, run
 from bench.papers.dstack.v100 import profile
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
@@ -28,7 +26,17 @@ SCHEMES = ("exclusive", "temporal", "dstack", "interlace")
 KNEES_PCT = {"mobilenet": 25, "alexnet": 25, "resnet50": 50, "vgg19": 50}
 _SLOWER = 2.0
 _OFFERED_RPS = 3_800.0
-_SECONDS = 4.0
+
+
+def figure12(*, seconds: float = 4.0) -> Report:
+    """Four T4s under each scheme."""
+    found = {scheme: served(scheme, seconds) for scheme in SCHEMES}
+
+    def draw(figure: Figure) -> None:
+        series = {name: [one.answered_rps[m] for m in MODELS] for name, one in found.items()}
+        grouped_bars(figure, MODELS, series, "images/s")
+
+    return Report(_compared(found), draw, (6.0, 3.0))
 
 
 def cluster() -> Case:
@@ -58,7 +66,7 @@ def served(scheme: str, seconds: float) -> Figures:
     return run(scheme, case, seconds)
 
 
-def compared(found: Mapping[str, Figures]) -> list[Row]:
+def _compared(found: Mapping[str, Figures]) -> list[Row]:
     turns = found["temporal"]
     rows = [
         Row("dstack / temporal", CLUSTER_GAIN, found["dstack"].total_rps / turns.total_rps),
@@ -71,16 +79,5 @@ def compared(found: Mapping[str, Figures]) -> list[Row]:
     return rows
 
 
-def main(arguments: list[str] | None = None, seconds: float = _SECONDS) -> list[Row]:
-    """Print, draw, and return the rows."""
-    found = {scheme: served(scheme, seconds) for scheme in SCHEMES}
-
-    def draw(figure: Figure) -> None:
-        series = {name: [one.answered_rps[m] for m in MODELS] for name, one in found.items()}
-        bars(figure, list(MODELS), series, "images/s")
-
-    return report(__doc__, compared(found), draw, "figure12", arguments, (6.0, 3.0))
-
-
 if __name__ == "__main__":
-    main()
+    main(figure12)

@@ -1,7 +1,5 @@
 """Figure 9: schedules of Alexnet, ResNet-50 and VGG-19 (a to c), and the ideal scheduler (d).
 
-python -m bench.papers.dstack.figure9
-
 9a to 9c: temporal sharing, the session without and with the dynamic fill. The use of the GPU counts
 every batch at its model's knee. Left open: the load; here 16 images of each model in an SLO (640,
 320 and 160/s), what one planned batch per SLO serves. The printed 44 and 60 % are what full slices
@@ -22,6 +20,7 @@ from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 
+from bench.harness import Picture, Report, Row, grouped_bars, main
 from bench.papers.dstack.convnets import ALIKE, SLOT_MS, case, kernels, slos_ms
 from bench.papers.dstack.published import (
     BATCH,
@@ -32,18 +31,36 @@ from bench.papers.dstack.published import (
     IDEAL_PCT,
     TABLE_6,
 )
-from bench.papers.dstack.show import Row, bars, options, report
 from bench.papers.dstack.slotted_schedule import SlottedSchedule, slotted
 from bench.papers.dstack.trial import Figures, of_table_6, run
 from bench.papers.dstack.v100 import STEEP, profiles
-from interlace.core.figure_file import save_figure
 from interlace.sim.record import Execution, RunRecord
 from interlace.sim.report.draw import tiles
 
 MODELS = ("alexnet", "resnet50", "vgg19")
 _FROM_MS, _SHOWN_MS = 1_000.0, 200.0
-_SECONDS = 10.0
 OTHERS = ("temporal", "gslice", "dstack")
+
+
+def figure9(*, seconds: float = 10.0) -> Report:
+    """Schedules and use of the GPU."""
+    abc, best, whole = schedules(seconds), ideals(seconds), convnets(seconds)
+    ideal = next(iter(best.values())).ideal
+
+    def draw_d(figure: Figure) -> None:
+        series = {"ideal": [ideal.rows_per_s[m] for m in CONVNETS]}
+        series |= {n: [found.answered_rps[m] for m in CONVNETS] for n, found in whole.items()}
+        grouped_bars(figure, list(CONVNETS), series, "inferences/s")
+
+    def draw_abc(_: Figure) -> Figure:
+        shown = tiles(_side_by_side(abc), _FROM_MS, _FROM_MS + _SHOWN_MS)
+        for axes, (name, found) in zip(shown.axes, abc.items(), strict=False):
+            axes.set_title(f"{name}: {found.used_pct:.0f} % used", fontsize=9)
+            axes.set_ylabel("knees, %")
+        return shown
+
+    pictures = [Picture(draw_d, (5.0, 3.0), "d.svg"), Picture(draw_abc, suffix="abc.png")]
+    return Report(_compared(abc, best, whole) + _unfitted(seconds), more=pictures)
 
 
 def schedules(seconds: float) -> Mapping[str, Figures]:
@@ -71,7 +88,7 @@ def work_pct(rates_rps: Mapping[str, float]) -> float:
     return sum(rates_rps[m] * knee * run_ms / 1000.0 for m, (knee, run_ms) in CONVNETS.items())
 
 
-def unfitted(seconds: float) -> list[Row]:
+def _unfitted(seconds: float) -> list[Row]:
     """9d with share^-1 below the knee."""
     ones = convnets(seconds, 0.0)
     found = {name: ones[name].answered_rps for name in ("gslice", "dstack")}
@@ -80,7 +97,7 @@ def unfitted(seconds: float) -> list[Row]:
     return rows + [Row(f"9d: {n}, inferences, share^-1", None, rps, "/s") for n, rps in total]
 
 
-def compared(
+def _compared(
     abc: Mapping[str, Figures], best: Mapping[str, SlottedSchedule], whole: Mapping[str, Figures]
 ) -> list[Row]:
     rows = [
@@ -91,7 +108,7 @@ def compared(
         rows.append(Row(f"9d: ideal, {name}, use", IDEAL_PCT, 100 * one.ideal.utilisation, " %"))
     published = {"dstack": DSTACK_PCT}
     rows += [Row(f"9d: {n}, use", published.get(n), one.used_pct, " %") for n, one in whole.items()]
-    first = next(iter(best.values())).ideal.rates_rps
+    first = next(iter(best.values())).ideal.rows_per_s
     of_ideal = whole["dstack"].total_rps / sum(first.values())
     rows.append(Row("9d: dstack / ideal, inferences", DSTACK_OF_IDEAL, of_ideal))
     for name, rates in {
@@ -103,7 +120,7 @@ def compared(
     return rows
 
 
-def side_by_side(abc: Mapping[str, Figures]) -> RunRecord:
+def _side_by_side(abc: Mapping[str, Figures]) -> RunRecord:
     """The three runs as one of three accelerators, every batch as high as its model's knee."""
     first = next(iter(abc.values())).record
     executions = [
@@ -119,25 +136,5 @@ def _renamed(one: Execution, name: str) -> Execution:
     return one._replace(gpu=name, share_pct=min(one.share_pct, TABLE_6[one.model].knee_pct))
 
 
-def main(arguments: list[str] | None = None, seconds: float = _SECONDS) -> list[Row]:
-    """Print, draw, and return the rows."""
-    out = options(__doc__).parse_args(arguments).out
-    abc, best, whole = schedules(seconds), ideals(seconds), convnets(seconds)
-    rows = compared(abc, best, whole) + unfitted(seconds)
-    ideal = next(iter(best.values())).ideal
-
-    def draw(figure: Figure) -> None:
-        series = {"ideal": [ideal.rates_rps[m] for m in CONVNETS]}
-        series |= {n: [found.answered_rps[m] for m in CONVNETS] for n, found in whole.items()}
-        bars(figure, list(CONVNETS), series, "inferences/s")
-
-    shown = tiles(side_by_side(abc), _FROM_MS, _FROM_MS + _SHOWN_MS)
-    for axes, (name, found) in zip(shown.axes, abc.items(), strict=False):
-        axes.set_title(f"{name}: {found.used_pct:.0f} % used", fontsize=9)
-        axes.set_ylabel("knees, %")
-    save_figure(shown, out / "dstack-figure9abc.png")
-    return report(__doc__, rows, draw, "figure9d", arguments, (5.0, 3.0))
-
-
 if __name__ == "__main__":
-    main()
+    main(figure9)

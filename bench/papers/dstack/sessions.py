@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from matplotlib.axes import Axes
 
+from bench.harness import COLOURS
 from bench.papers.dstack.published import BATCH, TABLE_6
-from bench.papers.dstack.show import COLOURS
 from bench.papers.dstack.trial import Figures, figures, of_table_6, run
 from bench.papers.dstack.v100 import profiles
 from interlace.sim.arrivals import Times

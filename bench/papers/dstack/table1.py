@@ -1,8 +1,6 @@
 """Table 1: 10,000 images of each of four models, under Triton and under D-STACK.
 
-python -m bench.papers.dstack.table1 [--full]
-
-All requests are there at the start, 10,000 of each model (1,000 without --full; times are then
+All requests are there at the start, 10,000 of each model (1,000 without --images; times are then
 scaled up). Left open: deadlines (there are none in a job of this kind, so an hour each; plans are
 made for Table 6's SLOs at 280/s of each model), and what a request costs beside its inference.
 Inference alone takes Triton, one batch of 16 after the other, 63 s at Table 6's runtimes. What we
@@ -12,22 +10,23 @@ add: the row of our own scheduler.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Final
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.dstack.published import TABLE_1_S
-from bench.papers.dstack.show import Row, bars, options, report
 from bench.papers.dstack.trial import of_table_6, planned, run
 from bench.papers.dstack.v100 import profiles
 from interlace.sim.arrivals import Times
 
-MODELS = ("alexnet", "mobilenet", "resnet50", "vgg19")
-SYSTEMS = ("triton", "dstack", "interlace")
-_IMAGES, _FEWER = 10_000, 1_000
-_HOUR_MS = 3.6e6
+MODELS: Final = ("alexnet", "mobilenet", "resnet50", "vgg19")
+SYSTEMS: Final = ("triton", "dstack", "interlace")
+_IMAGES: Final = 10_000
+_HOUR_MS: Final = 3.6e6
 #: 10,000 of each in the published time.
-_RATE_RPS = 280.0
+_RATE_RPS: Final = 280.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +39,8 @@ class AtOnce:
         return np.zeros(self.count)
 
 
-def completion_s(name: str, images: int) -> float:
-    """When the last of so many images of each model is answered."""
-    case = of_table_6(dict.fromkeys(MODELS, _RATE_RPS), profiles())
-    plan = planned(name, case)
-    patient = case._replace(slos_ms=dict.fromkeys(MODELS, _HOUR_MS))
-    jobs = {model: AtOnce(images) for model in MODELS}
-    found = run(name, patient, 1.0, jobs, plan)
-    ended_ms = max(one.answered_ms for one in found.record.served)
-    return (ended_ms - found.record.from_ms) / 1000.0
-
-
-def main(arguments: list[str] | None = None, images: int = _FEWER) -> list[Row]:
-    """Print, draw, and return the rows."""
-    images = _IMAGES if options(__doc__).parse_args(arguments).full else images
+def table1(*, images: Annotated[int, "of each model; the paper has 10000"] = 1_000) -> Report:
+    """Seconds until the last image is answered."""
     found = {name: completion_s(name, images) * _IMAGES / images for name in SYSTEMS}
     rows = [Row(name, TABLE_1_S.get(name), taken, " s") for name, taken in found.items()]
     ours, printed = found["dstack"] / found["triton"], TABLE_1_S["dstack"] / TABLE_1_S["triton"]
@@ -61,10 +48,21 @@ def main(arguments: list[str] | None = None, images: int = _FEWER) -> list[Row]:
 
     def draw(figure: Figure) -> None:
         published = [TABLE_1_S.get(name, 0.0) for name in found]
-        bars(figure, list(found), {"published": published, "ours": list(found.values())}, "s")
+        shown = {"published": published, "ours": list(found.values())}
+        grouped_bars(figure, list(found), shown, "s")
 
-    return report(__doc__, rows, draw, "table1", arguments, (5.0, 3.0))
+    return Report(rows, draw, (5.0, 3.0))
+
+
+def completion_s(name: str, images: int) -> float:
+    """When the last of so many images of each model is answered."""
+    case = of_table_6(dict.fromkeys(MODELS, _RATE_RPS), profiles())
+    patient = case._replace(slos_ms=dict.fromkeys(MODELS, _HOUR_MS))
+    jobs = {model: AtOnce(images) for model in MODELS}
+    found = run(name, patient, 1.0, jobs, planned(name, case))
+    ended_ms = max(one.answered_ms for one in found.record.served)
+    return (ended_ms - found.record.from_ms) / 1000.0
 
 
 if __name__ == "__main__":
-    main()
+    main(table1)

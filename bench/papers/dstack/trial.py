@@ -9,19 +9,17 @@ from typing import Final, NamedTuple
 
 from bench.papers.dstack.published import BATCH, TABLE_6
 from bench.papers.dstack.v100 import V100
+from bench.papers.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.core.request import Outcome
-from interlace.device.simulated.device import Physics, device_factory
 from interlace.perf.latency import surface
 from interlace.policy.base import Dispatcher
 from interlace.policy.catalog import resolve
 from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.record import RunRecord
-from interlace.sim.run import simulate
-from interlace.sim.scenario import Simulation
 from interlace.sim.workload.spacing import Uniform
 
 #: Those that run models at their knees, with Table 6's batches, for as long as shares are free.
@@ -89,21 +87,17 @@ def run(
 
     With ``dispatcher`` the row has that one instead of its own.
     """
-    demand, row = _demand(case), resolve(name)
+    row = resolve(name)
     traffic = workloads or {m: Uniform(rate) for m, rate in case.rates_rps.items()}
-    scenario = Simulation(
+    record = played(
         replace(row, dispatcher=dispatcher or row.dispatcher),
         case.gpus,
-        demand,
-        case.profiles,
+        _demand(case),
         case.profiles,
         merge_arrivals(traffic, seconds, seed=6),
         plan or planned(name, case),
-        device=device_factory(Physics()),
-        warm_ms=1_000.0,
-        epoch_ms=float("inf"),
     )
-    return figures(simulate(scenario), case)
+    return figures(record, case)
 
 
 def planned(name: str, case: Case) -> Plan:

@@ -19,6 +19,7 @@ from bench.papers.e2bird.titan import (
     profile,
     tf_gpu,
 )
+from bench.papers.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.policy.base import System
@@ -27,8 +28,7 @@ from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.planners.elastic_workers import ElasticWorkers, SearchedEngine, naive_engine
 from interlace.policy.planners.spread import spread
 from interlace.sim.arrivals import Arrivals
-from interlace.sim.run import simulate
-from interlace.sim.scenario import MakeDevice, Simulation
+from interlace.sim.scenario import MakeDevice
 
 Latencies = NDArray[np.float64]
 
@@ -77,25 +77,23 @@ def tf_serving(
 
 def latencies_ms(entrant: Entrant, model: str, times_ms: Sequence[float]) -> Latencies:
     """End-to-end latency of each request, in order of arrival."""
-    believed = profile(model)
     extra_ms = {rows: outside_ms(rows) for rows in alone_ms(model)} if entrant.overhead else None
     times = np.asarray(times_ms, np.float64)
     arrivals = Arrivals(
         (model,), times, np.zeros(len(times), np.int32), (float(times[-1]) + 1.0) / 1000.0
     )
-    scenario = Simulation(
-        system=entrant.system,
-        fleet=uniform_fleet(GPU, 1),
-        demand=(Demand(model, 100.0, _PATIENT_MS, MAX_BATCH),),
-        belief={model: believed},
+    record = played(
+        entrant.system,
+        uniform_fleet(GPU, 1),
+        [Demand(model, 100.0, _PATIENT_MS, MAX_BATCH)],
+        {model: profile(model)},
+        arrivals,
+        entrant.plan,
         truth={model: profile(model, extra_ms)},
-        arrivals=arrivals,
-        plan=entrant.plan,
         device=entrant.device,
         warm_ms=2_000.0,
-        epoch_ms=float("inf"),
     )
-    served = sorted(simulate(scenario).served, key=lambda one: one.arrived_ms)
+    served = sorted(record.served, key=lambda one: one.arrived_ms)
     assert len(served) == len(times)
     return np.array([one.answered_ms - one.arrived_ms for one in served])
 

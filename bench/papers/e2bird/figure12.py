@@ -1,7 +1,5 @@
 """Figure 12: configurations of 32 rows in flight, Res152: the fastest and the slowest.
 
-python -m bench.papers.e2bird.figure12
-
 Workers of a configuration begin together on the simulated GPU. Its law of streams was fitted to
 the published latencies (titan.py), so these are inputs. That no other of the 200 configurations is
 faster than the published one, and how many beat a single worker, are results.
@@ -11,10 +9,10 @@ faster than the published one, and how many beat a single worker, are results.
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from bench.harness import Report, Row, main
 from bench.papers.e2bird.published import FASTEST_MS, SINGLE_MS, SLOWEST_FACTOR, TABLE_4
-from bench.papers.e2bird.show import Row, report
 from bench.papers.e2bird.titan import STREAMS, profile
 from interlace.perf.latency import surface
 from interlace.perf.worker_sizes import MOST_SINGLES, Configuration, configurations
@@ -24,6 +22,31 @@ TOTAL = 32
 _SHOWN = 6
 
 
+def figure12() -> Report:
+    """Every configuration's latency."""
+    found = tried()
+    fastest_ms, fastest = found[0]
+    single_ms = next(ms for ms, one in found if sum(one) == 1)
+    faster = sum(1 for ms, _ in found if ms < single_ms - 1e-6)
+    rows = [
+        Row(f"fastest: {list(fastest)}", FASTEST_MS, fastest_ms, " ms"),
+        Row("it is the published one (1 = so)", 1.0, float(fastest == TABLE_4[TOTAL])),
+        Row("a single worker", SINGLE_MS, single_ms, " ms"),
+        Row("slowest / fastest", SLOWEST_FACTOR, found[-1][0] / fastest_ms),
+        Row(f"of {len(found)}, faster than the single", None, faster),
+        *(Row(f"next: {list(one)}", None, ms, " ms") for ms, one in found[1:_SHOWN]),
+    ]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for ms, one in [*found[:_SHOWN], *found[-2:]]:
+            axes.plot(range(6), one, "o-", lw=1, ms=3, label=f"{ms:.1f} ms")
+        axes.set(xlabel="log2 of the workers' batch", ylabel="workers", yscale="symlog")
+        axes.legend(frameon=False, fontsize=7, ncols=2)
+
+    return Report(rows, draw, (6.0, 3.0))
+
+
 def tried() -> list[tuple[float, Configuration]]:
     """Mean latency of every configuration that the published search tries, fastest first."""
     measure = STREAMS.measure(surface(profile(MODEL), "median_ms"))
@@ -31,33 +54,5 @@ def tried() -> list[tuple[float, Configuration]]:
     return sorted(found, key=lambda pair: (round(pair[0], 6), sum(pair[1])))
 
 
-def main(arguments: list[str] | None = None) -> list[Row]:
-    """Print, draw, and return the rows."""
-    found = tried()
-    fastest_ms, fastest = found[0]
-    single_ms = next(ms for ms, one in found if sum(one) == 1)
-    rows = [
-        Row(f"fastest: {list(fastest)}", FASTEST_MS, fastest_ms, " ms"),
-        Row("it is the published one (1 = so)", 1.0, float(fastest == TABLE_4[TOTAL])),
-        Row("a single worker", SINGLE_MS, single_ms, " ms"),
-        Row("slowest / fastest", SLOWEST_FACTOR, found[-1][0] / fastest_ms),
-        Row(f"of {len(found)}, faster than the single", None, _faster(found, single_ms)),
-    ]
-    for ms, one in found[1:_SHOWN]:
-        rows.append(Row(f"next: {list(one)}", None, ms, " ms"))
-
-    def draw(axes: Axes) -> None:
-        for ms, one in [*found[:_SHOWN], *found[-2:]]:
-            axes.plot(range(6), one, "o-", lw=1, ms=3, label=f"{ms:.1f} ms")
-        axes.set(xlabel="log2 of the workers' batch", ylabel="workers", yscale="symlog")
-        axes.legend(frameon=False, fontsize=7, ncols=2)
-
-    return report(__doc__, rows, draw, "figure12", arguments)
-
-
-def _faster(found: list[tuple[float, Configuration]], single_ms: float) -> int:
-    return sum(1 for ms, _ in found if ms < single_ms - 1e-6)
-
-
 if __name__ == "__main__":
-    main()
+    main(figure12)

@@ -1,7 +1,5 @@
 """Figure 13: latencies of 400 requests, 150 at low and 250 at high load, three systems.
 
-python -m bench.papers.e2bird.figure13
-
 The curves are only drawn; printed is by how much latencies fall, as a range over six networks. Of
 these three have published latencies (Table 1). The load is high where TF-Serving's latencies are
 close to the target of 200 ms, as in the paper: the rate at which the slowest of the 250 takes that
@@ -15,8 +13,9 @@ batch (titan.py), and whether means or curves are compared (means of each phase)
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from bench.harness import COLOURS, Report, Row, main
 from bench.papers.e2bird.contest import Entrant, Latencies, ebird, even, latencies_ms, tf_serving
 from bench.papers.e2bird.published import (
     E_OVER_N_SAVED_PCT,
@@ -25,11 +24,35 @@ from bench.papers.e2bird.published import (
     QOS_MS,
     TABLE_1_RPS,
 )
-from bench.papers.e2bird.show import COLOURS, Row, report
 from bench.papers.e2bird.titan import MODELS
 
 LOW, HIGH = 150, 250
 LOW_PARTS = (0.2, 0.6)
+
+
+def figure13(*, models: tuple[str, ...] = MODELS) -> Report:
+    """Latencies of the three systems, at two low rates."""
+    by_part = {part: {model: phases(model, part) for model in models} for part in LOW_PARTS}
+    found = by_part[LOW_PARTS[0]]
+    rows: list[Row] = []
+    n_over_tf, e_over_n = ("TF-Serving", "N-Ebird"), ("N-Ebird", "E-Ebird")
+    for part, low in by_part.items():
+        what = f"low load ({part:.0%}), N-Ebird saves"
+        rows += _range(what, low, n_over_tf, False, LOW_LOAD_SAVED_PCT)
+    rows += _range("high load, N-Ebird saves", found, n_over_tf, True, HIGH_LOAD_SAVED_PCT)
+    rows += _range("high load, E-Ebird saves of N's", found, e_over_n, True, E_OVER_N_SAVED_PCT)
+    for model, one in found.items():
+        rows += [Row(f"{model}, {n}, slowest", None, float(s.max()), " ms") for n, s in one.items()]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for (name, seen), colour in zip(found[models[-1]].items(), COLOURS, strict=False):
+            axes.plot(np.arange(len(seen)), seen, color=colour, lw=1, label=name)
+        axes.axhline(QOS_MS, color="black", lw=0.8, ls=":")
+        axes.set(xlabel=f"request ({models[-1]})", ylabel="latency, ms", ylim=(0, None))
+        axes.legend(frameon=False, fontsize=8)
+
+    return Report(rows, draw, (6.0, 3.0))
 
 
 def times_ms(high_rps: float, low_part: float) -> list[float]:
@@ -62,34 +85,6 @@ def saved_pct(before: Latencies, after: Latencies, high: bool) -> float:
     return 100.0 * float(1.0 - after[part].mean() / before[part].mean())
 
 
-def main(arguments: list[str] | None = None, models: tuple[str, ...] = MODELS) -> list[Row]:
-    """Print, draw, and return the rows."""
-    by_part = {part: {model: phases(model, part) for model in models} for part in LOW_PARTS}
-    found = by_part[LOW_PARTS[0]]
-    rows: list[Row] = []
-    for part, low in by_part.items():
-        what = f"low load ({part:.0%}), N-Ebird saves"
-        rows += _range(what, low, ("TF-Serving", "N-Ebird"), False, LOW_LOAD_SAVED_PCT)
-    rows += _range(
-        "high load, N-Ebird saves", found, ("TF-Serving", "N-Ebird"), True, HIGH_LOAD_SAVED_PCT
-    )
-    rows += _range(
-        "high load, E-Ebird saves of N's", found, ("N-Ebird", "E-Ebird"), True, E_OVER_N_SAVED_PCT
-    )
-    for model, one in found.items():
-        rows += [Row(f"{model}, {n}, slowest", None, float(s.max()), " ms") for n, s in one.items()]
-
-    def draw(axes: Axes) -> None:
-        shown = found[models[-1]]
-        for (name, seen), colour in zip(shown.items(), COLOURS, strict=False):
-            axes.plot(np.arange(len(seen)), seen, color=colour, lw=1, label=name)
-        axes.axhline(QOS_MS, color="black", lw=0.8, ls=":")
-        axes.set(xlabel=f"request ({models[-1]})", ylabel="latency, ms", ylim=(0, None))
-        axes.legend(frameon=False, fontsize=8)
-
-    return report(__doc__, rows, draw, "figure13", arguments)
-
-
 def _range(
     what: str,
     found: dict[str, dict[str, Latencies]],
@@ -106,4 +101,4 @@ def _range(
 
 
 if __name__ == "__main__":
-    main()
+    main(figure13)

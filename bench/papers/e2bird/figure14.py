@@ -1,7 +1,5 @@
 """Figure 14: the highest throughput within the QoS target, TF-Serving, N-Ebird and E-Ebird.
 
-python -m bench.papers.e2bird.figure14 [--full]
-
 The highest steady rate at which 99 % of the requests end within 200 ms, by bisection. The bars are
 only drawn; printed are the mean gains over six networks. Of these only three have published
 latencies (Table 1), so the means here are over the three ResNets.
@@ -16,8 +14,9 @@ Equation 1 alone would give. E-Ebird over N-Ebird is the law of streams, fitted 
 
 from __future__ import annotations
 
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.e2bird.contest import ebird, highest_rps, tf_serving
 from bench.papers.e2bird.model import throughput_gain
 from bench.papers.e2bird.published import (
@@ -28,11 +27,34 @@ from bench.papers.e2bird.published import (
     TABLE_1_MS,
     TABLE_1_RPS,
 )
-from bench.papers.e2bird.show import COLOURS, Row, report
 from bench.papers.e2bird.titan import MODELS, outside_ms
 
 #: Requests a trial, enough for a queue that grows by 2 % to miss the target.
 _COUNT = 5_000
+
+
+def figure14(*, models: tuple[str, ...] = MODELS, count: int = _COUNT) -> Report:
+    """The highest rate of each system."""
+    found = {model: highest(model, count) for model in models}
+    n_gains = {m: 100 * (one["N-Ebird"] / one["TF-Serving"] - 1) for m, one in found.items()}
+    e_gains = {m: 100 * (one["E-Ebird"] / one["N-Ebird"] - 1) for m, one in found.items()}
+    gains = {m: 100 * (one["E-Ebird"] / one["TF-Serving"] - 1) for m, one in found.items()}
+    rows = [
+        Row("N-Ebird over TF-Serving, mean", N_OVER_TF_PCT, _mean(n_gains), " %"),
+        Row("E-Ebird over N-Ebird, mean", E_OVER_N_PCT, _mean(e_gains), " %"),
+        Row("E-Ebird over TF-Serving, mean", MEAN_GAIN_PCT, _mean(gains), " %"),
+        Row("E-Ebird over TF-Serving, best", BEST_GAIN_PCT, max(gains.values()), " %"),
+    ]
+    for model, one in found.items():
+        rows += [Row(f"{model}, {name}", None, rps, "/s") for name, rps in one.items()]
+        alone = throughput_gain(outside_ms(32), TABLE_1_MS[model][32])
+        rows.append(Row(f"{model}, hidden copies alone", None, 100 * (alone - 1), " %"))
+
+    def draw(figure: Figure) -> None:
+        series = {s: [found[model][s] for model in models] for s in found[models[0]]}
+        grouped_bars(figure, models, series, "requests/s within 200 ms")
+
+    return Report(rows, draw, (6.0, 3.0))
 
 
 def highest(model: str, count: int = _COUNT) -> dict[str, float]:
@@ -49,40 +71,9 @@ def highest(model: str, count: int = _COUNT) -> dict[str, float]:
     }
 
 
-def main(
-    arguments: list[str] | None = None, models: tuple[str, ...] = MODELS, count: int = _COUNT
-) -> list[Row]:
-    """Print, draw, and return the rows."""
-    found = {model: highest(model, count) for model in models}
-    n_gains = {m: 100 * (one["N-Ebird"] / one["TF-Serving"] - 1) for m, one in found.items()}
-    e_gains = {m: 100 * (one["E-Ebird"] / one["N-Ebird"] - 1) for m, one in found.items()}
-    gains = {m: 100 * (one["E-Ebird"] / one["TF-Serving"] - 1) for m, one in found.items()}
-    rows = [
-        Row("N-Ebird over TF-Serving, mean", N_OVER_TF_PCT, _mean(n_gains), " %"),
-        Row("E-Ebird over N-Ebird, mean", E_OVER_N_PCT, _mean(e_gains), " %"),
-        Row("E-Ebird over TF-Serving, mean", MEAN_GAIN_PCT, _mean(gains), " %"),
-        Row("E-Ebird over TF-Serving, best", BEST_GAIN_PCT, max(gains.values()), " %"),
-    ]
-    for model, one in found.items():
-        rows += [Row(f"{model}, {name}", None, rps, "/s") for name, rps in one.items()]
-        alone = throughput_gain(outside_ms(32), TABLE_1_MS[model][32])
-        rows.append(Row(f"{model}, hidden copies alone", None, 100 * (alone - 1), " %"))
-
-    def draw(axes: Axes) -> None:
-        for index, name in enumerate(("TF-Serving", "N-Ebird", "E-Ebird")):
-            places = [place + (index - 1) * 0.27 for place in range(len(models))]
-            heights = [found[model][name] for model in models]
-            axes.bar(places, heights, 0.27, color=COLOURS[index], label=name)
-        axes.set_xticks(range(len(models)), models)
-        axes.set_ylabel("requests/s within 200 ms")
-        axes.legend(frameon=False, fontsize=8)
-
-    return report(__doc__, rows, draw, "figure14", arguments)
-
-
 def _mean(values: dict[str, float]) -> float:
     return sum(values.values()) / len(values)
 
 
 if __name__ == "__main__":
-    main()
+    main(figure14)

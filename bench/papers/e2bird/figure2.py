@@ -1,7 +1,5 @@
 """Figure 2: latencies of TF-Serving's three batching policies while the load of Res152 rises.
 
-python -m bench.papers.e2bird.figure2
-
 The rate grows every 150 requests. The figure prints no numbers; its text makes five statements,
 which are looked at one by one (1: it is so here, 0: it is not).
 
@@ -17,8 +15,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from bench.harness import COLOURS, Report, Row, main
 from bench.papers.e2bird.contest import (
     BATCH_THREADS,
     Latencies,
@@ -27,11 +26,36 @@ from bench.papers.e2bird.contest import (
     tf_serving,
 )
 from bench.papers.e2bird.published import OPT_WAIT_MS, QOS_MS, TABLE_1_RPS
-from bench.papers.e2bird.show import COLOURS, Row, report
 
 MODEL = "res152"
 PARTS = (0.15, 0.30, 0.45, 0.60, 0.75)
 _EACH = 150
+
+
+def figure2() -> Report:
+    """The five statements, with twelve threads and with one."""
+    many, single = seen(BATCH_THREADS), seen(1)
+    rows = [
+        Row(f"{what}, {threads} threads", 1.0, float(so))
+        for threads, found in ((BATCH_THREADS, many), (1, single))
+        for what, so in statements(found).items()
+    ]
+    for name, values in zip(Policies._fields, map(medians, many), strict=True):
+        for part, value in zip(PARTS, values, strict=True):
+            rows.append(Row(f"{name}, median at {part:.0%} load", None, value, " ms"))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        places = np.arange(0, len(many.no_wait), 3)
+        for name, values, colour in zip(Policies._fields, many, COLOURS, strict=False):
+            axes.plot(places, values[places], color=colour, lw=1, label=f"{name}, 12 threads")
+            lone = getattr(single, name)
+            axes.plot(places, lone[places], color=colour, lw=0.8, ls=":", label=f"{name}, one")
+        axes.axhline(QOS_MS, color="black", lw=0.8)
+        axes.set(xlabel="request", ylabel="latency, ms", yscale="log")
+        axes.legend(frameon=False, fontsize=7, ncols=2)
+
+    return Report(rows, draw, (6.0, 3.0))
 
 
 class Policies(NamedTuple):
@@ -79,29 +103,5 @@ def statements(all_three: Policies) -> dict[str, bool]:
     }
 
 
-def main(arguments: list[str] | None = None) -> list[Row]:
-    """Print, draw, and return the rows."""
-    many, single = seen(BATCH_THREADS), seen(1)
-    rows: list[Row] = []
-    for threads, found in ((BATCH_THREADS, many), (1, single)):
-        for what, so in statements(found).items():
-            rows.append(Row(f"{what}, {threads} threads", 1.0, float(so)))
-    for name, values in zip(Policies._fields, map(medians, many), strict=True):
-        for part, value in zip(PARTS, values, strict=True):
-            rows.append(Row(f"{name}, median at {part:.0%} load", None, value, " ms"))
-
-    def draw(axes: Axes) -> None:
-        places = np.arange(0, len(many.no_wait), 3)
-        for name, values, colour in zip(Policies._fields, many, COLOURS, strict=False):
-            axes.plot(places, values[places], color=colour, lw=1, label=f"{name}, 12 threads")
-            lone = getattr(single, name)
-            axes.plot(places, lone[places], color=colour, lw=0.8, ls=":", label=f"{name}, one")
-        axes.axhline(QOS_MS, color="black", lw=0.8)
-        axes.set(xlabel="request", ylabel="latency, ms", yscale="log")
-        axes.legend(frameon=False, fontsize=7, ncols=2)
-
-    return report(__doc__, rows, draw, "figure2", arguments)
-
-
 if __name__ == "__main__":
-    main()
+    main(figure2)

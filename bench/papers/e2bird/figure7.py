@@ -1,7 +1,5 @@
 """Figure 7: 256 inferences split over N workers, and 256 pictures copied in N pieces.
 
-python -m bench.papers.e2bird.figure7
-
 Computing is simulated: N workers of 256 / N rows begin together on a GPU that shares equally among
 rows (section 7.2), with the first worker's latency a straight line. That curve is flat by the
 hypothesis; the paper measures it flat up to 64 workers and rising at 128 and 256, which a cost for
@@ -18,10 +16,10 @@ import time
 from typing import Final
 
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from bench.harness import COLOURS, Report, Row, main
 from bench.papers.e2bird.published import COPY_START_MS, FLAT_UP_TO_WORKERS
-from bench.papers.e2bird.show import COLOURS, Row, report
 from bench.papers.e2bird.titan import PICTURE
 from interlace.device.simulated.contention import EqualRows, RunningBatch
 from interlace.perf.latency import Surface
@@ -32,6 +30,31 @@ PIECES: Final = tuple(1 << power for power in range(9))
 #: A worker's latency: 2 ms and 1.25 ms a row (the slope of Table 1's Res50).
 FAKENET: Final = Surface({100: ((1, 3.25), (256, 322.0))})
 _REPEATS: Final = 7
+
+
+def figure7(*, pictures: int = INFERENCES) -> Report:
+    """Computing and copying by the number of pieces."""
+    computed = {count: computed_ms(count) for count in PIECES}
+    copied = copies_ms(pictures)
+    flat = [count for count in PIECES if computed[count] <= 1.05 * computed[1]]
+    most = max(copied)
+    apart_ms = (copied[most] - min(copied.values())) / INFERENCES
+    rows = [
+        Row("computing: flat up to that many workers", FLAT_UP_TO_WORKERS, max(flat)),
+        Row("computing: 64 workers over one", 1.0, computed[64] / computed[1]),
+        Row("copying: a picture of its own costs at most", COPY_START_MS, apart_ms, " ms"),
+        Row("copying: all in one piece", None, copied[1], " ms"),
+        Row(f"copying: in {most} pieces", None, copied[most], " ms"),
+    ]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.plot(PIECES, list(computed.values()), "o-", color=COLOURS[0], label="computing")
+        axes.plot(list(copied), list(copied.values()), "s-", color=COLOURS[1], label="copying")
+        axes.set(xlabel="workers or pieces", ylabel="ms for 256", xscale="log", ylim=(0, None))
+        axes.legend(frameon=False, fontsize=8)
+
+    return Report(rows, draw, (6.0, 3.0))
 
 
 def computed_ms(workers: int) -> float:
@@ -68,29 +91,5 @@ def copies_ms(pictures: int) -> dict[int, float]:
         arena.close()
 
 
-def main(arguments: list[str] | None = None, pictures: int = INFERENCES) -> list[Row]:
-    """Print, draw, and return the rows."""
-    computed = {count: computed_ms(count) for count in PIECES}
-    copied = copies_ms(pictures)
-    flat = [count for count in PIECES if computed[count] <= 1.05 * computed[1]]
-    most = max(copied)
-    apart_ms = (copied[most] - min(copied.values())) / INFERENCES
-    rows = [
-        Row("computing: flat up to that many workers", FLAT_UP_TO_WORKERS, max(flat)),
-        Row("computing: 64 workers over one", 1.0, computed[64] / computed[1]),
-        Row("copying: a picture of its own costs at most", COPY_START_MS, apart_ms, " ms"),
-        Row("copying: all in one piece", None, copied[1], " ms"),
-        Row(f"copying: in {most} pieces", None, copied[most], " ms"),
-    ]
-
-    def draw(axes: Axes) -> None:
-        axes.plot(PIECES, list(computed.values()), "o-", color=COLOURS[0], label="computing")
-        axes.plot(list(copied), list(copied.values()), "s-", color=COLOURS[1], label="copying")
-        axes.set(xlabel="workers or pieces", ylabel="ms for 256", xscale="log", ylim=(0, None))
-        axes.legend(frameon=False, fontsize=8)
-
-    return report(__doc__, rows, draw, "figure7", arguments)
-
-
 if __name__ == "__main__":
-    main()
+    main(figure7)

@@ -1,7 +1,5 @@
 """Figure 13 on this machine's cores: the systems that serve, live, on a small network.
 
-python -m bench.papers.e2bird.live
-
 Worker processes of several batch sizes on the same cores, inputs staged into a ring in shared
 memory, against one worker that waits 30 ms for company. Nothing is simulated, and no figure of the
 paper is for a processor. The network is five layers of 2048 x 2048 weights, which are read once a
@@ -11,21 +9,21 @@ row). Load is high at 40 % of what one worker of the largest batch serves, low a
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Annotated
 
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bench.fidelity.live import play
+from bench.fidelity.network import network, write_network
 from bench.fidelity.stand import Stand
+from bench.harness import COLOURS, Report, Row, main
 from bench.papers.e2bird.contest import Latencies, even
 from bench.papers.e2bird.published import OPT_WAIT_MS, QOS_MS
-from bench.papers.e2bird.show import COLOURS, Row, report
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
@@ -35,25 +33,44 @@ from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.profiling.sweep import SweepSettings
 from interlace.sim.arrivals import Arrivals
 
-NETWORK: Final = """
-import torch
-
-INPUTS = {"x": ("FP32", (2048,))}
-OUTPUTS = {"y": ("FP32", (2048,))}
-
-
-def create_model():
-    torch.manual_seed(0)
-    layers = []
-    for _ in range(5):
-        layers += [torch.nn.Linear(2048, 2048), torch.nn.ReLU()]
-    return torch.nn.Sequential(*layers)
-"""
 LOW, HIGH = 150, 250
 _HIGH_PART, _LOW_PART = 0.4, 0.2
 _MAX_BATCH = 16
 _PATIENT_MS = 60_000.0
-_SETTINGS: Final = SweepSettings(samples=30, budget_s=0.4)
+
+
+async def live(
+    *,
+    requests: int = LOW + HIGH,
+    samples: Annotated[int, "of each batch, when the network is profiled"] = 30,
+) -> Report:
+    """The three systems, one after the other, on the same trace."""
+    with TemporaryDirectory(prefix="interlace-e2bird-") as folder:
+        root = Path(folder)
+        terms = f"slo_ms = {QOS_MS}\nmax_batch = {_MAX_BATCH}\n"
+        write_network(root, network(2048, 5, "torch.nn.ReLU()"), terms)
+        found = await measured(root, requests, SweepSettings(samples=samples, budget_s=0.4))
+    low = requests * LOW // (LOW + HIGH)
+    phases = {"low": slice(0, low), "high": slice(low, None)}
+    rows = [
+        Row(f"{name}, mean at {what} load", None, float(seen[part].mean()), " ms")
+        for name, seen in found.items()
+        for what, part in phases.items()
+    ]
+    before = found["TF-Serving"]
+    for name in ("N-Ebird", "E-Ebird"):
+        for what, part in phases.items():
+            saved = 100.0 * float(1.0 - found[name][part].mean() / before[part].mean())
+            rows.append(Row(f"{name} saves at {what} load", None, saved, " %"))
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for (name, seen), colour in zip(found.items(), COLOURS, strict=False):
+            axes.plot(seen, color=colour, lw=1, label=name)
+        axes.set(xlabel="request", ylabel="latency, ms", ylim=(0, None))
+        axes.legend(frameon=False, fontsize=8)
+
+    return Report(rows, draw, (6.0, 3.0))
 
 
 def systems() -> dict[str, System]:
@@ -96,39 +113,5 @@ async def _played(
     return np.array([request.answered_ms - request.arrived_ms for request in served])
 
 
-def main(
-    arguments: list[str] | None = None,
-    requests: int = LOW + HIGH,
-    settings: SweepSettings = _SETTINGS,
-) -> list[Row]:
-    """Print, draw, and return the rows."""
-    with TemporaryDirectory(prefix="interlace-e2bird-") as folder:
-        root = Path(folder)
-        (root / "network" / "1").mkdir(parents=True)
-        (root / "network" / "1" / "model.py").write_text(NETWORK)
-        (root / "network" / "interlace.toml").write_text(
-            f"slo_ms = {QOS_MS}\nmax_batch = {_MAX_BATCH}\n"
-        )
-        found = asyncio.run(measured(root, requests, settings))
-    low = requests * LOW // (LOW + HIGH)
-    rows: list[Row] = []
-    for name, seen in found.items():
-        rows.append(Row(f"{name}, mean at low load", None, float(seen[:low].mean()), " ms"))
-        rows.append(Row(f"{name}, mean at high load", None, float(seen[low:].mean()), " ms"))
-    before = found["TF-Serving"]
-    for name in ("N-Ebird", "E-Ebird"):
-        for what, part in (("low", slice(0, low)), ("high", slice(low, None))):
-            saved = 100.0 * float(1.0 - found[name][part].mean() / before[part].mean())
-            rows.append(Row(f"{name} saves at {what} load", None, saved, " %"))
-
-    def draw(axes: Axes) -> None:
-        for (name, seen), colour in zip(found.items(), COLOURS, strict=False):
-            axes.plot(seen, color=colour, lw=1, label=name)
-        axes.set(xlabel="request", ylabel="latency, ms", ylim=(0, None))
-        axes.legend(frameon=False, fontsize=8)
-
-    return report(__doc__, rows, draw, "live", arguments)
-
-
 if __name__ == "__main__":
-    main()
+    main(live)

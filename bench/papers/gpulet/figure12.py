@@ -1,7 +1,5 @@
 """Figure 12: the highest throughput without violations of two applications and five scenarios.
 
-python -m bench.papers.gpulet.figure12 [--full]
-
 A rate counts if the scheduler has a schedule for it and, when that is run, no more than 1 % of
 the requests are late or dropped. It is run on simulated GPUs whose partitions slow each other.
 
@@ -9,16 +7,19 @@ Left open: the latencies (shaped after Table 4 and Figure 3) and the interferenc
 have Figure 6's 90th percentile); the rate planned for a Poisson stream (the 99th percentile of a
 second's count, as in the released code, for every scheduler); the dataflow of the applications
 (their models are asked side by side, traffic with half its SLO for each phase); the network,
-which fed the paper's GPUs over 10 Gbit/s, is not modelled. --full runs each schedule longer and
+which fed the paper's GPUs over 10 Gbit/s, is not modelled. --why
 repeats the comparison for profiles whose large batches use less of a GPU, and for schedules that
-expect a part of the slowdown.
+expect a part of the slowdown; the page has it with --seconds 12.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from bench.papers.gpulet.compare import Row, bars, options, save, show
+from matplotlib.figure import Figure
+
+from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.gpulet.law import LAW, Law
 from bench.papers.gpulet.trial import ALLOWED, schedule, violation
 from bench.planning.gpulet_profiles import profiles
@@ -41,9 +42,27 @@ OVER_SBP, OVER_BEST_FIT, OVER_GPULET, GAME = 1.617, 1.812, 1.075, 1650.0 / 690.0
 
 _STEP = 0.96
 _LEAST = 0.3
-_SECONDS, _FULL_SECONDS = 6.0, 12.0
+_SECONDS = 6.0
 _POWERS = (0.9, 0.6, 0.4)
 _PARTS_OF_LAW = (0.25, 0.5)
+
+
+def figure12(
+    *,
+    seconds: Annotated[float, "of each run"] = _SECONDS,
+    names: Annotated[tuple[str, ...], "mixes"] = tuple(MIXES),
+    why: Annotated[bool, "what the averages depend on, too"] = False,
+) -> Report:
+    """The highest throughput of every mix."""
+    found = {s: throughput(planner, seconds, names) for s, planner in SCHEDULERS.items()}
+
+    def draw(figure: Figure) -> None:
+        series = {
+            s: [r[n] / max(1e-9, found["gpulet+int"][n]) for n in names] for s, r in found.items()
+        }
+        grouped_bars(figure, names, series, "throughput / gpulet+int")
+
+    return Report(_compared(found) + (_why(found) if why else []), draw, (8.0, 3.0))
 
 
 def scheduled_rps(planner: Planner, name: str, there: Profiles | None = None) -> float:
@@ -69,7 +88,7 @@ def throughput(
     return {n: kept_rps(planner, n, seconds, there) * len(MIXES[n]) for n in names}
 
 
-def why(found: Mapping[str, Mapping[str, float]]) -> list[Row]:
+def _why(found: Mapping[str, Mapping[str, float]]) -> list[Row]:
     """What the averages depend on: how much of a GPU large batches use, how much is feared."""
     rows, names = [], tuple(MIXES)
     for power in _POWERS:
@@ -86,16 +105,12 @@ def why(found: Mapping[str, Mapping[str, float]]) -> list[Row]:
     return rows
 
 
-def compared(found: Mapping[str, Mapping[str, float]]) -> list[Row]:
+def _compared(found: Mapping[str, Mapping[str, float]]) -> list[Row]:
     """The figures that the paper's text has, and each mix."""
     ours, greedy = found["gpulet+int"], found["greedy best-fit"]
     rows = [
         Row("gpulet+int / SBP, mean", OVER_SBP, _mean(ours, found["SBP"])),
-        Row(
-            "gpulet+int / greedy best-fit, mean",
-            OVER_BEST_FIT,
-            _mean(ours, greedy),
-        ),
+        Row("gpulet+int / greedy best-fit, mean", OVER_BEST_FIT, _mean(ours, greedy)),
         Row("gpulet+int / gpulet, mean", OVER_GPULET, _mean(ours, found["gpulet"])),
     ]
     if "game" in ours:
@@ -105,31 +120,9 @@ def compared(found: Mapping[str, Mapping[str, float]]) -> list[Row]:
     return rows
 
 
-def main(
-    arguments: list[str] | None = None,
-    seconds: float = _SECONDS,
-    names: tuple[str, ...] = tuple(MIXES),
-) -> list[Row]:
-    """Print, draw, and return the rows."""
-    chosen = options(__doc__).parse_args(arguments)
-    seconds = _FULL_SECONDS if chosen.full else seconds
-    found = {s: throughput(planner, seconds, names) for s, planner in SCHEDULERS.items()}
-    rows = compared(found) + (why(found) if chosen.full else [])
-    show("gpulet Figure 12: maximum throughput", __doc__ or "", rows)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3), layout="constrained")
-    series = {
-        s: [r[n] / max(1e-9, found["gpulet+int"][n]) for n in names] for s, r in found.items()
-    }
-    bars(figure, names, series, "throughput / gpulet+int")
-    save(figure, chosen.out, "figure12")
-    return rows
-
-
 def _mean(values: Mapping[str, float], over: Mapping[str, float]) -> float:
     return sum(values[n] / over[n] for n in values if over[n]) / len(values)
 
 
 if __name__ == "__main__":
-    main()
+    main(figure12)

@@ -1,28 +1,27 @@
 """Figure 14: rates that rise and fall over 3,200 s; GPUs are cut anew, come and go.
 
-python -m bench.papers.gpulet.figure14 [--full] [--system interlace]
-
 Scenario 3 (mob, res, vgg at equal rates) on up to eight GPUs: up and down until 1,200 s, and from
 1,400 s on to a higher peak. Rates are looked at every 20 s and schedules changed while requests
 flow; a new partition takes 12 s to stand (the paper has 10 to 15) beside the old ones. GPUs are
 powered and come at once, as the paper's containers do.
 
 Left open: the rates (peaks of 400 and 700 requests/s a model are taken), the latencies and the
-interference (as in Figure 12). Without --full all rates are three tenths of that, at the paper's
-pace.
+interference (as in Figure 12). All rates are three tenths of that, at the paper's pace, without
+--rate 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Annotated, Final
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from bench.harness import COLOURS, Report, Row, main
 from bench.hosting_gaps import Gaps
-from bench.papers.gpulet.compare import COLOURS, Row, options, save, show
 from bench.papers.gpulet.law import LAW
 from bench.planning.gpulet_profiles import MODELS, profiles
 from bench.planning.schedulers import GPU
@@ -32,10 +31,13 @@ from interlace.core.messages import Command, Event, SendReply
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated.device import MechanismCosts, Physics, SimulatedDevice, Timer
+from interlace.device.simulated.costs import MechanismCosts
+from interlace.device.simulated.device import SimulatedDevice
+from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.running_batches import Timer
 from interlace.engine.engine import Engine
+from interlace.policy import catalog
 from interlace.policy.base import System
-from interlace.policy.catalog import resolve
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.sim.arrivals import Times, merge_arrivals
 from interlace.sim.provider import Reserve
@@ -50,7 +52,17 @@ WAVES: Final = ((0, 40), (600, 400), (1200, 40), (1400, 40), (2200, 700), (3000,
 PUBLISHED_VIOLATIONS_PCT: Final = 1.0
 _WINDOW_S: Final = 20.0
 _CARVE_MS: Final = 12_000.0
-_QUICK: Final = 0.3
+
+
+def figure14(
+    *,
+    system: Annotated[str, "a row of the catalog"] = "gpulet",
+    rate: Annotated[float, "part of the rates"] = 0.3,
+    time: Annotated[float, "part of the time"] = 1.0,
+) -> Report:
+    """One system through the waves."""
+    found = play(system, rate, time)
+    return Report(_rows(found, system), partial(_draw, found), (7.0, 6.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +149,7 @@ def make(gpu: Gpu, timer: Timer, truth: Profiles) -> SimulatedDevice:
 
 def row(name: str) -> System:
     """The catalog's row; gpulet's with the interference of its GPUs."""
-    found = resolve(name)
+    found = catalog.resolve(name)
     return replace(found, packer=Gpulet(LAW)) if name == "gpulet" else found
 
 
@@ -163,7 +175,7 @@ def play(name: str, rate: float, time: float = 1.0, count: int = 8) -> Outcomes:
     return Outcomes(simulate(scenario, [windows, gaps], recorder=Recorder(0)), windows, gaps)
 
 
-def draw(found: Outcomes, figure: Figure) -> None:
+def _draw(found: Outcomes, figure: Figure) -> None:
     """Throughput, GPUs, shares and violations over time, as in the paper."""
     top, count, shares, lost = figure.subplots(4, sharex=True)
     series = [np.array(found.windows.series(found.windows.good, m)) / _WINDOW_S for m in NAMES]
@@ -181,11 +193,9 @@ def draw(found: Outcomes, figure: Figure) -> None:
         lost.plot(at_s, 100.0 * bad / np.maximum(1, bad + good), color=colour, lw=1)
     lost.axhline(PUBLISHED_VIOLATIONS_PCT, color="black", lw=0.6)
     lost.set(ylabel="violated, %", xlabel="s")
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
 
 
-def rows(found: Outcomes, name: str) -> list[Row]:
+def _rows(found: Outcomes, name: str) -> list[Row]:
     """What the paper's text says, and what it draws."""
     record = found.record
     times = np.arange(record.from_ms, record.until_ms, 5_000.0)
@@ -201,21 +211,5 @@ def rows(found: Outcomes, name: str) -> list[Row]:
     ]
 
 
-def main(arguments: list[str] | None = None, rate: float = _QUICK, time: float = 1.0) -> list[Row]:
-    """Print, draw, and return the rows."""
-    parser = options(__doc__)
-    parser.add_argument("--system", default="gpulet", help="a row of the catalog")
-    chosen = parser.parse_args(arguments)
-    found = play(chosen.system, 1.0 if chosen.full else rate, time)
-    table = rows(found, chosen.system)
-    show("gpulet Figure 14: fluctuating rates", __doc__ or "", table)
-    figure = Figure(figsize=(7, 6), layout="constrained")
-    draw(found, figure)
-    save(
-        figure, chosen.out, "figure14" if chosen.system == "gpulet" else f"figure14-{chosen.system}"
-    )
-    return table
-
-
 if __name__ == "__main__":
-    main()
+    main(figure14)

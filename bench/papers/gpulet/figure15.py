@@ -1,11 +1,10 @@
 """Figure 15: scenarios that gpulet+int and the ideal scheduler can schedule on four GPUs.
 
-python -m bench.papers.gpulet.figure15 [--full]
-
 The ideal tries every way to cut the GPUs with gpulet's own placement, as the released code does.
 Left open: the latencies (shaped after Table 4 and Figure 3) and the interference (Figure 6's
 law). As in Figure 4 four such GPUs serve nearly every scenario, so doubled rates are shown too;
-the paper's scenarios lie between the two. A sample of the 19,682; --full takes a larger one.
+the paper's scenarios lie between the two. A sample of the 19,682; the
+page has --sample 600.
 """
 
 from __future__ import annotations
@@ -13,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from typing import Annotated
 
-from bench.papers.gpulet.compare import Row, bars, options, save, show
+from matplotlib.figure import Figure
+
+from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.gpulet.ideal import EveryCut
 from bench.papers.gpulet.law import LAW
 from bench.planning.gpulet_profiles import profiles
@@ -27,11 +29,33 @@ from interlace.policy.planners.gpulet import Gpulet
 LOADS = (1.0, 1.5, 2.0)
 #: Section 5.2: 520 of 19,682 scenarios fewer.
 PUBLISHED_PCT = 2.6
-_SAMPLE, _FULL_SAMPLE = 120, 600
 _STEP_RPS = 100.0
 
 
-def told(load: float, vector: Sequence[int]) -> tuple[bool, bool]:
+def figure15(*, sample: Annotated[int, "scenarios asked"] = 120) -> Report:
+    """How many scenarios each schedules."""
+    found = counts(sample)
+    rows: list[Row] = []
+    for load, (total, ours, ideal) in found.items():
+        name = f"rates x{load:g}, of {total}"
+        fewer_pct = 100.0 * (ideal - ours) / total
+        rows += [
+            Row(f"{name}: gpulet+int", None, ours),
+            Row(f"{name}: ideal", None, ideal),
+            Row(f"{name}: fewer, of all", PUBLISHED_PCT, fewer_pct, " %"),
+        ]
+
+    def draw(figure: Figure) -> None:
+        series = {
+            "ideal": [100.0 * i / t for t, _, i in found.values()],
+            "gpulet+int": [100.0 * o / t for t, o, _ in found.values()],
+        }
+        grouped_bars(figure, [f"rates x{load:g}" for load in found], series, "schedulable, %")
+
+    return Report(rows, draw, (5.0, 3.0))
+
+
+def served(load: float, vector: Sequence[int]) -> tuple[bool, bool]:
     """Whether gpulet+int serves a scenario, and whether the ideal does."""
     asked = demand([_STEP_RPS * load * level for level in vector])
     ours = Gpulet(LAW)
@@ -46,34 +70,10 @@ def counts(sample: int) -> dict[float, tuple[int, int, int]]:
     vectors, found = every(sample), {}
     with ProcessPoolExecutor(2) as pool:
         for load in LOADS:
-            both = list(pool.map(partial(told, load), vectors, chunksize=8))
+            both = list(pool.map(partial(served, load), vectors, chunksize=8))
             found[load] = (len(both), sum(a for a, _ in both), sum(b for _, b in both))
     return found
 
 
-def main(arguments: list[str] | None = None, sample: int = _SAMPLE) -> list[Row]:
-    """Print, draw, and return the rows."""
-    chosen = options(__doc__).parse_args(arguments)
-    found = counts(_FULL_SAMPLE if chosen.full else sample)
-    rows: list[Row] = []
-    for load, (total, ours, ideal) in found.items():
-        name = f"rates x{load:g}, of {total}"
-        rows.append(Row(f"{name}: gpulet+int", None, ours))
-        rows.append(Row(f"{name}: ideal", None, ideal))
-        fewer_pct = 100.0 * (ideal - ours) / total
-        rows.append(Row(f"{name}: fewer, of all", PUBLISHED_PCT, fewer_pct, " %"))
-    show("gpulet Figure 15: schedulable, against the ideal", __doc__ or "", rows)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3), layout="constrained")
-    series = {
-        "ideal": [100.0 * i / t for t, _, i in found.values()],
-        "gpulet+int": [100.0 * o / t for t, o, _ in found.values()],
-    }
-    bars(figure, [f"rates x{load:g}" for load in found], series, "schedulable, %")
-    save(figure, chosen.out, "figure15")
-    return rows
-
-
 if __name__ == "__main__":
-    main()
+    main(figure15)

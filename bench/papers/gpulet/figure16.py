@@ -1,7 +1,5 @@
 """Figure 16: the highest schedulable rate of each mix, gpulet+int relative to the ideal.
 
-python -m bench.papers.gpulet.figure16
-
 The ideal tries every way to cut four GPUs with gpulet's own placement. Left open: the latencies
 (shaped after Table 4 and Figure 3), the interference (Figure 6's law), and whether rates are
 planned with room for Poisson arrivals (as in Figure 12, they are).
@@ -9,7 +7,11 @@ planned with room for Poisson arrivals (as in Figure 12, they are).
 
 from __future__ import annotations
 
-from bench.papers.gpulet.compare import Row, bars, options, save, show
+from typing import Annotated
+
+from matplotlib.figure import Figure
+
+from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.gpulet.figure12 import scheduled_rps
 from bench.papers.gpulet.ideal import EveryCut
 from bench.papers.gpulet.law import LAW
@@ -19,15 +21,34 @@ from interlace.policy.planners.gpulet import Gpulet
 
 PUBLISHED_PCT = 92.6
 _TOP = 1.8  #: the ideal is looked for up to this multiple of gpulet's rate
-_EXACTLY = 1.015
 
 
-def highest(name: str) -> tuple[float, float]:
+def figure16(
+    *,
+    names: Annotated[tuple[str, ...], "mixes"] = tuple(MIXES),
+    exactly: Annotated[float, "the ideal's rate is found within this factor"] = 1.015,
+) -> Report:
+    """The highest rate of every mix."""
+    found = {name: highest(name, exactly) for name in names}
+    parts = {name: 100.0 * ours / ideal for name, (ours, ideal) in found.items()}
+    rows = [
+        Row("gpulet+int / ideal, mean", PUBLISHED_PCT, sum(parts.values()) / len(parts), " %"),
+        *(Row(f"gpulet+int / ideal, {name}", None, part, " %") for name, part in parts.items()),
+    ]
+
+    def draw(figure: Figure) -> None:
+        series = {"ideal": [100.0] * len(parts), "gpulet+int": list(parts.values())}
+        grouped_bars(figure, list(parts), series, "highest rate, % of ideal")
+
+    return Report(rows, draw, (6.0, 3.0))
+
+
+def highest(name: str, exactly: float) -> tuple[float, float]:
     """The highest rates of each model of a mix: of gpulet+int, and of the ideal."""
     ours, ideal = Gpulet(LAW), EveryCut(Gpulet(LAW))
     low = mine = scheduled_rps(ours, name)
     high = low * _TOP
-    while high / low > _EXACTLY:
+    while high / low > exactly:
         middle = (low * high) ** 0.5
         if schedule(ideal, name, middle) is not None:
             low = middle
@@ -36,24 +57,5 @@ def highest(name: str) -> tuple[float, float]:
     return mine, low
 
 
-def main(arguments: list[str] | None = None, names: tuple[str, ...] = tuple(MIXES)) -> list[Row]:
-    """Print, draw, and return the rows."""
-    chosen = options(__doc__).parse_args(arguments)
-    found = {name: highest(name) for name in names}
-    parts = {name: 100.0 * ours / ideal for name, (ours, ideal) in found.items()}
-    rows = [
-        Row("gpulet+int / ideal, mean", PUBLISHED_PCT, sum(parts.values()) / len(parts), " %"),
-        *(Row(f"gpulet+int / ideal, {name}", None, part, " %") for name, part in parts.items()),
-    ]
-    show("gpulet Figure 16: highest rate, against the ideal", __doc__ or "", rows)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3), layout="constrained")
-    series = {"ideal": [100.0] * len(parts), "gpulet+int": list(parts.values())}
-    bars(figure, list(parts), series, "highest rate, % of ideal")
-    save(figure, chosen.out, "figure16")
-    return rows
-
-
 if __name__ == "__main__":
-    main()
+    main(figure16)

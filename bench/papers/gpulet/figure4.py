@@ -1,21 +1,47 @@
 """Figure 4: scenarios that squishy bin packing schedules, on whole GPUs and on halves.
 
-python -m bench.papers.gpulet.figure4 [--full]
-
 The paper says how the bars differ, not how high they are: "most" of what whole GPUs cannot
 schedule, halves can. Left open: how many GPUs (four are taken, as in section 5.2), and the
 latencies (not published; profiles shaped after Table 4 and Figure 3 are used). On those, four
-GPUs serve nearly all scenarios, so doubled rates are shown too. Without --full, a sample of the
-scenarios.
+GPUs serve nearly all scenarios, so doubled rates are shown too. A sample of the
+scenarios; --sample 0 asks all.
 """
 
 from __future__ import annotations
 
-from bench.papers.gpulet.compare import Row, bars, options, save, show
+from typing import Annotated, Final
+
+from matplotlib.figure import Figure
+
+from bench.harness import Report, Row, grouped_bars, main
 from bench.planning.scenarios import Question, asked, every
 
-LOADS = (1.0, 2.0)
-_SAMPLE = 1_500
+LOADS: Final = (1.0, 2.0)
+
+
+def figure4(*, sample: Annotated[int, "scenarios of 19,682; 0 for all"] = 1_500) -> Report:
+    """What whole GPUs and halves schedule."""
+    found = counts(sample)
+    rows: list[Row] = []
+    for load, (total, whole, halves, shifted) in found.items():
+        name = f"rates x{load:g}, of {total}"
+        lost = total - whole
+        # "Most" of the unschedulable: the paper's word for more than half.
+        part = 100.0 * shifted / lost if lost else 100.0
+        rows += [
+            Row(f"{name}: whole GPUs", None, whole),
+            Row(f"{name}: two halves", None, halves),
+            Row(f"{name}: of the rest, halves serve", None, part, " %"),
+        ]
+
+    def draw(figure: Figure) -> None:
+        series = {
+            "SBP with halves": [100.0 * h / t for t, _, h, _ in found.values()],
+            "SBP": [100.0 * w / t for t, w, _, _ in found.values()],
+        }
+        grouped_bars(figure, [f"rates x{load:g}" for load in found], series, "schedulable, %")
+
+    return Report(rows, draw, (5.0, 3.0))
 
 
 def counts(sample: int, gpus: int = 4) -> dict[float, tuple[int, int, int, int]]:
@@ -30,31 +56,5 @@ def counts(sample: int, gpus: int = 4) -> dict[float, tuple[int, int, int, int]]
     return found
 
 
-def main(arguments: list[str] | None = None, sample: int = _SAMPLE) -> list[Row]:
-    """Print, draw, and return the rows."""
-    chosen = options(__doc__).parse_args(arguments)
-    found = counts(0 if chosen.full else sample)
-    rows: list[Row] = []
-    for load, (total, whole, halves, shifted) in found.items():
-        name = f"rates x{load:g}, of {total}"
-        rows.append(Row(f"{name}: whole GPUs", None, whole))
-        rows.append(Row(f"{name}: two halves", None, halves))
-        lost = total - whole
-        part = 100.0 * shifted / lost if lost else 100.0
-        # "Most" of the unschedulable: the paper's word for more than half.
-        rows.append(Row(f"{name}: of the rest, halves serve", None, part, " %"))
-    show("gpulet Figure 4: schedulable scenarios", __doc__ or "", rows)
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3), layout="constrained")
-    series = {
-        "SBP with halves": [100.0 * h / t for t, _, h, _ in found.values()],
-        "SBP": [100.0 * w / t for t, w, _, _ in found.values()],
-    }
-    bars(figure, [f"rates x{load:g}" for load in found], series, "schedulable, %")
-    save(figure, chosen.out, "figure4")
-    return rows
-
-
 if __name__ == "__main__":
-    main()
+    main(figure4)

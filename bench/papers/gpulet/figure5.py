@@ -1,7 +1,5 @@
 """Figure 5: SLO-preserving throughput of pairs of models on two GPUs, by how the GPUs are cut.
 
-python -m bench.papers.gpulet.figure5
-
 Temporal sharing (no cut), greedy best-fit, and "static ideal": the one cut of both GPUs that is
 best over all pairs. Normalised to best-fit. Left open: the mix of a pair (equal rates are taken),
 whether throughput was scheduled or measured (scheduled is taken), and the latencies (shaped after
@@ -13,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bench.papers.gpulet.compare import Row, bars, options, save, show
+from matplotlib.figure import Figure
+
+from bench.harness import Report, Row, grouped_bars, main
 from bench.planning.gpulet_profiles import MODELS, profiles
 from bench.planning.highest import largest_rps
 from bench.planning.schedulers import GPU
@@ -31,6 +31,39 @@ BEST_FIT_GAIN, IDEAL_GAIN = 1.51, 1.23
 _STEPS = 300
 
 
+def figure5() -> Report:
+    """Pairs of models under every cut."""
+    whole = [highest(Nexus(), pair, GPU) for pair in PAIRS]
+    greedy = [highest(bestfit, pair, GPU) for pair in PAIRS]
+    cuts = {
+        layout: [highest(Ideal(_STEPS), pair, replace(GPU, layouts=(layout,))) for pair in PAIRS]
+        for layout in GPU.layouts
+    }
+    best = max(cuts, key=lambda layout: _mean(cuts[layout], greedy))
+    names = ["+".join(pair) for pair in PAIRS]
+    over_whole = [g / w for g, w in zip(greedy, whole, strict=True)]
+    over_greedy = [c / g for c, g in zip(cuts[best], greedy, strict=True)]
+    rows = [
+        Row("best-fit / temporal, mean", BEST_FIT_GAIN, _mean(greedy, whole)),
+        Row("static ideal / best-fit, mean", IDEAL_GAIN, _mean(cuts[best], greedy)),
+    ]
+    for what, gains in (
+        ("best-fit / temporal", over_whole),
+        ("static ideal / best-fit", over_greedy),
+    ):
+        rows += [Row(f"{what}, {n}", None, gain) for n, gain in zip(names, gains, strict=True)]
+
+    def draw(figure: Figure) -> None:
+        series = {
+            "temporal": [w / g for w, g in zip(whole, greedy, strict=True)],
+            "best-fit": [1.0] * len(PAIRS),
+            f"static ideal {best}": over_greedy,
+        }
+        grouped_bars(figure, names, series, "throughput / best-fit")
+
+    return Report(rows, draw, (6.0, 3.0), notes=f"the best static cut is {best}")
+
+
 def highest(planner: Planner, pair: Sequence[str], gpu: Gpu) -> float:
     """The largest rate of both models that two GPUs serve, requests/s of each."""
     there = {name: profiles()[name] for name in pair}
@@ -42,47 +75,9 @@ def highest(planner: Planner, pair: Sequence[str], gpu: Gpu) -> float:
     return largest_rps(serves, 1.01)
 
 
-def main(arguments: list[str] | None = None) -> list[Row]:
-    """Print, draw, and return the rows."""
-    chosen = options(__doc__).parse_args(arguments)
-    whole = [highest(Nexus(), pair, GPU) for pair in PAIRS]
-    greedy = [highest(bestfit, pair, GPU) for pair in PAIRS]
-    cuts = {
-        layout: [highest(Ideal(_STEPS), pair, replace(GPU, layouts=(layout,))) for pair in PAIRS]
-        for layout in GPU.layouts
-    }
-    best = max(cuts, key=lambda layout: _mean(cuts[layout], greedy))
-    names = ["+".join(pair) for pair in PAIRS]
-    rows = [
-        Row("best-fit / temporal, mean", BEST_FIT_GAIN, _mean(greedy, whole)),
-        Row("static ideal / best-fit, mean", IDEAL_GAIN, _mean(cuts[best], greedy)),
-        *(
-            Row(f"best-fit / temporal, {n}", None, g / w)
-            for n, g, w in zip(names, greedy, whole, strict=True)
-        ),
-        *(
-            Row(f"static ideal / best-fit, {n}", None, c / g)
-            for n, c, g in zip(names, cuts[best], greedy, strict=True)
-        ),
-    ]
-    show("gpulet Figure 5: throughput by partitioning", __doc__ or "", rows)
-    print(f"\nthe best static cut is {best}")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3), layout="constrained")
-    series = {
-        "temporal": [w / g for w, g in zip(whole, greedy, strict=True)],
-        "best-fit": [1.0] * len(PAIRS),
-        f"static ideal {best}": [c / g for c, g in zip(cuts[best], greedy, strict=True)],
-    }
-    bars(figure, names, series, "throughput / best-fit")
-    save(figure, chosen.out, "figure5")
-    return rows
-
-
 def _mean(values: Sequence[float], over: Sequence[float]) -> float:
     return sum(a / b for a, b in zip(values, over, strict=True)) / len(values)
 
 
 if __name__ == "__main__":
-    main()
+    main(figure5)

@@ -7,20 +7,18 @@ from math import exp
 from typing import Final
 
 from bench.papers.gpulet.law import LAW
+from bench.papers.playing import played
 from bench.planning.highest import known
 from bench.planning.schedulers import GPU, mix
 from interlace.core.gpu_kinds import uniform_fleet
-from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated.device import Physics, SimulatedDevice, Timer
+from interlace.device.simulated.physics import Physics
 from interlace.policy.admission import admit_all
-from interlace.policy.base import Planner, System
+from interlace.policy.base import Planner
 from interlace.policy.catalog import resolve
 from interlace.sim.arrivals import merge_arrivals
-from interlace.sim.run import simulate
-from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
 
 #: Section 5.1: two servers of two RTX 2080 Ti.
@@ -59,33 +57,21 @@ def schedule(
     return None if plan.unserved_rows_per_s else plan
 
 
-def served_by() -> System:
-    """How gpulet's prototype serves a schedule: in turns, everyone let in, late ones dropped."""
-    return replace(resolve("gpulet"), admission=admit_all)
-
-
-def slowed_gpu(gpu: Gpu, timer: Timer, truth: Profiles) -> SimulatedDevice:
-    """A simulated GPU whose partitions slow each other."""
-    return SimulatedDevice(gpu, timer, truth, physics=Physics(interference=LAW))
-
-
 def violation(
     plan: Plan, name: str, rate_rps: float, seconds: float, profiles: Profiles | None = None
 ) -> float:
     """The part of a mix's requests that were late or dropped under a plan."""
     demand = tuple(mix(name, rate_rps))
-    truth = profiles or known()
-    scenario = Simulation(
-        served_by(),
+    record = played(
+        replace(
+            resolve("gpulet"), admission=admit_all
+        ),  # as gpulet's prototype: everyone is let in
         uniform_fleet(GPU, GPUS),
         demand,
-        truth,
-        truth,
+        profiles or known(),
         merge_arrivals({one.model: poisson(one.rows_per_s) for one in demand}, seconds, seed=1),
         plan,
-        device=slowed_gpu,
-        warm_ms=1_000.0,
-        epoch_ms=float("inf"),
+        Physics(interference=LAW),
     )
-    served = simulate(scenario).served
-    return sum(one.outcome is not Outcome.OK for one in served) / max(1, len(served))
+    late = sum(one.outcome is not Outcome.OK for one in record.served)
+    return late / max(1, len(record.served))

@@ -1,7 +1,5 @@
 """Figure 1: latencies of four models on one V100 under three ways to share it.
 
-python -m bench.papers.primitives.figure1
-
 Temporal sharing, default MPS, and controlled spatial sharing (CSS, 15, 15, 30 and 40 %); batches
 adapt to an SLO of 50 ms. The figure's curves have no numbers in the text, which makes nine
 statements; they are looked at one by one (1: it is so here, 0: not). "Often" is more than 10 % of a
@@ -16,25 +14,25 @@ come; with limits models do not meet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from bench.harness import COLOURS, Report, Row, main
 from bench.papers.primitives.published import FIGURE_1_SHARES_PCT, FIGURE_1_SLO_MS
 from bench.papers.primitives.running import (
     Adaptive,
     instances,
+    kept_busy,
     latencies_ms,
-    played,
     throughput_rps,
 )
 from bench.papers.primitives.sharing import FirstCome, time_sliced
-from bench.papers.primitives.show import COLOURS, Row, options, report
 from bench.papers.primitives.v100 import MODELS, V100, profile
-from interlace.device.simulated.device import Physics
+from interlace.device.simulated.physics import Physics
 from interlace.sim.record import RunRecord
 
 MOST_ROWS: Final = 32
@@ -45,13 +43,41 @@ _OFTEN, _KEEPS = 0.1, 0.05
 Latencies = Mapping[str, NDArray[np.float64]]
 
 
+def figure1(*, seconds: float = 5.0) -> Report:
+    """The nine statements, and the latencies behind them."""
+    records = tried(seconds)
+    seen = {way: {m: latencies_ms(r, m) for m in MODELS} for way, r in records.items()}
+    rps = {way: sum(throughput_rps(r, m) for m in MODELS) for way, r in records.items()}
+    rows = [Row(what, 1.0, float(so)) for what, so in statements(seen, rps).items()]
+    for way, found in seen.items():
+        for model in MODELS:
+            late, rate = 100 * missed(found[model]), throughput_rps(records[way], model)
+            rows += [
+                Row(f"{way}: {model}, median", None, float(np.median(found[model])), " ms"),
+                Row(f"{way}: {model}, beyond 50 ms", None, late, " %"),
+                Row(f"{way}: {model}, images", None, rate, " /s"),
+            ]
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(1, 3)
+        for axes, (way, found) in zip(panels, seen.items(), strict=True):
+            for model, colour in zip(MODELS, COLOURS, strict=False):
+                values = found[model][np.linspace(0, len(found[model]) - 1, 200).astype(int)]
+                axes.plot(values, np.linspace(0, 1, 200), color=colour, label=model)
+            axes.axvline(FIGURE_1_SLO_MS, color="black", lw=0.8)
+            axes.set(title=way, xlabel="latency, ms", xlim=(0, 100))
+        panels[0].legend(frameon=False, fontsize=8)
+
+    return Report(rows, draw, (9.6, 3.0))
+
+
 def shared(physics: Physics, shares_pct: Mapping[str, int], seconds: float) -> RunRecord:
     """All four models side by side."""
     partitions = [p for m in MODELS for p in instances(m, shares_pct[m], MOST_ROWS, 1)]
     rates = dict.fromkeys(MODELS, _RATE_RPS)
     profiles = {model: profile(model) for model in MODELS}
     dispatcher = Adaptive(0.9 * FIGURE_1_SLO_MS)
-    return played(partitions, profiles, dispatcher, physics, V100, rates, seconds)
+    return kept_busy(partitions, profiles, dispatcher, physics, V100, rates, seconds)
 
 
 def tried(seconds: float) -> dict[str, RunRecord]:
@@ -89,33 +115,5 @@ def statements(seen: Mapping[str, Latencies], rps: Mapping[str, float]) -> dict[
     }
 
 
-def main(arguments: list[str] | None = None, seconds: float = 5.0) -> list[Row]:
-    """Print, draw, and return the rows."""
-    chosen = options(__doc__).parse_args(arguments)
-    records = tried(seconds)
-    seen = {way: {m: latencies_ms(r, m) for m in MODELS} for way, r in records.items()}
-    rps = {way: sum(throughput_rps(r, m) for m in MODELS) for way, r in records.items()}
-    rows = [Row(what, 1.0, float(so)) for what, so in statements(seen, rps).items()]
-    for way, found in seen.items():
-        for model in MODELS:
-            rows.append(Row(f"{way}: {model}, median", None, float(np.median(found[model])), " ms"))
-            rows.append(
-                Row(f"{way}: {model}, beyond 50 ms", None, 100 * missed(found[model]), " %")
-            )
-            rate = throughput_rps(records[way], model)
-            rows.append(Row(f"{way}: {model}, images", None, rate, " /s"))
-
-    def draw(panels: Sequence[Axes]) -> None:
-        for axes, (way, found) in zip(panels, seen.items(), strict=True):
-            for model, colour in zip(MODELS, COLOURS, strict=False):
-                values = found[model][np.linspace(0, len(found[model]) - 1, 200).astype(int)]
-                axes.plot(values, np.linspace(0, 1, 200), color=colour, label=model)
-            axes.axvline(FIGURE_1_SLO_MS, color="black", lw=0.8)
-            axes.set(title=way, xlabel="latency, ms", xlim=(0, 100))
-        panels[0].legend(frameon=False, fontsize=8)
-
-    return report(__doc__, rows, draw, "figure1", chosen.out, panels=3)
-
-
 if __name__ == "__main__":
-    main()
+    main(figure1)

@@ -1,7 +1,5 @@
 """Figure 8: ResNet-50 on a V100 while its rate rises from 520 to 680/s; its share from 40 to 50 %.
 
-python -m bench.papers.primitives.figure8
-
 Baseline (no change), change without overlap (the old process ends, then the new one loads for 3 s),
 and with overlapped execution. The rate rises after 3 s; the engine sees it, plans the least share
 that serves a tenth more, and moves. Loading takes the paper's 3 s and the switch D-STACK's 0.1 ms:
@@ -23,9 +21,10 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from bench.harness import COLOURS, Report, Row, main
 from bench.papers.primitives.live import changed
 from bench.papers.primitives.published import (
     FIGURE_8_AT_S,
@@ -34,13 +33,14 @@ from bench.papers.primitives.published import (
     OVERLAPPED_DOWNTIME_MS,
     PLAIN_DOWNTIME_MS,
 )
-from bench.papers.primitives.show import COLOURS, Row, options, report
 from bench.papers.primitives.v100 import V100, profile
 from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated.device import MECHANISMS, MechanismCosts, Physics, device_factory
+from interlace.device.simulated.costs import MECHANISMS, MechanismCosts
+from interlace.device.simulated.device import device_factory
+from interlace.device.simulated.physics import Physics
 from interlace.perf.latency import surface
 from interlace.policy.catalog import resolve
 from interlace.policy.scaling import grow_and_shrink
@@ -60,6 +60,48 @@ _PERIOD_MS: Final = 500.0
 _BIN_MS: Final = 200.0
 SWITCH_MS: Final = MECHANISMS["mps"].hand_over_ms
 _COSTS: Final = MechanismCosts(carve_ms=0.0, release_ms=1.0, hand_over_ms=SWITCH_MS)
+
+
+def figure8(*, live: bool = True) -> Report:
+    """Three ways through the change, simulated and, of two of them, live."""
+    runs = {
+        "baseline": run(True, fixed=True),
+        "without overlap": run(False),
+        "overlapped": run(True),
+    }
+    found = {name: seen(record) for name, record in runs.items()}
+    base, plain, overlapped = found.values()
+    before, after = FIGURE_8_SHARES_PCT
+    down = "longest time without service"
+    rows = [
+        Row("share before the change", before, overlapped.shares_pct[0], " %"),
+        Row("share after it", after, overlapped.shares_pct[-1], " %"),
+        Row("baseline: images at the end", None, base.after_rps, " /s"),
+        Row(f"without overlap: {down}", PLAIN_DOWNTIME_MS, plain.down_ms, " ms"),
+        Row("without overlap: images at the end", FIGURE_8_RPS[1], plain.after_rps, " /s"),
+        Row(f"overlapped: {down}", None, overlapped.down_ms, " ms"),
+        Row("overlapped: and the switch (put in)", OVERLAPPED_DOWNTIME_MS, SWITCH_MS, " ms"),
+        Row("overlapped: images at the end", FIGURE_8_RPS[1], overlapped.after_rps, " /s"),
+        *(Row(f"{name}: requests given up", None, one.lost) for name, one in found.items()),
+    ]
+    for name in ("without overlap", "overlapped") if live else ():
+        one = changed(name == "overlapped")
+        rows += [
+            Row(f"live, {name}: longest time without a worker", None, one.hostless_ms, " ms"),
+            Row(f"live, {name}: longest time without a reply", None, one.down_ms, " ms"),
+            Row(f"live, {name}: the same while nothing changes", None, one.usual_ms, " ms"),
+            Row(f"live, {name}: until only the new worker stands", None, one.change_ms, " ms"),
+            Row(f"live, {name}: of {one.sent} requests lost", None, one.lost),
+        ]
+
+    def draw(figure: Figure) -> None:
+        seconds = np.arange(len(base.bins_rps)) * _BIN_MS / 1e3
+        for axes, (name, one) in zip(figure.subplots(1, 3), found.items(), strict=True):
+            axes.step(seconds, one.bins_rps, where="post", color=COLOURS[0])
+            axes.axvline(FIGURE_8_AT_S, color="black", lw=0.8)
+            axes.set(title=name, xlabel="s", ylabel="images/s", ylim=(0, 900))
+
+    return Report(rows, draw, (9.6, 3.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,48 +189,5 @@ def seen(record: RunRecord) -> Change:
     return Change(shares, down_ms, at_ms - start_ms, before, tail, lost, bins)
 
 
-def main(arguments: list[str] | None = None, live: bool = True) -> list[Row]:
-    """Print, draw, and return the rows."""
-    chosen = options(__doc__).parse_args(arguments)
-    found = {
-        "baseline": seen(run(True, fixed=True)),
-        "without overlap": seen(run(False)),
-        "overlapped": seen(run(True)),
-    }
-    base, plain, overlapped = found.values()
-    before, after = FIGURE_8_SHARES_PCT
-    rows = [
-        Row("share before the change", before, overlapped.shares_pct[0], " %"),
-        Row("share after it", after, overlapped.shares_pct[-1], " %"),
-        Row("baseline: images at the end", None, base.after_rps, " /s"),
-        Row(
-            "without overlap: longest time without service", PLAIN_DOWNTIME_MS, plain.down_ms, " ms"
-        ),
-        Row("without overlap: images at the end", FIGURE_8_RPS[1], plain.after_rps, " /s"),
-        Row("overlapped: longest time without service", None, overlapped.down_ms, " ms"),
-        Row("overlapped: and the switch (put in)", OVERLAPPED_DOWNTIME_MS, SWITCH_MS, " ms"),
-        Row("overlapped: images at the end", FIGURE_8_RPS[1], overlapped.after_rps, " /s"),
-        *(Row(f"{name}: requests given up", None, one.lost) for name, one in found.items()),
-    ]
-    if live:
-        for name, one in (("without overlap", changed(False)), ("overlapped", changed(True))):
-            rows += [
-                Row(f"live, {name}: longest time without a worker", None, one.hostless_ms, " ms"),
-                Row(f"live, {name}: longest time without a reply", None, one.down_ms, " ms"),
-                Row(f"live, {name}: the same while nothing changes", None, one.usual_ms, " ms"),
-                Row(f"live, {name}: until only the new worker stands", None, one.change_ms, " ms"),
-                Row(f"live, {name}: of {one.sent} requests lost", None, one.lost),
-            ]
-
-    def draw(panels: Sequence[Axes]) -> None:
-        seconds = np.arange(len(base.bins_rps)) * _BIN_MS / 1e3
-        for axes, (name, one) in zip(panels, found.items(), strict=True):
-            axes.step(seconds, one.bins_rps, where="post", color=COLOURS[0])
-            axes.axvline(FIGURE_8_AT_S, color="black", lw=0.8)
-            axes.set(title=name, xlabel="s", ylabel="images/s", ylim=(0, 900))
-
-    return report(__doc__, rows, draw, "figure8", chosen.out, panels=3)
-
-
 if __name__ == "__main__":
-    main()
+    main(figure8)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -12,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, NamedTuple
 
-import psutil
-
+from bench.fidelity.network import network, write_network
 from bench.fidelity.stand import Stand, cores
+from bench.harness import processes
 from bench.hosting_gaps import Gaps
 from interlace.core.hardware import Fleet, Trait
 from interlace.core.messages import (
@@ -30,23 +31,10 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Batch, Outcome, Reply
 from interlace.engine.engine import Engine
-from interlace.engine.plan_diff import reached
 from interlace.policy.catalog import resolve
 from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
 
-#: Layers of width x width weights, 4 bytes each.
-_NETWORK: Final = """
-import torch
-
-INPUTS = {{"x": ("FP32", ({width},))}}
-OUTPUTS = {{"y": ("FP32", ({width},))}}
-
-
-def create_model():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(*(torch.nn.Linear({width}, {width}) for _ in range({layers})))
-"""
 _EVERY_S: Final = 0.004
 _PATIENT_MS: Final = 60_000.0
 _LIMIT_S: Final = 60.0
@@ -68,10 +56,7 @@ class Changed(NamedTuple):
 def _repository(width: int, layers: int) -> Iterator[Path]:
     with TemporaryDirectory(prefix="interlace-primitives-") as folder:
         root = Path(folder)
-        (root / "network" / "1").mkdir(parents=True)
-        text = _NETWORK.format(width=width, layers=layers)
-        (root / "network" / "1" / "model.py").write_text(text)
-        (root / "network" / "interlace.toml").write_text("slo_ms = 1000\nmax_batch = 4\n")
+        write_network(root, network(width, layers), "slo_ms = 1000\nmax_batch = 4\n")
         yield root
 
 
@@ -135,12 +120,14 @@ class _Change:
         first = self._share_pct == 0
         self._share_pct = share_pct
         self._runtime.deliver(ModelsDeployed((self._deployment(),) if first else ()))
-        state = self._engine.state
-        while not (state.target.partitions and reached(state.lives, state.target)) or (
-            {live.share_pct for live in state.lives.values()} != {share_pct}
-        ):
+        while not self._stands(share_pct):
             await asyncio.sleep(0.002)
         return self._stand.clock.now_ms() - began_ms
+
+    def _stands(self, share_pct: int) -> bool:
+        engine = self._engine.snapshot()
+        shares_pct = {live.share_pct for live in engine.partitions.values()}
+        return bool(engine.target.partitions) and engine.reached and shares_pct == {share_pct}
 
     def _deployment(self) -> Deployment:
         key = self._opened.model.key
@@ -176,7 +163,7 @@ class _Change:
         )
 
     async def retire(self) -> None:
-        for live in list(self._engine.state.lives.values()):
+        for live in self._engine.snapshot().partitions.values():
             await self._stand.rig.do(ReleasePartition(live.gpu, live.id), timeout_s=_LIMIT_S)
 
 
@@ -210,9 +197,5 @@ async def _workers_bytes(root: Path, shared: bool, most: int) -> list[int]:
 
 def _others_bytes() -> int:
     """Proportional set sizes of this process and its children: sharing moves pages between them."""
-    own = psutil.Process()
-    total = 0
-    for one in [own, *own.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
-            total += one.memory_full_info().pss
-    return total
+    own = os.getpid()
+    return processes.pss_bytes([own, *processes.descendants([own])])

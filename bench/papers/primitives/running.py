@@ -4,27 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.papers.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.device.simulated.device import Physics, device_factory
+from interlace.device.simulated.physics import Physics
 from interlace.policy.catalog import resolve
 from interlace.policy.view import Dispatch, Launch, View
-from interlace.sim.arrivals import Workload, merge_arrivals
+from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.record import Execution, RunRecord
-from interlace.sim.run import simulate
-from interlace.sim.scenario import Simulation
 from interlace.sim.workload.spacing import Steady
 
 #: Nobody is dropped or refused for lateness: what is looked at are batches, not promises.
 _PATIENT_MS: Final = 1e7
-_WARM_MS: Final = 1_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def instances(model: str, share_pct: int, batch: int, count: int) -> list[Partit
     return [Partition(f"{model}.{i}", "gpu0", share_pct, (slot,)) for i in range(count)]
 
 
-def played(
+def kept_busy(
     partitions: Sequence[Partition],
     profiles: Mapping[str, Profile],
     dispatcher: Adaptive | Fixed,
@@ -87,28 +85,49 @@ def played(
     gpu: Gpu,
     rates_rps: Mapping[str, float],
     seconds: float,
-    workloads: Mapping[str, Workload] | None = None,
 ) -> RunRecord:
     """Partitions of one GPU under a dispatcher, each model sent so many requests a second."""
     models = {slot.model: slot.batch for one in partitions for slot in one.slots}
-    demand = tuple(Demand(m, rates_rps[m], _PATIENT_MS, batch) for m, batch in models.items())
-    row = replace(resolve("triton"), dispatcher=dispatcher)
-    known = {model: profiles[model] for model in models}
-    traffic = workloads or {model: Steady(rates_rps[model]) for model in models}
-    scenario = Simulation(
-        row,
+    return played(
+        replace(resolve("triton"), dispatcher=dispatcher),
         uniform_fleet(gpu, 1),
-        demand,
-        known,
-        known,
-        merge_arrivals(traffic, seconds, seed=2),
+        [Demand(m, rates_rps[m], _PATIENT_MS, batch) for m, batch in models.items()],
+        {model: profiles[model] for model in models},
+        merge_arrivals({model: Steady(rates_rps[model]) for model in models}, seconds, seed=2),
         Plan(tuple(partitions), overlapping=True),
-        device=device_factory(physics),
-        warm_ms=_WARM_MS,
+        physics,
         queue_limit=1_000,
-        epoch_ms=float("inf"),
     )
-    return simulate(scenario)
+
+
+class Crowd(NamedTuple):
+    """So many instances: rows/s of them all, and how long their batches took, ascending, in ms."""
+
+    rps: float
+    taken_ms: NDArray[np.float64]
+
+
+def crowd(
+    profile: Profile,
+    gpu: Gpu,
+    share_pct: int,
+    batch: int,
+    count: int,
+    rate_rps: float,
+    seconds: float,
+) -> Crowd:
+    """Instances of one share that share so many requests/s, more than they serve."""
+    model = profile.model
+    record = kept_busy(
+        instances(model, share_pct, batch, count),
+        {model: profile},
+        Fixed(),
+        Physics(jitter=True),
+        gpu,
+        {model: rate_rps},
+        seconds,
+    )
+    return Crowd(throughput_rps(record, model), latencies_ms(record, model))
 
 
 def inside(record: RunRecord, model: str) -> list[Execution]:

@@ -1,7 +1,5 @@
 """Table II: instances of a model in one T4 of 16 GB, with weights of their own and shared.
 
-python -m bench.papers.primitives.table2
-
 How many fit is asked of the simulated device, which refuses a load it has no memory for. The text
 gives the instances gained, not what an instance takes beside its weights: 1,230 MB are taken, what
 gpulet's released code counts for a process with its framework. Shown beside is the range of that
@@ -13,21 +11,21 @@ or shared, and what each takes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from bench.harness import COLOURS, Report, Row, grouped_bars, main
 from bench.papers.primitives.live import workers_bytes
 from bench.papers.primitives.published import MORE_INSTANCES, MORE_MODELS_PCT
-from bench.papers.primitives.show import COLOURS, Row, options, report
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.messages import CreatePartition, Load, WorkFinished
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.device.simulated.device import MechanismCosts, SimulatedDevice
+from interlace.device.simulated.costs import MechanismCosts
+from interlace.device.simulated.device import SimulatedDevice
 from interlace.runtime.clock import SimClock
 
 T4: Final = GPU_KINDS["t4"]
@@ -35,6 +33,45 @@ T4: Final = GPU_KINDS["t4"]
 WEIGHTS_BYTES: Final = {"resnet50": 102_400_000, "vgg19": 574_800_000, "resnext50": 100_100_000}
 PRIVATE_BYTES: Final = 1_230_000_000
 _LIMIT: Final = 100
+
+
+def table2(
+    *,
+    workers: Annotated[int, "of the live part, at most"] = 4,
+    width: Annotated[int, "of its network's layers"] = 2048,
+) -> Report:
+    """Instances that fit, and the memory of live workers."""
+    rows: list[Row] = []
+    counts: dict[str, tuple[int, int]] = {}
+    for model, gain in MORE_INSTANCES.items():
+        own, shared = (fit(WEIGHTS_BYTES[model], PRIVATE_BYTES, s) for s in (False, True))
+        counts[model] = own, shared
+        least, most = consistent_bytes(model)
+        rows += [
+            Row(f"{model}: instances more with shared weights", gain, shared - own),
+            Row(f"{model}: instances with weights of their own", None, own),
+            Row(f"{model}: as printed from this private memory on", None, least / 1e6, " MB"),
+            Row(f"{model}: up to this (not all between)", None, most / 1e6, " MB"),
+        ]
+    gained = 100.0 * (sum(s for _, s in counts.values()) / sum(o for o, _ in counts.values()) - 1)
+    rows.append(Row("models more in all (20 to 30)", MORE_MODELS_PCT[0], gained, " %"))
+    live = {shared: workers_bytes(shared, workers, width) for shared in (False, True)}
+    for shared, name in ((False, "their own"), (True, "shared")):
+        each = float(np.diff(live[shared]).mean()) / 1e6
+        rows.append(Row(f"live: a worker more, weights {name}", None, each, " MB"))
+
+    def draw(figure: Figure) -> None:
+        bars, lines = figure.subplots(1, 2)
+        own, both = zip(*counts.values(), strict=True)
+        grouped_bars(bars, list(counts), {"own weights": own, "shared": both}, "instances")
+        bars.set_title("simulated T4")
+        for colour, (name, values) in zip(COLOURS, live.items(), strict=False):
+            label = "shared" if name else "own weights"
+            values_mb = [value / 1e6 for value in values]
+            lines.plot(range(1, workers + 1), values_mb, "o-", color=colour, label=label)
+        lines.set(title="live", xlabel="workers", ylabel="MB", ylim=(0, None))
+
+    return Report(rows, draw, (6.4, 3.0))
 
 
 def fit(weights_bytes: int, private_bytes: int, shared: bool) -> int:
@@ -65,51 +102,5 @@ def consistent_bytes(model: str) -> tuple[int, int]:
     return min(found), max(found)
 
 
-def main(arguments: list[str] | None = None, workers: int = 4, width: int = 2048) -> list[Row]:
-    """Print, draw, and return the rows."""
-    chosen = options(__doc__).parse_args(arguments)
-    rows: list[Row] = []
-    counts: dict[str, tuple[int, int]] = {}
-    for model, gain in MORE_INSTANCES.items():
-        own, shared = (fit(WEIGHTS_BYTES[model], PRIVATE_BYTES, s) for s in (False, True))
-        counts[model] = own, shared
-        least, most = consistent_bytes(model)
-        rows += [
-            Row(f"{model}: instances more with shared weights", gain, shared - own),
-            Row(f"{model}: instances with weights of their own", None, own),
-            Row(f"{model}: as printed from this private memory on", None, least / 1e6, " MB"),
-            Row(f"{model}: up to this (not all between)", None, most / 1e6, " MB"),
-        ]
-    gained = 100.0 * (sum(s for _, s in counts.values()) / sum(o for o, _ in counts.values()) - 1)
-    rows.append(Row("models more in all (20 to 30)", MORE_MODELS_PCT[0], gained, " %"))
-    live = {shared: workers_bytes(shared, workers, width) for shared in (False, True)}
-    for shared, name in ((False, "their own"), (True, "shared")):
-        each = float(np.diff(live[shared]).mean()) / 1e6
-        rows.append(Row(f"live: a worker more, weights {name}", None, each, " MB"))
-
-    def draw(panels: Sequence[Axes]) -> None:
-        bars, lines = panels
-        for index, name in enumerate(("own weights", "shared")):
-            places = [i + (index - 0.5) * 0.4 for i in range(len(counts))]
-            bars.bar(
-                places, [c[index] for c in counts.values()], 0.4, label=name, color=COLOURS[index]
-            )
-        bars.set_xticks(range(len(counts)), list(counts))
-        bars.set(title="simulated T4", ylabel="instances")
-        bars.legend(frameon=False, fontsize=8)
-        for index, (shared, values) in enumerate(live.items()):
-            name = "shared" if shared else "own weights"
-            lines.plot(
-                range(1, workers + 1),
-                [v / 1e6 for v in values],
-                "o-",
-                color=COLOURS[index],
-                label=name,
-            )
-        lines.set(title="live", xlabel="workers", ylabel="MB", ylim=(0, None))
-
-    return report(__doc__, rows, draw, "table2", chosen.out, panels=2)
-
-
 if __name__ == "__main__":
-    main()
+    main(table2)

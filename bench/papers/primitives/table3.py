@@ -1,7 +1,5 @@
 """Table III: DNN-Recog, ResNeXt and Yolo on one V100, one after the other and side by side.
 
-python -m bench.papers.primitives.table3
-
 Rounds of 30 ms, in which what came at the round's beginning is answered. Temporal sharing: each
 model in turn has the whole GPU; Yolo and ResNeXt have one row in every other round, as the text
 says. Spatio-temporal: shares of 25, 40, 50, 50 and 60 %, as in Figure 10; Batch-Latency gives the
@@ -20,12 +18,13 @@ and ResNeXt all the time that temporal sharing leaves, which the text does not.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.apps import recog
 from bench.papers.dstack.published import TABLE_6
 from bench.papers.dstack.v100 import profile as shaped
@@ -36,8 +35,7 @@ from bench.papers.primitives.published import (
     SYSTEM_GAIN,
     TABLE_3_SHARES_PCT,
 )
-from bench.papers.primitives.show import COLOURS, Row, options, report
-from bench.papers.primitives.timetable import HOP_MS, SLACK_MS, Entry, Timetable, played
+from bench.papers.primitives.timetable import HOP_MS, SLACK_MS, Entry, Timetable, follow
 from bench.papers.primitives.v100 import profile as logged
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.core.request import Outcome
@@ -62,6 +60,40 @@ class Schedule(NamedTuple):
 
     def per_round(self, name: str) -> float:
         return sum(self.rows[name]) / len(self.rows[name])
+
+
+def table3(*, rounds: Annotated[int, "of 30 ms"] = 300) -> Report:
+    """Both timetables, for two sources of latencies."""
+    rows: list[Row] = []
+    shown: dict[str, dict[str, float]] = {}
+    for source, profiles in (("PyTorch", of_table_6()), ("TensorRT logs", of_logs())):
+        known = {model: surface(one, "median_ms") for model, one in profiles.items()}
+        plans = {
+            "temporal": temporal(known),
+            "temporal, filled": temporal(known, _MOST),
+            "spatio-temporal": spatial(known),
+        }
+        good = {way: in_time(plan, profiles, rounds) for way, plan in plans.items()}
+        shown = shown or good
+        whole = {way: sum(found.values()) for way, found in good.items()}
+        after, before = good["spatio-temporal"]["recog"], good["temporal"]["recog"]
+        best = whole["spatio-temporal"]
+        rows += [
+            Row(f"{source}: DNN-Recog over temporal", RECOG_GAIN, after / before),
+            Row(f"{source}: all over temporal", SYSTEM_GAIN, best / whole["temporal"]),
+            Row(f"{source}: all over temporal, filled", None, best / whole["temporal, filled"]),
+        ]
+        for way, plan in plans.items():
+            for name in ("recog", *BESIDE):
+                what = f"{source}, {way}: {name}"
+                rows.append(Row(f"{what}, rows a round", None, plan.per_round(name)))
+                rows.append(Row(f"{what}, in time", None, good[way][name], " /s"))
+
+    def draw(figure: Figure) -> None:
+        series = {way: list(good.values()) for way, good in shown.items()}
+        grouped_bars(figure, ("DNN-Recog", "Yolo", "ResNeXt-50"), series, "in 30 ms, requests/s")
+
+    return Report(rows, draw, (6.0, 3.0))
 
 
 def of_table_6() -> dict[str, Profile]:
@@ -172,7 +204,7 @@ def in_time(schedule: Schedule, profiles: Mapping[str, Profile], rounds: int) ->
     """What the engine answers in time under a timetable, requests/s."""
     app = recog(slo_ms=ROUND_MS + SLACK_MS)
     counts = {name: rows for name, rows in schedule.rows.items() if sum(rows)}
-    record = played(schedule.table, profiles, {"recog": app}, counts, ROUND_MS, rounds)
+    record = follow(schedule.table, profiles, {"recog": app}, counts, ROUND_MS, rounds)
     seconds = rounds * ROUND_MS / 1000.0
     found = Counter(one.app for one in record.apps if _punctual(one))
     found += Counter(one.model for one in record.served if _punctual(one))
@@ -183,50 +215,5 @@ def _punctual(one: AppServed | ServedRequest) -> bool:
     return one.outcome is Outcome.OK and one.answered_ms - one.arrived_ms <= ROUND_MS
 
 
-def main(arguments: list[str] | None = None, rounds: int = 300) -> list[Row]:
-    """Print, draw, and return the rows."""
-    chosen = options(__doc__).parse_args(arguments)
-    rows: list[Row] = []
-    shown: dict[str, dict[str, float]] = {}
-    for source, profiles in (("PyTorch", of_table_6()), ("TensorRT logs", of_logs())):
-        known = {model: surface(one, "median_ms") for model, one in profiles.items()}
-        plans = {
-            "temporal": temporal(known),
-            "temporal, filled": temporal(known, _MOST),
-            "spatio-temporal": spatial(known),
-        }
-        good = {way: in_time(plan, profiles, rounds) for way, plan in plans.items()}
-        after, whole = good["spatio-temporal"], sum(good["spatio-temporal"].values())
-        one, all_one, filled = (
-            good["temporal"]["recog"],
-            *(sum(good[way].values()) for way in ("temporal", "temporal, filled")),
-        )
-        rows += [
-            Row(f"{source}: DNN-Recog over temporal", RECOG_GAIN, after["recog"] / one),
-            Row(f"{source}: all over temporal", SYSTEM_GAIN, whole / all_one),
-            Row(f"{source}: all over temporal, filled", None, whole / filled),
-        ]
-        for way, plan in plans.items():
-            for name in ("recog", *BESIDE):
-                rows.append(
-                    Row(f"{source}, {way}: {name}, rows a round", None, plan.per_round(name))
-                )
-                rows.append(Row(f"{source}, {way}: {name}, in time", None, good[way][name], " /s"))
-        if source == "PyTorch":
-            shown = good
-
-    def draw(panels: Sequence[Axes]) -> None:
-        (axes,) = panels
-        names = ("recog", *BESIDE)
-        for index, (way, good) in enumerate(shown.items()):
-            places = [i + (index - 0.5) * 0.4 for i in range(len(names))]
-            axes.bar(places, [good[n] for n in names], 0.4, label=way, color=COLOURS[index])
-        axes.set_xticks(range(len(names)), ["DNN-Recog", "Yolo", "ResNeXt-50"])
-        axes.set_ylabel("in 30 ms, requests/s")
-        axes.legend(frameon=False, fontsize=8)
-
-    return report(__doc__, rows, draw, "table3", chosen.out)
-
-
 if __name__ == "__main__":
-    main()
+    main(table3)

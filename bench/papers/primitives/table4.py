@@ -1,7 +1,5 @@
 """Table IV: one instance with all of a T4, and several with parts, under an SLO.
 
-python -m bench.papers.primitives.table4
-
 AlexNet and MobileNet as four instances of 25 %, ResNet-50 and VGG-19 as two of 50 %, which is what
 Multi-Model advised; inputs are copied in by GPU-DMA. Every model is sent 3,800 images/s; batches
 are the largest that end within the SLO. The text says "nearly 2x" for all.
@@ -16,12 +14,12 @@ the smallest part of the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from bench.harness import Report, Row, grouped_bars, main
 from bench.papers.dstack.published import TABLE_6
 from bench.papers.dstack.v100 import profile as shaped
 from bench.papers.primitives.instances import multi_model
@@ -34,11 +32,10 @@ from bench.papers.primitives.published import (
 from bench.papers.primitives.running import (
     Adaptive,
     instances,
+    kept_busy,
     latencies_ms,
-    played,
     throughput_rps,
 )
-from bench.papers.primitives.show import COLOURS, Row, options, report
 from bench.papers.primitives.v100 import INPUT_BYTES, MODELS, OUTPUT_BYTES, at, t4
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Trait
@@ -51,6 +48,41 @@ from interlace.perf.latency import surface
 
 T4: Final = replace(GPU_KINDS["t4"], traits=GPU_KINDS["t4"].traits | {Trait.GATHER_DMA})
 _MOST_ROWS: Final = 32
+
+
+def table4(*, seconds: float = 2.0) -> Report:
+    """Throughput of several instances over one."""
+    rows: list[Row] = []
+    gains: dict[str, list[float]] = {}
+    for source, made in (("TensorRT logs", t4), ("PyTorch", pytorch)):
+        found = gains[source] = []
+        for model in MODELS:
+            profile, slo_ms = made(model), TABLE_4_SLOS_MS[model]
+            count, share_pct = ADVISED[model]
+            single, _ = served(profile, 1, 100, seconds)
+            many, p99_ms = served(profile, count, share_pct, seconds)
+            rowwise, _ = served(profile, count, share_pct, seconds, 1)
+            alone, _ = served(profile, 1, 100, seconds, 1)
+            found.append(many / single)
+            name = f"{source}, {model}"
+            rows += [
+                Row(f"{name}: {count} x {share_pct} % over 1 x 100 %", INSTANCES_GAIN, found[-1]),
+                Row(f"{name}: 1 x 100 %, images", None, single, " /s"),
+                Row(f"{name}: {count} x {share_pct} %, images", None, many, " /s"),
+                Row(f"{name}: p99 of them, SLO {slo_ms:g} ms", None, p99_ms, " ms"),
+                Row(f"{name}: the same gain, one row a batch", None, rowwise / alone),
+            ]
+            known = surface(profile, "median_ms")
+            advice = multi_model(known, (100, 50, 25), slo_ms, _MOST_ROWS, TABLE_4_RPS)
+            if advice:
+                what = f"{name}: Multi-Model here, {advice.count} x {advice.share_pct} %"
+                rows.append(Row(what, None, advice.rows_per_s, " /s"))
+
+    def draw(figure: Figure) -> None:
+        axes = grouped_bars(figure, MODELS, gains, "throughput over one instance")
+        axes.axhline(INSTANCES_GAIN, color="black", lw=0.8)
+
+    return Report(rows, draw, (6.0, 3.0))
 
 
 def physics() -> Physics:
@@ -77,7 +109,7 @@ def served(
 ) -> tuple[float, float]:
     """Images/s of so many instances with batches up to ``most``, and their batches' p99 in ms."""
     model = profile.model
-    record = played(
+    record = kept_busy(
         instances(model, share_pct, most, count),
         {model: profile},
         Adaptive(TABLE_4_SLOS_MS[model]),
@@ -90,50 +122,5 @@ def served(
     return throughput_rps(record, model), float(taken[int(0.99 * (len(taken) - 1))])
 
 
-def main(arguments: list[str] | None = None, seconds: float = 2.0) -> list[Row]:
-    """Print, draw, and return the rows."""
-    chosen = options(__doc__).parse_args(arguments)
-    rows: list[Row] = []
-    gains: dict[str, list[float]] = {}
-    for source, made in (("TensorRT logs", t4), ("PyTorch", pytorch)):
-        found: list[float] = []
-        for model in MODELS:
-            profile, slo_ms = made(model), TABLE_4_SLOS_MS[model]
-            count, share_pct = ADVISED[model]
-            single, _ = served(profile, 1, 100, seconds)
-            many, p99_ms = served(profile, count, share_pct, seconds)
-            by_row = [
-                served(profile, *how, seconds, 1)[0] for how in ((count, share_pct), (1, 100))
-            ]
-            found.append(many / single)
-            name = f"{source}, {model}"
-            rows += [
-                Row(f"{name}: {count} x {share_pct} % over 1 x 100 %", INSTANCES_GAIN, found[-1]),
-                Row(f"{name}: 1 x 100 %, images", None, single, " /s"),
-                Row(f"{name}: {count} x {share_pct} %, images", None, many, " /s"),
-                Row(f"{name}: p99 of them, SLO {slo_ms:g} ms", None, p99_ms, " ms"),
-                Row(f"{name}: the same gain, one row a batch", None, by_row[0] / by_row[1]),
-            ]
-            advice = multi_model(
-                surface(profile, "median_ms"), (100, 50, 25), slo_ms, _MOST_ROWS, TABLE_4_RPS
-            )
-            if advice:
-                what = f"{name}: Multi-Model here, {advice.count} x {advice.share_pct} %"
-                rows.append(Row(what, None, advice.rows_per_s, " /s"))
-        gains[source] = found
-
-    def draw(panels: Sequence[Axes]) -> None:
-        (axes,) = panels
-        for index, (source, found) in enumerate(gains.items()):
-            places = [i + (index - 0.5) * 0.4 for i in range(len(MODELS))]
-            axes.bar(places, found, 0.4, label=source, color=COLOURS[index])
-        axes.axhline(INSTANCES_GAIN, color="black", lw=0.8)
-        axes.set_xticks(range(len(MODELS)), MODELS)
-        axes.set_ylabel("throughput over one instance")
-        axes.legend(frameon=False, fontsize=8)
-
-    return report(__doc__, rows, draw, "table4", chosen.out)
-
-
 if __name__ == "__main__":
-    main()
+    main(table4)

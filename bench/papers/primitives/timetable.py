@@ -8,18 +8,16 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from bench.papers.playing import played
 from bench.papers.primitives.v100 import V100
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.device.simulated.device import Physics, device_factory
 from interlace.policy.catalog import resolve
 from interlace.policy.view import Dispatch, Launch, View
 from interlace.sim.arrivals import Workload, merge_arrivals
 from interlace.sim.pipeline.graph import Pipeline
 from interlace.sim.record import RunRecord
-from interlace.sim.run import simulate
-from interlace.sim.scenario import Simulation
 from interlace.sim.workload.recorded import ReplayedTrace
 
 #: From the end of a batch until those who wait for it have come: nothing, but for rounding.
@@ -61,7 +59,7 @@ class Timetable:
         return Dispatch(tuple(launches), wake_ms)
 
 
-def played(
+def follow(
     table: Timetable,
     profiles: Mapping[str, Profile],
     apps: Mapping[str, Pipeline],
@@ -84,18 +82,13 @@ def played(
         )
         for name, counts in each_round.items()
     }
-    return simulate(
-        Simulation(
-            replace(resolve("triton"), dispatcher=table),
-            uniform_fleet(V100, 1),
-            demand,
-            known,
-            known,
-            merge_arrivals(traffic, rounds * round_ms / 1000.0, seed=0),
-            Plan(parts, overlapping=True),
-            device=device_factory(Physics()),
-            warm_ms=100 * table.cycle_ms,
-            epoch_ms=float("inf"),
-            pipelines=apps,
-        )
+    return played(
+        replace(resolve("triton"), dispatcher=table),
+        uniform_fleet(V100, 1),
+        demand,
+        known,
+        merge_arrivals(traffic, rounds * round_ms / 1000.0, seed=0),
+        Plan(parts, overlapping=True),
+        warm_ms=100 * table.cycle_ms,
+        pipelines=apps,
     )

@@ -24,7 +24,7 @@ def opened(path: Path) -> Replay:
     try:
         return Replay(log, system_of(log.header.system))
     except InputError as error:
-        raise InputError(f"the log was written by another version: {error}") from None
+        raise InputError(f"the system that wrote the log is not here: {error}") from None
 
 
 def steps(replay: Replay) -> Iterator[ReplayStep]:

@@ -8,7 +8,7 @@ from interlace.cli.replaying.play import steps
 from interlace.core.messages import ReportTimeout, RequestArrived, Run, SendReply, WorkFinished
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.user_errors import InputError
-from interlace.engine.live_partition import LivePartition
+from interlace.engine.snapshot import PartitionSnapshot
 from interlace.runtime.log import Replay, ReplayStep
 
 
@@ -59,27 +59,27 @@ class _Teller:
                 return
 
     def _arrival(self, step: ReplayStep) -> Iterator[str]:
-        request, state = self._request, step.engine.state
+        request, engine = self._request, step.engine.snapshot()
         slo_ms = request.deadline_ms - request.arrived_ms
         yield (
             f"{step.now_ms:.1f} ms: request {request.id} of {request.model} arrives; to be "
             f"answered by {request.deadline_ms:.1f} ms (within {slo_ms:.1f} ms)"
         )
-        deployed = state.models.get(request.model)
+        deployed = engine.models.get(request.model)
         if deployed is None:
             return
         refused = any(isinstance(one, SendReply) for one in step.commands)
         own = "without" if refused else "with"
-        waiting = _rows(sum(place.rows for place in deployed.places))
+        waiting = _rows(deployed.waiting_rows)
         yield f"  waiting for {request.model} now, {own} this one: {waiting}"
         if not refused:
-            margin_ms = deployed.admission_margin.margin_ms
+            margin_ms = deployed.admission_margin_ms
             yield f"  let in; {margin_ms:.1f} ms are kept free before deadlines now"
         for host in deployed.hosts:
-            self._hosts.add(host.id)
-            for one in host.given:
+            self._hosts.add(host)
+            for one in engine.partitions[host].batches:
                 self._believed_ms[one.run.batch.id] = (one.started_ms, one.expected_end_ms)
-            yield f"  {_host(host)}"
+            yield f"  {_host(engine.partitions[host])}"
         if not deployed.hosts:
             yield "  no partition that is ready holds the model"
 
@@ -88,10 +88,10 @@ class _Teller:
         with_it = any(one.id == self._request.id for one in batch.requests)
         if not with_it and run.partition not in self._hosts:
             return
-        live = step.engine.state.lives.get(run.partition)
-        ends_ms = live.free_at_ms if live is not None else step.now_ms
-        before = live.batch if live is not None and live.following is not None else None
-        begins_ms = before.expected_end_ms if before is not None else step.now_ms
+        batches = step.engine.snapshot().partitions[run.partition].batches
+        before = len(batches) > 1
+        begins_ms = batches[0].expected_end_ms if before else step.now_ms
+        ends_ms = batches[-1].expected_end_ms
         self._believed_ms[batch.id] = (begins_ms, ends_ms)
         urgent_ms = min(one.deadline_ms for one in batch.requests)
         yield (
@@ -158,12 +158,12 @@ def _rows(count: int) -> str:
     return "1 row" if count == 1 else f"{count} rows"
 
 
-def _host(host: LivePartition) -> str:
+def _host(host: PartitionSnapshot) -> str:
     names = ", ".join(slot.model for slot in host.slots)
-    if host.batch is None:
+    if not host.batches:
         return f"{host.id} ({host.share_pct} %; {names}) is idle"
-    batch = host.batch.run.batch
+    running, batch = host.batches[0], host.batches[0].run.batch
     return (
         f"{host.id} ({host.share_pct} %; {names}) runs {_rows(batch.rows)} of {batch.model} since "
-        f"{host.batch.started_ms:.1f} ms, believed until {host.batch.expected_end_ms:.1f} ms"
+        f"{running.started_ms:.1f} ms, believed until {running.expected_end_ms:.1f} ms"
     )

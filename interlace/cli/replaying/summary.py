@@ -71,9 +71,9 @@ def record(found: Summary, replay: Replay) -> RunRecord:
 
 def _resume(recorder: Recorder, engine: Engine, from_ms: float) -> None:
     """Enter what stood and ran when the log was begun, if it follows another."""
-    for live in engine.state.lives.values():
+    for live in engine.snapshot().partitions.values():
         span = PartitionSpan(live.gpu, live.id, live.share_pct, from_ms, inf)
-        if live.batch is None:
-            recorder.resume(span)
+        if live.batches:
+            recorder.resume(span, live.batches[0].run, live.batches[0].started_ms)
         else:
-            recorder.resume(span, live.batch.run, live.batch.started_ms)
+            recorder.resume(span)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from interlace.core.tensor import element_count
+from interlace.formats.runner import Array
 
 _LENGTH: Final = Struct("<I")
-
-Array = np.ndarray[Any, Any]
 
 
 def unpack_strings(parts: list[memoryview], shape: tuple[int, ...], name: str) -> Array:

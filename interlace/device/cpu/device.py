@@ -27,7 +27,8 @@ from interlace.device.cpu.cores import CoreAllocator, cpu_kind
 from interlace.device.cpu.describe import Describer, Description
 from interlace.device.cpu.input_rings import HostRings
 from interlace.device.cpu.partition import CpuPartition
-from interlace.device.cpu.settings import CpuSettings
+from interlace.device.cpu.settings import WORKER, CpuSettings
+from interlace.device.process.output_arena import HeldBatches
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -66,8 +67,8 @@ class CpuDevice:
         self._models: dict[str, Model] = {}
         self._killed: Counter[str] = Counter()
         self._partitions: dict[str, CpuPartition] = {}
-        self._retired: list[CpuPartition] = []  # dead, and read until the last reply is delivered
-        self._spawner = ForkServerSpawner(loop)
+        self._held = HeldBatches(arenas)
+        self._spawner = ForkServerSpawner(loop, WORKER)
         self._describer = Describer(loop, self._spawner, settings)
         self._pools = HostRings(loop, arenas)
         self._on_lost: Callable[[PartitionLost], None] = lambda lost: None
@@ -98,15 +99,7 @@ class CpuDevice:
             self._loop.call_soon(done, WorkFinished(work, failure=Failure(str(error))))
 
     def free(self, batch: int) -> None:
-        for partition in self._partitions.values():
-            if batch in partition.held:
-                partition.free(batch)
-                return
-        for partition in self._retired:
-            if batch in partition.held:
-                partition.held.discard(batch)
-                self._dispose(partition)
-                return
+        self._held.free(batch)
 
     def workers(self) -> dict[str, int]:
         """Process id of each partition's worker, once it is forked."""
@@ -189,8 +182,9 @@ class CpuDevice:
             self._cores.give_back(cores)
             raise
         setup = self._settings.setup(work.partition, cores, arena)
-        partition = CpuPartition(self._loop, setup, arena, self._settings.limits, self._ended)
-        self._arenas.add(arena)
+        partition = CpuPartition(
+            self._loop, setup, arena, self._held, self._settings.limits, self._ended
+        )
         self._partitions[work.partition] = partition
         try:
             partition.carve(work, self._spawner, partial(self._carved, partition, done))
@@ -226,14 +220,5 @@ class CpuDevice:
             return False
         del self._partitions[partition.name]
         self._cores.give_back(partition.cores)
-        self._retired.append(partition)
-        self._dispose(partition)
+        partition.outputs.retire()
         return True
-
-    def _dispose(self, partition: CpuPartition) -> None:
-        if partition.held:
-            return
-        self._retired.remove(partition)
-        self._arenas.forget(partition.arena.number)
-        partition.arena.wipe()
-        partition.arena.close()

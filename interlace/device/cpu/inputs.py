@@ -12,9 +12,8 @@ from interlace.device.cpu.bytes_tensors import unpack_strings
 from interlace.device.process.output_blocks import OutputBlocks
 from interlace.device.process.wire import Column, RunBatch
 from interlace.formats.arrays import NUMPY_TYPES
+from interlace.formats.runner import Array
 from interlace.shm.arena import ArenaMap
-
-Array = np.ndarray[Any, Any]
 
 
 class InputArray(NamedTuple):

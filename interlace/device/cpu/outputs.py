@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,8 +11,7 @@ from interlace.device.cpu.bytes_tensors import pack_strings
 from interlace.device.cpu.inputs import InputArray
 from interlace.device.process.output_blocks import OutputBlocks
 from interlace.device.process.wire import BatchOutput
-
-Array = np.ndarray[Any, Any]
+from interlace.formats.runner import Array
 
 
 class OutputWriter:

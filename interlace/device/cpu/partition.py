@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 from interlace.core.messages import (
     CreatePartition,
@@ -19,16 +18,15 @@ from interlace.core.messages import (
 )
 from interlace.core.model import Model
 from interlace.device.base import Done
-from interlace.device.cpu.settings import WorkTimeouts
 from interlace.device.process.batch_frames import batch_timing, request_outputs, run_frame
 from interlace.device.process.link import FrameProtocol, WorkerLink
-from interlace.device.process.pending import PendingRequest
+from interlace.device.process.output_arena import HeldBatches, OutputArena
+from interlace.device.process.pending import PendingRequest, WorkTimeouts
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.device.process.wire import (
     BatchResult,
     Column,
     ForgetArena,
-    FreeBatches,
     FromWorker,
     Loaded,
     LoadModel,
@@ -41,16 +39,13 @@ from interlace.device.process.wire import (
 )
 from interlace.shm.arena import Arena
 
-_FREED_MAX: Final = 256
 CpuWorkerLink = WorkerLink[ToWorker, FromWorker, WorkerAnswer]
 
 
 class CpuPartition:
     """Translates work into frames for its worker and answers into ``WorkFinished``.
 
-    ``held`` are batches whose outputs lie in ``arena`` until they are freed. Freed batches ride
-    along with the next batch, so that freeing costs the worker no wake-up of its own, unless it
-    waits for memory.
+    ``held`` are the batches of the whole device whose replies are not delivered yet.
     """
 
     def __init__(
@@ -58,20 +53,18 @@ class CpuPartition:
         loop: asyncio.AbstractEventLoop,
         setup: WorkerSetup,
         arena: Arena,
+        held: HeldBatches,
         limits: WorkTimeouts,
         on_dead: Callable[[CpuPartition, str], None],
     ) -> None:
         self.name = setup.name
         self.cores = setup.cores
-        self.arena = arena
-        self.held: set[int] = set()
         self.blamed: tuple[str, ...] = ()  #: models for which its worker is ended
         speech = FrameProtocol(decode_from_worker, self._heard)
         self.link: CpuWorkerLink = WorkerLink(loop, setup.name, speech, partial(on_dead, self))
         self._setup = setup
         self._limits = limits
-        self._freed: list[int] = []
-        self._starved = False
+        self.outputs = OutputArena(held, arena, self.link.tell)
         self._release: Callable[[], None] | None = None
 
     def carve(self, work: CreatePartition, spawner: ForkServerSpawner, done: Done) -> None:
@@ -101,11 +94,11 @@ class CpuPartition:
         Raises:
             ValueError: the batch cannot be put in a frame.
         """
-        frame = run_frame(work.batch, tuple(self._freed), window)
+        frame = run_frame(work.batch, self.outputs.freed, window)
         what = f"batch {work.batch.id} of {work.batch.model}"
         answer = partial(self._ran, work, done)
         if self.link.ask(frame, PendingRequest(answer, work.limit_ms / 1000.0, what)):
-            self._freed.clear()
+            self.outputs.told()
 
     def release(self, work: ReleasePartition, done: Done) -> None:
         """End the worker after what it was asked; ``finish_release`` answers."""
@@ -122,13 +115,6 @@ class CpuPartition:
         if self._release is not None:
             self._release()
 
-    def free(self, batch: int) -> None:
-        """The replies of that batch are delivered."""
-        self.held.discard(batch)
-        self._freed.append(batch)
-        if self._starved or len(self._freed) >= _FREED_MAX:
-            self._send_freed()
-
     def forget_arena(self, number: int) -> None:
         """Inputs lie there no more: the worker drops its mapping."""
         self.link.tell(ForgetArena(number))
@@ -136,31 +122,24 @@ class CpuPartition:
     def _heard(self, frame: FromWorker) -> tuple[str, WorkerAnswer] | None:
         if not isinstance(frame, Starved):
             return "", frame
-        # The worker waits for memory: it gets what is freed, and from now on at once. That it is
-        # not delivered is not the worker's fault.
-        self._starved = True
+        # That replies are not delivered is not the worker's fault: its batch gets more time.
         self.link.extend("", self._setup.patience_s)
-        if self._freed:
-            self._send_freed()
+        self.outputs.starve("")
         return None
-
-    def _send_freed(self) -> None:
-        self.link.tell(FreeBatches(tuple(self._freed)))
-        self._freed.clear()
 
     def _carved(self, work: CreatePartition, done: Done, answer: WorkerAnswer | Failure) -> None:
         failure = _failure(answer)
         done(WorkFinished(work, failure=failure, units=() if failure else self.cores))
 
     def _ran(self, work: Run, done: Done, answer: WorkerAnswer | Failure) -> None:
-        self._starved = False
+        self.outputs.feed("")
         batch = work.batch
         if not isinstance(answer, BatchResult):
             # Killed from outside while it ran a batch: once that is chance, twice it is not.
             done(WorkFinished(work, failure=_failure(answer, spared=batch.attempt == 1)))
             return
         if answer.held:
-            self.held.add(batch.id)
+            self.outputs.hold(batch.id)
         done(WorkFinished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
-from interlace.device.process.memory import process_memory
+from interlace.device.process.memory import MemoryLimitError, process_memory
 from interlace.device.process.wire import LoadModel
 from interlace.formats.arrays import sample_array, sample_shape
 from interlace.formats.memory import release_free_memory
@@ -19,10 +19,6 @@ OpenModel = Callable[[Model, int, str | None], ModelRunner]
 
 _FREE_DIM: Final = 64  #: size of a free dimension for which nobody stated one
 _WARM_RUNS: Final = 3  #: TorchScript profiles twice and compiles on the third
-
-
-class MemoryLimitError(Exception):
-    """A model needs more memory than its operator allows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from interlace.core.model import Format
+from interlace.device.process.pending import WorkTimeouts
 from interlace.device.process.wire import WorkerSetup
 from interlace.shm.arena import Arena
 
+#: What a worker that the fork server forks runs.
+WORKER: Final = "interlace.device.cpu.worker:work"
 _FORMATS: Final = "interlace.formats"
 #: What each format imports, also late, when it opens a model: loaded in the fork server, so that
 #: workers share the pages (110 MB and 3 s per worker for transformers).
@@ -30,15 +33,6 @@ _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
     ),
     Format.FACTORY: (f"{_FORMATS}.factory",),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class WorkTimeouts:
-    """How long work may take before its worker is killed, in seconds; a ``Run`` says so itself."""
-
-    carve_s: float = 60.0
-    load_s: float = 300.0
-    stage_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,14 @@ import os
 import socket
 import time
 from collections import deque
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from interlace.core.errors import RepositoryError
 from interlace.device.cpu.execution import execute
 from interlace.device.cpu.inputs import BatchInputs
 from interlace.device.cpu.resident import OpenModel, ResidentModel
+from interlace.device.process.entry import function_named
+from interlace.device.process.error_text import error_text
 from interlace.device.process.output_blocks import OutputBlocks
 from interlace.device.process.wire import (
     Failed,
@@ -40,7 +40,6 @@ from interlace.shm.frame_socket import BlockingFrameSocket
 _PR_SET_NAME: Final = 15
 _OOM_SCORE: Final = "500"  # when memory runs out, a worker goes before the server
 _BACKGROUND_NICE: Final = 10
-_DETAIL_CHARS: Final = 2000
 
 
 def work(sock: socket.socket, name: str) -> None:
@@ -54,7 +53,7 @@ def work(sock: socket.socket, name: str) -> None:
             _prepare_process(setup, name)
             worker = CpuWorker(frames, setup)
         except Exception as error:
-            frames.send(Failed(_error_text("the worker could not start", error)))
+            frames.send(Failed(error_text("the worker could not start", error)))
             return
         frames.send(Ready())
         worker.serve()
@@ -89,7 +88,7 @@ class CpuWorker:
         self._arenas = arenas
         self._blocks = OutputBlocks(arena, self._wait_for_memory)
         self._intake = BatchInputs(arenas, self._blocks)
-        self._open: OpenModel = _load_opener(setup.opener)
+        self._open: OpenModel = function_named(setup.opener)
 
     def serve(self) -> None:
         """Answer frames until the other end is closed."""
@@ -130,7 +129,7 @@ class CpuWorker:
         try:
             resident = ResidentModel.load(frame, threads, self._setup.weights_dir, self._open)
         except (Exception, SystemExit) as error:
-            return Failed(_error_text(f"model {model.name} does not load", error))
+            return Failed(error_text(f"model {model.name} does not load", error))
         self._models[model.key] = resident
         return Loaded(
             model.key,
@@ -147,7 +146,7 @@ class CpuWorker:
         try:
             return execute(run, resident, self._intake, self._blocks)
         except (Exception, SystemExit) as error:
-            return Failed(_error_text(f"model {run.model} failed on batch {run.batch}", error))
+            return Failed(error_text(f"model {run.model} failed on batch {run.batch}", error))
 
     def _wait_for_memory(self) -> bool:
         self._frames.send(Starved())
@@ -164,15 +163,3 @@ class CpuWorker:
                 return True
             self._backlog.append(frame)
         return False
-
-
-def _error_text(what: str, error: BaseException) -> str:
-    if isinstance(error, RepositoryError):
-        return str(error)[:_DETAIL_CHARS]  # it names the file, and reads by itself
-    return f"{what}: {type(error).__name__}: {error}"[:_DETAIL_CHARS]
-
-
-def _load_opener(path: str) -> OpenModel:
-    module, _, name = path.partition(":")
-    opener: OpenModel = getattr(import_module(module), name)
-    return opener

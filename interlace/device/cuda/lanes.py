@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from interlace.device.cuda.driver.api import GreenContext
+
+if TYPE_CHECKING:  # it needs torch's backend, which knows lanes
+    from interlace.device.cuda.graphs.capture_stream import CaptureStream
 
 
 @dataclass(slots=True, eq=False)
 class Lane:
-    """A stream, the SMs behind it, and the memory pool of the graphs captured on it.
+    """A stream, the SMs behind it, and the stream that its graphs are captured on.
 
     A lane outlives its partition: while it is idle (``name is None``) it keeps what was captured on
     it, so the next partition that gets it runs at once. ``index`` is its number among the lanes of
     the process that exist now, 0 for the lane aside. ``mask`` are its atoms, 0 where SMs are not
     parted; ``units`` are its SMs by number, ``sms`` how many of them the driver granted, read back.
-    Whoever captures sets ``pool``.
+    ``capture_stream`` is set while graphs of the lane exist.
     """
 
     index: int
@@ -29,7 +32,7 @@ class Lane:
     priority: int = 0
     green: GreenContext | None = None
     name: str | None = None
-    pool: object | None = None
+    capture_stream: CaptureStream | None = None
     units: tuple[int, ...] = ()
 
 

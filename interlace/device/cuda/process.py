@@ -46,11 +46,10 @@ from interlace.device.cuda.worker.wire import (
 )
 from interlace.device.process.batch_frames import batch_timing, request_outputs, run_frame
 from interlace.device.process.link import FrameProtocol, ProcessSpawner, WorkerLink
+from interlace.device.process.output_arena import HeldBatches, OutputArena
 from interlace.device.process.pending import PendingRequest
-from interlace.device.process.wire import BatchResult, FreeBatches, LoadModel, UnloadModel
+from interlace.device.process.wire import BatchResult, LoadModel, UnloadModel
 from interlace.shm.arena import Arena
-
-_FREED_MAX: Final = 256
 
 OnStarted = Callable[[Failure | None], None]
 _STAGE: Final = "+"  #: the line of inputs on their way
@@ -60,8 +59,7 @@ class GpuProcess:
     """Translates work into frames and answers into ``WorkFinished``.
 
     Batches of a partition are answered in one line, its other work in another, since loading goes
-    on beside serving. ``held`` are batches whose outputs lie in ``arena`` until they are freed; a
-    process that keeps weights has none.
+    on beside serving. A process that only keeps weights has no ``arena`` for outputs.
     ``partitions`` are those that were carved or are being carved.
     """
 
@@ -70,11 +68,10 @@ class GpuProcess:
         loop: asyncio.AbstractEventLoop,
         setup: GpuSetup | WeightServerSetup,
         arena: Arena | None,
+        held: HeldBatches,
         settings: CudaSettings,
         on_dead: Callable[[GpuProcess, str], None],
     ) -> None:
-        self.arena = arena
-        self.held: set[int] = set()
         self.partitions: set[str] = set()
         self.releasing: set[str] = set()
         self.ready = False
@@ -86,14 +83,13 @@ class GpuProcess:
         self.rest_us = setup.rest_us if isinstance(setup, GpuSetup) else 0
         self._settings = settings
         self._on_started: OnStarted = lambda failure: None
-        self._freed: list[int] = []
-        self._waiting: set[str] = set()  #: lines whose batch waits for output memory
         self._releases: list[Callable[[], None]] = []
         self._stages = StageBatcher(loop, self._stage)
         speech = FrameProtocol(decode_from_gpu, self._heard)
         self.link: WorkerLink[ToGpu, FromGpu, GpuAnswer] = WorkerLink(
             loop, settings.gpu.id, speech, partial(on_dead, self)
         )
+        self.outputs = None if arena is None else OutputArena(held, arena, self.link.tell)
 
     def start(self, launcher: ProcessSpawner, on_started: OnStarted) -> None:
         """Have the process born; ``on_started`` hears of it.
@@ -124,13 +120,14 @@ class GpuProcess:
             ValueError: the batch cannot be put in a frame.
         """
         batch = work.batch
-        frame = run_frame(batch, tuple(self._freed), staged_columns(batch))
+        assert self.outputs is not None, "a batch for a process that only keeps weights"
+        frame = run_frame(batch, self.outputs.freed, staged_columns(batch))
         slot = -1 if batch.slot is None else batch.slot
         what = f"batch {batch.id} of {batch.model}"
         name = work.partition
         asked = GpuRequest(name, name, frame, slot, alone=batch.attempt > 1)
         if self._ask(asked, partial(self._ran, work, done), work.limit_ms / 1000.0, what):
-            self._freed.clear()
+            self.outputs.told()
 
     def stage(self, work: CopyInputs, done: Done) -> None:
         """Copy a request's inputs to its model's ring on the GPU."""
@@ -145,13 +142,6 @@ class GpuProcess:
         """Give the lane back after what it was asked; a private process ends with it."""
         self.releasing.add(work.partition)
         self._change(work, ReleaseLane(), partial(self._released, work, done))
-
-    def free(self, batch: int) -> None:
-        """The replies of that batch are delivered."""
-        self.held.discard(batch)
-        self._freed.append(batch)
-        if self._waiting or len(self._freed) >= _FREED_MAX:
-            self._send_freed()
 
     def fall(self, cause: str) -> None:
         """End it now, for something that it has no part in."""
@@ -206,11 +196,10 @@ class GpuProcess:
             case RestartWanted():
                 self._worn = True
             case BatchStarved(line=line):
-                # What is freed is sent, and from now on at once; nobody is late for waiting.
-                self._waiting.add(line)
+                # That replies are not delivered is not the GPU's fault: its batch gets more time.
                 self.link.extend(line, self._settings.patience_s)
-                if self._freed:
-                    self._send_freed()
+                if self.outputs is not None:
+                    self.outputs.starve(line)
         return None
 
     def _started(self, answer: GpuAnswer | Failure) -> None:
@@ -269,18 +258,15 @@ class GpuProcess:
         self.releasing.discard(partition)
 
     def _ran(self, work: Run, done: Done, answer: GpuAnswer | Failure) -> None:
-        self._waiting.discard(work.partition)
+        assert self.outputs is not None
+        self.outputs.feed(work.partition)
         if not isinstance(answer, BatchResult):
             done(WorkFinished(work, failure=failure_of(answer)))
             return
         batch = work.batch
         if answer.held:
-            self.held.add(batch.id)
+            self.outputs.hold(batch.id)
         done(WorkFinished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
-
-    def _send_freed(self) -> None:
-        self.link.tell(FreeBatches(tuple(self._freed)))
-        self._freed.clear()
 
 
 def _start_words(ready: GpuReady) -> str:

@@ -14,6 +14,7 @@ from interlace.device.cuda.launcher import ProcessLauncher
 from interlace.device.cuda.process import GpuProcess, OnStarted
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.worker.wire import GpuSetup, WeightServerSetup
+from interlace.device.process.output_arena import HeldBatches
 from interlace.device.process.wire import ForgetArena
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -44,7 +45,7 @@ class GpuProcesses:
     ) -> None:
         self.launcher = launcher or ProcessLauncher(loop)
         self.running: list[GpuProcess] = []
-        self._retired: list[GpuProcess] = []  # dead, and read until the last reply is delivered
+        self._held = HeldBatches(arenas)
         self._loop = loop
         self._arenas = arenas
         arenas.watchers.append(self._forget_arena)
@@ -80,13 +81,11 @@ class GpuProcesses:
             settings.patience_s,
             lender,
             settings.handle_context,
-            settings.carve_out,
             0 if settings.private else settings.keep_bytes,  # its keeper keeps them
             settings.choices,
             self._rest_us(),
         )
-        process = GpuProcess(self._loop, setup, arena, settings, self._dead)
-        self._arenas.add(arena)
+        process = GpuProcess(self._loop, setup, arena, self._held, settings, self._dead)
         self.running.append(process)
         try:
             process.start(self.launcher.spawner(settings.environment(share_pct)), on_started)
@@ -97,15 +96,7 @@ class GpuProcesses:
 
     def free(self, batch: int) -> None:
         """The replies of that batch are delivered; unknown batches pass."""
-        for process in self.running:
-            if batch in process.held:
-                process.free(batch)
-                return
-        for process in self._retired:
-            if batch in process.held:
-                process.held.discard(batch)
-                self._dispose(process)
-                return
+        self._held.free(batch)
 
     def close(self) -> None:
         """Let all of them end by themselves, and wait for it a little."""
@@ -143,7 +134,7 @@ class GpuProcesses:
             names = (settings.backend, settings.lanes, settings.opener)
             kept = (settings.keep_bytes, settings.choices)
             setup = WeightServerSetup(settings.uuid, *names, path, *kept)
-            self._keeper = GpuProcess(self._loop, setup, None, settings, self._dead)
+            self._keeper = GpuProcess(self._loop, setup, None, self._held, settings, self._dead)
             spawner = self.launcher.spawner(settings.environment(_WHOLE))
             self._keeper.start(spawner, _nobody)
         return path
@@ -175,14 +166,5 @@ class GpuProcesses:
 
     def _drop(self, process: GpuProcess) -> None:
         self.running.remove(process)
-        self._retired.append(process)
-        self._dispose(process)
-
-    def _dispose(self, process: GpuProcess) -> None:
-        if process.held:
-            return
-        self._retired.remove(process)
-        if process.arena is not None:
-            self._arenas.forget(process.arena.number)
-            process.arena.wipe()
-            process.arena.close()
+        if process.outputs is not None:
+            process.outputs.retire()

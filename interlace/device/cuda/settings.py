@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
-from interlace.device.cpu.settings import WorkTimeouts
 from interlace.device.cuda.backend.library_threads import LibraryChoice
+from interlace.device.process.pending import WorkTimeouts
 
 #: What makes the ``Backend`` of a process: the driver, torch on that GPU, capture and kernels.
 BACKEND: Final = "interlace.device.cuda.backend.base:make_backend"
@@ -65,7 +65,6 @@ class CudaSettings:
     limits: WorkTimeouts = field(default_factory=lambda: WorkTimeouts(carve_s=180.0, load_s=900.0))
     environment: Callable[[int], Mapping[str, str]] = lambda share_pct: {}
     handle_context: LibraryChoice = "auto"
-    carve_out: bool = False
     private: bool = False
     keep_bytes: int = 0
     choices: str = ""

@@ -10,12 +10,13 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from importlib import import_module
 from typing import NoReturn
 
 import msgspec
 
-from interlace.device.cpu.worker import work
+from interlace.device.process.entry import function_named
 from interlace.device.process.wire import (
     Exited,
     Forked,
@@ -26,21 +27,27 @@ from interlace.device.process.wire import (
 )
 from interlace.shm.frame_socket import FRAME_BYTES_MAX
 
+Entry = Callable[[socket.socket, str], None]
 
-def main(descriptor: int) -> None:
-    """Fork a worker per ``ForkWorker`` frame until the main process closes its end."""
+
+def main(descriptor: int, entry: str) -> None:
+    """Fork a worker per ``ForkWorker`` frame until the main process closes its end.
+
+    ``entry`` is ``module:function``: what a worker runs, with its socket and its name.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the main process drains, then closes the socket
     # Thread pools that libraries make on import are sized by the affinity: with one core there are
     # none, and forking stays safe. Each worker sets its own affinity.
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     sock = socket.socket(fileno=descriptor)
-    _ForkServer(sock).serve()
+    _ForkServer(sock, function_named(entry)).serve()
 
 
 class _ForkServer:
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, entry: Entry) -> None:
         self._sock = sock
+        self._entry = entry
         self._encode = msgspec.msgpack.Encoder().encode
         self._children: dict[int, int] = {}  # worker by pid
         self._wakeup, wake = socket.socketpair()
@@ -91,7 +98,7 @@ class _ForkServer:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for thing in (self._selector, self._wakeup, self._wake, self._sock):
                 thing.close()
-            work(socket.socket(fileno=descriptor), fork.name)
+            self._entry(socket.socket(fileno=descriptor), fork.name)
             status = 0
         except BaseException:
             traceback.print_exc()

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+class MemoryLimitError(Exception):
+    """A model needs more memory than its operator allows."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
     """``rss`` counts shared pages fully, ``pss`` each by the number of processes that map it.

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from interlace.core.messages import Failure
 
 A = TypeVar("A")
 _NEVER_S = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTimeouts:
+    """How long work may take before its worker is killed, in seconds; a ``Run`` says so itself."""
+
+    carve_s: float = 60.0
+    load_s: float = 300.0
+    stage_s: float = 30.0
 
 
 class PendingRequest(NamedTuple, Generic[A]):

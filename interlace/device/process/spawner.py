@@ -24,8 +24,8 @@ from interlace.device.process.wire import decode_from_fork_server as decode
 from interlace.shm.frame_socket import AsyncFrameSocket, frame_pair
 
 _CODE: Final = (
-    "import json, sys; descriptor, sys.path[:] = json.loads(sys.argv[1]); "
-    "from interlace.device.process.fork_server import main; main(descriptor)"
+    "import json, sys; descriptor, entry, sys.path[:] = json.loads(sys.argv[1]); "
+    "from interlace.device.process.fork_server import main; main(descriptor, entry)"
 )
 #: onnxruntime reports to its maker unless this is set before it is imported, by a thread that it
 #: starts on import, which would make forking unsafe.
@@ -46,10 +46,12 @@ class ForkServerSpawner:
 
     Forking from a small process that has the libraries loaded takes milliseconds, shares their
     pages, and is safe whatever threads the main process has. Nothing here blocks the loop.
+    ``entry`` is ``module:function``, run in each worker with its socket and its name.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, entry: str) -> None:
         self._loop = loop
+        self._entry = entry
         self._ids = count(1)
         self._modules: dict[str, None] = {}
         self._births: dict[int, SpawnCallbacks] = {}
@@ -92,7 +94,7 @@ class ForkServerSpawner:
     def _started(self) -> AsyncFrameSocket[ToForkServer, FromForkServer]:
         if self._frames is None:
             ours, theirs = frame_pair()
-            argument = json.dumps([theirs.fileno(), sys.path])
+            argument = json.dumps([theirs.fileno(), self._entry, sys.path])
             try:
                 self._process = subprocess.Popen(
                     [*_QUIET, sys.executable, "-c", _CODE, argument],

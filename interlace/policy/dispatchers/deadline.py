@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from interlace.core.plan import Slot
@@ -41,12 +42,12 @@ def earliest_deadline(view: View, now_ms: float) -> Dispatch:
     launches: list[Launch] = []
     drops: list[Drop] = []
     taken: dict[str, int] = {}
-    wake_ms = float("inf")
+    wake_ms = inf
     for partition in available_partitions(view, now_ms):
         at_ms = start_ms(partition, now_ms)
         claims, patient_ms = _claims(partition, view, taken, at_ms)
         wake_ms = min(wake_ms, patient_ms)
-        if not claims and patient_ms == float("inf"):
+        if not claims and patient_ms == inf:
             lent = _lent(partition, view, taken, at_ms)
             if lent is not None:
                 launches.append(lent)
@@ -57,7 +58,7 @@ def earliest_deadline(view: View, now_ms: float) -> Dispatch:
             if dropped:
                 drops.append(Drop(launch.model, dropped))
             taken[launch.model] = taken.get(launch.model, 0) + launch.rows + dropped
-    return Dispatch(tuple(launches), wake_ms if wake_ms < float("inf") else None, tuple(drops))
+    return Dispatch(tuple(launches), wake_ms if wake_ms < inf else None, tuple(drops))
 
 
 def _claims(
@@ -65,7 +66,7 @@ def _claims(
 ) -> tuple[list[_Claim], float]:
     """What may start here now, and when the first of those that wait for more rows must."""
     claims: list[_Claim] = []
-    wake_ms = float("inf")
+    wake_ms = inf
     alone = own_turns(partition) == 1  # with others it starts at once
     for slot in view.queued(partition):
         if slot.guest:
@@ -113,7 +114,7 @@ def _lent(
 def _latest_ms(model: ModelView, head: Request, rows: int, least: int, share_pct: int) -> float:
     """Until when a queue may wait for more rows; the past if it has enough."""
     if rows >= least:
-        return float("-inf")
+        return -inf
     run_ms = model.latency_ms(rows + 1, share_pct, head.shape)
     return head.deadline_ms - run_ms - model.admission_margin_ms
 
@@ -128,7 +129,7 @@ def _launch(
     """The batch that starts, and how many of its model's oldest are given up for it."""
     chosen = _chosen(claims, view, now_ms)
     owed = _lagging(chosen, claims, partition) if len(claims) > 1 else None
-    first, others_ms = owed or chosen, float("inf")
+    first, others_ms = owed or chosen, inf
     if owed is None:
         # A batch may grow as long as no other that waits here must begin before it ends.
         others_ms = min((c.latest_ms for c in claims if c is not first), default=others_ms)

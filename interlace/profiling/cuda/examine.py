@@ -13,12 +13,12 @@ from interlace.core.profile import LayerProfile
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.graphs.capture import CapturedGraph
 from interlace.device.cuda.graphs.capture_stream import capture_stream_of
-from interlace.device.cuda.graphs.stopwatch import graph_ms
 from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.models.opening import PortableModel, open_portable
 from interlace.device.cuda.models.samples import most_rows, sample_dims, sample_inputs
 from interlace.device.cuda.models.variant_choice import VariantChooser, place_weights
 from interlace.device.cuda.models.weights import DeviceWeights
+from interlace.device.cuda.worker.context import stopwatch_of
 from interlace.profiling.cuda.layers import measure_layers
 from interlace.profiling.cuda.readers import ReaderKernels, ReaderLane, strains
 from interlace.profiling.cuda.task import BatchStrains, GpuFindings, GpuTask, ReaderPlacement
@@ -100,14 +100,15 @@ def placed_model(
     """
     with ExitStack() as steps:
         lane = steps.enter_context(carved(lanes, "measured", share_pct))
-        side = capture_stream_of(backend, lane)
-        steps.callback(side.leave)
+        stream = capture_stream_of(backend, lane)
+        steps.callback(stream.leave)
         portable = open_portable(described, backend.torch_device)
         rows = most_rows(portable.signature)
-        timed = None if backend.torch_device.startswith("cpu") else graph_ms
 
         def placed() -> DeviceWeights:
-            variant, _ = VariantChooser(described, portable, backend, side, rows).choose(timed)
+            variant, _ = VariantChooser(described, portable, backend, stream, rows).choose(
+                stopwatch_of(backend)
+            )
             return place_weights(portable, variant._replace(compiled=False), backend, lane.stream)
 
         weights = backend.threads.run(lane.green, placed)

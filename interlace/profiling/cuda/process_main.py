@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.library_trial import library_threads
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.lanes import Lanes
-from interlace.device.cuda.worker.context import function_named
+from interlace.device.cuda.worker.context import made_backend
+from interlace.device.process.entry import function_named
 from interlace.profiling.cuda.examine import examine
 from interlace.profiling.cuda.task import GpuFindings, GpuTask
 
@@ -21,9 +21,7 @@ def main(task_file: str, findings_file: str) -> None:
     """Measure every model of the task; each model's line is written when it is done."""
     task = msgspec.json.decode(Path(task_file).read_bytes(), type=GpuTask)
     with ExitStack() as steps:
-        backend: CudaBackend = function_named(task.backend)(task.gpu)
-        steps.callback(backend.driver.close)
-        steps.callback(backend.driver.unload_kernels, backend.kernels.module)
+        backend = made_backend(task.backend, task.gpu, steps)
         lanes: Lanes = function_named(task.lanes)(backend.driver)
         steps.callback(lanes.close)
         threads = library_threads(task.handle_context, backend, lanes, print)

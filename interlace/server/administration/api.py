@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from interlace import __version__
 from interlace.core.errors import Reason, ServeError
+from interlace.core.version import __version__
 from interlace.runtime.clock import Clock
 from interlace.server.administration.model_metadata import model_config, model_metadata
 from interlace.server.administration.trace_log_settings import LOGGING, TRACE, changed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import Reason, ServeError
 from interlace.core.request import Reply
 from interlace.core.tensor import BYTES, Span, Tensor
@@ -14,7 +15,7 @@ from interlace.server.dataplane.classification import classified
 from interlace.server.dataplane.plane import output_order
 from interlace.server.grpc.frame_writer import Buffer
 from interlace.server.grpc.infer_head import InferTemplate, SharedMemoryRange
-from interlace.server.model_table import ModelTable, model_of
+from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import ArenaMap
 
@@ -97,9 +98,9 @@ class ResponseEncoder:
         return tuple(stored)
 
 
-def _head(key: str, outputs: Sequence[Tensor], stored: StoredOutputs) -> bytes:
-    model, version = model_of(key)
-    message = ModelInferResponse(model_name=model, model_version=version)
+def _head(model: str, outputs: Sequence[Tensor], stored: StoredOutputs) -> bytes:
+    key = DeploymentKey.parse(model)
+    message = ModelInferResponse(model_name=key.name, model_version=str(key.version))
     for tensor in outputs:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
     for position, region, offset, nbytes in stored:

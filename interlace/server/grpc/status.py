@@ -41,6 +41,6 @@ STATUS: Final[dict[Reason, GrpcStatus]] = {
     Reason.CANCELLED: GrpcStatus.CANCELLED,
     Reason.UNAUTHORIZED: GrpcStatus.UNAUTHENTICATED,
     Reason.TOO_LARGE: GrpcStatus.RESOURCE_EXHAUSTED,
-    Reason.SET_ASIDE: GrpcStatus.UNAVAILABLE,
+    Reason.QUARANTINED: GrpcStatus.UNAVAILABLE,
     Reason.BACKEND: GrpcStatus.INTERNAL,
 }

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import bad_input
 from interlace.core.model import Model
 from interlace.core.request import Reply
@@ -16,7 +17,6 @@ from interlace.server.http.arena_body import ArenaBody
 from interlace.server.http.decoded_request import DecodedRequest, InputSource
 from interlace.server.http.inference import Inference
 from interlace.server.http.reply_body import ReplyBody
-from interlace.server.model_table import model_of
 from interlace.server.tensor_json import DEPTH_MAX, MALFORMED, to_bytes, to_json
 
 EVENTS: Final = "text/event-stream; charset=utf-8"
@@ -36,8 +36,8 @@ class Generation(Inference):
         self._call(decode_generate(self._model().model, body), None)
 
     def encode(self, reply: Reply, texts: Mapping[str, bytes]) -> ReplyBody:
-        name, version = model_of(reply.request.model)
-        values: dict[str, object] = {"model_name": name, "model_version": version}
+        key = DeploymentKey.parse(reply.request.model)
+        values: dict[str, object] = {"model_name": key.name, "model_version": str(key.version)}
         if self._decoded.id:
             values["id"] = self._decoded.id
         for tensor in reply.outputs:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from interlace.core.deployment_key import DeploymentKey
 from interlace.core.errors import bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Tensor
@@ -17,7 +18,6 @@ from interlace.server.http.decoded_request import (
     OutputTarget,
     RegionSpan,
 )
-from interlace.server.model_table import model_of
 from interlace.server.shared_memory import Regions
 from interlace.server.tensor_json import DTYPES, to_json
 
@@ -111,9 +111,9 @@ class ReplyEncoder:
         return _entry(*tensor[:3], None)
 
 
-def _document(key: str, id: str, outputs: list[dict[str, object]]) -> bytes:
-    name, version = model_of(key)
-    head = {"model_name": name, "model_version": version}
+def _document(model: str, id: str, outputs: list[dict[str, object]]) -> bytes:
+    key = DeploymentKey.parse(model)
+    head = {"model_name": key.name, "model_version": str(key.version)}
     if id:
         head["id"] = id
     return msgspec.json.encode({**head, "outputs": outputs})

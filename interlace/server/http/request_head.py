@@ -8,7 +8,7 @@ from typing import Final
 import httptools
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.api_keys import Access, ApiKeys
+from interlace.server.api_keys import Access, ApiKeys, given_key
 from interlace.server.cache import GenerationalCache
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.origins import Origins
@@ -143,25 +143,20 @@ class RequestHeadReader:
         if not path.startswith("/"):  # absolute form: scheme://authority/path
             path = "/" + path.partition("://")[2].partition("/")[2]
         match = self._router.match(path)
-        refusal = self._forbidden(
-            method, fields, Access.USE if match is None else match.route.access
-        )
+        refusal = self._forbidden(method, fields, Access.USE if match is None else match[0].access)
         if refusal is not None:
             return _NOWHERE, (), refusal
         if match is None:
             return _NOWHERE, (), HttpError(404, f"no such path: {path[:256]}")
-        if method not in match.route.methods:
-            allow = ", ".join(match.route.methods)
+        if method not in match[0].methods:
+            allow = ", ".join(match[0].methods)
             return _NOWHERE, (), HttpError(405, "Method Not Allowed", f"Allow: {allow}\r\n")
-        return match.route, match.names, None
+        return (*match, None)
 
     def _forbidden(
         self, method: str, fields: dict[bytes, bytes], access: Access
     ) -> HttpError | ServeError | None:
-        given = fields.get(b"x-api-key")
-        if given is None:
-            scheme, _, value = fields.get(b"authorization", b"").partition(b" ")
-            given = value.strip() if scheme.lower() == b"bearer" else b""
+        given = given_key(fields.get(b"x-api-key", b""), fields.get(b"authorization", b""))
         refusal = self._keys.refusal(access, given)
         if refusal is not None or self._keys.api:
             return refusal

@@ -21,7 +21,7 @@ STATUS: Final[Mapping[Reason, int]] = {
     Reason.CANCELLED: 499,
     Reason.UNAUTHORIZED: 401,
     Reason.TOO_LARGE: 413,
-    Reason.SET_ASIDE: 503,
+    Reason.QUARANTINED: 503,
     Reason.BACKEND: 500,
 }
 

@@ -23,7 +23,7 @@ class RouteKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """An administrative request: values of the path's placeholders, and the body."""
+    """An administrative request: names that stand in its path, and its body."""
 
     names: tuple[str, ...]
     body: bytes = b""
@@ -45,7 +45,7 @@ Respond = Callable[[AdminRequest], HttpResponse | Awaitable[HttpResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path. ``pattern`` has ``*`` where a name stands; ``access`` says which key it needs.
+    """One path. ``pattern`` has ``{field}`` where a name stands; ``access`` is the key it needs.
 
     ``respond`` holds the methods of an administrative route; the other kinds take POST.
     ``stream`` marks an inference route that answers as server-sent events.
@@ -64,14 +64,6 @@ class Route:
         return (*self.respond, "HEAD") if "GET" in self.respond else tuple(self.respond)
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A route and the values of its placeholders."""
-
-    route: Route
-    names: tuple[str, ...]
-
-
 SEGMENTS_MAX: Final = 16
 
 
@@ -84,20 +76,25 @@ class Router:
             pattern = tuple(route.pattern.split("/")[1:])
             self._by_length.setdefault(len(pattern), []).append((pattern, route))
         for same in self._by_length.values():
-            same.sort(key=lambda entry: entry[0].count("*"))
+            same.sort(key=lambda entry: sum(map(is_field, entry[0])))
 
-    def match(self, path: str) -> Match | None:
-        """The route of a path without its query; placeholders match one decoded segment."""
+    def match(self, path: str) -> tuple[Route, tuple[str, ...]] | None:
+        """The route of a path without its query, and the names that stand in it, decoded."""
         segments = path.split("/", SEGMENTS_MAX)[1:]
         for pattern, route in self._by_length.get(len(segments), ()):
             if _fits(pattern, segments):
-                names = [s for p, s in zip(pattern, segments, strict=True) if p == "*"]
-                return Match(route, tuple(unquote(name) for name in names))
+                names = [s for p, s in zip(pattern, segments, strict=True) if is_field(p)]
+                return route, tuple(unquote(name) for name in names)
         return None
+
+
+def is_field(segment: str) -> bool:
+    """Whether any name may stand there."""
+    return segment.startswith("{")
 
 
 def _fits(pattern: tuple[str, ...], segments: list[str]) -> bool:
     return all(
-        bool(segment) if part == "*" else part == segment
+        bool(segment) if is_field(part) else part == segment
         for part, segment in zip(pattern, segments, strict=True)
     )

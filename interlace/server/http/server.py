@@ -121,7 +121,7 @@ class HttpServer:
 def inference_routes() -> list[Route]:
     """Inference and generation, with and without a version."""
     routes = []
-    for prefix in ("/v2/models/*", "/v2/models/*/versions/*"):
+    for prefix in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
         routes += [
             Route(f"{prefix}/infer", RouteKind.INFER),
             Route(f"{prefix}/generate", RouteKind.GENERATE),

@@ -24,7 +24,6 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome, Reply, Request
 from interlace.device.cuda.device import CudaDevice
 from interlace.engine.engine import Engine
-from interlace.engine.plan_diff import reached
 from interlace.policy.admission import admit_all
 from interlace.policy.catalog import resolve
 from interlace.runtime.clock import WallClock
@@ -78,7 +77,7 @@ def test_the_other_gpu_serves_while_one_is_away(rig: Rig, second: CudaDevice) ->
     profile = line_profile(DOUBLE.key, 1.0, 0.1)
     demand = Demand(DOUBLE.key, 0.0, 20_000.0, max_batch=4)
     runtime.deliver(ModelsDeployed((Deployment(demand, profile),)))
-    rig.wait(lambda: reached(engine.state.lives, engine.state.target))
+    rig.wait(lambda: engine.snapshot().reached)
 
     replies: list[Reply] = []
     sent = rig.loop.run_until_complete(_traffic(rig, runtime, replies, engine, second))
@@ -89,7 +88,7 @@ def test_the_other_gpu_serves_while_one_is_away(rig: Rig, second: CudaDevice) ->
         GpuJoined,
     ]
     assert fleets == [2, 1, 2]
-    assert {live.gpu for live in engine.state.lives.values()} == {"gpu0", "gpu1"}
+    assert {live.gpu for live in engine.snapshot().partitions.values()} == {"gpu0", "gpu1"}
 
 
 async def _traffic(
@@ -117,11 +116,11 @@ async def _traffic(
     os.kill(pid, signal.SIGKILL)
     for count in (1, 2):  # away, and back
         for _ in range(1000):
-            if len(engine.state.fleet.gpus) == count:
+            if len(engine.snapshot().fleet.gpus) == count:
                 break
             await send(5)
     await send(50)
-    while runtime.unanswered or not reached(engine.state.lives, engine.state.target):
+    while runtime.unanswered or not engine.snapshot().reached:
         await asyncio.sleep(0.01)
     return sent
 

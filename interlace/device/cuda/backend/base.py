@@ -57,7 +57,7 @@ def make_backend(gpu: str) -> CudaBackend:
     except BaseException:
         driver.close()
         raise
-    capturer = TorchCapturer(0, lambda: driver.memory().free_bytes)
+    capturer = TorchCapturer(0)
 
     def torch_stream(stream: int) -> AbstractContextManager[object]:
         outer: Any = torch.cuda.ExternalStream(stream, device="cuda:0")

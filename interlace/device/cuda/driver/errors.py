@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from interlace.device.process.error_text import ReadableError
+
 #: After these the context is lost: every later call fails the same way until the process ends.
 _STICKY: Final = frozenset(
     {
@@ -32,7 +34,7 @@ _ADVICE: Final = {
 }
 
 
-class CudaError(Exception):
+class CudaError(ReadableError):
     """A driver call failed.
 
     ``name`` is the driver's name of the error. ``sticky``: the process must be started anew.

@@ -11,6 +11,7 @@ from interlace.device.cuda.backend.base import on_stream
 from interlace.device.cuda.graphs.capture_stream import CaptureStream
 from interlace.device.cuda.graphs.eager import EagerProgram, output_slots
 from interlace.device.cuda.graphs.program import (
+    BatchProgram,
     DefaultedProgram,
     Dims,
     GraphProgram,
@@ -25,8 +26,6 @@ from interlace.perf.buckets import bucket_for
 #: Shapes that run eagerly and are remembered on a lane; the oldest is forgotten.
 _EAGER_MAX: Final = 64
 
-LaneProgram = GraphProgram | DefaultedProgram | EagerProgram
-
 
 class GraphCache:
     """Graphs by batch size for the shapes of ``dims``; everything else eagerly.
@@ -34,9 +33,9 @@ class GraphCache:
     ``graphs`` are added by the thread that captures, and used by the one that launches.
     """
 
-    def __init__(self, station: LaneContext, model: PortableModel, dims: Dims) -> None:
+    def __init__(self, context: LaneContext, model: PortableModel, dims: Dims) -> None:
         self.graphs: tuple[GraphProgram, ...] = ()
-        self._station = station
+        self._context = context
         self._model = model
         self._dims = dims
         self._inputs: StaticInputs | None = None
@@ -47,17 +46,9 @@ class GraphCache:
         return tuple(program.rows for program in self.graphs)
 
     @property
-    def side(self) -> CaptureStream:
+    def capture_stream(self) -> CaptureStream:
         """Where its graphs are captured."""
-        return self._station.side
-
-    @property
-    def inputs_bytes(self) -> int:
-        return 0 if self._inputs is None else self._inputs.nbytes
-
-    @property
-    def graphs_bytes(self) -> int:
-        return sum(program.nbytes for program in self.graphs)
+        return self._context.capture_stream
 
     def capture(self, buckets: Sequence[int], undo: ExitStack) -> Sequence[GraphProgram]:
         """Graphs for the batch sizes that it has none for, to be added.
@@ -70,7 +61,7 @@ class GraphCache:
         made: list[GraphProgram] = []
         with ExitStack() as begun:
             for rows in sorted(set(buckets) - set(self.buckets), reverse=True):
-                made.append(GraphProgram(self._station, self._model, self._static(), rows))
+                made.append(GraphProgram(self._context, self._model, self._static(), rows))
                 begun.callback(made[-1].close)
             undo.push(begun.pop_all())
         return made
@@ -79,7 +70,7 @@ class GraphCache:
         """Use these graphs from now on."""
         self.graphs = tuple(sorted((*self.graphs, *made), key=lambda program: program.rows))
 
-    def program(self, rows: int, given: Mapping[str, tuple[int, ...]]) -> LaneProgram:
+    def program(self, rows: int, given: Mapping[str, tuple[int, ...]]) -> BatchProgram:
         """What runs ``rows`` rows of these inputs, named with the dims of one row.
 
         Raises:
@@ -98,7 +89,7 @@ class GraphCache:
         return DefaultedProgram(program, frozenset(given), fills)
 
     def close(self) -> None:
-        """Destroy everything; nothing runs. The station stays."""
+        """Destroy everything; nothing runs. The context stays."""
         with ExitStack() as steps:
             if self._inputs is not None:
                 steps.callback(self._inputs.close)
@@ -113,7 +104,11 @@ class GraphCache:
         """The inputs' place, with contents that the model accepts."""
         if self._inputs is not None:
             return self._inputs
-        model, backend, stream = self._model, self._station.backend, self._station.side.stream
+        model, backend, stream = (
+            self._model,
+            self._context.backend,
+            self._context.capture_stream.handle,
+        )
         signature, rows = model.signature, most_rows(model.signature)
         slots = input_slots(signature, self._dims)
         inputs = StaticInputs(backend.driver, slots, rows, model.defaults)
@@ -130,12 +125,12 @@ class GraphCache:
         if known is not None:
             self._eager.move_to_end(key)
             return known
-        station, model = self._station, self._model
-        outputs = station.backend.threads.run(
-            station.lane.green,
-            lambda: output_slots(station.backend, station.lane.stream, model, rows, given),
+        context, model = self._context, self._model
+        outputs = context.backend.threads.run(
+            context.lane.green,
+            lambda: output_slots(context.backend, context.lane.stream, model, rows, given),
         )
-        program = EagerProgram(station, model, rows, given, outputs)
+        program = EagerProgram(context, model, rows, given, outputs)
         self._eager[key] = program
         if len(self._eager) > _EAGER_MAX:
             self._eager.popitem(last=False)[1].close()

@@ -14,7 +14,7 @@ _LAX_MODE: Final = "relaxed"
 
 
 class CapturedGraph(Protocol):
-    """A graph that can be launched. ``nbytes`` is the device memory that came with it."""
+    """A graph that can be launched."""
 
     @property
     def executable(self) -> int: ...
@@ -23,8 +23,6 @@ class CapturedGraph(Protocol):
         """What the next graph of the same stream is captured with, to share memory with this."""
         ...
 
-    @property
-    def nbytes(self) -> int: ...
     def close(self) -> None:
         """Destroy it. It does not run, and is not launched again."""
         ...
@@ -68,11 +66,10 @@ class GraphCapturer(Protocol):
 class TorchCaptured:
     """A ``torch.cuda.CUDAGraph`` that torch keeps the memory of."""
 
-    def __init__(self, graph: Any, pool: tuple[int, int], nbytes: int) -> None:
+    def __init__(self, graph: Any, pool: tuple[int, int]) -> None:
         self._graph = graph
         self.executable: int = graph.raw_cuda_graph_exec()
         self.pool: object = pool
-        self.nbytes = nbytes
 
     def close(self) -> None:
         self._graph.reset()
@@ -82,12 +79,11 @@ class TorchCapturer:
     """Captures through torch, whose allocator must know of it (torch 2.11 to 2.13).
 
     ``torch.cuda.graph`` is not used: it synchronises the device and empties caches, which those
-    would feel who are being served. ``free_bytes`` asks the driver.
+    would feel who are being served.
     """
 
-    def __init__(self, device: int, free_bytes: Callable[[], int]) -> None:
+    def __init__(self, device: int) -> None:
         self._device = device
-        self._free_bytes = free_bytes
         self._one = threading.Lock()
         self.worn = False
 
@@ -96,11 +92,10 @@ class TorchCapturer:
 
         shared: Any = torch.cuda.graph_pool_handle() if pool is None else pool
         with self._on(stream):
-            before = self._free_bytes()
             graph = self._recorded(shared, _MODE, body)
             graph.instantiate()
             torch._C._cuda_clearCublasWorkspaces()
-            return TorchCaptured(graph, shared, max(0, before - self._free_bytes()))
+            return TorchCaptured(graph, shared)
 
     def rehearse(self, stream: int, body: Callable[[], object]) -> None:
         import torch

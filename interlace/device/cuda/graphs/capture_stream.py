@@ -1,4 +1,4 @@
-"""Where the graphs of a lane are captured: on its SMs, but not on the stream that serves."""
+"""The stream on which the graphs of a lane are captured: on its SMs, beside the one that serves."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from interlace.device.cuda.lanes import Lane
 
 
 class CaptureStream:
-    """A stream of the lane's SMs, and the pool of memory that all graphs of the lane share.
+    """A second stream on a lane's SMs, and the memory pool that all graphs of the lane share.
 
     A launch on a stream that is being captured would become part of the graph, so the lane's own
     stream is never captured; a graph runs on the SMs that it was captured on wherever it is
-    launched (CUDA Programming Guide 4.6.5). It is kept in ``lane.pool`` while there are graphs.
+    launched (CUDA Programming Guide 4.6.5). The lane refers to it while it has graphs. ``handle``
+    is the driver's stream.
     """
 
     def __init__(self, backend: CudaBackend, lane: Lane) -> None:
@@ -24,21 +25,21 @@ class CaptureStream:
         self._lane = lane
         self._graphs = 0
         self._pool: object | None = None
-        self.stream = backend.driver.stream(lane.green, lane.priority)
+        self.handle = backend.driver.stream(lane.green, lane.priority)
 
     def capture(self, body: Callable[[], None]) -> CapturedGraph:
         """
         Raises:
             Exception: whatever ``body`` raises, also that it does what cannot be captured.
         """
-        captured = self._backend.capturer.capture(self.stream, self._pool, body)
+        captured = self._backend.capturer.capture(self.handle, self._pool, body)
         self._pool = captured.pool
         self._graphs += 1
         return captured
 
     def rehearse(self, body: Callable[[], object]) -> None:
         """As ``Capturer.rehearse``."""
-        self._backend.capturer.rehearse(self.stream, body)
+        self._backend.capturer.rehearse(self.handle, body)
 
     def destroy(self, captured: CapturedGraph) -> None:
         """A graph that does not run. The last one takes the pool with it."""
@@ -49,20 +50,18 @@ class CaptureStream:
 
     def leave(self) -> None:
         """Give the stream back if no graph is left."""
-        if not self._graphs and self._lane.pool is self:
-            self._lane.pool = None
+        if not self._graphs and self._lane.capture_stream is self:
+            self._lane.capture_stream = None
             with suppress(CudaError):  # a GPU that failed: its process ends anyway
-                self._backend.driver.destroy_stream(self.stream)
+                self._backend.driver.destroy_stream(self.handle)
 
 
 def capture_stream_of(backend: CudaBackend, lane: Lane) -> CaptureStream:
-    """The lane's side, made if there is none.
+    """The lane's capture stream, made if there is none.
 
     Raises:
         CudaError: the driver refused.
     """
-    if isinstance(lane.pool, CaptureStream):
-        return lane.pool
-    side = CaptureStream(backend, lane)
-    lane.pool = side
-    return side
+    if lane.capture_stream is None:
+        lane.capture_stream = CaptureStream(backend, lane)
+    return lane.capture_stream

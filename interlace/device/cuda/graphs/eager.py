@@ -24,7 +24,7 @@ from interlace.device.cuda.models.samples import sample_inputs
 
 
 class EagerProgram:
-    """For models that cannot be captured, and for shapes that no graph was captured for.
+    """A ``BatchProgram`` for what cannot be captured, and for shapes without a graph.
 
     Memory comes from torch's cache of the lane's stream. What a batch left behind is kept until the
     next one is launched: what is freed then is used again by that stream alone, so after its end.
@@ -32,7 +32,7 @@ class EagerProgram:
 
     def __init__(
         self,
-        station: LaneContext,
+        context: LaneContext,
         model: PortableModel,
         rows: int,
         dims: Dims,
@@ -41,9 +41,9 @@ class EagerProgram:
         self.batched = model.signature.batched
         self.inputs = input_slots(model.signature, dims)
         self.outputs = outputs
-        self._station = station
+        self._context = context
         self._model = model
-        there = station.backend.driver, station.backend.kernels
+        there = context.backend.driver, context.backend.kernels
         self._turn, self._gather, self._publish = (
             BatchBoundary(*there),
             Gather(*there),
@@ -52,7 +52,7 @@ class EagerProgram:
         self.rows = rows
         self._kept: Sequence[torch.Tensor] = ()
         places = len(self.inputs), len(outputs)
-        self._parameters = BatchParameters(there[0], station.memory, *places, rows)
+        self._parameters = BatchParameters(there[0], context.memory, *places, rows)
 
     def launch(
         self,
@@ -61,30 +61,26 @@ class EagerProgram:
         sources: Sequence[Sequence[int]],
         targets: Sequence[int],
     ) -> int:
-        """Start it: per input the address of each row, per output where its rows go.
-
-        Returns the batch's turn. The batch before the last one has ended.
+        """As ``BatchProgram.launch``.
 
         Raises:
             ValueError: the sizes of its outputs are others than for made-up inputs.
-            CudaError: a launch was refused.
             Exception: whatever the model raises.
         """
         self._parameters.write(sequence, rows, sources, targets)
-        station = self._station
-        stream = station.lane.stream
+        context = self._context
+        stream = context.lane.stream
         self._turn.begin(stream, self._parameters)
         turn = self._parameters.launched()
         try:
-            station.backend.threads.run(station.lane.green, partial(self._run, stream))
+            context.backend.threads.run(context.lane.green, partial(self._run, stream))
         except Exception:
             # Nobody awaits its end. Its turn has been taken: the next block must be free again.
-            station.backend.driver.synchronize(stream)
+            context.backend.driver.synchronize(stream)
             raise
         return turn
 
     def times_ns(self, turn: int) -> tuple[int, int]:
-        """When the batch of a turn, which has ended, began and ended by the GPU's clock."""
         return self._parameters.times_ns(turn)
 
     def close(self) -> None:
@@ -93,7 +89,7 @@ class EagerProgram:
         self._parameters.close()
 
     def _run(self, stream: int) -> None:
-        backend = self._station.backend
+        backend = self._context.backend
         with on_stream(backend, stream), torch.inference_mode():
             values = self._gathered(stream)
             keep_up(backend, stream)
@@ -124,7 +120,7 @@ class EagerProgram:
             row_bytes = self.outputs[place].row_bytes
             if row_bytes:
                 self._publish.launch(stream, self._parameters, place, tensor.data_ptr(), row_bytes)
-        self._turn.finish(stream, self._parameters, self._station.flag)
+        self._turn.finish(stream, self._parameters, self._context.flag)
 
 
 def output_slots(

@@ -42,27 +42,27 @@ class GraphPreparation:
         self._note = note
 
     def graphs(
-        self, stock: GraphCache, buckets: Sequence[int], known: Collection[int], undo: ExitStack
+        self, cache: GraphCache, buckets: Sequence[int], known: Collection[int], undo: ExitStack
     ) -> Sequence[GraphProgram]:
         """Graphs of the sizes that the lane has none for; what fails first is tried once more.
 
         Raises:
             Exception: one cannot be captured (``is_capture_error``), or cannot be run at all.
         """
-        wanted = sorted(set(buckets) - set(stock.buckets), reverse=True)
-        self._warm(stock.side.stream, wanted, known)
+        wanted = sorted(set(buckets) - set(cache.buckets), reverse=True)
+        self._warm(cache.capture_stream.handle, wanted, known)
         try:
-            return stock.capture(wanted, undo)
+            return cache.capture(wanted, undo)
         except Exception as error:
             if not is_capture_error(error):
                 raise
             # Kernels are loaded when first launched. This lane may have others than those where
             # the model was warmed, and models may run others in a capture.
             self._note(f"{self._key} is captured again: {first_line(error)}")
-        self._warm(stock.side.stream, wanted, known)
+        self._warm(cache.capture_stream.handle, wanted, known)
         for rows in wanted:
-            self._rehearse(stock, rows)
-        return stock.capture(wanted, undo)
+            self._rehearse(cache, rows)
+        return cache.capture(wanted, undo)
 
     def run_eagerly(self, lane: Lane, buckets: Sequence[int], known: Collection[int]) -> None:
         """What comes first costs most, also on a stream: a cache without memory, a new session."""
@@ -82,11 +82,11 @@ class GraphPreparation:
                     self._model.outputs(values)
         self._backend.driver.synchronize(stream)
 
-    def _rehearse(self, stock: GraphCache, rows: int) -> None:
-        with on_stream(self._backend, stock.side.stream), torch.inference_mode():
+    def _rehearse(self, cache: GraphCache, rows: int) -> None:
+        with on_stream(self._backend, cache.capture_stream.handle), torch.inference_mode():
             values = self._sample(rows)
-        self._backend.driver.synchronize(stock.side.stream)
-        stock.side.rehearse(lambda: self._model.outputs(values))
+        self._backend.driver.synchronize(cache.capture_stream.handle)
+        cache.capture_stream.rehearse(lambda: self._model.outputs(values))
 
     def _sample(self, rows: int) -> dict[str, torch.Tensor]:
         return sample_inputs(self._model.signature, self._dims, rows, self._model.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import torch
 
@@ -40,7 +40,7 @@ class LaneContext(NamedTuple):
     backend: CudaBackend
     memory: MappedMemory
     lane: Lane
-    side: CaptureStream
+    capture_stream: CaptureStream
     flag: int
 
 
@@ -55,6 +55,39 @@ def input_slots(signature: Signature, dims: Dims) -> tuple[TensorSlot, ...]:
 
 def slot(name: str, datatype: str, dims: tuple[int, ...]) -> TensorSlot:
     return TensorSlot(name, datatype, dims, element_count(dims) * TORCH_TYPES[datatype].itemsize)
+
+
+class BatchProgram(Protocol):
+    """A model ready to run batches of up to so many rows on one lane."""
+
+    @property
+    def inputs(self) -> Sequence[TensorSlot]: ...
+    @property
+    def outputs(self) -> Sequence[TensorSlot]: ...
+    @property
+    def batched(self) -> bool: ...
+    @property
+    def rows(self) -> int: ...  #: what is executed, however few rows a batch has
+    def launch(
+        self,
+        sequence: int,
+        rows: int,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[int],
+    ) -> int:
+        """Start it: per input the address of each row, per output where its rows go.
+
+        Returns the batch's turn. One more may be launched before it ends, which begins then.
+
+        Raises:
+            ValueError: more rows than it has, or not as many inputs or outputs.
+            CudaError: the launch was refused.
+        """
+        ...
+
+    def times_ns(self, turn: int) -> tuple[int, int]:
+        """When the batch of a turn, which has ended, began and ended by the GPU's clock."""
+        ...
 
 
 class StaticInputs:
@@ -117,14 +150,14 @@ def _tensor(one: TensorSlot, address: int, rows: int | None, device: str) -> tor
 
 
 class GraphProgram:
-    """Gather, model, publish, signal: one launch for a batch of up to ``rows`` rows.
+    """A ``BatchProgram`` of one launch: gather, model, publish, signal.
 
     The graph never changes; what differs from batch to batch is read from parameter blocks, of
     which there are two: one batch may be launched behind another.
     """
 
     def __init__(
-        self, station: LaneContext, model: PortableModel, inputs: StaticInputs, rows: int
+        self, context: LaneContext, model: PortableModel, inputs: StaticInputs, rows: int
     ) -> None:
         """Capture it.
 
@@ -135,9 +168,9 @@ class GraphProgram:
         self.batched = model.signature.batched
         self.inputs = inputs.slots
         self.outputs: tuple[TensorSlot, ...] = ()
-        self._station = station
+        self._context = context
         self._model = model
-        there = station.backend.driver, station.backend.kernels
+        there = context.backend.driver, context.backend.kernels
         self._turn, self._gather, self._publish = (
             BatchBoundary(*there),
             Gather(*there),
@@ -149,15 +182,10 @@ class GraphProgram:
         count = len(model.signature.outputs)
         with ExitStack() as undo:
             places = len(self.inputs), count
-            self._parameters = BatchParameters(there[0], station.memory, *places, rows)
+            self._parameters = BatchParameters(there[0], context.memory, *places, rows)
             undo.callback(self._parameters.close)
-            self._captured = station.side.capture(self._body)
+            self._captured = context.capture_stream.capture(self._body)
             undo.pop_all()
-
-    @property
-    def nbytes(self) -> int:
-        """Device memory that came with the graph."""
-        return self._captured.nbytes + self._parameters.nbytes
 
     def launch(
         self,
@@ -166,31 +194,22 @@ class GraphProgram:
         sources: Sequence[Sequence[int]],
         targets: Sequence[int],
     ) -> int:
-        """Start it: per input the address of each row, per output where its rows go.
-
-        Returns the batch's turn. The batch before the last one has ended.
-
-        Raises:
-            ValueError: more rows than it has, or not as many inputs or outputs.
-            CudaError: the launch was refused.
-        """
         self._parameters.write(sequence, rows, sources, targets)
-        station = self._station
-        station.backend.driver.launch_graph(self._captured.executable, station.lane.stream)
+        context = self._context
+        context.backend.driver.launch_graph(self._captured.executable, context.lane.stream)
         return self._parameters.launched()
 
     def times_ns(self, turn: int) -> tuple[int, int]:
-        """When the batch of a turn, which has ended, began and ended by the GPU's clock."""
         return self._parameters.times_ns(turn)
 
     def close(self) -> None:
         """Destroy it; it does not run."""
         self._kept, self._values = (), {}
-        self._station.side.destroy(self._captured)
+        self._context.capture_stream.destroy(self._captured)
         self._parameters.close()
 
     def _body(self) -> None:
-        stream, parameters = self._station.side.stream, self._parameters
+        stream, parameters = self._context.capture_stream.handle, self._parameters
         self._turn.begin(stream, parameters)
         for place, one in enumerate(self.inputs):
             if one.row_bytes:
@@ -204,7 +223,7 @@ class GraphProgram:
             row_bytes = self.outputs[place].row_bytes
             if row_bytes:
                 self._publish.launch(stream, parameters, place, tensor.data_ptr(), row_bytes)
-        self._turn.finish(stream, parameters, self._station.flag)
+        self._turn.finish(stream, parameters, self._context.flag)
 
 
 def output_layout(signature: Signature, outputs: Sequence[torch.Tensor]) -> tuple[TensorSlot, ...]:
@@ -216,7 +235,7 @@ def output_layout(signature: Signature, outputs: Sequence[torch.Tensor]) -> tupl
 
 
 class DefaultedProgram:
-    """A program that gets some optional inputs from the rows that are kept for them."""
+    """A ``BatchProgram`` that fills optional inputs from rows that are kept for them."""
 
     def __init__(self, program: GraphProgram, given: frozenset[str], fills: Mapping[str, int]):
         self.rows = program.rows
@@ -233,7 +252,6 @@ class DefaultedProgram:
         sources: Sequence[Sequence[int]],
         targets: Sequence[int],
     ) -> int:
-        """As ``GraphProgram.launch``, with the sources of ``inputs``."""
         given = iter(sources)
         whole = [next(given) if fill is None else [fill] * rows for fill in self._fills]
         return self._program.launch(sequence, rows, whole, targets)

@@ -15,13 +15,13 @@ _RUNS: Final = 20
 
 class Stopwatch(Protocol):
     def __call__(
-        self, backend: CudaBackend, side: CaptureStream, run: Callable[[], object]
+        self, backend: CudaBackend, stream: CaptureStream, run: Callable[[], object]
     ) -> float:
         """Time of one execution, in ms."""
         ...
 
 
-def graph_ms(backend: CudaBackend, side: CaptureStream, run: Callable[[], object]) -> float:
+def graph_ms(backend: CudaBackend, stream: CaptureStream, run: Callable[[], object]) -> float:
     """The mean over replays one after the other, between two events.
 
     The lane need not be idle, but is timed with what runs on it.
@@ -35,16 +35,16 @@ def graph_ms(backend: CudaBackend, side: CaptureStream, run: Callable[[], object
     def body() -> None:
         kept[:] = [run()]
 
-    captured = side.capture(body)
+    captured = stream.capture(body)
     with ExitStack() as steps:
-        steps.callback(side.destroy, captured)
+        steps.callback(stream.destroy, captured)
         begin, end = driver.event(timing=True), driver.event(timing=True)
         steps.callback(driver.destroy_event, begin)
         steps.callback(driver.destroy_event, end)
         for count in (_WARM, _RUNS):
-            driver.record(begin, side.stream)
+            driver.record(begin, stream.handle)
             for _ in range(count):
-                driver.launch_graph(captured.executable, side.stream)
-            driver.record(end, side.stream)
-            driver.synchronize(side.stream)
+                driver.launch_graph(captured.executable, stream.handle)
+            driver.record(end, stream.handle)
+            driver.synchronize(stream.handle)
         return driver.elapsed_ms(begin, end) / _RUNS

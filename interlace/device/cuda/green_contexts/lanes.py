@@ -122,7 +122,7 @@ class GreenLanes:
 
     def _grow(self, share_pct: int, mask: int) -> Lane:
         """A new lane; the newest idle one makes room for it if nothing was captured there."""
-        spare = [lane for lane in self._roster.idle() if lane.pool is None]
+        spare = [lane for lane in self._roster.idle() if lane.capture_stream is None]
         if len(self.lanes) >= min(_LANES_APART, self._lanes_max) and spare:
             self.retire(spare.pop())
         try:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import Final
 
-from interlace.device.cpu.resident import MemoryLimitError
 from interlace.device.cuda.driver.api import DeviceMemory, Driver
 from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.process.memory import MemoryLimitError
 
 _MIB: Final = 1 << 20
 _OUT_OF_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"

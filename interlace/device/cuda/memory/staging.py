@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from interlace.core.tensor import Span
 from interlace.device.cuda.driver.api import Driver
@@ -17,47 +17,6 @@ from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import row_addresses
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.memory.ring import DeviceRing, RingInput
-
-
-class RowCopies(Protocol):
-    """How bytes come to a slot."""
-
-    def copy(
-        self, stream: int, ring: DeviceRing, place: int, slot: int, sources: Sequence[int]
-    ) -> None:
-        """Start the copy of an input's rows to a slot and those after it, in stream order."""
-        ...
-
-
-class KernelCopies:
-    """SMs read the arena in place: small copies never wait behind a model's load."""
-
-    def __init__(self, driver: Driver, kernels: Kernels) -> None:
-        self._gather = Gather(driver, kernels)
-
-    def copy(
-        self, stream: int, ring: DeviceRing, place: int, slot: int, sources: Sequence[int]
-    ) -> None:
-        table, row_bytes = ring.source_words(place, slot, sources), ring.fields[place].row_bytes
-        target, rows = ring.address(place, slot), len(sources)
-        self._gather.fetch(stream, table, ring.slots_word, target, row_bytes, rows)
-
-
-class EngineCopies:
-    """The copy engine: no SM is used, but it serves in order and knows no priority."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    def copy(
-        self, stream: int, ring: DeviceRing, place: int, slot: int, sources: Sequence[int]
-    ) -> None:
-        row_bytes, first = ring.fields[place].row_bytes, 0
-        for at in range(1, len(sources) + 1):  # rows that lie without gaps are one copy
-            if at == len(sources) or sources[at] != sources[at - 1] + row_bytes:
-                target, nbytes = ring.address(place, slot + first), (at - first) * row_bytes
-                self._driver.copy(target, sources[first], nbytes, stream)
-                first = at
 
 
 class StagedPart(NamedTuple):
@@ -88,7 +47,6 @@ class DeviceRings:
         arenas: RegisteredArenas,
         lane: Lane,
         flag: int,
-        copies: RowCopies | None = None,
     ) -> None:
         self._driver = driver
         self._memory = memory
@@ -96,7 +54,7 @@ class DeviceRings:
         self._lane = lane
         self._flag = flag
         self._publish = Publish(driver, kernels)
-        self._copies: RowCopies = copies or KernelCopies(driver, kernels)
+        self._gather = Gather(driver, kernels)
         self._rings: dict[str, DeviceRing] = {}
         self._copied: list[_Copied] = []  #: and not told of
         self._on_their_way: deque[tuple[int, list[_Copied]]] = deque()
@@ -121,7 +79,7 @@ class DeviceRings:
             undo.callback(ring.end_copy, slot, rows)
             for place, (field, addresses) in enumerate(zip(fields, sources, strict=True)):
                 if field.row_bytes:
-                    self._copies.copy(self._lane.stream, ring, place, slot, addresses)
+                    self._fetch(ring, place, slot, addresses)
             undo.pop_all()
         self._copied.append(_Copied(ring, slot, rows))
 
@@ -197,6 +155,17 @@ class DeviceRings:
         with ExitStack() as steps:
             for ring in rings.values():
                 steps.callback(ring.close)
+
+    def _fetch(self, ring: DeviceRing, place: int, slot: int, sources: Sequence[int]) -> None:
+        """Start the copy of an input's rows to a slot and those after it, in stream order.
+
+        SMs read the arena in place: a small copy never waits behind a model's load, as it would on
+        a copy engine.
+        """
+        table, row_bytes = ring.source_words(place, slot, sources), ring.fields[place].row_bytes
+        target, rows = ring.address(place, slot), len(sources)
+        stream = self._lane.stream
+        self._gather.fetch(stream, table, ring.slots_word, target, row_bytes, rows)
 
     def _sources(self, parts: Sequence[StagedPart], place: int, field: RingInput) -> list[int]:
         """Where each row of an input lies."""

@@ -11,11 +11,10 @@ from typing import NamedTuple
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.backend.carve_out import carve_out
-from interlace.device.cuda.graphs.cache import GraphCache, LaneProgram
+from interlace.device.cuda.graphs.cache import GraphCache
 from interlace.device.cuda.graphs.capture_stream import CaptureStream, capture_stream_of
 from interlace.device.cuda.graphs.preparation import GraphPreparation, is_capture_error
-from interlace.device.cuda.graphs.program import GraphProgram, LaneContext
+from interlace.device.cuda.graphs.program import BatchProgram, GraphProgram, LaneContext
 from interlace.device.cuda.graphs.stopwatch import Stopwatch, graph_ms
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.budget import MemoryBudget, MemoryChange
@@ -23,7 +22,6 @@ from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.models.opening import OpenTorch, open_portable
 from interlace.device.cuda.models.precision import VariantResult, first_line
 from interlace.device.cuda.models.samples import most_rows, sample_dims
-from interlace.device.cuda.models.table import LoadedModelRow
 from interlace.device.cuda.models.variant import candidate_variants
 from interlace.device.cuda.models.variant_choice import (
     VariantChooser,
@@ -41,9 +39,8 @@ class LoadContext(NamedTuple):
 
     ``flag`` gives the word of a lane (by its index) as the GPU sees it; ``note`` tells operators.
     ``stopwatch`` is ``None`` where times mean nothing. ``lent`` gives the weights of a model that
-    another process has on this GPU, and keeps there as long as this one has the model. With
-    ``carve_out`` libraries are told how many SMs a lane has while its work is prepared. ``choices``
-    is a folder for the variants that were chosen. While it is not ``quiet``, somebody is served.
+    another process has on this GPU, and keeps there as long as this one has the model. ``choices``
+    is a folder for the variants that were chosen. ``quiet`` is false while requests are served.
     """
 
     backend: CudaBackend
@@ -54,7 +51,6 @@ class LoadContext(NamedTuple):
     stopwatch: Stopwatch | None = graph_ms
     open_model: OpenTorch = open_torch
     lent: Callable[[Model], WeightsHandle | None] = lambda model: None
-    carve_out: bool = False
     choices: Path | None = None
     quiet: Callable[[], bool] = lambda: True
 
@@ -66,7 +62,7 @@ class LoadedModel:
     which calls ``program`` and launches; the rest is for both.
     """
 
-    def __init__(self, shop: LoadContext, model: Model) -> None:
+    def __init__(self, context: LoadContext, model: Model) -> None:
         """Open it on the host; the GPU is not used yet.
 
         Raises:
@@ -74,16 +70,16 @@ class LoadedModel:
         """
         self.model = model
         self.figures: Sequence[VariantResult] = ()
-        self._shop = shop
-        self._portable = open_portable(model, shop.backend.torch_device, shop.open_model)
+        self._context = context
+        self._portable = open_portable(model, context.backend.torch_device, context.open_model)
         self.eager_because = self._portable.eager_because
         self._dims = sample_dims(model, self.signature)
         self._preparation = GraphPreparation(
-            shop.backend, model.key, self._portable, self._dims, shop.note
+            context.backend, model.key, self._portable, self._dims, context.note
         )
         self._weights: DeviceWeights | None = None
-        self._stocks: dict[Lane, GraphCache] = {}
-        self._sides: set[CaptureStream] = set()
+        self._caches: dict[Lane, GraphCache] = {}
+        self._capture_streams: set[CaptureStream] = set()
 
     @property
     def signature(self) -> Signature:
@@ -96,29 +92,14 @@ class LoadedModel:
     @property
     def resident_bytes(self) -> int:
         """Device memory it took, as the driver counts it; shared pools count to the first user."""
-        return self._shop.budget.held_bytes(self.model.key)
-
-    @property
-    def entry(self) -> LoadedModelRow:
-        """Its line in the table of loaded models."""
-        stocks = tuple(self._stocks.values())
-        return LoadedModelRow(
-            self.model.key,
-            str(self._portable.variant),
-            stocks[0].buckets if stocks else (),
-            len(stocks),
-            self.weights_bytes,
-            sum(stock.inputs_bytes for stock in stocks),
-            sum(stock.graphs_bytes for stock in stocks),
-            self.eager_because,
-        )
+        return self._context.budget.held_bytes(self.model.key)
 
     def ready(self, lane: Lane, batches: Sequence[int]) -> bool:
         """Whether it can run at those batch sizes on that lane now."""
-        stock = self._stocks.get(lane)
-        if stock is None:
+        cache = self._caches.get(lane)
+        if cache is None:
             return False
-        return bool(self.eager_because) or set(self._buckets(batches)) <= set(stock.buckets)
+        return bool(self.eager_because) or set(self._buckets(batches)) <= set(cache.buckets)
 
     def prepare(self, lane: Lane, batches: Sequence[int]) -> None:
         """Make it ready there: weights and variant the first time, then graphs.
@@ -133,28 +114,26 @@ class LoadedModel:
             Exception: the model fails in the only variant that is allowed.
         """
         job = partial(self._prepare, lane, batches)
-        stock, made = self._shop.backend.threads.run(lane.green, job)
-        stock.add(made)
-        self._stocks[lane] = stock
+        cache, made = self._context.backend.threads.run(lane.green, job)
+        cache.add(made)
+        self._caches[lane] = cache
 
     def _prepare(
         self, lane: Lane, batches: Sequence[int]
     ) -> tuple[GraphCache, Sequence[GraphProgram]]:
-        shop = self._shop
-        others = shop.backend.driver.board.sms - lane.sms
-        with ExitStack() as undo, carve_out(others if shop.carve_out else 0):
+        with ExitStack() as undo:
             if self._weights is None:
                 with self._loading(undo) as change:
-                    self._settle(self._side(lane, undo), max(self._buckets(batches)))
-                    stock, made = self._made(lane, batches, undo)
-                self._shop.note(f"{self.model.key} loaded, {self._how(made)}: {change}")
+                    self._settle(self._capture_stream(lane, undo), max(self._buckets(batches)))
+                    cache, made = self._made(lane, batches, undo)
+                self._context.note(f"{self.model.key} loaded, {self._how(made)}: {change}")
             else:
-                with self._shop.budget.growing(self.model.key):
-                    stock, made = self._made(lane, batches, undo)
+                with self._context.budget.growing(self.model.key):
+                    cache, made = self._made(lane, batches, undo)
             undo.pop_all()
-        return stock, made
+        return cache, made
 
-    def program(self, lane: Lane, rows: int, dims: Mapping[str, tuple[int, ...]]) -> LaneProgram:
+    def program(self, lane: Lane, rows: int, dims: Mapping[str, tuple[int, ...]]) -> BatchProgram:
         """What runs a batch of so many rows on a lane; ``dims`` are shapes with the rows, if any.
 
         Raises:
@@ -168,7 +147,7 @@ class LoadedModel:
             most = self._portable.longest.get(name)
             if most is not None and shape and shape[-1] > most:
                 raise ValueError(f"input '{name}' of length {shape[-1]}: at most {most}")
-        return self._stocks[lane].program(rows, given)
+        return self._caches[lane].program(rows, given)
 
     def share(self) -> WeightsHandle:
         """What another process of this GPU reads the weights with, while they are here.
@@ -186,17 +165,17 @@ class LoadedModel:
 
         The job is for the thread that loads. ``None`` if there is nothing.
         """
-        left = [lane for lane in self._stocks if lane.name not in held]
-        stocks = [self._stocks.pop(lane) for lane in left]
-        return partial(self._close_stocks, stocks) if stocks else None
+        left = [lane for lane in self._caches if lane.name not in held]
+        caches = [self._caches.pop(lane) for lane in left]
+        return partial(self._close_caches, caches) if caches else None
 
     def close(self) -> None:
         """Destroy its graphs, then give its memory back. Nothing of it runs."""
-        key, budget = self.model.key, self._shop.budget
+        key, budget = self.model.key, self._context.budget
         if key in budget.models:
             with budget.unloading(key) as change:
                 self._give_back()
-            self._shop.note(f"{key} unloaded: {change}")
+            self._context.note(f"{key} unloaded: {change}")
         else:
             self._give_back()
 
@@ -214,86 +193,87 @@ class LoadedModel:
             lay_out(portable.originals, variant, portable.exact).nbytes
             for variant in candidate_variants(terms, portable.has_convolutions)
         )
-        return self._shop.budget.loading(self.model.key, least, terms.memory_limit_bytes)
+        return self._context.budget.loading(self.model.key, least, terms.memory_limit_bytes)
 
     def _buckets(self, batches: Sequence[int]) -> tuple[int, ...]:
         most = most_rows(self.signature)
         return tuple(sorted({min(rows, most) for rows in batches})) or choose_buckets(most)
 
-    def _side(self, lane: Lane, undo: ExitStack) -> CaptureStream:
-        side = capture_stream_of(self._shop.backend, lane)
-        undo.callback(side.leave)
-        self._sides.add(side)
-        return side
+    def _capture_stream(self, lane: Lane, undo: ExitStack) -> CaptureStream:
+        stream = capture_stream_of(self._context.backend, lane)
+        undo.callback(stream.leave)
+        self._capture_streams.add(stream)
+        return stream
 
-    def _settle(self, side: CaptureStream, rows: int) -> None:
+    def _settle(self, stream: CaptureStream, rows: int) -> None:
         """Choose the variant, have the weights in it on the GPU, and try it once."""
-        shop, portable = self._shop, self._portable
-        chooser = VariantChooser(self.model, portable, shop.backend, side, rows)
-        lent = shop.lent(self.model)
+        context, portable = self._context, self._portable
+        chooser = VariantChooser(self.model, portable, context.backend, stream, rows)
+        lent = context.lent(self.model)
         if lent is not None:
-            self._weights = borrow_weights(portable, lent, shop.backend)
+            self._weights = borrow_weights(portable, lent, context.backend)
         else:
-            variant, self.figures = chooser.choose(shop.stopwatch, shop.choices)
+            variant, self.figures = chooser.choose(context.stopwatch, context.choices)
             for figure in self.figures:
-                shop.note(f"{self.model.key}: {figure}")
-            self._weights = place_weights(portable, variant, shop.backend, side.stream)
+                context.note(f"{self.model.key}: {figure}")
+            self._weights = place_weights(portable, variant, context.backend, stream.handle)
         portable.settle()
         release_free_memory()
 
     def _made(
         self, lane: Lane, batches: Sequence[int], undo: ExitStack
     ) -> tuple[GraphCache, Sequence[GraphProgram]]:
-        """The lane's stock, and graphs to be added to it."""
-        side = self._side(lane, undo)
-        stock = self._stocks.get(lane)
-        if stock is None:
-            shop = self._shop
-            station = LaneContext(shop.backend, shop.memory, lane, side, shop.flag(lane.index))
-            stock = GraphCache(station, self._portable, self._dims)
-            undo.callback(stock.close)
+        """The lane's cache, and graphs to be added to it."""
+        stream = self._capture_stream(lane, undo)
+        cache = self._caches.get(lane)
+        if cache is None:
+            context = self._context
+            flag = context.flag(lane.index)
+            there = LaneContext(context.backend, context.memory, lane, stream, flag)
+            cache = GraphCache(there, self._portable, self._dims)
+            undo.callback(cache.close)
         buckets = self._buckets(batches)
-        known = frozenset(rows for one in self._stocks.values() for rows in one.buckets)
+        known = frozenset(rows for one in self._caches.values() for rows in one.buckets)
         if self.eager_because:
             self._preparation.run_eagerly(lane, buckets, known)
-            return stock, ()
+            return cache, ()
         try:
-            return stock, self._preparation.graphs(stock, buckets, known, undo)
+            return cache, self._preparation.graphs(cache, buckets, known, undo)
         except Exception as error:
             if not is_capture_error(error):
                 raise
-            if not stock.graphs:
-                stock.close()  # its inputs have no use
+            if not cache.graphs:
+                cache.close()  # its inputs have no use
             self.eager_because = first_line(error)
-            if self._stocks:
-                self._shop.note(f"{self.model.key} runs eagerly: {self.eager_because}")
+            if self._caches:
+                self._context.note(f"{self.model.key} runs eagerly: {self.eager_because}")
         self._preparation.run_eagerly(lane, buckets, known)
-        return stock, ()
+        return cache, ()
 
-    def _close_stocks(self, stocks: Sequence[GraphCache]) -> None:
-        with self._shop.budget.shrinking(self.model.key) as change, ExitStack() as steps:
+    def _close_caches(self, caches: Sequence[GraphCache]) -> None:
+        with self._context.budget.shrinking(self.model.key) as change, ExitStack() as steps:
             steps.callback(self._trim)
-            for stock in stocks:
-                self._sides.discard(stock.side)
-                steps.callback(stock.side.leave)
-                steps.callback(stock.close)
-        self._shop.note(f"{self.model.key} left {len(stocks)} lane(s): {change}")
+            for cache in caches:
+                self._capture_streams.discard(cache.capture_stream)
+                steps.callback(cache.capture_stream.leave)
+                steps.callback(cache.close)
+        self._context.note(f"{self.model.key} left {len(caches)} lane(s): {change}")
 
     def _trim(self) -> None:
         """Memory goes back to the driver when nobody is served: he would wait for it."""
-        if self._shop.quiet():
-            self._shop.backend.capturer.trim()
+        if self._context.quiet():
+            self._context.backend.capturer.trim()
 
     def _give_back(self) -> None:
         with ExitStack() as steps:
             steps.callback(self._trim)
             if self._weights is not None:
                 steps.callback(self._weights.close)
-            for side in self._sides:
-                steps.callback(side.leave)
-            for stock in self._stocks.values():
-                steps.callback(stock.close)
+            for stream in self._capture_streams:
+                steps.callback(stream.leave)
+            for cache in self._caches.values():
+                steps.callback(cache.close)
         self._weights = None
-        self._sides.clear()
-        self._stocks.clear()
+        self._capture_streams.clear()
+        self._caches.clear()
         self._portable.close()

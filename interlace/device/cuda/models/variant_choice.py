@@ -75,13 +75,13 @@ class VariantChooser:
         described: Model,
         model: PortableModel,
         backend: CudaBackend,
-        side: CaptureStream,
+        stream: CaptureStream,
         rows: int,
     ) -> None:
         self._described = described
         self._model = model
         self._backend = backend
-        self._side = side
+        self._stream = stream
         self._rows = rows
         self._untimed = False
         self._dims = sample_dims(described, model.signature)
@@ -125,21 +125,21 @@ class VariantChooser:
         return repr((*about, board.name, board.capability, torch.__version__))
 
     def _attempt(self, variant: ModelVariant, stopwatch: Stopwatch) -> VariantTrial:
-        weights = place_weights(self._model, variant, self._backend, self._side.stream)
+        weights = place_weights(self._model, variant, self._backend, self._stream.handle)
         try:
             outputs = [self._outputs(seed) for seed in _SEEDS]
             return VariantTrial(outputs, self._time_ms(stopwatch))
         finally:
-            self._backend.driver.synchronize(self._side.stream)
+            self._backend.driver.synchronize(self._stream.handle)
             weights.close()
 
     def _outputs(self, seed: int) -> Outputs:
-        with on_stream(self._backend, self._side.stream), torch.inference_mode():
+        with on_stream(self._backend, self._stream.handle), torch.inference_mode():
             values = self._sample(seed)
             return [tensor.cpu().clone() for tensor in self._model.outputs(values)]
 
     def _time_ms(self, stopwatch: Stopwatch) -> float:
-        with on_stream(self._backend, self._side.stream), torch.inference_mode():
+        with on_stream(self._backend, self._stream.handle), torch.inference_mode():
             values = self._sample(0)
 
         def run() -> object:
@@ -148,8 +148,8 @@ class VariantChooser:
         if self._untimed:
             return math.inf
         try:
-            self._side.rehearse(run)
-            return stopwatch(self._backend, self._side, run)
+            self._stream.rehearse(run)
+            return stopwatch(self._backend, self._stream, run)
         except Exception as error:
             if isinstance(error, MemoryError) or is_sticky(error):
                 raise

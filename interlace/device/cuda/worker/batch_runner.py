@@ -8,10 +8,10 @@ from itertools import count
 
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.worker.context import GpuContext
-from interlace.device.cuda.worker.error_text import error_text
 from interlace.device.cuda.worker.in_flight import InFlightBatch, OutputMemoryFull
 from interlace.device.cuda.worker.partition import DEPTH, GpuPartition, RefusedBatch, WaitingBatch
 from interlace.device.cuda.worker.wire import GpuAnswer, GpuRequest
+from interlace.device.process.error_text import error_text
 from interlace.device.process.output_blocks import OutputBlocks
 from interlace.device.process.wire import Failed, RunBatch
 
@@ -29,21 +29,21 @@ class BatchRunner:
 
     def __init__(
         self,
-        equipment: GpuContext,
+        context: GpuContext,
         partitions: Mapping[str, GpuPartition],
         patience_s: float,
         answer: Callable[[str, GpuAnswer], None],
         starved: Callable[[str], None],
         idle: Callable[[GpuPartition], None],
     ) -> None:
-        self._equipment = equipment
-        self._stager = equipment.stager
+        self._context = context
+        self._stager = context.stager
         self._partitions = partitions
         self._patience_s = patience_s
         self._answer = answer
         self._starved = starved
         self._idle = idle
-        self._blocks = OutputBlocks(equipment.outputs, lambda: False)
+        self._blocks = OutputBlocks(context.outputs, lambda: False)
         self._sequences = count(1)
         self._lonely = 0  #: batches that are to run alone, waiting or in flight
         self._launching = ""
@@ -89,7 +89,7 @@ class BatchRunner:
     def ended(self) -> None:
         """Answer what the GPU has ended, and go on."""
         by_lane = {one.lane.index: one for one in self._partitions.values()}
-        for index, sequence in self._equipment.completions.drain():
+        for index, sequence in self._context.completions.drain():
             if index == self._stager.lane.index:
                 for line, staged in self._stager.ended(sequence):
                     self._answer(line, staged)
@@ -149,8 +149,8 @@ class BatchRunner:
         flight = InFlightBatch(asked, run, program, self._blocks)
         staged = self._stager.rows(run, asked.slot) if asked.slot >= 0 else {}
         try:
-            flight.launch(self._equipment.arenas, staged, next(self._sequences))
-            self._equipment.completions.submitted(lane.index, flight.sequence, lane.stream)
+            flight.launch(self._context.arenas, staged, next(self._sequences))
+            self._context.completions.submitted(lane.index, flight.sequence, lane.stream)
         except BaseException:
             self._left(asked, run)
             raise

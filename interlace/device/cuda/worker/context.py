@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -14,7 +13,7 @@ from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.library_trial import library_threads
 from interlace.device.cuda.completion.flags import LaneFlags
 from interlace.device.cuda.completion.kinds import completions, default_kind
-from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.driver.api import Driver, MappedBlock
 from interlace.device.cuda.graphs.stopwatch import Stopwatch, graph_ms
 from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.memory.budget import MemoryBudget
@@ -28,6 +27,7 @@ from interlace.device.cuda.worker.model_cache import ModelCache
 from interlace.device.cuda.worker.stager import InputStager
 from interlace.device.cuda.worker.weight_server import WeightBorrower
 from interlace.device.cuda.worker.wire import GpuSetup, WeightServerSetup
+from interlace.device.process.entry import function_named
 from interlace.shm.arena import Arena, ArenaMap
 
 #: Lanes of one process at most: two ladders of the largest GPU, and what plans add beside.
@@ -72,13 +72,16 @@ class GpuContext:
             for number in setup.arenas:
                 self.arenas.register(number)
             laps.end("page-locked memory")
-            kind = _kind(setup.completion, note)
+            kind: Any = setup.completion or default_kind(note)
             self.completions = completions(kind, driver, LANES_MAX, setup.rest_us)
             steps.callback(self.completions.close)
             self.stager = self._stager(backend, steps)
             borrowed = WeightBorrower(setup.lender, note)
-            shop = self._shop(setup, backend, borrowed)
-            opened = partial(LoadedModel, shop)
+            context = _load_context(setup, backend, self._mapped, self.completions.flag, note)
+            context = context._replace(quiet=lambda: not self.completions.busy)
+            if setup.lender:
+                context = context._replace(lent=borrowed.lent)
+            opened = partial(LoadedModel, context)
             trim = partial(_trim, backend, pool)
             self.models = ModelCache(opened, borrowed.give_back, setup.keep_bytes, trim)
             steps.callback(self.models.close)
@@ -108,21 +111,6 @@ class GpuContext:
         rings = DeviceRings(backend.driver, backend.kernels, memory, arenas, lane, flag)
         steps.callback(rings.close)
         return InputStager(rings, lane, self.completions)
-
-    def _shop(self, setup: GpuSetup, backend: CudaBackend, borrowed: WeightBorrower) -> LoadContext:
-        shop = LoadContext(
-            backend,
-            self._mapped,
-            MemoryBudget(backend.driver),
-            lambda index: self.completions.flag(index).device,
-            self.note,
-            stopwatch_of(backend),
-            function_named(setup.opener),
-            choices=_folder(setup.choices),
-            quiet=lambda: not self.completions.busy,
-        )
-        shop = shop._replace(carve_out=setup.carve_out)
-        return shop._replace(lent=borrowed.lent) if setup.lender else shop
 
 
 class StartTimes:
@@ -155,25 +143,30 @@ def weight_server_models(
     lane = lanes.carve("weights", 100)
     flags = LaneFlags(backend.driver, lane.index + 1)
     steps.callback(flags.close)
-    shop = LoadContext(
-        backend,
-        mapped,
-        MemoryBudget(backend.driver),
-        lambda index: flags.mapped(index).device,
-        note,
-        stopwatch_of(backend),
-        function_named(setup.opener),
-        choices=_folder(setup.choices),
-    )
-    models = ModelCache(partial(LoadedModel, shop), keep_bytes=setup.keep_bytes)
+    context = _load_context(setup, backend, mapped, flags.mapped, note)
+    models = ModelCache(partial(LoadedModel, context), keep_bytes=setup.keep_bytes)
     steps.callback(models.close)
     return models, lane
 
 
-def function_named(path: str) -> Any:
-    """The function that ``module:function`` names."""
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
+def _load_context(
+    setup: GpuSetup | WeightServerSetup,
+    backend: CudaBackend,
+    memory: MappedMemory,
+    flag: Callable[[int], MappedBlock],
+    note: Callable[[str], None],
+) -> LoadContext:
+    """What the process loads models with, its own weights, and no regard for who is served."""
+    return LoadContext(
+        backend,
+        memory,
+        MemoryBudget(backend.driver),
+        lambda lane: flag(lane).device,
+        note,
+        stopwatch_of(backend),
+        function_named(setup.opener),
+        choices=Path(setup.choices) if setup.choices else None,
+    )
 
 
 def made_backend(maker: str, gpu: str, steps: ExitStack) -> CudaBackend:
@@ -197,11 +190,3 @@ def _trim(backend: CudaBackend, pool: PooledDriver) -> None:
     """Give the driver back what torch and the pool do not use."""
     backend.capturer.trim()
     pool.trim()
-
-
-def _folder(name: str) -> Path | None:
-    return Path(name) if name else None
-
-
-def _kind(name: str, note: Callable[[str], None]) -> Any:
-    return name or default_kind(note)

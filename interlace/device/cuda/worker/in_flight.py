@@ -4,56 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Protocol
 
 from interlace.core.tensor import Span
+from interlace.device.cuda.graphs.program import BatchProgram, TensorSlot
 from interlace.device.cuda.memory.parameters import row_addresses
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.worker.wire import GpuRequest
 from interlace.device.process.output_blocks import OutputBlocks
 from interlace.device.process.wire import BatchOutput, BatchResult, Column, RunBatch
-
-
-class ProgramTensor(Protocol):
-    """One input or output of a program; ``dims`` are those of one row."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def datatype(self) -> str: ...
-    @property
-    def dims(self) -> tuple[int, ...]: ...
-    @property
-    def row_bytes(self) -> int: ...
-
-
-class BatchProgram(Protocol):
-    """A model ready to run up to so many rows on one lane."""
-
-    @property
-    def inputs(self) -> Sequence[ProgramTensor]: ...
-    @property
-    def outputs(self) -> Sequence[ProgramTensor]: ...
-    @property
-    def batched(self) -> bool: ...
-    @property
-    def rows(self) -> int: ...  #: what is executed, whatever is in it
-    def launch(
-        self,
-        sequence: int,
-        rows: int,
-        sources: Sequence[Sequence[int]],
-        targets: Sequence[int],
-    ) -> int:
-        """Start it: per input the address of each row, per output where its rows go.
-
-        Returns the batch's turn. One more may be launched before it ends, which begins then.
-        """
-        ...
-
-    def times_ns(self, turn: int) -> tuple[int, int]:
-        """When a batch that has ended began and ended, by the GPU's clock."""
-        ...
 
 
 class OutputMemoryFull(Exception):
@@ -190,16 +148,14 @@ def _sources(
     return found
 
 
-def _named(columns: dict[str, Column], slot: ProgramTensor) -> Column:
+def _named(columns: dict[str, Column], slot: TensorSlot) -> Column:
     column = columns.get(slot.name)
     if column is None:
         raise ValueError(f"no input '{slot.name}' among {sorted(columns)}")
     return column
 
 
-def _addresses(
-    column: Column, slot: ProgramTensor, arenas: RegisteredArenas, rows: int
-) -> list[int]:
+def _addresses(column: Column, slot: TensorSlot, arenas: RegisteredArenas, rows: int) -> list[int]:
     if sum(column.sizes) != rows * slot.row_bytes:
         raise ValueError(
             f"input '{slot.name}' of {rows} rows of shape {list(slot.dims)} needs "

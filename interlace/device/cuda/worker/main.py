@@ -16,7 +16,6 @@ from typing import Final
 
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.worker.context import GpuContext, weight_server_models
-from interlace.device.cuda.worker.error_text import error_text
 from interlace.device.cuda.worker.heap import freeze_heap
 from interlace.device.cuda.worker.weight_server import WeightServer
 from interlace.device.cuda.worker.wire import (
@@ -30,6 +29,7 @@ from interlace.device.cuda.worker.wire import (
     decode_to_gpu,
 )
 from interlace.device.cuda.worker.worker import GpuWorker
+from interlace.device.process.error_text import error_text
 from interlace.device.process.wire import Failed, Ready
 from interlace.shm.frame_socket import BlockingFrameSocket
 
@@ -77,20 +77,20 @@ def _serve(frames: BlockingFrameSocket[FromGpu, ToGpu]) -> int:
             return _keep(setup, frames, note)
         if not isinstance(setup, GpuSetup):
             raise ValueError(f"a {type(setup).__name__} frame is not expected here")
-        equipment = GpuContext(setup, note)
+        context = GpuContext(setup, note)
     except Exception as error:
         frames.send(GpuReply("", Failed(error_text("the GPU's process could not start", error))))
         return 0
-    worker = GpuWorker(frames, equipment, setup.patience_s)
+    worker = GpuWorker(frames, context, setup.patience_s)
     freeze_heap()
-    frames.send(GpuReply("", GpuReady(equipment.lanes.blocks, equipment.took_s)))
+    frames.send(GpuReply("", GpuReady(context.lanes.blocks, context.took_s)))
     try:
         worker.serve()
     except CudaError:
         return GPU_FAILED
-    if worker.in_flight or not equipment.loader.idle:
+    if worker.in_flight or not context.loader.idle:
         return 0  # nobody waits for it: the driver gives everything back when the process ends
-    equipment.close()
+    context.close()
     return 0
 
 

@@ -6,55 +6,14 @@ And for a while longer, where that is asked for: what comes back soon is not ope
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Protocol
 
 from interlace.core.model import Model
-from interlace.core.tensor import Signature
-from interlace.device.cpu.resident import MemoryLimitError
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.budget import is_short_of_memory
-from interlace.device.cuda.worker.in_flight import BatchProgram
-
-if TYPE_CHECKING:
-    from interlace.device.cuda.models.weights import WeightsHandle
-
-
-class CudaModel(Protocol):
-    """A model whose weights are on the GPU, with its programs by lane."""
-
-    @property
-    def model(self) -> Model: ...
-    @property
-    def signature(self) -> Signature: ...
-    @property
-    def weights_bytes(self) -> int: ...
-    @property
-    def resident_bytes(self) -> int: ...
-    def ready(self, lane: Lane, batches: Sequence[int]) -> bool:
-        """True if it can run at those batch sizes on that lane now."""
-        ...
-
-    def prepare(self, lane: Lane, batches: Sequence[int]) -> None:
-        """Make it ready there; takes its time, and disturbs nobody who is being served."""
-        ...
-
-    def program(self, lane: Lane, rows: int, dims: Mapping[str, tuple[int, ...]]) -> BatchProgram:
-        """What runs a batch of so many rows, with inputs of these shapes, on that lane."""
-        ...
-
-    def share(self) -> WeightsHandle:
-        """What another process of this GPU reads the weights with, while they are here."""
-        ...
-
-    def leave_lanes(self, held: Collection[str]) -> Callable[[], None] | None:
-        """Forget what it has on lanes of other partitions than these; a job that gives it back."""
-        ...
-
-    def close(self) -> None:
-        """Destroy its graphs, then give its memory back. Nothing of it runs."""
-        ...
+from interlace.device.cuda.models.loaded import LoadedModel
+from interlace.device.process.memory import MemoryLimitError
 
 
 class ModelCache:
@@ -62,7 +21,7 @@ class ModelCache:
 
     def __init__(
         self,
-        opened: Callable[[Model], CudaModel],
+        opened: Callable[[Model], LoadedModel],
         closed: Callable[[str], None] = lambda key: None,
         keep_bytes: int = 0,
         trim: Callable[[], None] = lambda: None,
@@ -78,13 +37,13 @@ class ModelCache:
         self._closed = closed
         self._keep_bytes = keep_bytes
         self._trim = trim
-        self._served: dict[str, CudaModel] = {}  # those that were let go of stand in that order
+        self._served: dict[str, LoadedModel] = {}  # those that were let go of stand in that order
         self._holders: dict[str, set[str]] = {}
         self._lock = threading.Lock()  # between two looks at who holds a model
 
     def at_once(
         self, model: Model, partition: str, lane: Lane, batches: Sequence[int]
-    ) -> CudaModel | None:
+    ) -> LoadedModel | None:
         """The model, held by the partition now, if it needs nothing more to run on its lane."""
         with self._lock:
             served = self._served.get(model.key)
@@ -95,7 +54,7 @@ class ModelCache:
             self._holders.setdefault(model.key, set()).add(partition)
             return served
 
-    def load(self, model: Model, partition: str, lane: Lane, batches: Sequence[int]) -> CudaModel:
+    def load(self, model: Model, partition: str, lane: Lane, batches: Sequence[int]) -> LoadedModel:
         """A job: open the model unless another partition has, and make it ready on a lane.
 
         If it is short of memory, what is kept for later goes, and it is tried once more.
@@ -151,7 +110,7 @@ class ModelCache:
             for key, one in served.items():
                 steps.callback(self._close, key, one)
 
-    def _prepared(self, model: Model, lane: Lane, batches: Sequence[int]) -> CudaModel:
+    def _prepared(self, model: Model, lane: Lane, batches: Sequence[int]) -> LoadedModel:
         served = self._served.get(model.key)
         if served is None:
             return self._open(model, lane, batches)
@@ -185,7 +144,7 @@ class ModelCache:
         if served is not None:
             self._close(key, served)
 
-    def _open(self, model: Model, lane: Lane, batches: Sequence[int]) -> CudaModel:
+    def _open(self, model: Model, lane: Lane, batches: Sequence[int]) -> LoadedModel:
         served = self._opened(model)
         try:
             served.prepare(lane, batches)
@@ -194,7 +153,7 @@ class ModelCache:
             raise
         return served
 
-    def _close(self, key: str, served: CudaModel) -> None:
+    def _close(self, key: str, served: LoadedModel) -> None:
         try:
             served.close()
         finally:

@@ -6,8 +6,8 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.worker.in_flight import InFlightBatch
-from interlace.device.cuda.worker.model_cache import CudaModel
 from interlace.device.cuda.worker.wire import GpuRequest, ReleaseLane
 from interlace.device.process.wire import Failed, LoadModel, RunBatch, UnloadModel
 
@@ -27,7 +27,7 @@ class WaitingBatch(NamedTuple):
 
     asked: GpuRequest
     run: RunBatch
-    served: CudaModel
+    served: LoadedModel
 
 
 class PartitionChange(NamedTuple):
@@ -48,7 +48,7 @@ class GpuPartition:
     def __init__(self, name: str, lane: Lane) -> None:
         self.name = name
         self.lane = lane
-        self.models: dict[str, CudaModel] = {}
+        self.models: dict[str, LoadedModel] = {}
         self.batches: deque[WaitingBatch] = deque()
         self.flights: deque[InFlightBatch | RefusedBatch] = deque()
         self.changes: deque[PartitionChange] = deque()

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.worker.context import GpuContext
-from interlace.device.cuda.worker.error_text import error_text
-from interlace.device.cuda.worker.model_cache import CudaModel
 from interlace.device.cuda.worker.partition import GpuPartition, PartitionChange
 from interlace.device.cuda.worker.wire import GpuAnswer, Released, ReleaseLane
+from interlace.device.process.error_text import error_text
 from interlace.device.process.wire import Failed, Loaded, LoadModel, Unloaded, UnloadModel
 
 #: The partition, the line, the answer, and whether the partition is gone.
@@ -21,10 +21,10 @@ OnChanged = Callable[[GpuPartition, str, GpuAnswer, bool], None]
 class PartitionChanges:
     """Makes the changes of a partition in the order asked for, one at a time."""
 
-    def __init__(self, equipment: GpuContext, changed: OnChanged) -> None:
-        self._equipment = equipment
-        self._models = equipment.models
-        self._loader = equipment.loader
+    def __init__(self, context: GpuContext, changed: OnChanged) -> None:
+        self._context = context
+        self._models = context.models
+        self._loader = context.loader
         self._changed = changed
 
     def begin(self, partition: GpuPartition) -> None:
@@ -61,7 +61,7 @@ class PartitionChanges:
         partition: GpuPartition,
         change: PartitionChange,
         load: LoadModel,
-        result: CudaModel | BaseException,
+        result: LoadedModel | BaseException,
     ) -> None:
         model = load.model
         if isinstance(result, BaseException):
@@ -82,7 +82,7 @@ class PartitionChanges:
         def dropped(result: object) -> None:
             if isinstance(result, BaseException):
                 what = f"model {key} was unloaded, but not all of its memory came back"
-                self._equipment.note(error_text(what, result))
+                self._context.note(error_text(what, result))
             ended()
 
         self._aside(partition, partial(self._models.drop, key), dropped)
@@ -104,7 +104,7 @@ class PartitionChanges:
             self._models.drop(key)
 
     def _released(self, partition: GpuPartition, change: PartitionChange) -> None:
-        self._equipment.lanes.release(partition.name)
+        self._context.lanes.release(partition.name)
         self._end(partition, change, Released(), gone=True)
 
     def _aside(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from interlace.core.model import Model
-from interlace.device.cuda.worker.error_text import error_text
+from interlace.device.process.error_text import error_text
 from interlace.shm.frame_socket import BlockingFrameSocket
 
 if TYPE_CHECKING:

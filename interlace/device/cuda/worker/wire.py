@@ -34,7 +34,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     ``completion`` is one of ``completion.kinds``, or empty for the usual; a poller of flags rests
     ``rest_us`` between looks, or takes a core of its own if that is 0. ``gpu`` is a UUID, of a
     GPU or of a MIG instance, or empty for the only one that the process sees. ``handle_context``
-    and ``carve_out`` as in ``CudaSettings``.
+    as in ``CudaSettings``.
     """
 
     gpu: str
@@ -48,7 +48,6 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     patience_s: float  #: how long a batch waits for output memory
     lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
     handle_context: LibraryChoice = "auto"
-    carve_out: bool = False
     keep_bytes: int = 0  #: as in ``CudaSettings``
     choices: str = ""  #: as in ``CudaSettings``
     rest_us: int = 0

@@ -52,15 +52,15 @@ class GpuWorker:
     def __init__(
         self,
         frames: BlockingFrameSocket[FromGpu, ToGpu],
-        equipment: GpuContext,
+        context: GpuContext,
         patience_s: float,
     ) -> None:
         self._frames = frames
-        self._equipment = equipment
+        self._context = context
         self._partitions: dict[str, GpuPartition] = {}
-        self._changes = PartitionChanges(equipment, self._changed)
+        self._changes = PartitionChanges(context, self._changed)
         self._batches = BatchRunner(
-            equipment,
+            context,
             self._partitions,
             patience_s,
             self._answer,
@@ -93,19 +93,19 @@ class GpuWorker:
     @property
     def in_flight(self) -> bool:
         """Whether the GPU works on a batch, or on inputs."""
-        return self._batches.in_flight or self._equipment.stager.busy
+        return self._batches.in_flight or self._context.stager.busy
 
     def _sources(self) -> dict[int, Callable[[], None]]:
         return {
             self._frames.fileno(): self._read,
-            self._equipment.completions.fileno(): self._batches.ended,
-            self._equipment.loader.fileno(): self._equipment.loader.drain,
+            self._context.completions.fileno(): self._batches.ended,
+            self._context.loader.fileno(): self._context.loader.drain,
         }
 
     def _hear(self) -> None:
         """Sleep until something can be read, but first look a moment for the end of a batch."""
         found = self._selector.select(0)
-        if not found and self.in_flight and self._equipment.completions.look(_LOOK_S):
+        if not found and self.in_flight and self._context.completions.look(_LOOK_S):
             self._batches.ended()
             return
         for key, _ in found or self._selector.select(self._timeout_s()):
@@ -121,7 +121,7 @@ class GpuWorker:
     def _check(self) -> None:
         now_s = time.monotonic()
         if self.in_flight and now_s - self._checked_s >= _CHECK_S:
-            self._equipment.completions.check()
+            self._context.completions.check()
             self._checked_s = now_s
 
     # ---------------------------------------------------------------------------------- frames
@@ -135,7 +135,7 @@ class GpuWorker:
             case GpuRequest():
                 self._asked(frame)
             case ForgetInputs(model=model):
-                self._equipment.stager.forget(model)
+                self._context.stager.forget(model)
             case ForgetArena(arena=number):
                 self._forget_arena(number)
             case _:
@@ -143,7 +143,7 @@ class GpuWorker:
 
     def _forget_arena(self, number: int) -> None:
         try:
-            self._equipment.arenas.forget(number)
+            self._context.arenas.forget(number)
         except CudaError as error:
             if error.sticky:  # else it only stays mapped
                 raise
@@ -154,7 +154,7 @@ class GpuWorker:
             case RunBatch() as run:
                 self._run(asked, run)
             case StageInputs() as stage:
-                failed = self._equipment.stager.begin(line, stage)
+                failed = self._context.stager.begin(line, stage)
                 if failed is not None:
                     self._answer(line, failed)
             case CarveLane() as what:
@@ -176,7 +176,7 @@ class GpuWorker:
 
     def _carve(self, name: str, what: CarveLane) -> GpuAnswer:
         try:
-            lane = self._equipment.lanes.carve(name, what.share_pct, what.leaving)
+            lane = self._context.lanes.carve(name, what.share_pct, what.leaving)
         except (CudaError, ValueError) as error:
             if isinstance(error, CudaError) and error.sticky:
                 raise
@@ -196,7 +196,7 @@ class GpuWorker:
     def _changed(self, partition: GpuPartition, line: str, answer: GpuAnswer, gone: bool) -> None:
         if gone:
             del self._partitions[partition.name]
-        if self._equipment.worn and not self._worn:
+        if self._context.worn and not self._worn:
             self._worn = True
             self._frames.send(RestartWanted())
         self._answer(line, answer)

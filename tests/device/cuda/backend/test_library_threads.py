@@ -100,7 +100,7 @@ def test_loading_on_a_lane_does_not_hold_up_what_runs_there_eagerly() -> None:
     with bench("threads", handle_context="green", open_model=opened_as(forward)) as gpu:
         lane = gpu.carve("a")
         one = gpu.load(model(dims=(-1, WIDTH)), lane, batches=(1,))
-        other = LoadedModel(gpu.shop, replace(model(dims=(7, WIDTH)), name="other"))
+        other = LoadedModel(gpu.context, replace(model(dims=(7, WIDTH)), name="other"))
         loading.set()
         loader = threading.Thread(target=lambda: other.prepare(lane, (1,)), name="loader")
         loader.start()

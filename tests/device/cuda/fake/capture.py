@@ -15,11 +15,10 @@ GRAPH_BYTES = 1 << 20
 
 @dataclass
 class FakeCaptured:
-    """``Captured``: an executable graph and its share of device memory."""
+    """``CapturedGraph``."""
 
     executable: int
     pool: Pool
-    nbytes: int
     driver: Core
 
     def close(self) -> None:
@@ -55,7 +54,7 @@ class FakeCapturer:
         with self._one, self._driver.recording(stream) as recording, follow:
             whole()
         graph = Graph(whole, shared, recording.nodes, GRAPH_BYTES)
-        return FakeCaptured(self._driver.add_graph(graph), shared, GRAPH_BYTES, self._driver)
+        return FakeCaptured(self._driver.add_graph(graph), shared, self._driver)
 
     def rehearse(self, stream: int, body: Callable[[], None]) -> None:
         """As ``capture``, and nothing is kept."""

@@ -69,12 +69,12 @@ def test_the_whole_gpu_is_a_plain_stream_with_the_rest(
 
 def test_what_was_captured_stays_with_the_sms(green: GreenLanes) -> None:
     lane = green.carve("a", 48)
-    lane.pool = pool = object()
+    lane.capture_stream = pool = object()
     green.release("a")
     assert lane.name is None
     again = green.carve("b", 48)
     assert again is lane
-    assert (again.name, again.pool) == ("b", pool)
+    assert (again.name, again.capture_stream) == ("b", pool)
 
 
 def test_new_partitions_avoid_those_that_stay_not_those_that_leave(green: GreenLanes) -> None:
@@ -147,7 +147,7 @@ def test_no_more_streams_than_queues_while_idle_lanes_can_go(
         green.release("a")
     assert len(green.lanes) == 15
     for lane in green.lanes:
-        lane.pool = object()
+        lane.capture_stream = object()
     green.carve("a", 6)
     green.carve("b", 6)
     assert len(green.lanes) == 16
@@ -157,13 +157,13 @@ def test_no_more_lanes_than_allowed_are_made(driver: FakeDriver) -> None:
     green = GreenLanes(driver, lanes_max=3)
     kept = [green.carve(name, 6) for name in "abc"]
     for lane in kept:
-        lane.pool = object()
+        lane.capture_stream = object()
     with pytest.raises(CudaError, match="there are 3 lanes already"):
         green.carve("d", 6)
     green.release("b")
     assert green.carve("d", 6) is kept[1]
     green.release("d")
-    kept[1].pool = None
+    kept[1].capture_stream = None
     assert green.carve("e", 12).sms == 16
     assert len(green.lanes) == 3
     green.close()
@@ -172,7 +172,7 @@ def test_no_more_lanes_than_allowed_are_made(driver: FakeDriver) -> None:
 def test_if_no_lane_can_be_made_an_idle_one_is_shared(driver: FakeDriver) -> None:
     green = GreenLanes(driver)
     first, everything = green.carve("a", 6), green.carve("b", 96)
-    everything.pool = first.pool = object()
+    everything.capture_stream = first.capture_stream = object()
     green.release("b")
     driver.fail("green", REFUSED, times=9)
     driver.fail("stream", REFUSED, times=9)

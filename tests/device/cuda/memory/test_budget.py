@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlace.device.cpu.resident import MemoryLimitError
 from interlace.device.cuda.driver.api import DeviceProperties
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.memory.budget import DeviceMemoryError, MemoryBudget
+from interlace.device.process.memory import MemoryLimitError
 from tests.device.cuda.fake.driver import FakeDriver
 
 MIB = 1 << 20

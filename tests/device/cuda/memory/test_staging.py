@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -12,34 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlace.core.tensor import Span
-from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.driver.kernels import Kernels, load_kernels
+from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.registered import RegisteredArenas
-from interlace.device.cuda.memory.staging import (
-    DeviceRings,
-    EngineCopies,
-    KernelCopies,
-    RowCopies,
-    StagedPart,
-)
+from interlace.device.cuda.memory.staging import DeviceRings, StagedPart
 from interlace.shm.arena import Arena, ArenaMap
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
-MakeCopies = Callable[[Driver, Kernels], RowCopies]
 REFUSED = "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
-
-
-def by_engine(driver: Driver, kernels: Kernels) -> RowCopies:
-    return EngineCopies(driver)
 
 
 class Pool:
     """Rings, the arena that inputs come from, and the lane that copies them."""
 
-    def __init__(self, pace: str = "at once", copies: MakeCopies = KernelCopies) -> None:
+    def __init__(self, pace: str = "at once") -> None:
         self.driver = FakeDriver(pace=pace)
         self.kernels = load_kernels(self.driver, IMAGE)
         self.memory = MappedMemory(self.driver)
@@ -48,9 +36,8 @@ class Pool:
         self.lanes = GreenLanes(self.driver)
         self.lane = self.lanes.aside()
         self.flag = self.memory.take(8)
-        made = copies(self.driver, self.kernels)
         self.rings = DeviceRings(
-            self.driver, self.kernels, self.memory, self.arenas, self.lane, self.flag.device, made
+            self.driver, self.kernels, self.memory, self.arenas, self.lane, self.flag.device
         )
         self.serial = count(1)
 
@@ -92,9 +79,9 @@ class Pool:
         self.arena.close()
 
 
-@pytest.fixture(params=[KernelCopies, by_engine])
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    pool = Pool(copies=request.param)
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    pool = Pool()
     yield pool
     pool.close()
 
@@ -128,26 +115,13 @@ def test_many_requests_are_one_copy_an_input(pool: Pool) -> None:
     pool.rings.copy("m", 3, 40, parts)
     assert pool.told() == 0
     assert pool.rings.tell() == 1
-    if isinstance(pool.rings._copies, KernelCopies):
-        assert pool.driver.calls["launch"] == 3  # two inputs and the signal
+    assert pool.driver.calls["launch"] == 3  # two inputs and the signal
     pool.rings.ended(pool.told())
     x, y = pool.rings.begin_batch("m", 3, 30)
     wanted = [b"%02d" % n for n in range(20) for _ in range(1 + n % 2)]
     assert [ctypes.string_at(address, 2) for address in x] == wanted
     assert [ctypes.string_at(address, 1) for address in y] == [b"!"] * 30
     pool.rings.end_batch("m", 3, 30)
-
-
-def test_rows_without_gaps_are_one_copy_of_the_engine() -> None:
-    pool = Pool(copies=by_engine)
-    whole = pool.put(b"aabbcc")
-    one = [("x", Span(whole.arena, whole.offset + 2 * at, 2)) for at in range(3)]
-    pool.driver.calls.clear()
-    pool.rings.copy("m", 0, 4, [StagedPart(1, [each]) for each in (one[0], one[1], one[0])])
-    assert pool.driver.calls["copy"] == 2
-    pool.rings.ended(pool.rings.tell())
-    assert pool.read(0, 3, 2) == [b"aa", b"bb", b"aa"]
-    pool.close()
 
 
 def test_requests_of_several_sizes_are_not_copied_as_one(pool: Pool) -> None:
@@ -234,9 +208,8 @@ def test_impossible_stages_change_nothing(pool: Pool) -> None:
 
 
 def test_a_refused_copy_frees_its_slots(pool: Pool) -> None:
-    call = "copy" if isinstance(pool.rings._copies, EngineCopies) else "launch"
-    for failing in (call, "launch"):  # the copy, then the signal
-        pool.driver.fail(failing, REFUSED, skip=int(failing == "launch" == call))
+    for earlier in (0, 1):  # the copy, then the signal
+        pool.driver.fail("launch", REFUSED, skip=earlier)
         with pytest.raises(CudaError, match=REFUSED):
             pool.stage(0, b"aa")
         pool.driver._faults._planned.clear()

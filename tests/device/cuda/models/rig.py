@@ -15,7 +15,7 @@ import numpy as np
 from interlace.core.model import Model
 from interlace.device.cuda.backend.library_threads import LibraryContext, threads_for
 from interlace.device.cuda.driver.api import MappedBlock
-from interlace.device.cuda.graphs.cache import LaneProgram
+from interlace.device.cuda.graphs.program import BatchProgram
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.budget import MemoryBudget
@@ -45,7 +45,7 @@ class Bench:
         self.notes: list[str] = []
         self.sequence = 0
         self._flags: dict[int, MappedBlock] = {}
-        self.shop = LoadContext(
+        self.context = LoadContext(
             self.backend, self.memory, self.budget, self._flag, self.notes.append, None
         )._replace(**changes)
 
@@ -53,7 +53,7 @@ class Bench:
         return self.lanes.carve(name, share_pct)
 
     def load(self, model: Model, *lanes: Lane, batches: tuple[int, ...] = ()) -> LoadedModel:
-        loaded = LoadedModel(self.shop, model)
+        loaded = LoadedModel(self.context, model)
         for lane in lanes:
             loaded.prepare(lane, batches)
         return loaded
@@ -75,7 +75,7 @@ class Bench:
             }
 
     def launch(
-        self, program: LaneProgram, lane: Lane, rows: int, sources: Any, targets: list[int]
+        self, program: BatchProgram, lane: Lane, rows: int, sources: Any, targets: list[int]
     ) -> None:
         self.sequence += 1
         program.launch(self.sequence, rows, sources, targets)

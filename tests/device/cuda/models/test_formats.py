@@ -272,7 +272,7 @@ def test_texts_without_numbers_are_refused(tmp_path: Path) -> None:
     text = Signature((TensorSpec("x", "BYTES", (1,)),), (TensorSpec("y", "FP32", (1,)),), True, 4)
     model = a_model(Format.FACTORY, write_factory(tmp_path / "net", FACTORY), text)
     with bench() as gpu, pytest.raises(RepositoryError, match="'x' of type BYTES"):
-        LoadedModel(gpu.shop, model)
+        LoadedModel(gpu.context, model)
 
 
 def test_onnx_runs_eagerly_on_tensors_where_they_lie(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from interlace.core.model import Model, Precision
-from interlace.device.cpu.resident import MemoryLimitError
 from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.memory.budget import DeviceMemoryError, MemoryBudget
 from interlace.device.cuda.memory.pooled import PooledDriver
 from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.models.opening import PortableModel
-from interlace.device.cuda.worker.model_cache import CudaModel, ModelCache
+from interlace.device.cuda.worker.model_cache import ModelCache
+from interlace.device.process.memory import MemoryLimitError
 from interlace.formats.opened import OpenedModel
 from tests.device.cuda.models.rig import Bench
 from tests.device.cuda.models.rig import bench as fresh
@@ -46,10 +46,10 @@ class Keeping:
             become(*arguments)
 
         monkeypatch.setattr(PortableModel, "become", placed)
-        shop = gpu.shop._replace(open_model=open_model)
-        self.models = ModelCache(lambda one: LoadedModel(shop, one), keep_bytes=keep_bytes)
+        context = gpu.context._replace(open_model=open_model)
+        self.models = ModelCache(lambda one: LoadedModel(context, one), keep_bytes=keep_bytes)
 
-    def load(self, known: Model, name: str, *batches: int) -> CudaModel:
+    def load(self, known: Model, name: str, *batches: int) -> LoadedModel:
         """As a worker does for a partition, which is carved if it is not there; and a batch."""
         lane = next((one for one in self.gpu.lanes.lanes if one.name == name), None)
         lane = lane or self.gpu.carve(name)
@@ -186,18 +186,18 @@ def test_loads_and_unloads_hold_up_nobody_who_is_served() -> None:
     with fresh() as gpu:
         pool = PooledDriver(gpu.driver)
         backend = gpu.backend._replace(driver=cast(Driver, pool))
-        shop = gpu.shop._replace(
+        context = gpu.context._replace(
             backend=backend, budget=MemoryBudget(backend.driver), open_model=opened_as(plain)
         )
         busy: list[bool] = []
-        shop = shop._replace(quiet=lambda: not busy)
-        models = ModelCache(lambda one: LoadedModel(shop, one))
+        context = context._replace(quiet=lambda: not busy)
+        models = ModelCache(lambda one: LoadedModel(context, one))
         served, other = numbered(2)
         lane, beside = gpu.carve("served"), gpu.carve("beside")
         loaded = models.load(served, "served", lane, (1,))
         assert isinstance(loaded, LoadedModel)
         gpu.driver.hold(lane.stream)
-        gpu.driver.launch_graph(loaded._stocks[lane].graphs[0]._captured.executable, lane.stream)
+        gpu.driver.launch_graph(loaded._caches[lane].graphs[0]._captured.executable, lane.stream)
         busy.append(True)
         for _ in range(2):
             models.load(other, "beside", beside, (1, 4))

@@ -15,13 +15,12 @@ import torch
 
 from interlace.core.model import Format, Model
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.device.cpu.resident import MemoryLimitError
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.graphs.program import GraphProgram
 from interlace.device.cuda.graphs.stopwatch import graph_ms
 from interlace.device.cuda.memory.budget import DeviceMemoryError
 from interlace.device.cuda.models.loaded import LoadedModel
-from interlace.device.cuda.models.table import render
+from interlace.device.process.memory import MemoryLimitError
 from interlace.formats.opened import OpenedModel, keyword_call
 from interlace.formats.trial import DeclaredSignature
 from tests.device.cuda.models.rig import Bench, bench, borrow
@@ -102,12 +101,12 @@ def test_the_largest_graph_is_captured_first_and_pools_belong_to_lanes() -> None
         capturer.capture = capture
         a, b = gpu.carve("a"), gpu.carve("b")
         loaded = gpu.load(model(), a, b, batches=(1, 8, 4))
-        assert loaded.entry.buckets == (1, 4, 8)
+        assert loaded._caches[a].buckets == (1, 4, 8)
         first, second = {pool for _, pool in order[:3]}, {pool for _, pool in order[3:]}
         assert len(first) == len(second) == 1  # one pool for all graphs of a lane
         assert first != second  # never one for two lanes
         assert not {a.stream, b.stream} & {stream for stream, _ in order}
-        rows = [program.rows for program in loaded._stocks[a].graphs]
+        rows = [program.rows for program in loaded._caches[a].graphs]
         assert rows == [1, 4, 8]
         loaded.close()
 
@@ -191,9 +190,6 @@ def test_what_cannot_be_captured_runs_eagerly_and_says_why(eager_gpu: Bench) -> 
         weight = loaded._portable._opened.tensors["weight"].numpy()
         assert np.allclose(found["y"], given["x"] @ weight, atol=1e-5)
     assert gpu.driver.calls["launch_graph"] == 0
-    table = render([loaded.entry])
-    assert "eagerly" in table
-    assert table.endswith(f"m/1#0: {loaded.eager_because}")
     loaded.close()
 
 
@@ -308,14 +304,12 @@ def test_memory_is_really_given_back_and_shown() -> None:
         before = gpu.driver.memory()
         loaded = gpu.load(model(), lane)
         taken = before.free_bytes - gpu.driver.memory().free_bytes
-        entry = loaded.entry
-        assert loaded.resident_bytes == taken > 0
-        assert taken == entry.weights_bytes + entry.inputs_bytes + entry.graphs_bytes
+        assert loaded.resident_bytes == taken > loaded.weights_bytes > 0
         loaded.close()
         assert gpu.driver.memory() == before
         assert "m/1#0 loaded, fp32, as graphs of 1, 2, 3, 4, 6, 8 rows: " in gpu.notes[0]
         assert "m/1#0 unloaded: " in gpu.notes[1]
-        assert lane.pool is None  # the lane may be retired
+        assert lane.capture_stream is None  # the lane may be retired
         loaded.close()  # twice is once
 
 
@@ -325,14 +319,14 @@ def test_more_than_the_operator_allows_is_not_loaded() -> None:
         with gpu_with() as gpu:
             terms = replace(described.terms, memory_limit_bytes=limit)
             lane, other = gpu.carve("a"), gpu.carve("b")
-            loaded = LoadedModel(gpu.shop, replace(described, terms=terms))
+            loaded = LoadedModel(gpu.context, replace(described, terms=terms))
             if not first:  # one graph of 1 MiB fits, that of the second lane does not
                 loaded.prepare(lane, (1,))
             with pytest.raises(MemoryLimitError, match="raise the limit"):
                 loaded.prepare(lane if first else other, (1,))
             assert first or loaded.ready(lane, (1,))
             assert not loaded.ready(other, (1,))
-            assert other.pool is None
+            assert other.capture_stream is None
             if not first:
                 gpu.run(loaded, lane, batch(1))
             loaded.close()
@@ -342,7 +336,7 @@ def test_without_memory_it_says_what_was_needed_and_what_there_was() -> None:
     with gpu_with() as gpu:
         lane = gpu.carve("a")
         gpu.driver.others(gpu.driver.memory().free_bytes - 4096)
-        loaded = LoadedModel(gpu.shop, model())
+        loaded = LoadedModel(gpu.context, model())
         with pytest.raises(DeviceMemoryError, match=r"needs at least 0\.0 MiB .* are there"):
             loaded.prepare(lane, ())
         gpu.driver.others(0)
@@ -362,7 +356,7 @@ def test_a_second_process_borrows_the_weights() -> None:
 
 def test_there_is_nothing_to_share_before_it_is_loaded() -> None:
     with gpu_with() as gpu, pytest.raises(ValueError, match="not on the GPU"):
-        LoadedModel(gpu.shop, model()).share()
+        LoadedModel(gpu.context, model()).share()
 
 
 CALLS = ("allocate", "stream", "launch", "synchronize", "allocate_mapped")
@@ -375,11 +369,11 @@ def test_a_load_that_fails_leaves_nothing(call: str, skip: int) -> None:
     with gpu_with() as gpu:
         lane = gpu.carve("a")
         gpu.driver.fail(call, "CUDA_ERROR_OUT_OF_MEMORY", skip=skip)
-        loaded = LoadedModel(gpu.shop, model())
+        loaded = LoadedModel(gpu.context, model())
         with suppress(CudaError, MemoryError, DeviceMemoryError):
             loaded.prepare(lane, (1, 8))
         loaded.close()
-        assert lane.pool is None
+        assert lane.capture_stream is None
         gpu.driver._faults._planned.clear()
         again = gpu.load(model(), lane, batches=(1, 8))
         assert np.isfinite(gpu.run(again, lane, batch(5))["y"]).all()
@@ -397,7 +391,7 @@ def test_a_lane_that_fails_leaves_the_others_alone(call: str, skip: int) -> None
         gpu.driver.fail(call, "CUDA_ERROR_OUT_OF_MEMORY", skip=skip)
         with pytest.raises((CudaError, MemoryError, DeviceMemoryError)):
             loaded.prepare(b, ())
-        assert b.pool is None
+        assert b.capture_stream is None
         assert np.array_equal(gpu.run(loaded, a, batch(3))["y"], wanted["y"])
         loaded.prepare(b, ())
         assert np.array_equal(gpu.run(loaded, b, batch(3))["y"], wanted["y"])
@@ -408,11 +402,11 @@ def test_more_batch_sizes_are_added_to_those_that_serve() -> None:
     with gpu_with() as gpu:
         lane = gpu.carve("a")
         loaded = gpu.load(model(), lane, batches=(2,))
-        before = loaded._stocks[lane].graphs
+        before = loaded._caches[lane].graphs
         assert not loaded.ready(lane, (2, 8))
         loaded.prepare(lane, (2, 8))
-        assert loaded._stocks[lane].graphs[0] is before[0]
-        assert loaded.entry.buckets == (2, 8)
+        assert loaded._caches[lane].graphs[0] is before[0]
+        assert loaded._caches[lane].buckets == (2, 8)
         program = loaded.program(lane, 5, {"x": (5, WIDTH)})
         assert isinstance(program, GraphProgram)
         assert program.rows == 8
@@ -430,28 +424,9 @@ def test_a_graph_is_timed_by_its_replays() -> None:
         lane = gpu.carve("a")
         loaded = gpu.load(model(), lane, batches=(4,))
         calls.clear()
-        side = next(iter(loaded._sides))
+        side = next(iter(loaded._capture_streams))
         x = {"x": torch.ones(4, WIDTH)}
         run_ms = graph_ms(gpu.backend, side, lambda: loaded._portable.outputs(x))
         assert run_ms > 0
         assert len(calls) == 1 + 3 + 20  # captured, warmed up, timed
-        loaded.close()
-
-
-@pytest.mark.parametrize("told", [True, False])
-def test_libraries_are_told_the_sms_of_a_lane_while_its_work_is_prepared(told: bool) -> None:
-    seen: list[int | None] = []
-
-    def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
-        seen.append(torch._C._get_sm_carveout_experimental())
-        return plain(x, weight)
-
-    with gpu_with(forward, carve_out=told) as gpu:
-        small, whole = gpu.carve("a", 24), gpu.carve("b", 100)
-        loaded = gpu.load(model(), small, batches=(2,))
-        assert set(seen) == ({132 - small.sms} if told else {None})
-        assert torch._C._get_sm_carveout_experimental() is None
-        seen.clear()
-        loaded.prepare(whole, (2,))
-        assert set(seen) == {None}
         loaded.close()

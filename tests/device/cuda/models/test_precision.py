@@ -132,7 +132,7 @@ def test_the_users_choice_keeps_the_datatypes(
         full.close()
         loaded = gpu.load(with_terms(model, precision=precision), lane, batches=(4,))
         found = gpu.run(loaded, lane, inputs)
-        assert loaded.entry.variant == precision.value
+        assert str(loaded._portable.variant) == precision.value
         assert loaded.weights_bytes <= full_bytes  # half of it, rounded up tensor by tensor
         worst = 0.0
         for name, array in wanted.items():
@@ -151,7 +151,7 @@ def test_auto_takes_the_fastest_and_shows_the_figures(tmp_path: Path) -> None:
         lane = gpu.carve("a")
         loaded = gpu.load(with_terms(model, precision=Precision.AUTO), lane, batches=(4,))
         assert seen == [torch.float32, torch.float16, torch.bfloat16]
-        assert loaded.entry.variant == "bf16"
+        assert str(loaded._portable.variant) == "bf16"
         assert [note.split(": ")[1] for note in gpu.notes[:3]] == ["fp32", "fp16", "bf16"]
         assert "3.000 ms, error 0" in gpu.notes[0]
         found = gpu.run(loaded, lane, inputs)
@@ -178,7 +178,7 @@ def create_model():
     watch = times({torch.float32: 3.0, torch.float16: 1.0, torch.bfloat16: 2.0}, [])
     with bench(stopwatch=watch) as gpu:
         loaded = gpu.load(model, gpu.carve("a"), batches=(4,))
-        assert loaded.entry.variant == "bf16"
+        assert str(loaded._portable.variant) == "bf16"
         assert "not close enough" in gpu.notes[1]
         loaded.close()
 
@@ -191,7 +191,7 @@ def test_layouts_of_convolutions_are_timed(tmp_path: Path) -> None:
     with bench(stopwatch=lambda *_: next(times_ms)) as gpu:
         lane = gpu.carve("a")
         loaded = gpu.load(model, lane, batches=(2,))
-        assert loaded.entry.variant == "fp32 channels last"
+        assert str(loaded._portable.variant) == "fp32 channels last"
         found = gpu.run(loaded, lane, image)
         assert all(np.allclose(found[name], wanted[name], atol=1e-5) for name in wanted)
         loaded.close()
@@ -211,5 +211,5 @@ def test_compiling_leaves_graphs_to_us(tmp_path: Path, monkeypatch: pytest.Monke
         loaded = gpu.load(with_terms(model, compiled=True), lane, batches=(4,))
         gpu.run(loaded, lane, inputs)
         assert asked == [{"mode": "max-autotune-no-cudagraphs", "dynamic": False}]
-        assert loaded.entry.variant == "fp32 compiled"
+        assert str(loaded._portable.variant) == "fp32 compiled"
         loaded.close()

@@ -43,14 +43,14 @@ class Gpu:
             OPENER, "flags",
             os.getpid(), self.outputs.number, (self.inputs.number,), WAIT_S,
         )  # fmt: skip
-        self.equipment = GpuContext(setup, lambda text: None)
+        self.context = GpuContext(setup, lambda text: None)
         self.driver = MADE.pop()
-        lane = self.equipment.lanes.carve("p", 24)
+        lane = self.context.lanes.carve("p", 24)
         self.partition = GpuPartition("p", lane)
-        self.served = self.equipment.models.load(DOUBLE, "p", lane, (1, 4))
+        self.served = self.context.models.load(DOUBLE, "p", lane, (1, 4))
         self.answers: list[tuple[str, GpuAnswer]] = []
         self.batches = BatchRunner(
-            self.equipment,
+            self.context,
             {"p": self.partition},
             WAIT_S,
             lambda line, answer: self.answers.append((line, answer)),
@@ -74,7 +74,7 @@ class Gpu:
     def end(self) -> None:
         """The GPU ends one batch, and whoever waits for that is woken."""
         self.driver.run(self.stream, 1)
-        readable, _, _ = select.select([self.equipment.completions.fileno()], [], [], WAIT_S)
+        readable, _, _ = select.select([self.context.completions.fileno()], [], [], WAIT_S)
         assert readable
         self.batches.ended()
 
@@ -93,8 +93,8 @@ class Gpu:
 
     def close(self) -> None:
         self.driver.let_go(self.stream)
-        self.equipment.lanes.release("p")
-        self.equipment.close()
+        self.context.lanes.release("p")
+        self.context.close()
         self.inputs.close()
 
 

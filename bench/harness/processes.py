@@ -7,38 +7,56 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import psutil
-
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def marked(mark: str) -> list[int]:
     """Processes with ``mark`` in their environment, and their descendants."""
-    found: set[int] = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and mark.encode() in _read(entry / "environ"):
-            found.add(int(entry.name))
-    for pid in list(found):
-        try:
-            found.update(child.pid for child in psutil.Process(pid).children(recursive=True))
-        except psutil.Error:
-            continue
-    return sorted(found)
+    found = {pid for pid in _all() if mark.encode() in _read(Path(f"/proc/{pid}/environ"))}
+    return sorted({*found, *descendants(found)})
+
+
+def descendants(pids: Iterable[int]) -> list[int]:
+    """What these processes started, and what that started."""
+    parents = {pid: parent(pid) for pid in _all()}
+    found, todo = [], list(pids)
+    while todo:
+        one = todo.pop()
+        children = [pid for pid, above in parents.items() if above == one]
+        found += children
+        todo += children
+    return found
+
+
+def parent(pid: int) -> int:
+    """Who started a process; 0 if it is gone."""
+    # "pid (name) state parent ...", where the name may hold anything
+    fields = _read(Path(f"/proc/{pid}/stat")).decode(errors="replace").rpartition(")")[2].split()
+    return int(fields[1]) if fields else 0
 
 
 def memory(pids: Iterable[int]) -> dict[str, float]:
     """Resident and proportional megabytes of all of them, and how many there are."""
-    rss = pss = count = 0
-    for pid in pids:
-        rows = dict(
-            line.split(":", 1)
-            for line in _read(Path(f"/proc/{pid}/smaps_rollup")).decode().splitlines()[1:]
-        )
-        if rows:
-            rss += int(rows["Rss"].split()[0])
-            pss += int(rows["Pss"].split()[0])
-            count += 1
-    return {"rss_mb": round(rss / 1024, 1), "pss_mb": round(pss / 1024, 1), "processes": count}
+    found = [rows for pid in pids if (rows := _rollup(pid))]
+    return {
+        "rss_mb": round(sum(one["Rss"] for one in found) / 1024, 1),
+        "pss_mb": round(sum(one["Pss"] for one in found) / 1024, 1),
+        "private_mb": round(
+            sum(one["Private_Clean"] + one["Private_Dirty"] for one in found) / 1024, 1
+        ),
+        "processes": len(found),
+    }
+
+
+def pss_bytes(pids: Iterable[int]) -> int:
+    """Proportional set sizes: a page that n processes share counts a n-th in each."""
+    return 1024 * sum(_rollup(pid).get("Pss", 0) for pid in pids)
+
+
+def _rollup(pid: int) -> dict[str, int]:
+    """What the kernel says of a process's memory, in KiB; nothing of one that is gone."""
+    lines = _read(Path(f"/proc/{pid}/smaps_rollup")).decode().splitlines()[1:]
+    return {line.split(":")[0]: int(line.split()[1]) for line in lines}
 
 
 def cpu_s(pids: Iterable[int]) -> float:
@@ -76,6 +94,10 @@ def raise_priority(pid: int | str, nice: int) -> None:
         Path(f"/proc/{pid}/autogroup").write_text(str(nice))
     except OSError:
         return
+
+
+def _all() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _read(path: Path) -> bytes:

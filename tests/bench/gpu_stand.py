@@ -25,7 +25,7 @@ from tests.device.cuda.rig import CudaStand
 from tests.device.models import SLOW_S
 
 _OWN: Final = ("HOME", "PYTHONUSERBASE", "TMPDIR")
-_OPENER: Final = "bench.gpu.contractstand:open_on_gpu"
+_OPENER: Final = "tests.bench.gpu_stand:open_on_gpu"
 #: Clock cycles of an H100 or H200 in a second, about: what the slow model sleeps is not exact.
 _CYCLES_HZ: Final = 1.8e9
 

@@ -142,7 +142,7 @@ def _in_one_row(known: Model) -> Model:
 
 
 def _stand(bench: Bench, kind: str, environment: Environment, folder: Path) -> Any:
-    from bench.gpu.contractstand import GpuStand
+    from tests.bench.gpu_stand import GpuStand
 
     switches = replace(bench.switches, atoms=atoms_of(bench))
     return GpuStand(kind, board(bench), environment, switches, fake=bench.dry)

@@ -1,0 +1,35 @@
+"""What every benchmark shares: its command, its tables, its pictures, and the record of a run.
+
+A benchmark is a function. Its parameters are the options of its command, and it returns a `Report`:
+
+    def figure4(*, sample: Annotated[int, "scenarios asked"] = 1_500) -> Report:
+        ...
+        return Report(rows, draw=draw)
+
+    if __name__ == "__main__":
+        main(figure4)
+
+The module's docstring is what ``--help`` prints. Every command takes ``--out FOLDER`` and leaves
+there NAME.json, with date, command and machine, and NAME.svg where there is a picture.
+"""
+
+from bench.harness.command import main, run
+from bench.harness.drawing import COLOURS, grouped_bars
+from bench.harness.report import Picture, Report, Row, Table
+from bench.harness.spread import Interval, Spread, interval, percentile, spread
+
+__all__ = [
+    "COLOURS",
+    "Interval",
+    "Picture",
+    "Report",
+    "Row",
+    "Spread",
+    "Table",
+    "grouped_bars",
+    "interval",
+    "main",
+    "percentile",
+    "run",
+    "spread",
+]

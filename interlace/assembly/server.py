@@ -1,0 +1,322 @@
+"""A server of a folder of models, from taking its ports to the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple
+
+import uvloop
+
+from interlace.assembly.accelerators import Accelerators, choose_accelerators
+from interlace.assembly.live_server import LiveServer, ServeSettings
+from interlace.assembly.machine import cpu_settings, default_profiles
+from interlace.assembly.model_folders import find_models
+from interlace.control.shutdown import drain
+from interlace.core.errors import Reason, ServeError
+from interlace.core.model import Model
+from interlace.core.user_errors import InputError
+from interlace.engine.snapshot import EngineSnapshot
+from interlace.planning.plan_file import following, unknown_models
+from interlace.planning.systems import system_of
+from interlace.policy.base import System
+from interlace.profiling.progress import OnSweepStep, no_progress
+from interlace.runtime.plan_process import unsendable
+from interlace.server.api_keys import ApiKeys
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What is rarely set: who may call, how much memory and log, how a server ends.
+
+    Callers need ``api_key``, and ``admin_key`` where a call changes the server; an empty one is not
+    asked for. ``allow_hosts`` are further Host names to answer to; ``allow_client_shm`` lets
+    clients pass shared memory. ``request_memory_mb`` bounds the bodies of requests. Every event is
+    kept in ``log``, for `interlace replay`; it and the file before it hold ``log_limit_mb`` at
+    most. An end serves on for ``drain_delay_s`` while not ready, then waits ``exit_timeout_s`` for
+    accepted requests.
+    """
+
+    api_key: str = ""
+    admin_key: str = ""
+    allow_hosts: tuple[str, ...] = ()
+    allow_client_shm: bool = False
+    request_memory_mb: float = 2048.0
+    log: Path | None = None
+    log_limit_mb: float = 1000.0
+    drain_delay_s: float = 0.0
+    exit_timeout_s: float = 30.0
+
+
+class ServerPorts(NamedTuple):
+    """Where a server listens."""
+
+    http: int
+    grpc: int
+    metrics: int
+
+
+#: Told once, when every model is loaded and requests are answered.
+OnReady = Callable[[Sequence[Model], EngineSnapshot], None]
+
+
+class Server:
+    """A server that runs in a thread of its own while it is entered, or in this one (``run``).
+
+    ``ports`` are known, and every model is loaded, once it is entered.
+    """
+
+    def __init__(self, settings: ServeSettings, ports: ServerPorts, options: ServeOptions) -> None:
+        self._settings, self._asked, self._options = settings, ports, options
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self.ports = ports
+        self.models: tuple[Model, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """Where HTTP is spoken."""
+        return f"http://{self._settings.host}:{self.ports.http}"
+
+    def __enter__(self) -> Server:
+        """Serve in a thread; returns when every model is loaded.
+
+        Raises:
+            ServeError, RepositoryError, UserError, OSError: it cannot begin: why.
+        """
+        ready: Future[None] = Future()
+        ended: Future[None] = Future()
+        self._thread = threading.Thread(target=self._in_thread, args=(ready, ended), daemon=True)
+        self._ended = ended
+        self._thread.start()
+        try:
+            ready.result()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Answer what was accepted, then give everything back; a second call does nothing.
+
+        Raises:
+            ServeError: requests were unanswered after ``exit_timeout_s``.
+        """
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+        thread.join()
+        self._ended.result()
+
+    def run(
+        self,
+        on_step: OnSweepStep = no_progress,
+        on_ready: OnReady = lambda models, engine: None,
+    ) -> None:
+        """Serve in this thread, the main one, until SIGTERM or SIGINT.
+
+        ``on_step`` hears of each point that is measured of models that are new.
+
+        Raises:
+            ServeError, RepositoryError, UserError, OSError: it cannot begin, or requests were
+                unanswered at the end.
+        """
+
+        async def serve() -> None:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self._stop.set)
+            await self._serve(on_step, ready)
+
+        def ready(models: Sequence[Model], engine: EngineSnapshot) -> None:
+            _settle_memory()
+            on_ready(models, engine)
+
+        uvloop.run(serve())
+
+    def _in_thread(self, ready: Future[None], ended: Future[None]) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            await self._serve(no_progress, lambda models, engine: ready.set_result(None))
+
+        try:
+            uvloop.run(serve())
+        except BaseException as error:
+            if ready.done():
+                ended.set_exception(error)
+                return
+            ready.set_exception(error)
+        ended.set_result(None)
+
+    async def _serve(self, on_step: OnSweepStep, on_ready: OnReady) -> None:
+        _wait_for_turns()
+        server = LiveServer(self._settings, _LOG.info)
+        try:
+            # Ports are taken before anything slow is begun: a busy one is told at once.
+            self.ports = await self._listen(server)
+            starting = asyncio.ensure_future(self._start(server, on_step, on_ready))
+            stopping = asyncio.ensure_future(self._stop.wait())
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+                await stopping
+                await self._delay(server)
+            else:
+                starting.cancel()
+            await self._end(server)
+        finally:
+            await server.close()
+
+    async def _listen(self, server: LiveServer) -> ServerPorts:
+        host = self._settings.host
+        http = await server.http.listen(host, self._asked.http)
+        metrics = await server.metrics.listen(host, self._asked.metrics)
+        grpc = await server.grpc.listen(host, self._asked.grpc)
+        return ServerPorts(http, grpc, metrics)
+
+    async def _start(self, server: LiveServer, on_step: OnSweepStep, on_ready: OnReady) -> None:
+        models = await server.startup.run(on_step)
+        server.runtime.start()
+        server.watch(_LOG.info)
+        server.lifecycle.started = True
+        self.models = tuple(models)
+        on_ready(models, server.engine.snapshot())
+        http, grpc, metrics = self.ports
+        _LOG.info("ready: HTTP on %d, gRPC on %d, metrics on %d", http, grpc, metrics)
+
+    async def _delay(self, server: LiveServer) -> None:
+        """Serve on while what watches readiness sends new requests elsewhere.
+
+        Every connection is told to close with its next response. A second signal ends the wait.
+        """
+        server.lifecycle.draining = True
+        server.http.drain()
+        delay_s = self._options.drain_delay_s
+        if delay_s > 0:
+            _LOG.info("not ready any more; serving on for %g s", delay_s)
+            self._stop.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), delay_s)
+
+    async def _end(self, server: LiveServer) -> None:
+        grace_s = self._options.exit_timeout_s
+        _LOG.info("stopping: %d requests in flight are answered first", server.plane.in_flight)
+        transports = [
+            server.http.close(grace_s),
+            server.grpc.drain(grace_s),
+            server.metrics.close(1.0),
+        ]
+        left = await drain(server.lifecycle, server.plane, transports, grace_s)
+        if left:
+            raise ServeError(Reason.BACKEND, f"{left} requests were unanswered after {grace_s:g} s")
+
+
+def serve(
+    models: Path | str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    grpc_port: int = 8001,
+    metrics_port: int = 8002,
+    device: str = "auto",
+    gpus: str | None = None,
+    cores: str | None = None,
+    system: str | System = "interlace",
+    plan: Path | str | None = None,
+    profiles: Path | None = None,
+    options: ServeOptions = ServeOptions(),
+) -> Server:
+    """A server of a folder of models (docs/repository.md), over KServe v2; nothing begins yet.
+
+    It listens on ``host`` at ``port`` (HTTP), ``grpc_port`` and ``metrics_port``; 0 takes a free
+    one. ``device`` is auto, cpu, green, mps or streams; ``gpus`` such as "0,1" and ``cores`` such
+    as "0-3,6" name some of them. ``system`` plans and schedules, unless a ``plan`` that was saved
+    is followed. ``profiles`` is the folder where measured latencies are kept.
+
+    Example::
+
+        with interlace.serve("models/", port=0) as server:
+            print(server.url, [model.name for model in server.models])
+        interlace.serve("models/").run()  # until Ctrl-C or SIGTERM
+
+    Raises:
+        InputError: the plan or the system cannot be used; what is expected.
+        UserError: there is no such device, or no model.
+        RepositoryError: there is no such folder.
+    """
+    root, folder = Path(models), profiles or default_profiles()
+    where = choose_accelerators(device, cpu_settings(cores, folder.parent / "weights"), gpus)
+    settings = ServeSettings(
+        root=root,
+        accelerators=where,
+        system=_planned_by(system, plan, where, root),
+        profiles=folder,
+        host=host,
+        keys=ApiKeys(options.api_key, options.admin_key),
+        allow_client_shm=options.allow_client_shm,
+        allow_hosts=options.allow_hosts,
+        arena_bytes=int(options.request_memory_mb * (1 << 20)),
+        log=options.log,
+        log_bytes=int(options.log_limit_mb * 1e6),
+    )
+    return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
+
+
+def _planned_by(
+    system: str | System, plan: Path | str | None, where: Accelerators, root: Path
+) -> System:
+    """The system, bound to a plan if there is one; models of it that are not here are logged."""
+    path = None if plan is None else Path(plan)
+    found = following(system_of(system), path, where.gpus[0])
+    if reason := unsendable(found):
+        raise InputError(f"system {found.name}: {reason}")
+    if path is not None:
+        for name in unknown_models(found, {one.name for one in find_models(root, ())}):
+            _LOG.warning("%s: %s has no model '%s'", path, root, name)
+    return found
+
+
+def _wait_for_turns() -> None:
+    """Let a model that computes on this core finish its time slice before requests are read.
+
+    Else every packet of every request interrupts it, for work of 0.1 ms: in overload that is a
+    quarter of the core. Where a core is idle it is taken at once. Only the thread that serves is
+    scheduled so; processes begun from here on are scheduled as usual.
+    """
+    with suppress(OSError):  # forbidden in some sandboxes
+        os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+
+
+def _settle_memory() -> None:
+    """Collect what starting left, and look at the rest rarely.
+
+    Requests make no cycles, and a collection in the middle of one walks everything that was ever
+    loaded: tens of milliseconds on somebody's deadline.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 50)

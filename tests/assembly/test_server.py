@@ -1,0 +1,49 @@
+"""`interlace.serve`: a server as a value, in a thread of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+
+import interlace
+from tests.serve.server import write_model
+
+
+def served(tmp_path: Path, port: int = 0) -> interlace.Server:
+    return interlace.serve(
+        tmp_path / "models",
+        port=port,
+        grpc_port=0,
+        metrics_port=0,
+        device="cpu",
+        cores="0",
+        profiles=tmp_path / "profiles",
+    )
+
+
+def test_it_serves_while_it_is_entered(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "double")
+    server = served(tmp_path)
+    with server:
+        assert [model.name for model in server.models] == ["double"]
+        assert 0 not in server.ports
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        body = json.dumps({"inputs": [tensor]}).encode()
+        with urlopen(Request(f"{server.url}/v2/models/double/infer", body), timeout=30) as reply:
+            assert json.load(reply)["outputs"][0]["data"] == [2, 4, 6, 8]
+    server.close()  # a second time: nothing
+    with pytest.raises(OSError):
+        urlopen(server.url, timeout=5)
+
+
+def test_what_keeps_it_from_beginning_is_raised(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "double")
+    with served(tmp_path) as first, pytest.raises(OSError):
+        served(tmp_path, first.ports.http).__enter__()
+    with pytest.raises(interlace.InputError, match="unknown system"):
+        interlace.serve(tmp_path / "models", system="none")
+    with pytest.raises(interlace.UserError, match="expected one of"):
+        interlace.serve(tmp_path / "models", device="tpu")
