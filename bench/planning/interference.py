@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.planning.linear_interference import fit_linear
+from bench.planning.linear_interference import fit_constant, fit_linear
 from bench.planning.pairs import read
 from bench.planning.prediction_errors import (
+    Fitter,
     held_out,
     known_pairs,
     report,
@@ -27,7 +28,7 @@ from bench.planning.prediction_errors import (
 )
 from interlace.perf.interference import ConstantFactor
 from interlace.perf.slowdown.learned import fit_learned
-from interlace.perf.slowdown.observation import Fitter, FromProfiles, Observation, fit_constant
+from interlace.perf.slowdown.observation import FromProfiles, Observation
 
 _SPLITS = {
     "known pairs": known_pairs,
