@@ -17,7 +17,7 @@ from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.device import device_factory
 from interlace.device.simulated.physics import Physics
 from interlace.packing.bounds import LowerBound, lower_bound
-from interlace.perf.interference import ConstantFactor
+from interlace.perf.interference import NO_INTERFERENCE
 from interlace.planning.plan_file import load_fleet_plan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.systems import system_of
@@ -242,6 +242,6 @@ def _header(simulation: Simulation) -> LogHeader:
 
 
 def _physics(scenario: Scenario, settings: SimulationSettings) -> Physics:
-    slowed = ConstantFactor(scenario.slowdown) if scenario.slowdown > 1 else None
+    slowed = None if scenario.interference == NO_INTERFERENCE else scenario.interference
     known = physics_of(scenario.gpu)
     return replace(known, interference=slowed, jitter=settings.jitter, seed=settings.seed)
