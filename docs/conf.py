@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -25,28 +26,41 @@ autodoc_mock_imports = ["torch", "onnxruntime", "transformers", "cuda", "pynvml"
 #: Headings that skip a level, and code in formats that Pygments does not colour (pbtxt, csv).
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
-_OUTSIDE = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)+[^)#]+)\)")
+_INCLUDED = re.compile(r"^```{include} \.\./(\S+)\n```$", re.MULTILINE)
+_LINK = re.compile(r"(!?)\[([^\]]+)\]\(([^)#:\s]+)(#[^)]*)?\)")
+#: Files of the repository's root that are pages of the site.
+_PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
 
 
-def _offer_files_outside(app: Sphinx, page: str, source: list[str]) -> None:
-    """A link to a file of the repository becomes a download; one to a folder only names it.
+def _include(app: Sphinx, page: str, source: list[str]) -> None:
+    """Pages of the repository's root become part of the site, and their links lead on in it.
 
-    Sphinx warns of files that are not there, so these links are checked as well.
+    A link to a file outside the site becomes a download, one to a folder only names it; Sphinx
+    warns of files that are not there.
     """
-    folder = (Path(app.srcdir) / page).parent
+    site, folder = Path(app.srcdir), (Path(app.srcdir) / page).parent
 
-    def offer(link: re.Match[str]) -> str:
-        text, target = link.groups()
-        path = (folder / target).resolve()
-        if path.is_relative_to(Path(app.srcdir)):
-            return link[0]
-        return (
-            f"`{path.relative_to(ROOT)}`" if path.is_dir() else f"{{download}}`{text} <{target}>`"
-        )
+    def lead(link: re.Match[str], base: Path) -> str:
+        image, text, target, anchor = link[1], link[2], link[3], link[4] or ""
+        path = (base / target).resolve()
+        if path.parent == ROOT and path.name in _PAGES:
+            path = site / _PAGES[path.name]
+        if path.is_relative_to(site):
+            return f"{image}[{text}]({os.path.relpath(path, folder)}{anchor})"
+        if path.is_dir():
+            return f"`{path.relative_to(ROOT)}`"
+        return f"{{download}}`{text} <{os.path.relpath(path, folder)}>`"
 
-    source[0] = _OUTSIDE.sub(offer, source[0])
+    text = _LINK.sub(lambda link: lead(link, folder), source[0])
+    source[0] = _INCLUDED.sub(
+        lambda found: _LINK.sub(lambda link: lead(link, ROOT), (ROOT / found[1]).read_text()), text
+    )
 
 
 def setup(app: Sphinx) -> None:
     """What this project adds to Sphinx."""
-    app.connect("source-read", _offer_files_outside)
+    app.connect("source-read", _include)

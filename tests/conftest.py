@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from interlace.compiled import is_compiled, prefer_sources
+
+HERE = Path(__file__).parent
+#: What a whole folder, or file, of tests needs; `scripts/test fast` leaves all of these out.
+MARKS = {
+    "peers": "peer",
+    "serve": "process",
+    "bench": "slow",
+    "contracts/test_device.py": "process",
+    "device/cpu": "process",
+    "device/cuda": "process",
+    "examples": "process",
+    "formats": "process",
+    "cli/test_bench.py": "process",
+    "cli/test_further.py": "process",
+    "runtime/test_plan_solver.py": "process",
+    "server/grpc/test_epoll_turns.py": "process",
+    "server/grpc/test_epoll_loop.py": "process",
+    "engine/test_launch_ahead.py": "slow",
+    "sim/test_scaling.py": "slow",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for place, mark in MARKS.items():
+        folder = HERE / place
+        for item in items:
+            if folder == item.path or folder in item.path.parents:
+                item.add_marker(mark)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

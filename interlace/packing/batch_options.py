@@ -96,7 +96,7 @@ def batches(max_batch: int) -> list[int]:
 def _worst_neighbours(
     demand: Sequence[Demand], rest_pct: int, interference: Interference
 ) -> list[CoRunner]:
-    """The neighbours that slow a probe the most: nobody's worst neighbour is far from them."""
+    """The neighbours that slow a probe the most: the worst of any model is close to them."""
     if rest_pct <= 0 or not demand:
         return []
     probe = CoRunner(demand[0].model, 1, 100 - rest_pct)

@@ -1,4 +1,4 @@
-"""Turns by deadline: who is most urgent runs next, in a batch as large as has gathered."""
+"""Service by deadline: the most urgent model runs next, in a batch of all that has gathered."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
 from interlace.packing.pattern import Pattern
 from interlace.packing.queueing import Floats, busy_limit, required_decay
 
+#: Part of a request's slack in which its batch may fill.
+GATHER: Final = 0.4
+#: Utilisation that no partition exceeds: batches that start at once are not full.
+BUSIEST: Final = 0.97
 _LENGTHS: Final = 24
 _NOTHING: Final = 1e-12
 _LEAST_BUSY: Final = 1e-3
@@ -102,11 +106,12 @@ class DeadlinePricing:
 
 @dataclass(slots=True)
 class _PartitionLoad:
-    """How busy a partition is, by what mix of work, for whom who is how impatient."""
+    """One partition while it is filled: its utilisation, the burstiness of its mix of work, and the
+    decay of waiting work that its most demanding model needs (``queueing.required_decay``)."""
 
     busiest: float
     busy: float = 0.0
-    burst_ms: float = 0.0  #: work of an arrival times cv^2, weighted by busy
+    burst_ms: float = 0.0  #: work of an arrival times cv^2, weighted by utilisation
     decay: float = 0.0
 
     def add(self, busy: float, burst_ms: float, decay: float) -> None:
@@ -115,7 +120,7 @@ class _PartitionLoad:
         self.decay = max(self.decay, decay)
 
     def room(self, wanted: float, burst_ms: float, decay: float) -> float:
-        """As much of ``wanted`` as leaves everyone here in time, by bisection."""
+        """As much of ``wanted`` as leaves all models here in time, by bisection."""
         if self._holds(wanted, burst_ms, decay):
             return wanted
         low, high = 0.0, wanted
@@ -135,18 +140,18 @@ class _PartitionLoad:
 
 @dataclass(frozen=True, slots=True)
 class DeadlineOrder:
-    """Earliest deadline first, nothing waits while the partition is idle: our dispatcher.
+    """Earliest deadline first and work-conserving, as our dispatcher is.
 
     A request waits at most for the longest batch of the partition (shared between the ``replicas``
     that its model has), for more urgent work, and for its own batch. What is left of its SLO is
     slack: in ``gather`` of it a batch may fill, in all of it the work before it must be done
-    (Lundberg's bound). A partition is busy for at most ``busiest`` of the time, since batches that
-    start at once are not full. ``turns`` bounds the models of one partition.
+    (Lundberg's bound). A partition is busy for at most ``busiest`` of the time. ``turns`` bounds
+    the models of one partition.
     """
 
     turns: int = 8
-    gather: float = 0.4
-    busiest: float = 0.97
+    gather: float = GATHER
+    busiest: float = BUSIEST
 
     def __call__(self, options: BatchOptions, arrays: DemandArrays) -> DeadlinePricing:
         longest_ms = _lengths(options)

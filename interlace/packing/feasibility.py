@@ -1,4 +1,4 @@
-"""Demands that can be planned for, and words for those that cannot."""
+"""Demands that can be planned for, and reasons for those that cannot."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 from typing import Final
 
-from interlace.core.hardware import Fleet
+from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan
 from interlace.core.profile import Profile, Profiles
+from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
 
 #: Accelerator time that a model of unknown rate is taken to want.
-_UNKNOWN_SHARE: Final = 0.02
+UNKNOWN_SHARE: Final = 0.02
+_LEAST_ROWS_PER_S: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,21 @@ def known_rate(one: Demand, tables: Tables) -> Demand:
     if one.rows_per_s != 0 or profile is None or not profile.points:
         return one
     alone_ms = tables.surface(one.model).latency_ms(1, 100)
-    return replace(one, rows_per_s=1000.0 * _UNKNOWN_SHARE / alone_ms if alone_ms > 0 else 1.0)
+    return replace(one, rows_per_s=1000.0 * UNKNOWN_SHARE / alone_ms if alone_ms > 0 else 1.0)
+
+
+def with_least_rate(one: Demand) -> Demand:
+    """A model of unknown rate, which is 0, asks for next to nothing: it is given a place."""
+    return replace(one, rows_per_s=one.rows_per_s or _LEAST_ROWS_PER_S)
+
+
+def held_together(wanted: Sequence[Demand], gpu: Gpu, profiles: Profiles) -> list[Demand]:
+    """Those whose memory an uncut accelerator has together, in the order given."""
+    kept: list[Demand] = []
+    for one in wanted:
+        if holds(gpu, [(100, [d.model for d in (*kept, one)])], profiles):
+            kept.append(one)
+    return kept
 
 
 def _figures(one: Demand) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -15,6 +15,7 @@ from interlace.packing.column_generation import (
     SearchLimits,
     cheapest_gpus_per_rows_per_s,
 )
+from interlace.packing.deadline_order import BUSIEST, GATHER
 from interlace.packing.layouts import Layout
 from interlace.packing.pattern import Pattern, PricingProblem
 from interlace.packing.queueing import Floats, busy_limit
@@ -23,35 +24,32 @@ from interlace.packing.solver import Constraint, LinearProgram, solve
 #: Open partitions that a remainder is tried in, newest first.
 _OPEN: Final = 80
 _NOTHING: Final = 1e-9
-#: As ``queue.Deadlines`` has them.
-_GATHER: Final = 0.4
-_BUSIEST: Final = 0.97
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLoad:
-    """A model at its cheapest share: how busy one partition's worth of it is, and how patient."""
+    """A model at its cheapest share: how busy it keeps partitions, and how long it may wait."""
 
     model: int
     share_pct: int
     batch: int
     own_ms: float
+    work_ms: float  #: of a row
     busy: float
-    work_ms: float
     burst_ms: float  #: work of an arrival times cv^2, over its replicas
     replicas: float
     patience_ms: float  #: SLO less its own batch
     odds: float  #: ln(1 / (1 - attainment))
 
     def decay(self, longest_ms: float) -> float:
-        """How little it can wait beside batches of ``longest_ms``; infinite if not at all."""
+        """The decay of waiting work that it needs beside batches of ``longest_ms``."""
         slack_ms = self.patience_ms - longest_ms / self.replicas
         return self.odds / slack_ms if slack_ms > 0 else float("inf")
 
     @property
     def limit(self) -> float:
         """How busy it may keep a partition that it has alone."""
-        return min(_BUSIEST, busy_limit(self.burst_ms, self.decay(self.own_ms)))
+        return min(BUSIEST, busy_limit(self.burst_ms, self.decay(self.own_ms)))
 
 
 @dataclass(slots=True)
@@ -63,15 +61,15 @@ class OpenPartition:
     longest_ms: float = 0.0
 
     def takes(self, need: ModelLoad, turns: int) -> bool:
-        """True if everyone is still in time with this one more."""
+        """True if all models here are still in time with this one more."""
         busy = self.busy + need.busy
         if busy > 1.0 or len(self.needs) >= turns:
             return False
         longest_ms = max(self.longest_ms, need.own_ms)
-        everyone = [*self.needs, need]
-        decay = max(one.decay(longest_ms) for one in everyone)
-        burst_ms = sum(one.busy * one.burst_ms for one in everyone) / busy
-        return decay < float("inf") and busy <= min(_BUSIEST, busy_limit(burst_ms, decay))
+        every = [*self.needs, need]
+        decay = max(one.decay(longest_ms) for one in every)
+        burst_ms = sum(one.busy * one.burst_ms for one in every) / busy
+        return decay < float("inf") and busy <= min(BUSIEST, busy_limit(burst_ms, decay))
 
     def add(self, need: ModelLoad) -> None:
         self.needs.append(need)
@@ -107,7 +105,7 @@ def search_large(
             patterns[_alone(need)] += full
         left = need.busy - full * need.limit
         if left > _NOTHING:
-            rest.setdefault(need.share_pct, []).append(_with_busy(need, left))
+            rest.setdefault(need.share_pct, []).append(replace(need, busy=left))
     for needs in rest.values():
         for one in first_fit(needs, turns):
             patterns[one.pattern()] += 1
@@ -143,7 +141,7 @@ def _model_loads(problem: PricingProblem, share_pct: int, rows_per_s: Floats) ->
     options, arrays = problem.options, problem.arrays
     own_ms = options.latency_ms
     slack_ms = arrays.slo_ms[:, None] - own_ms - own_ms / arrays.replicas[:, None]
-    gathered = 1.0 + arrays.rows_per_s[:, None] * _GATHER * slack_ms / 1000.0
+    gathered = 1.0 + arrays.rows_per_s[:, None] * GATHER * slack_ms / 1000.0
     usable = (slack_ms > 0) & (options.rows <= gathered)
     work_ms = np.where(usable, own_ms / options.rows, np.inf)
     choice = work_ms.argmin(axis=1)
@@ -164,8 +162,8 @@ def _model_load(
         share_pct,
         batch,
         own_ms,
-        rows_per_s * work_ms / 1000.0,
         work_ms,
+        rows_per_s * work_ms / 1000.0,
         work_ms * float(arrays.cv[model]) ** 2 / replicas,
         replicas,
         float(arrays.slo_ms[model]) - own_ms,
@@ -176,21 +174,6 @@ def _model_load(
 def _alone(need: ModelLoad) -> Pattern:
     return Pattern(
         need.share_pct, ((need.model, need.batch),), (need.limit * 1000.0 / need.work_ms,)
-    )
-
-
-def _with_busy(need: ModelLoad, busy: float) -> ModelLoad:
-    return ModelLoad(
-        need.model,
-        need.share_pct,
-        need.batch,
-        need.own_ms,
-        busy,
-        need.work_ms,
-        need.burst_ms,
-        need.replicas,
-        need.patience_ms,
-        need.odds,
     )
 
 

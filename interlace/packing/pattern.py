@@ -1,4 +1,4 @@
-"""A way to fill a partition, and who offers such ways."""
+"""A way to fill a partition, and the problem of finding the most valuable one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from interlace.packing.queueing import Floats
 class Pattern:
     """``turns`` are (model index, batch) in a partition, ``rows_per_s`` what each serves.
 
-    ``duty_ms`` is the cycle that the turns follow each other in, 0 if deadlines say who is next.
+    ``duty_ms`` is the cycle in which the turns follow each other, 0 if they go by deadline.
     """
 
     share_pct: int
@@ -24,7 +24,7 @@ class Pattern:
 
 
 class PricingProblem(Protocol):
-    """Patterns of one share, by what they are worth."""
+    """The pricing problem of column generation for one share: patterns of highest value."""
 
     @property
     def options(self) -> BatchOptions: ...
@@ -48,6 +48,6 @@ class PricingProblem(Protocol):
 
 
 class ServiceOrder(Protocol):
-    """Who runs next in a partition that several models share."""
+    """The order in which models that share a partition are served."""
 
     def __call__(self, options: BatchOptions, arrays: DemandArrays) -> PricingProblem: ...

@@ -1,4 +1,4 @@
-"""Chosen patterns placed on accelerators: layouts filled, memory kept, moves avoided."""
+"""Chosen patterns placed on accelerators: layouts filled, memory respected, moves avoided."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class FilledGpu:
 
 @dataclass(frozen=True, slots=True)
 class PlacementInput:
-    """What is to be placed for whom, beside what is known and what runs now."""
+    """The models that patterns refer to, their profiles, and the plan in force."""
 
     demand: Sequence[Demand]
     profiles: Profiles
@@ -99,7 +99,7 @@ def _filled(
 def _best(
     begun: Sequence[FilledGpu], pattern: Pattern, question: PlacementInput
 ) -> FilledGpu | None:
-    """Where its weights are already, then the fullest."""
+    """The accelerator that has most of its models already, then the fullest."""
     fitting = [h for h in begun[-_TRIED:] if _fits(h, pattern, question)]
     return max(fitting, key=lambda h: (_shared(h, pattern), h.used_pct), default=None)
 

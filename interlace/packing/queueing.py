@@ -22,28 +22,28 @@ def pooled(replicas: Floats, pooling: float = POOLING) -> Floats:
 
 
 def required_decay(slack_ms: Floats, attainment: Floats) -> Floats:
-    """ln(1 / (1 - attainment)) / slack: what ``busy_limit`` needs of who shares a server."""
+    """The decay per ms that waiting work must have: ln(1 / (1 - attainment)) / slack."""
     odds = -np.log(np.maximum(1.0 - attainment, _FLOOR))
     decay: Floats = odds / np.maximum(slack_ms, _FLOOR)
     return decay
 
 
 def busy_limit(work_ms: float, decay: float) -> float:
-    """How busy a server may be, in 0..1, for requests of that ``required_decay``.
+    """The utilisation, in 0..1, up to which the work that waits decays at ``decay`` per ms.
 
-    ``work_ms`` is the mean work of an arrival, weighted by work and by cv^2. Lundberg's bound on
-    the work that waits is exp(-t x), where for Poisson arrivals of equal work w the decay t solves
-    busy = t w / (exp(t w) - 1). Requests can wait ``slack`` with probability ``attainment`` if t
-    is their impatience.
+    ``work_ms`` is the mean work of an arrival, weighted by work and by cv^2. By Lundberg's bound
+    more than x ms of work wait with a probability of at most exp(-decay x), where for Poisson
+    arrivals of equal work w the decay solves utilisation = decay w / (exp(decay w) - 1).
+    ``required_decay`` says which decay keeps requests within their slack.
     """
     steps = min(decay * work_ms, 500.0)
     return steps / expm1(steps) if steps > _FLOOR else 1.0
 
 
 def mean_wait_ms(work_ms: float, busy: float) -> float:
-    """The mean of the exponential that bounds the work that waits: 1 / t of ``busy_limit``.
+    """The mean of the exponential that bounds the work that waits: 1 / decay of ``busy_limit``.
 
-    Infinite where the server is never done.
+    Infinite at a utilisation of 1 and above.
     """
     if busy >= 1.0:
         return float("inf")

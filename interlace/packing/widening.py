@@ -15,8 +15,8 @@ from interlace.perf.memory import holds
 def widened(plan: Plan, fleet: Fleet, profiles: Profiles) -> Plan:
     """The plan with partitions as wide as their accelerators allow, the busiest first.
 
-    An idle share serves nobody; given to a partition it shortens every batch there. Partitions grow
-    a legal share at a time. Their batches stay as planned.
+    An idle share serves no request; given to a partition it shortens every batch there.
+    Partitions grow a legal share at a time. Their batches stay as planned.
     """
     models = {slot.model for partition in plan.partitions for slot in partition.slots}
     surfaces = {model: surface(profiles[model]) for model in models}

@@ -25,7 +25,7 @@ class Interference(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConstantFactor:
-    """The same slowdown whoever the neighbours are: the yardstick for every finer model."""
+    """The same slowdown by any neighbour: the baseline of every finer model."""
 
     factor: float = 1.0
 

@@ -42,7 +42,7 @@ def _worst(runner: CoRunner, there: Sequence[CoRunner], interference: Interferen
 
 
 def runners(load: PartitionTurns, cycle: DutyCycle) -> list[CoRunner]:
-    """Who takes turns in a partition, with the batches of its cycle."""
+    """The batches that take turns in a partition, as its cycle has them."""
     share_pct, turns = load
     return [
         CoRunner(turn.model, batch, share_pct)

@@ -97,7 +97,7 @@ class Surface:
     def best_batch(self, limit_ms: float, share_pct: int, max_batch: int) -> int:
         """The batch of highest throughput among those within ``limit_ms``; 0 if there is none.
 
-        Gains under 5 % go to the smaller batch: waiting for company must pay.
+        Gains under 5 % go to the smaller batch: waiting for a larger batch must pay.
         """
         best, best_rows_per_s = 0, 0.0
         for batch in range(1, self.largest_batch(limit_ms, share_pct, max_batch) + 1):

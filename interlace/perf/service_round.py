@@ -1,4 +1,4 @@
-"""How large batches must be to keep up: the round in which everyone's arrivals are served."""
+"""How large batches must be to keep up: the round in which all arrivals are served."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Dispatcher(Protocol):
 
 
 class Admission(Protocol):
-    """Does this one come in? ``None`` is yes."""
+    """Is this request admitted? ``None`` is yes."""
 
     def __call__(self, request: Request, view: View, now_ms: float) -> Refusal | None: ...
 
@@ -58,14 +58,14 @@ class Scaler(Protocol):
 
     @property
     def resolve_ms(self) -> float:
-        """How long rates must have been higher before a plan for more is asked for."""
+        """How long rates must have been higher before a larger plan is asked for."""
         ...
 
     @property
     def patience_ms(self) -> float:
-        """How long rates must have been lower before a plan for less is asked for.
+        """How long rates must have been lower before a smaller plan is asked for.
 
-        Also how long a plan that needs accelerators which do not come is waited with.
+        Also how long to wait for accelerators that a plan needs and that do not come.
         """
         ...
 
@@ -93,7 +93,7 @@ class ColdStart(Protocol):
 
 
 class Eviction(Protocol):
-    """Who leaves when memory is short? Models in the order they go."""
+    """Which models leave when memory is short? In the order in which they go."""
 
     def __call__(
         self, need_bytes: int, resident: Mapping[str, Tally], now_ms: float

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Final
 
+from interlace.core.tables import did_you_mean
 from interlace.perf.sizing import Sizing
 from interlace.policy.admission import DeadlineAdmission
 from interlace.policy.base import System
@@ -45,11 +46,17 @@ from interlace.policy.scaling import algorithm_2, grow_and_shrink
 GROUP: Final = "interlace.systems"
 
 _KNEES: Final = Overlapping(MaxScale(Dstack()), sizing=Sizing(over_provision_pct=5))
+#: Partitions of the size of knees, of which more stand than fit at once (D-STACK).
+_at_knees = partial(System, planner=_KNEES, packer=Dstack(), within_100=True)
+#: Duty cycles: every model takes its planned turn (Nexus, gpulet).
+_in_cycles = partial(System, dispatcher=duty, cyclic_planner=True)
+#: One worker, or one engine, for each model, on whole accelerators (E2bird's comparison).
+_serving = partial(System, planner=spread, packer=E2bird())
 
 _ROWS: Final = (
     System(
-        name="interlace",
-        source="ours",
+        "interlace",
+        "ours",
         planner=Auto(Nested(), MaxScale(Patterns(), lowest=0.05, highest=12.8, steps=6)),
         packer=Patterns(),
         dispatcher=earliest_deadline,
@@ -57,153 +64,109 @@ _ROWS: Final = (
         scaler=grow_and_shrink,
         fair=True,
     ),
-    System(
-        name="gpulet",
-        source="Choi et al., USENIX ATC 2022",
+    _in_cycles(
+        "gpulet",
+        "Choi et al., USENIX ATC 2022",
         planner=MaxScale(Gpulet()),
         packer=Gpulet(),
-        dispatcher=duty,
         admission=DeadlineAdmission(),
         scaler=algorithm_2,
-        cyclic_planner=True,
         cyclic_packer=True,
     ),
-    System(
-        name="dstack",
-        source="Dhakal et al., D-STACK, 2023",
-        planner=_KNEES,
-        packer=Dstack(),
-        dispatcher=SpatioTemporal(),
-        within_100=True,
-    ),
-    System(
-        name="dstack-plain",
-        source="D-STACK section 6.1.1, without the dynamic fill",
-        planner=_KNEES,
-        packer=Dstack(),
+    _at_knees("dstack", "Dhakal et al., D-STACK, 2023", dispatcher=SpatioTemporal()),
+    _at_knees(
+        "dstack-plain",
+        "D-STACK section 6.1.1, without the dynamic fill",
         dispatcher=SpatioTemporal(fill=False),
-        within_100=True,
     ),
-    System(
-        name="throughput",
-        source="D-STACK section 6.3, max-throughput",
-        planner=_KNEES,
-        packer=Dstack(),
-        dispatcher=max_throughput,
-        within_100=True,
-    ),
-    System(
-        name="maxmin",
-        source="D-STACK section 6.3, max-min fair",
-        planner=_KNEES,
-        packer=Dstack(),
-        dispatcher=max_min,
-        within_100=True,
-    ),
-    System(
-        name="nexus",
-        source="Shen et al., Nexus, SOSP 2019",
+    _at_knees("throughput", "D-STACK section 6.3, max-throughput", dispatcher=max_throughput),
+    _at_knees("maxmin", "D-STACK section 6.3, max-min fair", dispatcher=max_min),
+    _in_cycles(
+        "nexus",
+        "Shen et al., Nexus, SOSP 2019",
         planner=MaxScale(Nexus()),
         packer=Nexus(),
-        dispatcher=duty,
         admission=DeadlineAdmission(),
         scaler=grow_and_shrink,
-        cyclic_planner=True,
         cyclic_packer=True,
     ),
-    System(
-        name="bestfit",
-        source="gpulet section 2.4, greedy best-fit partitioning",
+    _in_cycles(
+        "bestfit",
+        "gpulet section 2.4, greedy best-fit partitioning",
         planner=MaxScale(bestfit),
         packer=bestfit,
-        dispatcher=duty,
         admission=DeadlineAdmission(),
-        cyclic_planner=True,
         cyclic_packer=True,
     ),
-    System(
-        name="gslice",
-        source="Dhakal et al., GSLICE, SoCC 2020",
+    _in_cycles(
+        "gslice",
+        "Dhakal et al., GSLICE, SoCC 2020",
         planner=MaxScale(Gslice()),
         packer=Gslice(),
-        dispatcher=duty,
-        cyclic_planner=True,
     ),
-    System(
-        name="ideal",
-        source="gpulet section 5.2, exhaustive search",
+    _in_cycles(
+        "ideal",
+        "gpulet section 5.2, exhaustive search",
         planner=MaxScale(Ideal(steps=300)),
         packer=Ideal(),
-        dispatcher=duty,
         admission=DeadlineAdmission(),
-        cyclic_planner=True,
         cyclic_packer=True,
     ),
-    System(
-        name="e2bird",
-        source="Cui et al., E2bird, TPDS 2021",
+    _serving(
+        "e2bird",
+        "Cui et al., E2bird, TPDS 2021",
         planner=ElasticWorkers(spread, searched_engine),
-        packer=E2bird(),
         dispatcher=elastic,
         staged=True,
     ),
-    System(
-        name="nebird",
-        source="E2bird section 7.2, N-Ebird",
+    _serving(
+        "nebird",
+        "E2bird section 7.2, N-Ebird",
         planner=ElasticWorkers(spread, naive_engine),
-        packer=E2bird(),
         dispatcher=naive_elastic,
         staged=True,
     ),
-    System(
-        name="tfserving",
-        source="E2bird section 3.2, TensorFlow Serving, OPT_Wait",
-        planner=spread,
-        packer=E2bird(),
+    _serving(
+        "tfserving",
+        "E2bird section 3.2, TensorFlow Serving, OPT_Wait",
         dispatcher=DynamicBatching(),
     ),
-    System(
-        name="tfserving-nowait",
-        source="E2bird section 3.2, TensorFlow Serving, NO_Wait",
-        planner=spread,
-        packer=E2bird(),
+    _serving(
+        "tfserving-nowait",
+        "E2bird section 3.2, TensorFlow Serving, NO_Wait",
         dispatcher=DynamicBatching(wait_ms=0.0),
     ),
-    System(
-        name="tfserving-static",
-        source="E2bird section 3.2, TensorFlow Serving, batches of one size",
-        planner=spread,
-        packer=E2bird(),
+    _serving(
+        "tfserving-static",
+        "E2bird section 3.2, TensorFlow Serving, batches of one size",
         dispatcher=DynamicBatching(padded=True),
     ),
     System(
-        name="temporal",
-        source="D-STACK section 6, temporal sharing",
+        "temporal",
+        "D-STACK section 6, temporal sharing",
         planner=colocated,
         packer=time_shared_packed,
         dispatcher=temporal,
         cyclic_packer=True,
     ),
     System(
-        name="clockwork",
-        source="Gujarati et al., Clockwork, OSDI 2020",
+        "clockwork",
+        "Gujarati et al., Clockwork, OSDI 2020",
         planner=colocated,
         packer=Nexus(),  # how many accelerators are needed, the paper does not say
         dispatcher=clockwork,
         admission=DeadlineAdmission(),
     ),
-    System(
-        name="fixed",
-        source="D-STACK section 7, fixed batches under default MPS",
+    _serving(
+        "fixed",
+        "D-STACK section 7, fixed batches under default MPS",
         planner=Overlapping(MaxScale(Dstack()), batch=16),
-        packer=E2bird(),
         dispatcher=DynamicBatching(wait_part=0.5),
     ),
-    System(
-        name="triton",
-        source="D-STACK section 7, Triton: dynamic batches, one at a time",
+    _serving(
+        "triton",
+        "D-STACK section 7, Triton: dynamic batches, one at a time",
         planner=colocated,
-        packer=E2bird(),
         dispatcher=DynamicBatching(wait_ms=0.0),
     ),
 )
@@ -235,8 +198,7 @@ def resolve(name: str) -> System:
     for point in entry_points(group=GROUP, name=name):
         return _named(_attribute(point.module, point.attr, f"{name} ({point.value})"), name)
     known = known_systems()
-    near = get_close_matches(name, known, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
+    hint = did_you_mean(name, known)
     raise ValueError(
         f"unknown system '{name}'{hint}; known: {', '.join(known)}, or your own as module:attribute"
     )
@@ -256,8 +218,7 @@ def _attribute(module: str, attribute: str, asked: str) -> object:
         raise ValueError(f"system {asked}: importing '{module}' raised {error!r}") from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            near = get_close_matches(part, dir(found), n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
+            hint = did_you_mean(part, dir(found))
             raise ValueError(f"system {asked}: '{module}' has no '{attribute}'{hint}")
         found = getattr(found, part)
     return found

@@ -1,4 +1,4 @@
-"""Who leaves when memory is short."""
+"""Which models leave when memory is short."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Fair parts in overload: of two models that lose requests, neither falls far behind the other.
+"""Fairness in overload: of two models that lose requests, neither falls far behind the other.
 
-Deadlines decide as long as everyone is served. Where requests are lost they would starve whoever
-has long deadlines, so a model that *contends* for a partition is kept close to the others that do.
-It contends while, at every decision about the partition, it has lost a request (refused, dropped
-or late) within the last second and a whole planned batch of it waits. Each has a counter in ms,
-the rows it was served over its planned rate: the time in which they would have arrived as planned.
-Start-time fair queueing counts so (Goyal et al., SIGCOMM 1996), and VTC (Sheng et al., OSDI 2024).
-Whoever contends and is ``BATCHES`` of its planned batches or more behind the one that deadlines
-choose is *owed* one; of those, the one that is furthest behind goes first.
+Deadlines decide as long as all requests are served. Where some are lost, deadlines alone would
+starve models with long ones, so a model that *contends* for a partition is kept close to the others
+that do. It contends while, at every decision about the partition, it has lost a request (refused,
+dropped or late) within the last second and a whole planned batch of it waits. Each has a counter in
+ms, the rows it was served over its planned rate: the time in which they would have arrived as
+planned. Start-time fair queueing counts so (Goyal et al., SIGCOMM 1996), and VTC (Sheng et al.,
+OSDI 2024). A contending model that is ``BATCHES`` of its planned batches or more behind the one
+that deadlines choose is *owed* one; of those, the one that is furthest behind goes first.
 
 The bound. Let b_i be the planned batch of model i in rows, r_i its planned rate in rows per ms,
 and B_i its largest batch here in rows (b_i, unless one request has more). While i and j contend for
@@ -17,9 +17,9 @@ a partition, with heads of equal stated priority, their counters differ by less 
 
 the batches that i waits before it is owed one, and the batch of j that runs. For when a batch of j
 begins, either j was chosen by deadline and i was not owed one, or j was owed one, and then i was
-not, or had had no less. Who comes to contend starts from the largest counter with which a batch
-began, which is within one batch of everyone's. A counter grows by service only, so over any time
-in which both contend what they get differs by less than both bounds together,
+not, or had had no less. A model that begins to contend starts from the largest counter with which
+a batch began, which is within one batch of all others. A counter grows by service only, so over any
+time in which both contend what they get differs by less than both bounds together,
 
     | W_j / r_j - W_i / r_i |  <  (BATCHES * b_i + B_i) / r_i  +  (BATCHES * b_j + B_j) / r_j,
 

@@ -13,15 +13,6 @@ from .pages import ours_start
 from .programs import Running
 from .record import Start
 
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder talks to somebody else's program."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.peer)
-
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -21,7 +21,7 @@ def lower_bound(
     """The area, configuration and memory bounds for accelerators like ``gpu``.
 
     ``quantile`` is the latency that plans count on; with ``median_ms`` the bound holds for
-    whoever counts on batches that take no longer than that.
+    plans that count on batches taking no longer than that.
     """
     rates = highest_rates(demand, gpu, profiles, quantile)
     return LowerBound(

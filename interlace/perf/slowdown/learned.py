@@ -16,7 +16,7 @@ from interlace.perf.slowdown.observation import Observation, Solos
 #: Variance of one observation over that of its pair's map: measurements hardly err.
 _PAIR_NOISE: Final = 0.01
 
-#: Who is slowed, and beside whom.
+#: The model that is slowed, and its neighbour.
 Pair = tuple[str, str]
 
 
@@ -31,7 +31,7 @@ class LearnedInterference:
     helped on pairs left out of training. ``pairs``: how a known pair departs from both.
 
     No weight, penalty or map comes from what it is tested on, but the base's features were chosen
-    on 750 pairs of four models on a V100. Chosen anew without the pairs to be predicted, features
+    on 750 pairs of four models on a V100. Chosen without the pairs to be predicted, features
     like these are no better there than one constant (``bench.planning.features``).
     """
 

@@ -24,7 +24,7 @@ class Observation(NamedTuple):
 
     @property
     def models(self) -> frozenset[str]:
-        """Everyone who took part."""
+        """All models that took part."""
         return frozenset((self.runner.model, *(one.model for one in self.neighbours)))
 
 
@@ -105,7 +105,7 @@ def from_profiles(profiles: Profiles, quantile: Quantile = "median_ms") -> FromP
 
 
 def fit_constant(seen: Sequence[Observation]) -> ConstantFactor:
-    """The mean slowdown, whoever runs: what every finer model must beat; 1 if nothing was seen."""
+    """The mean slowdown: the baseline that finer models must beat; 1 without observations."""
     if not seen:
         return ConstantFactor(1.0)
     return ConstantFactor(max(1.0, sum(one.slowdown for one in seen) / len(seen)))

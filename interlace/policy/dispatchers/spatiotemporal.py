@@ -48,17 +48,17 @@ class SpatioTemporal:
 
     Every model runs at least once in its SLO, with its planned batch: it is due an SLO after it
     last began, which is as far apart as its runs may be, or when its most urgent request could wait
-    no longer if the batch were full by then. Who is due goes in the order of deadlines, as soon as
-    its share is free. The running shares never exceed 100 %.
+    no longer if the batch were full by then. Models that are due start in the order of
+    deadlines, as soon as their share is free. The running shares never exceed 100 %.
 
     With ``fill`` a model that is not running and not due may begin too, those that ran least in the
     last ``sessions`` sessions first (the scoreboard; a batch is a run), with the largest batch that
-    leaves everyone who is due, or will be, the share in time. The paper gives the plan of a session
-    in advance; this one is made anew at every arrival and end, and reserves what is coming.
+    leaves every model that is due, or will be, its share in time. The paper plans a session in
+    advance; here the plan is remade at every arrival and end, and reserves what is coming.
 
     A model never runs below the share of its partition, the knee: the paper can "when necessary"
-    but does not say when, and shares of live partitions are fixed. Who lacks room gets a smaller
-    batch (halves are tried) or waits.
+    but does not say when, and shares of live partitions are fixed. A model that lacks
+    room gets a smaller batch (halves are tried) or waits.
     """
 
     fill: bool = True
@@ -144,7 +144,7 @@ def _use(job: _Candidate, run_ms: float, uses: list[_ShareUse]) -> None:
 def _begin(
     due: Sequence[_Candidate], uses: list[_ShareUse]
 ) -> tuple[list[Launch], list[_Candidate]]:
-    """Those due whose share is free, most urgent first, and those for whom it is not."""
+    """Due models whose share is free start, most urgent first; the others are returned too."""
     launches: list[Launch] = []
     late: list[_Candidate] = []
     used: set[str] = set()
@@ -171,7 +171,7 @@ def _free(jobs: Sequence[_Candidate], uses: Sequence[_ShareUse]) -> Iterator[_Ca
 def _reserved(
     late: Sequence[_Candidate], uses: Sequence[_ShareUse], now_ms: float
 ) -> Iterator[_ShareUse]:
-    """When the shares of those who are due and wait become free."""
+    """When the shares of models that are due but have to wait become free."""
     ends = sorted((use.until_ms, use.share_pct) for use in uses)
     for job in late:
         free_pct = 100 - sum(use.share_pct for use in uses)
@@ -199,7 +199,7 @@ def _coming(jobs: Sequence[_Candidate]) -> Iterator[_ShareUse]:
 def _rows_that_fit(
     job: _Candidate, uses: Sequence[_ShareUse], coming: Sequence[_ShareUse], view: View
 ) -> int:
-    """The largest of the batch, its half, its quarter, ... that disturbs nobody; 0 if none."""
+    """The largest of the batch, its half, its quarter, ... that delays no other; 0 if none."""
     others = [use for use in coming if use.model != job.model]
     running = [use for use in uses if use.partition != job.partition.id]
     share_pct, rows = job.partition.share_pct, job.rows
@@ -213,7 +213,7 @@ def _rows_that_fit(
 
 
 def _fits(asked: _ShareUse, uses: Sequence[_ShareUse], coming: Sequence[_ShareUse]) -> bool:
-    """True if the share is there whenever somebody begins while ``asked`` would run."""
+    """True if the shares add up to at most 100 % whenever a batch begins while ``asked`` runs."""
     every = [*uses, *coming]
     starts = [asked.from_ms, *(use.from_ms for use in coming if use.from_ms < asked.until_ms)]
     return all(

@@ -66,7 +66,7 @@ class _Engines:
         return unserved
 
     def workers(self, one: Demand) -> str:
-        """N-Ebird's list for the model on a whole accelerator, in words."""
+        """N-Ebird's list for the model on a whole accelerator, as a note."""
         table = self._turn(one, one.rows_per_s).latency_ms
         most = max(batch for batch, run_ms in enumerate(table) if 2 * run_ms <= one.slo_ms)
         sizes = ", ".join(str(size) for size in naive(max(1, most)))

@@ -14,14 +14,14 @@ from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
 from interlace.packing.feasibility import feasible
 from interlace.perf.duty import CycleTurn, fit, room_rows_per_s, shortest
 from interlace.perf.interference import ConstantFactor, CoRunner, Interference
-from interlace.perf.interfering_cycles import PartitionTurns, runners, settled, slowed
+from interlace.perf.interfering_cycles import runners, settled, slowed
 from interlace.perf.tables import Tables
 
 #: A part of a rate that is rounding.
 _ROUNDING: Final = 1e-9
 #: A newcomer makes its neighbours' batches larger and so slows itself: parts of its rate to try.
 _PARTS: Final = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
-#: How often what neighbours gave up is placed anew.
+#: How often rates that neighbours gave up are placed again.
 _ROUNDS: Final = 4
 _UNDISTURBED: Final = ConstantFactor(1.0)
 
@@ -40,7 +40,7 @@ class Gpulet:
     - Where no empty glet is left (line 4), a shared one takes the highest part that fits.
     - Interference (line 20) is that of the models and batches on the rest of the accelerator, and
       those must keep their own SLOs beside the newcomer. A neighbour that cannot gives up part of
-      its rate, which is placed anew, as the published code does; only if less is lost than won.
+      its rate, which is placed again, as the published code does; only if less is lost than won.
     - No slack is left unplanned and no rate is raised, as the published code does.
     """
 
@@ -170,50 +170,38 @@ class _ElasticPartitioning:
     def _fill_by_shedding(
         self, cut: GpuCut, glet: Glet, one: Demand, limit_rows_per_s: float
     ) -> float:
-        """As ``_fill``, beside neighbours that must do less to keep their SLOs."""
+        """As ``_fill``, where the neighbours give up a part of their rates to keep their SLOs.
+
+        Small sacrifices are tried first, and none that cost more of the accelerator than they win.
+        """
         others = [g for g in cut.glets if g is not glet]
         if not others or self._policy.interference == _UNDISTURBED:
             return 0.0
+        asked = [turn for g in others for turn in g.turns]
         if not cut.holds(glet, one.model, self._tables.profiles):
             return 0.0
-        before_rows_per_s = glet.rows_per_s(one.model)
-        room_rows_per_s = self._room(cut, glet, one)
+        before = glet.rows_per_s(one.model)
+        room = self._room(cut, glet, one)
         # What is won is the room, not the rate at hand: what is given up may come to it as well.
-        won = (
-            room_rows_per_s
-            / self._tables.saturated_rows_per_s(one, glet.share_pct)
-            * glet.share_pct
-        )
+        won_pct = room / self._tables.saturated_rows_per_s(one, glet.share_pct) * glet.share_pct
         for kept in _PARTS[1:]:
-            lost = sum(self._busy[g] * (1.0 - kept) * g.share_pct for g in others)
-            for part in _PARTS[:4] if won > lost else ():
-                rows_per_s = min(limit_rows_per_s, room_rows_per_s) * part
-                turn = self._tables.turn(one, before_rows_per_s + rows_per_s, glet.share_pct)
-                turns = [*glet.without(one.model), turn]
-                if self._shed_and_settle(glet, turns, others, kept):
+            lost_pct = sum(self._busy[g] * (1.0 - kept) * g.share_pct for g in others)
+            for part in _PARTS[:4] if won_pct > lost_pct else ():
+                rows_per_s = min(limit_rows_per_s, room) * part
+                turn = self._tables.turn(one, before + rows_per_s, glet.share_pct)
+                if self._settle(cut, glet, [*glet.without(one.model), turn], kept):
+                    self._shed(asked, others, kept)
                     self._count(glet, one, rows_per_s)
                     return rows_per_s
         return 0.0
 
-    def _shed_and_settle(
-        self, glet: Glet, turns: list[CycleTurn], others: list[Glet], kept: float
-    ) -> bool:
-        """Give a glet these turns if the others keep their SLOs with that part of their rates."""
-        fewer = [[replace(t, rows_per_s=t.rows_per_s * kept) for t in g.turns] for g in others]
-        loads = [(g.share_pct, less) for g, less in zip(others, fewer, strict=True)]
-        cycles = settled([*loads, (glet.share_pct, turns)], self._policy.interference)
-        if cycles is None:
-            return False
-        for other, less in zip(others, fewer, strict=True):
-            for before in other.turns:
-                given_up = before.rows_per_s * (1.0 - kept)
-                self.shed[before.model] = self.shed.get(before.model, 0.0) + given_up
-            other.turns = less
-            self._busy[other] *= kept
-        glet.turns = turns
-        for any_glet, cycle in zip([*others, glet], cycles, strict=True):
-            any_glet.cycle = cycle
-        return True
+    def _shed(self, asked: Sequence[CycleTurn], glets: Sequence[Glet], kept: float) -> None:
+        """Note what glets gave up that had the turns ``asked`` and have ``kept`` of their rates."""
+        for turn in asked:
+            given_up = turn.rows_per_s * (1.0 - kept)
+            self.shed[turn.model] = self.shed.get(turn.model, 0.0) + given_up
+        for glet in glets:
+            self._busy[glet] *= kept
 
     def _count(self, glet: Glet, one: Demand, rows_per_s: float) -> None:
         part = rows_per_s / self._tables.saturated_rows_per_s(one, glet.share_pct)
@@ -230,30 +218,30 @@ class _ElasticPartitioning:
         return room_rows_per_s(others, turn) - glet.rows_per_s(one.model)
 
     def _beside(self, cut: GpuCut, glet: Glet) -> list[list[CoRunner]]:
-        """Who runs in the other glets of the accelerator, if it matters."""
+        """Batches that run in the other glets of the accelerator, where interference counts."""
         if self._policy.interference == _UNDISTURBED:
             return []
         others = [g for g in cut.glets if g is not glet]
         cycles = [(g, g.cycle or fit(g.turns)) for g in others]
-        return [runners(_load(g), cycle) for g, cycle in cycles if cycle is not None]
+        return [runners((g.share_pct, g.turns), cycle) for g, cycle in cycles if cycle is not None]
 
-    def _settle(self, cut: GpuCut, glet: Glet, turns: list[CycleTurn]) -> bool:
-        """Give the glet these turns if it and its neighbours then keep their SLOs."""
+    def _settle(self, cut: GpuCut, glet: Glet, turns: list[CycleTurn], kept: float = 1.0) -> bool:
+        """Give the glet these turns, and its neighbours ``kept`` of their rates, if all keep SLOs.
+
+        Nothing changes if they do not.
+        """
         others = [g for g in cut.glets if g is not glet]
         if self._policy.interference == _UNDISTURBED or not others:
             if shortest(turns) is None:
                 return False
             glet.turns, glet.cycle = turns, None
             return True
-        loads = [*map(_load, others), (glet.share_pct, turns)]
+        wanted = [[replace(t, rows_per_s=t.rows_per_s * kept) for t in g.turns] for g in others]
+        glets, wanted = [*others, glet], [*wanted, turns]
+        loads = [(g.share_pct, those) for g, those in zip(glets, wanted, strict=True)]
         cycles = settled(loads, self._policy.interference)
         if cycles is None:
             return False
-        glet.turns = turns
-        for one, cycle in zip([*others, glet], cycles, strict=True):
-            one.cycle = cycle
+        for one, those, cycle in zip(glets, wanted, cycles, strict=True):
+            one.turns, one.cycle = those, cycle
         return True
-
-
-def _load(glet: Glet) -> PartitionTurns:
-    return glet.share_pct, glet.turns

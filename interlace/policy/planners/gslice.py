@@ -92,7 +92,7 @@ def _placed(
     for _ in range(count):
         room = [(cut, cut.share(ceil(wanted_pct))) for cut in every]
         fitting = [(cut, share) for cut, share in room if share is not None]
-        # Nobody has the share: whoever has most.
+        # Where none has the share, the one with most left.
         fitting = fitting or sorted(
             ((cut, cut.remaining_pct) for cut in every), key=lambda c: -c[1]
         )
@@ -105,7 +105,7 @@ def _placed(
                 cut.add(glet)
                 homes.append((one, cut, glet, one.rows_per_s / count))
                 break
-        else:  # nobody has room: nor will anybody for the next part
+        else:  # no accelerator has room, so none will for the next part
             break
     return homes
 

@@ -22,7 +22,7 @@ class MaxScale:
     """Use the whole of a fixed fleet: plan for k times every rate, with the largest k that fits.
 
     The factor is the plan's ``headroom``: above 1 it is room to grow, below 1 what part of the
-    demand is served. A model that fits nowhere in a duty cycle still gets a home if one row meets
+    demand is served. A model that fits nowhere in a duty cycle still gets a slot if one row meets
     its SLO somewhere, so that admission can promise what the moment allows.
 
     The factor is looked for between ``lowest`` and ``highest`` in ``steps`` halvings of their

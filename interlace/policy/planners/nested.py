@@ -1,4 +1,4 @@
-"""Equal partitions with nested hosts: everyone shares with everyone, except who would be late."""
+"""Equal partitions with nested hosts: all models share all partitions unless one would be late."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.packing.feasibility import feasible
+from interlace.packing.feasibility import UNKNOWN_SHARE, feasible
 from interlace.perf.latency import Surface
 from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
-
-#: Accelerator time that a model of unknown rate is taken to want.
-_UNKNOWN_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,8 @@ class Nested:
                 best = layout
         if best is None:
             reason = "no accelerator" if not fleet.gpus else "no model meets its SLO on any share"
-            everyone = {one.model: one.rows_per_s for one in demand}
-            return Plan((), everyone, dict.fromkeys(everyone, reason))
+            unserved = {one.model: one.rows_per_s for one in demand}
+            return Plan((), unserved, dict.fromkeys(unserved, reason))
         return self._plan(best, demand, surfaces)
 
     def _layout(
@@ -100,7 +97,7 @@ class Nested:
         profiles: Profiles,
         surfaces: Mapping[str, Surface],
     ) -> _NestedLayout | None:
-        """The layout of equal partitions of that share; ``None`` if it serves nobody."""
+        """The layout of equal partitions of that share; ``None`` if it serves no model."""
         able = [gpu for gpu in fleet.gpus if share_pct in gpu.shares_pct]
         # By round, not by accelerator: the first partitions, with the long models, spread out.
         homes = tuple(
@@ -176,7 +173,7 @@ class Nested:
         return tuple(slots)
 
     def _batch_limit_ms(self, load: _NestedLoad, here: Sequence[_NestedLoad]) -> float:
-        """How long a batch may block the others; those whom one row blocks have other hosts."""
+        """How long a batch may block others; models that even one row blocks have other hosts."""
         limits_ms = [
             self.blocking * other.demand.slo_ms - other.alone_ms
             for other in here
@@ -201,7 +198,7 @@ def _load(one: Demand, latency: Surface, share_pct: int) -> _NestedLoad | None:
     batch = max(1, latency.best_batch(one.slo_ms / 2.0, share_pct, one.max_batch))
     row_ms = latency.latency_ms(batch, share_pct) / batch
     whole_ms = latency.latency_ms(1, 100)
-    rows_per_s = one.rows_per_s if one.rows_per_s > 0 else 1000.0 * _UNKNOWN_SHARE / whole_ms
+    rows_per_s = one.rows_per_s if one.rows_per_s > 0 else 1000.0 * UNKNOWN_SHARE / whole_ms
     return _NestedLoad(one, rows_per_s, alone_ms, row_ms, batch)
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.packing.feasibility import feasible
-from interlace.perf.memory import holds
+from interlace.packing.feasibility import feasible, held_together, with_least_rate
 from interlace.perf.sizing import Sizing
 from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
 
 _WHOLE_PCT: Final = 100
-#: A model of unknown rate is given a place.
-_TRICKLE_RPS: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +40,9 @@ class Overlapping:
         if any(gpu.layouts or gpu.walls for gpu in fleet.gpus):
             return self.otherwise(demand, fleet, profiles, current)
         tables = Tables(profiles)
-        asked = feasible([_with_rate(one) for one in demand], fleet, tables, waits=0.0)
+        asked = feasible([with_least_rate(one) for one in demand], fleet, tables, waits=0.0)
         wanted = sorted(asked.wanted, key=lambda d: (-_load(d, tables), d.model))
-        homes = {gpu.id: _within_memory(wanted, gpu, profiles) for gpu in fleet.gpus}
+        homes = {gpu.id: held_together(wanted, gpu, profiles) for gpu in fleet.gpus}
         partitions = [
             self._partition(one, gpu, sum(one in held for held in homes.values()), tables)
             for gpu in fleet.gpus
@@ -82,7 +79,7 @@ class Overlapping:
 
 
 def _beyond_rows_per_s(one: Demand, partitions: Sequence[Partition], tables: Tables) -> float:
-    """What of a rate its partitions could not serve even with nobody beside them."""
+    """The part of a rate that its partitions could not serve even if nothing else ran."""
     latency = tables.surface(one.model)
     most_rows_per_s = sum(
         latency.throughput_rows_per_s(slot.batch, partition.share_pct)
@@ -93,21 +90,7 @@ def _beyond_rows_per_s(one: Demand, partitions: Sequence[Partition], tables: Tab
     return one.rows_per_s - most_rows_per_s
 
 
-def _with_rate(one: Demand) -> Demand:
-    return replace(one, rows_per_s=one.rows_per_s or _TRICKLE_RPS)
-
-
 def _load(one: Demand, tables: Tables) -> float:
     """Accelerators that the model would keep busy alone."""
     most_rows_per_s = tables.saturated_rows_per_s(one, _WHOLE_PCT)
     return one.rows_per_s / most_rows_per_s if most_rows_per_s > 0 else 0.0
-
-
-def _within_memory(wanted: Sequence[Demand], gpu: Gpu, profiles: Profiles) -> list[Demand]:
-    """Those that fit together in one memory, in the order given."""
-    kept: list[Demand] = []
-    for one in wanted:
-        held = [(_WHOLE_PCT, [d.model]) for d in (*kept, one)]
-        if holds(gpu, held, profiles):
-            kept.append(one)
-    return kept

@@ -38,7 +38,7 @@ from interlace.perf.tables import Tables
 
 #: Served to within this part of the rate is served.
 _ROUNDING = 1e-6
-#: Crumbs that were dropped are taken on by the model's other partitions.
+#: Tiny turns that were dropped are taken over by the model's other partitions.
 _TINY_PART = 0.03
 _TINY = 1e-300
 #: Replicas that a plan of few accelerators may count on.
@@ -218,7 +218,7 @@ class _PatternProgram:
 
 
 def _why(one: Demand, fleet: Fleet, profiles: Profiles) -> str:
-    """Why part of a rate is unserved, in words."""
+    """Why part of a rate is unserved."""
     if not fleet.gpus:
         return "no accelerator"
     alone_ms = surface(profiles[one.model]).latency_ms(1, 100)

@@ -37,7 +37,7 @@ def spread(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: 
     asked = feasible([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
     work = {one.model: one.rows_per_s / _best_rows_per_s(one, tables) for one in asked.wanted}
     homes = [_HostGpu(gpu, []) for gpu in fleet.gpus]
-    homeless = _settle(work, homes, profiles)
+    unplaced = _settle(work, homes, profiles)
     _fill(work, homes, profiles)
     hosts = {name: [home for home in homes if name in home.models] for name in work}
     factor = 1.0 / max((home.load for home in homes if home.load > 0), default=1.0)
@@ -47,8 +47,8 @@ def spread(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: 
         for home in homes
         if (slots := tuple(_slot(n, rows_per_s[n] * factor, hosts[n]) for n in home.models))
     )
-    lost = {name: rows_per_s[name] for name in homeless}
-    reasons = dict.fromkeys(homeless, "it does not fit in memory beside the others")
+    lost = {name: rows_per_s[name] for name in unplaced}
+    reasons = dict.fromkeys(unplaced, "it does not fit in memory beside the others")
     if factor < 1.0 - 1e-9:
         short = {n: rate * (1 - factor) for n, rate in rows_per_s.items() if n not in lost}
         reasons |= dict.fromkeys(short, "the accelerators are full")
@@ -69,21 +69,21 @@ def _best_rows_per_s(one: Demand, tables: Tables) -> float:
 
 
 def _settle(work: dict[str, float], homes: Sequence[_HostGpu], profiles: Profiles) -> list[str]:
-    """A home for each model; those that no memory holds."""
-    homeless: list[str] = []
+    """Place each model; returns those that no accelerator has the memory for."""
+    unplaced: list[str] = []
     for name in sorted(work, key=lambda model: (-work[model], model)):
         there = [home for home in homes if _within_memory(home, name, profiles)]
         if not there:
-            homeless.append(name)
+            unplaced.append(name)
             continue
         home = min(there, key=lambda one: one.load)
         home.models.append(name)
         home.load += work[name]
-    return homeless
+    return unplaced
 
 
 def _fill(work: dict[str, float], homes: Sequence[_HostGpu], profiles: Profiles) -> None:
-    """Use the accelerators that nobody has."""
+    """Replicate models on accelerators that have none."""
     copies = {name: sum(name in home.models for home in homes) for name in work}
     for empty in (home for home in homes if not home.models):
         fitting = [n for n, count in copies.items() if count and _within_memory(empty, n, profiles)]
