@@ -9,9 +9,7 @@ from pathlib import Path
 import interlace
 
 #: Imports that close circles still; a line goes when its circle does.
-KNOWN = (
-    ("device.cuda.graphs.capture_stream", "device.cuda.lanes"),
-)
+KNOWN = (("device.cuda.graphs.capture_stream", "device.cuda.lanes"),)
 PACKAGE = Path(interlace.__file__).parent
 
 
