@@ -19,6 +19,7 @@ from interlace.server.http.decoded_request import (
     RegionSpan,
     ReplyStart,
 )
+from interlace.server.http.responses import OCTETS, head_of
 from interlace.server.shared_memory import Regions
 from interlace.server.tensor_json import DTYPES, to_json
 
