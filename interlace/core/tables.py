@@ -149,7 +149,10 @@ def _shown(value: object) -> str:
         return f"a table with {', '.join(value) or 'nothing'}"
     if isinstance(value, bool):
         return str(value).lower()
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError as error:  # an integer of thousands of digits
+        shown = f"{type(value).__name__} ({error})"
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
 
