@@ -525,7 +525,7 @@ def test_kept_profiles_are_those_of_the_same_files(tmp_path: Path) -> None:
     async def keep(opened: Stand) -> list[Row]:
         (model,) = opened.models()
         profiles = await profiles_of(bench(tmp_path), opened, QUICK)
-        store = ProfileStore(tmp_path / "profiles", print)
+        store = ProfileStore(tmp_path / "profiles")
         store.save(profiles[model.key], model, opened.device.gpu, QUICK)
         assert kept_profiles(bench(tmp_path), [model]).keys() == {model.key}
         return []
