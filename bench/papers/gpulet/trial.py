@@ -7,9 +7,9 @@ from math import exp
 from typing import Final
 
 from bench.papers.gpulet.law import LAW
-from bench.papers.playing import played
 from bench.planning.highest import known
 from bench.planning.schedulers import GPU, mix
+from bench.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles

@@ -116,7 +116,12 @@ class LeastShare:
         gpu = fleet.gpus[0]
         batch = MOST_ROWS
         share = next(
-            (s for s in gpu.shares_pct if latency.throughput_rps(batch, s) >= one.rows_per_s), 100
+            (
+                s
+                for s in gpu.shares_pct
+                if latency.throughput_rows_per_s(batch, s) >= one.rows_per_s
+            ),
+            100,
         )
         slot = Slot(one.model, batch, one.rows_per_s)
         return Plan((Partition(f"{share}", gpu.id, share, (slot,)),))
