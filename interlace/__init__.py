@@ -13,6 +13,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from interlace.core.extras import remedy
 from interlace.core.version import __version__
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ _HOMES = MappingProxyType(
 def __getattr__(name: str) -> object:
     for module, names in _HOMES.items():
         if name in names:
-            return getattr(import_module(module), name)
+            try:
+                return getattr(import_module(module), name)
+            except ModuleNotFoundError as error:
+                raise ModuleNotFoundError(remedy(error) or str(error), name=error.name) from error
     raise AttributeError(f"module 'interlace' has no attribute '{name}'")
 
 

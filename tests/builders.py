@@ -18,7 +18,8 @@ from interlace.core.messages import (
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.core.request import Reply, Request
-from interlace.device.simulated.device import Physics, SimulatedDevice
+from interlace.device.simulated.device import SimulatedDevice
+from interlace.device.simulated.physics import Physics
 from interlace.engine.engine import Engine
 from interlace.engine.state import EngineState
 from interlace.policy.base import System

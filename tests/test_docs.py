@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from interlace.cli.main import COMMANDS, build
 from interlace.core.errors import Reason, RepositoryError
+from interlace.repository.model_config import parse_pbtxt
 from interlace.repository.model_settings import parse_settings
-from interlace.repository.pbtxt import parse_pbtxt
 from interlace.server.grpc.status import STATUS as GRPC_STATUS
 from interlace.server.http.responses import STATUS as HTTP_STATUS
 

@@ -115,7 +115,7 @@ def _kind(hint: Any, place: bool) -> dict[str, Any]:
         inner = _kind(get_args(hint)[0], place)
         return {**inner, "nargs": "*" if place else "+", "action": _AsTuple}
     if get_origin(hint) is Literal:
-        return {"choices": get_args(hint)}
+        return {"choices": get_args(hint), "type": type(get_args(hint)[0])}
     return {"type": hint}
 
 

@@ -7,18 +7,19 @@ fares worst in the worst seed; 99 % of each model is asked for.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
+from typing import Annotated, Final
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from bench.planning.a100_draw import draw
+from bench.harness import Report, Table, main
 from bench.planning.a100_profiles import Published, scenarios
-from bench.planning.attainment import simulate
+from bench.planning.attainment import attainment
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
@@ -33,6 +34,42 @@ LIMIT = 24
 PUBLISHED = "published"
 #: Rates of an unseen scenario are those of S3 times one of these, SLOs times one of those.
 _RATES, _SLOS = (0.1, 0.3, 1.0), (0.5, 1.0, 2.0)
+
+
+#: What is asked for of every model.
+_ASKED: Final = 0.99
+
+
+def a100(
+    data: Annotated[Path, "folder of the public data"],
+    /,
+    *,
+    systems: Annotated[tuple[str, ...], "rows of the catalog"] = tuple(
+        name for name in CATALOG if name != "ideal"
+    ),
+    unseen: Annotated[int, "further scenarios, drawn by seed"] = 4,
+    seeds: int = 3,
+    seconds: Annotated[float, "of each trial, in virtual time"] = 20.0,
+) -> Report:
+    """Every system's plan of every scenario, tried."""
+    found: list[Line] = []
+    for one in [*scenarios(data), *drawn_scenarios(data, unseen)]:
+        for line in lines(one, systems, seeds, seconds):
+            print(f"{line.scenario}: {line.system}, {line.gpus} GPUs", flush=True)
+            found.append(line)
+    heads = ("scenario", "req/s", "system", "GPUs", "published", "bound", "planned in s",
+             "worst model, own dispatch", "ours", "not served")  # fmt: skip
+    cells = [
+        (
+            line.scenario, f"{line.rate_rps:.0f}", line.system, line.gpus,
+            line.published_gpus or None, f"{line.bound:.2f}", f"{line.planning_s:.2f}",
+            f"{line.own_attainment:.4f}", f"{line.our_attainment:.4f}", ", ".join(line.unserved),
+        )
+        for line in found
+    ]  # fmt: skip
+    size = (2.0 + 1.6 * len({line.scenario for line in found}), 4.0)
+    figures = [asdict(line) for line in found]
+    return Report((), partial(_draw, found), size, tables=[Table(heads, cells)], figures=figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +89,7 @@ class Line:
     our_attainment: float
 
 
-def unseen(folder: Path, count: int) -> list[Published]:
+def drawn_scenarios(folder: Path, count: int) -> list[Published]:
     """Scenarios that nobody published: other models, rates and SLOs, by seed."""
     base = scenarios(folder)[-1]
     return [_drawn(f"R{seed}", base.demand, base.profiles, seed) for seed in range(1, count + 1)]
@@ -66,8 +103,9 @@ def _drawn(
     demand = tuple(
         replace(
             base[i],
-            rate_rps=round(
-                base[i].rate_rps * float(random.choice(_RATES)) * float(random.uniform(0.5, 1.5)), 1
+            rows_per_s=round(
+                base[i].rows_per_s * float(random.choice(_RATES)) * float(random.uniform(0.5, 1.5)),
+                1,
             ),
             slo_ms=base[i].slo_ms * float(random.choice(_SLOS)),
         )
@@ -94,7 +132,7 @@ def worst(
     if not demand:
         return 0.0
     tried = [
-        simulate(plan, demand, kept, one.profiles, seconds, seed, system) for seed in range(seeds)
+        attainment(plan, demand, kept, one.profiles, seconds, seed, system) for seed in range(seeds)
     ]
     return min(part for found in tried for part in found.values())
 
@@ -124,32 +162,26 @@ def lines(one: Published, systems: Sequence[str], seeds: int, seconds: float) ->
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, help="folder of the public data, a100-mig")
-    parser.add_argument("--systems", default=",".join(name for name in CATALOG if name != "ideal"))
-    parser.add_argument("--unseen", type=int, default=4, help="further scenarios, drawn by seed")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--out", type=Path, help="folder for a100.json and a100.svg")
-    asked = parser.parse_args()
-    found = []
-    print("scenario  req/s  system     GPUs  published  bound  planned in  own dispatch  ours")
-    for one in [*scenarios(asked.data), *unseen(asked.data, asked.unseen)]:
-        for line in lines(one, asked.systems.split(","), asked.seeds, asked.seconds):
-            left = f"  unserved: {', '.join(line.unserved)}" if line.unserved else ""
-            print(
-                f"{line.scenario:8} {line.rate_rps:6.0f}  {line.system:10} {line.gpus:4d} "
-                f"{line.published_gpus or '':>9}  {line.bound:5.2f} {line.planning_s:9.2f} s "
-                f"{line.own_attainment:13.4f} {line.our_attainment:.4f}{left}",
-                flush=True,
-            )
-            found.append(line)
-    if asked.out:
-        asked.out.mkdir(parents=True, exist_ok=True)
-        (asked.out / "a100.json").write_text(json.dumps([asdict(x) for x in found], indent=1))
-        draw(found, asked.out / "a100.svg")
+def _draw(lines: Sequence[Line], figure: Figure) -> None:
+    """A group of bars for each scenario; hollow where 99 % of some model is not reached."""
+    names = list(dict.fromkeys(line.scenario for line in lines))
+    systems = list(dict.fromkeys(line.system for line in lines))
+    width = 0.8 / len(systems)
+    axes = figure.subplots()
+    for number, system in enumerate(systems):
+        colour = f"C{number % 10}"
+        for line in (one for one in lines if one.system == system):
+            kept = line.own_attainment >= _ASKED and not line.unserved
+            at = names.index(line.scenario) + (number + 0.5) * width - 0.4
+            axes.bar(at, line.gpus, 0.9 * width, ec=colour, fc=colour if kept else "none")
+        axes.bar(0, 0, color=colour, label=system)
+    for line in lines:
+        at = names.index(line.scenario)
+        axes.hlines(line.bound_gpus, at - 0.42, at + 0.42, colors="black", linestyles="dashed")
+    axes.set(ylabel="GPUs (dashed: lower bound)", xticks=range(len(names)), xticklabels=names)
+    axes.set_title("Hollow: not 99 % of every model in time, or not all served", fontsize="medium")
+    axes.legend(frameon=False, ncols=2)
 
 
 if __name__ == "__main__":
-    main()
+    main(a100)

@@ -1,27 +1,49 @@
-"""What planning costs: time by models and accelerators, for rows of the catalog.
-
-python -m bench.planning.cost --packers gpulet,nexus,bestfit --models 10,30,100 --repeat 5
-"""
+"""What planning costs: time by models and accelerators, for rows of the catalog."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
+from typing import Annotated
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from bench.harness import Report, Table, main
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.packing.bounds import lower_bound
-from interlace.policy.catalog import CATALOG, resolve
+from interlace.policy.catalog import resolve
 
 _BATCHES = (1, 2, 4, 8, 16, 32)
+
+
+def cost(
+    *,
+    packers: Annotated[tuple[str, ...], "rows of the catalog"] = ("gpulet",),
+    models: Annotated[tuple[int, ...], "how many"] = (10, 30, 100),
+    gpus: Annotated[int, "accelerators; 0.64 a model if 0"] = 0,
+    repeat: int = 5,
+) -> Report:
+    """Every planner on every number of models."""
+    costs = []
+    for packer in packers:
+        for count in models:
+            costs.append(measure(packer, count, gpus or max(1, round(0.64 * count)), repeat))
+            print(f"{packer}, {count} models: {costs[-1].median_ms:.1f} ms", flush=True)
+    heads = ("planner", "models", "GPUs", "best ms", "median ms", "used", "bound", "short")
+    cells = [
+        (one.packer, one.models, one.gpus, one.best_ms, one.median_ms, one.used, one.bound,
+         one.unserved)
+        for one in costs
+    ]  # fmt: skip
+    table = Table(heads, cells)
+    figures = [asdict(one) for one in costs]
+    return Report((), partial(_draw, costs), (6.4, 3.8), tables=[table], figures=figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,51 +105,17 @@ def measure(packer: str, models: int, gpus: int, repeat: int, seed: int = 0) -> 
     return Cost(packer, models, gpus, min(took), median, used, len(plan.unserved_rows_per_s), bound)
 
 
-def draw(costs: Sequence[Cost], path: Path) -> None:
+def _draw(costs: Sequence[Cost], figure: Figure) -> None:
     """Median time over the number of models, a line for each planner."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.8), layout="constrained")
-    axis = figure.subplots()
+    axes = figure.subplots()
     for packer in dict.fromkeys(cost.packer for cost in costs):
         mine = [cost for cost in costs if cost.packer == packer]
-        axis.plot([c.models for c in mine], [c.median_ms for c in mine], "o-", label=packer)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    axis.set_xlabel("models (0.64 accelerators for each)")
-    axis.set_ylabel("planning time, ms")
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
-    figure.savefig(path)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the table; with ``--out`` write it as JSON too."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--packers", default="gpulet", help=f"of {', '.join(CATALOG)}")
-    parser.add_argument("--models", default="10,30,100")
-    parser.add_argument("--gpus", type=int, default=0, help="default: 0.64 a model")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args(arguments)
-    costs = []
-    for packer in given.packers.split(","):
-        for models in map(int, given.models.split(",")):
-            gpus = given.gpus or max(1, round(0.64 * models))
-            costs.append(measure(packer, models, gpus, given.repeat))
-            one = costs[-1]
-            print(
-                f"{packer:>10} {models:>6} models {gpus:>5} GPUs: best {one.best_ms:9.1f} ms, "
-                f"median {one.median_ms:9.1f} ms, {one.used} used, bound {one.bound:.1f}, "
-                f"{one.unserved} short",
-                flush=True,
-            )
-    if given.out:
-        given.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps([asdict(one) for one in costs], indent=1)
-        (given.out / "planning-cost.json").write_text(text + "\n")
-        draw(costs, given.out / "planning-cost.svg")
+        axes.plot([c.models for c in mine], [c.median_ms for c in mine], "o-", label=packer)
+    axes.set(xscale="log", yscale="log", ylabel="planning time, ms")
+    axes.set_xlabel("models (0.64 accelerators for each)")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
 
 
 if __name__ == "__main__":
-    main()
+    main(cost)

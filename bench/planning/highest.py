@@ -1,20 +1,16 @@
 """The highest rate of each of gpulet's mixes that can be scheduled (Table 5, Figure 16).
 
-python -m bench.planning.highest --gpus 4 [--out results]
-
 All models of a mix have the same rate; each figure is relative to exhaustive search. One that ends
 at its limit of steps says so: its rate is then one that can be had, not the highest.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
+from bench.harness import Report, Table, main
 from bench.planning.gpulet_profiles import profiles
 from bench.planning.schedulers import GPU, MIXES, OURS, SCHEDULERS, mix
 from interlace.core.gpu_kinds import uniform_fleet
@@ -26,6 +22,21 @@ from interlace.policy.planners.ideal import Ideal
 _LOWEST_RPS: Final = 1.0
 _TOP_RPS: Final = 1e5
 _EXACTLY: Final = 1.001
+
+
+def highest(*, gpus: int = 4, steps: Annotated[int, "of the exhaustive search"] = 4_000) -> Report:
+    """Every scheduler on every mix, in parts of exhaustive search."""
+    planners = {"ideal": Ideal(steps), **SCHEDULERS, **OURS}
+    found: dict[str, dict[str, float]] = {}
+    for scheduler, planner in planners.items():
+        found[scheduler] = {name: highest_rps(planner, name, gpus) for name in MIXES}
+        print(f"{scheduler}: {found[scheduler]}", flush=True)
+    cells = []
+    for scheduler, rates in found.items():
+        parts = [rates[name] / found["ideal"][name] for name in MIXES]
+        cells.append((scheduler, *(f"{part:.1%}" for part in [*parts, sum(parts) / len(parts)])))
+    cells.append(("ideal, requests/s", *(f"{rate:.0f}" for rate in found["ideal"].values()), ""))
+    return Report(tables=[Table(("", *MIXES, "mean"), cells)], figures=found)
 
 
 def known(nine: Mapping[str, Profile] | None = None) -> dict[str, Profile]:
@@ -59,26 +70,5 @@ def largest_rps(serves: Callable[[float], bool], exactly: float = _EXACTLY) -> f
     return low
 
 
-def main() -> None:
-    """Print the table, and write it if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=4_000, help="of the exhaustive search")
-    parser.add_argument("--out", type=Path, help="folder for highest.json")
-    options = parser.parse_args()
-    planners = {"ideal": Ideal(options.steps), **SCHEDULERS, **OURS}
-    print(f"{'':22}" + "".join(f"{name:>9}" for name in MIXES) + f"{'mean':>9}")
-    table: dict[str, dict[str, float]] = {}
-    for scheduler, planner in planners.items():
-        table[scheduler] = {n: highest_rps(planner, n, options.gpus) for n in MIXES}
-        parts = [table[scheduler][n] / table["ideal"][n] for n in MIXES]
-        cells = "".join(f"{part:9.1%}" for part in [*parts, sum(parts) / len(parts)])
-        print(f"{scheduler:22}{cells}", flush=True)
-    print(f"{'ideal, requests/s':22}" + "".join(f"{rate:9.0f}" for rate in table["ideal"].values()))
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "highest.json").write_text(json.dumps(table, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    main(highest)

@@ -7,18 +7,20 @@ not; nothing of them is kept.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.figure import Figure
 
-from bench.planning.linear_interference import fit_linear
+from bench.harness import Report, Table, main
+from bench.planning.linear_interference import fit_constant, fit_linear
 from bench.planning.pairs import read
 from bench.planning.prediction_errors import (
+    Fitter,
     held_out,
     known_pairs,
     report,
@@ -27,7 +29,7 @@ from bench.planning.prediction_errors import (
 )
 from interlace.perf.interference import ConstantFactor
 from interlace.perf.slowdown.learned import fit_learned
-from interlace.perf.slowdown.observation import Fitter, FromProfiles, Observation, fit_constant
+from interlace.perf.slowdown.observation import FromProfiles, Observation
 
 _SPLITS = {
     "known pairs": known_pairs,
@@ -36,9 +38,47 @@ _SPLITS = {
 }
 _COLOURS = {"none": "#999999", "constant": "#e69f00", "linear": "#0072b2", "ours": "#009e73"}
 
+_ERRORS = ("p50", "p90", "p95", "mape")
+
 Missed = tuple[list[float], list[float]]
 #: Predicted and true slowdowns by split and predictor.
 Results = Mapping[str, Mapping[str, Missed]]
+
+
+def interference(*, data: Annotated[tuple[Path, ...], "clones of the sets"]) -> Report:
+    """Errors of every predictor on every set."""
+    by_set: dict[str, Results] = {}
+    tables: list[Table] = []
+    for folder in data:
+        measured = read(folder)
+        results = by_set[measured.name] = missed(measured.seen, measured.solos)
+        tables += tables_of(measured.name, measured.seen, results)
+    figures = {name: _errors_of(results) for name, results in by_set.items()}
+    size = (10.0, 0.4 + 3.0 * len(by_set))
+    return Report((), partial(_draw, by_set), size, tables=tables, figures=figures)
+
+
+def tables_of(name: str, seen: Sequence[Observation], results: Results) -> list[Table]:
+    """Errors by split; pairs that beat a constant; what names alone could explain."""
+    title = f"{name}, {len(seen)} observations: errors of latency in %, R2 of the slowdown"
+    cells = [
+        (
+            split,
+            one,
+            *(f"{100 * row[k]:.2f}" for k in ("p50", "p90", "p95", "mape")),
+            f"{row['r2']:.3f}",
+        )
+        for split, rows in _errors_of(results).items()
+        for one, row in rows.items()
+    ]
+    won = wins(seen, results)
+    better = [(one, f"{won[one][0]} of {won[one][1]}") for one in ("linear", "ours")]
+    known = [(one, f"{r2:.3f}") for one, r2 in explained(seen).items()]
+    return [
+        Table(("split", "predictor", "p50", "p90", "p95", "mape", "R2"), cells, title),
+        Table(("unseen pairs with a lower mean error than the constant's", "pairs"), better),
+        Table(("R2 within reach of names alone, fitted and tested on everything", "R2"), known),
+    ]
 
 
 def fitters(solos: FromProfiles) -> dict[str, Fitter]:
@@ -108,11 +148,8 @@ def _explained(truth: npt.NDArray[np.float64], known: Sequence[Sequence[str]]) -
     return 1.0 - float(((design @ fitted - truth) ** 2).sum() / ((truth - truth.mean()) ** 2).sum())
 
 
-def draw(by_set: Mapping[str, Results], path: Path) -> None:
+def _draw(by_set: Mapping[str, Results], figure: Figure) -> None:
     """The distribution of relative errors: a row for each set, a panel for each split."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 0.4 + 3.0 * len(by_set)), layout="constrained")
     panels = figure.subplots(len(by_set), len(_SPLITS), sharey=True, squeeze=False)
     for row, (name_of_set, results) in zip(panels, by_set.items(), strict=True):
         end_pct = 100 * float(np.quantile(_errors(results["known pairs"]["none"]), 0.99))
@@ -126,48 +163,14 @@ def draw(by_set: Mapping[str, Results], path: Path) -> None:
             panel.set_xlabel("error of latency, %")
         row[0].set_ylabel("observations, %")
     panels[0][-1].legend(frameon=False, loc="lower right")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
 
 
-def _table(results: Results) -> dict[str, dict[str, dict[str, float]]]:
+def _errors_of(results: Results) -> dict[str, dict[str, dict[str, float]]]:
     return {
         split: {name: report(*both)._asdict() for name, both in by_name.items()}
         for split, by_name in results.items()
     }
 
 
-def _print(name_of_set: str, seen: Sequence[Observation], results: Results) -> None:
-    print(f"{name_of_set}: {len(seen)} observations; errors of latency in %, R2 of the slowdown")
-    for split, rows in _table(results).items():
-        print(f"{split:14} {'p50':>6} {'p90':>6} {'p95':>6} {'mape':>6} {'R2':>7}")
-        for name, row in rows.items():
-            figures = " ".join(f"{100 * row[k]:6.2f}" for k in ("p50", "p90", "p95", "mape"))
-            print(f"  {name:12} {figures} {row['r2']:7.3f}")
-    won = wins(seen, results)
-    print("unseen pairs with a lower mean error than the constant's:")
-    print(
-        "  " + ", ".join(f"{name} {won[name][0]} of {won[name][1]}" for name in ("linear", "ours"))
-    )
-    print("R2 within reach of names alone, fitted and tested on everything:")
-    print("  " + ", ".join(f"{name} {r2:.3f}" for name, r2 in explained(seen).items()))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, nargs="+", help="clones of the sets")
-    parser.add_argument("--out", type=Path, help="folder for interference.json and .svg")
-    asked = parser.parse_args()
-    by_set: dict[str, Results] = {}
-    for folder in asked.data:
-        measured = read(folder)
-        results = by_set[measured.name] = missed(measured.seen, measured.solos)
-        _print(measured.name, measured.seen, results)
-    if asked.out:
-        draw(by_set, asked.out / "interference.svg")
-        table = {name: _table(results) for name, results in by_set.items()}
-        (asked.out / "interference.json").write_text(json.dumps(table, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    main(interference)

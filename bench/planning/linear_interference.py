@@ -1,4 +1,4 @@
-"""The linear model of gpulet: slowdown from the L2 and DRAM that both sides use (section 4.4)."""
+"""Baselines of learned slowdowns: one constant, and gpulet's linear model (section 4.4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from interlace.perf.interference import CoRunner
+from interlace.perf.interference import ConstantFactor, CoRunner
 from interlace.perf.slowdown.observation import Observation, Solos
 
 Coefficients = tuple[float, float, float, float, float]
@@ -48,3 +48,10 @@ def _terms(runner: CoRunner, neighbours: Sequence[CoRunner], solos: Solos) -> Co
     own, others = solos(runner), [solos(one) for one in neighbours]
     l2, dram = sum(o.l2 for o in others), sum(o.dram for o in others)
     return own.l2, l2, own.dram, dram, 1.0
+
+
+def fit_constant(seen: Sequence[Observation]) -> ConstantFactor:
+    """The mean slowdown: the baseline that finer models must beat; 1 without observations."""
+    if not seen:
+        return ConstantFactor(1.0)
+    return ConstantFactor(max(1.0, sum(one.slowdown for one in seen) / len(seen)))

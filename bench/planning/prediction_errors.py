@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from interlace.perf.interference import Interference
-from interlace.perf.slowdown.observation import Fitter, Observation
+from interlace.perf.slowdown.observation import Observation
 
 #: Indices of the observations to learn from, and of those to be tested on.
 Fold = tuple[list[int], list[int]]
+
+
+class Fitter(Protocol):
+    """Makes a predictor from what was seen."""
+
+    def __call__(self, seen: Sequence[Observation]) -> Interference: ...
 
 
 class ErrorReport(NamedTuple):

@@ -1,8 +1,6 @@
 """The 19,682 scenarios of gpulet (section 3.2; Figures 4, 15): who can schedule how many.
 
-python -m bench.planning.scenarios --load 1,2 --gpus 4 --pieces 4 --sample 0 [--out results]
-
-A scenario is a rate of 0, 100 or 200 requests/s for each of nine models; ``--load`` multiplies
+A scenario is a rate of 0, 100 or 200 requests/s for each of nine models; ``--loads`` multiplies
 them. "exact" is the search over a lattice, a model's 200 requests/s split in ``--pieces``. The
 paper's schedulers are asked every scenario. Ours is asked the largest scenarios of exact first: a
 plan for more is a plan for less, so that those below one that it plans need not be asked.
@@ -10,17 +8,15 @@ plan for more is a plan for less, so that those below one that it plans need not
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import numpy as np
 
+from bench.harness import Report, Table, main
 from bench.planning.gpulet_profiles import MODELS, profiles
 from bench.planning.lattice import Bools, Lattice, closed, doubled, maximal, total
 from bench.planning.schedulers import GPU, OURS, SCHEDULERS, demand
@@ -32,6 +28,21 @@ _LEVELS: Final = 3
 _PROCESSES: Final = 2
 
 Vector = tuple[int, ...]
+
+
+def scenarios(
+    *,
+    loads: Annotated[tuple[float, ...], "factors on every rate"] = (1.0, 2.0),
+    gpus: Literal[2, 4] = 4,
+    pieces: Literal[2, 4] = 4,
+    sample: Annotated[int, "scenarios asked; 0 for all"] = 0,
+) -> Report:
+    """How many scenarios each scheduler serves."""
+    found = {load: counts(gpus, load, pieces, sample) for load in loads}
+    names = list(found[loads[0]])
+    cells = [(name, *(found[load][name] for load in loads)) for name in names]
+    heads = ("scheduler", *(f"rates x{load:g}" for load in loads))
+    return Report(tables=[Table(heads, cells)], figures=found)
 
 
 class Question(NamedTuple):
@@ -79,21 +90,21 @@ def asked(question: Question, vectors: list[Vector]) -> Bools:
 def from_above(question: Question, limit: Bools) -> tuple[Bools, int]:
     """The scenarios below one that the scheduler serves, largest of ``limit`` first; how many were
     asked."""
-    found, told = np.zeros_like(limit), 0
+    found, asked_count = np.zeros_like(limit), 0
     front: set[Vector] = {tuple(int(level) for level in row) for row in maximal(limit)}
     seen: set[Vector] = set()
     with ProcessPoolExecutor(_PROCESSES) as pool:
         while front:
             vectors = sorted(v for v in front if not found[v])
             seen.update(vectors)
-            told += len(vectors)
+            asked_count += len(vectors)
             served = list(pool.map(question, vectors, chunksize=4))
             for vector in (v for v, yes in zip(vectors, served, strict=True) if yes):
                 found[vector] = True
             found = closed(found)
             lost = (v for v, yes in zip(vectors, served, strict=True) if not yes)
             front = {w for v in lost for w in _below(v) if w not in seen and not found[w]}
-    return found, told
+    return found, asked_count
 
 
 def _below(vector: Vector) -> Iterable[Vector]:
@@ -108,7 +119,7 @@ def counts(gpus: int, load: float, pieces: int, sample: int) -> dict[str, int]:
     where = tuple(np.array(vectors).T)
     found: dict[str, int] = {}
 
-    def told(name: str, work: Callable[[], Bools]) -> Bools:
+    def counted(name: str, work: Callable[[], Bools]) -> Bools:
         began = time.perf_counter()
         served = work()
         found[name] = int(served[where].sum())
@@ -117,29 +128,13 @@ def counts(gpus: int, load: float, pieces: int, sample: int) -> dict[str, int]:
         print(f"{load:5g} {name:22} {found[name]:6} {part:8.2%} {took_s:7.1f} s", flush=True)
         return served
 
-    limit = told("exact", lambda: exact(gpus, load, pieces))
+    limit = counted("exact", lambda: exact(gpus, load, pieces))
     for name in SCHEDULERS:
-        told(name, lambda name=name: asked(Question(name, gpus, load), vectors))  # type: ignore[misc]
+        counted(name, lambda name=name: asked(Question(name, gpus, load), vectors))  # type: ignore[misc]
     for name in OURS:
-        told(name, lambda name=name: from_above(Question(name, gpus, load), limit)[0])  # type: ignore[misc]
+        counted(name, lambda name=name: from_above(Question(name, gpus, load), limit)[0])  # type: ignore[misc]
     return found
 
 
-def main() -> None:
-    """Print the table, and write it if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--load", default="1,2", help="factors on every rate")
-    parser.add_argument("--gpus", type=int, default=4, choices=(2, 4))
-    parser.add_argument("--pieces", type=int, default=4, choices=(2, 4))
-    parser.add_argument("--sample", type=int, default=0, help="so many scenarios; 0 is all")
-    parser.add_argument("--out", type=Path, help="folder for scenarios.json")
-    options = parser.parse_args()
-    loads = [float(load) for load in options.load.split(",")]
-    table = {load: counts(options.gpus, load, options.pieces, options.sample) for load in loads}
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "scenarios.json").write_text(json.dumps(table, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    main(scenarios)

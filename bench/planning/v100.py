@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Annotated
 
+from matplotlib.figure import Figure
+
+from bench.harness import Report, Table, main
 from bench.papers.primitives.instances import multi_model
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.knee import knee_pct
@@ -19,7 +22,27 @@ from interlace.perf.sizing import Sizing
 
 SLO_MS = 50.0  # section 5.1 of D-STACK
 BATCHES = (1, 4, 16)
+_COLUMNS = 4
 _COLOURS = ("#0072b2", "#d55e00", "#009e73")
+
+
+def v100(*, data: Annotated[Path, "latency.csv"]) -> Report:
+    """Knees, best sizes and instances of every model."""
+    profiles = read(data)
+    found = rows(profiles)
+    cells = [[_cell(value) for value in one.values()] for one in found]
+    height = 2.6 * -(-len(profiles) // _COLUMNS)
+    return Report(
+        (),
+        partial(_draw, profiles),
+        (3.0 * _COLUMNS, height),
+        tables=[Table(list(found[0]), cells)],
+        figures=found,
+    )
+
+
+def _cell(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def read(path: Path) -> dict[str, Profile]:
@@ -55,14 +78,10 @@ def rows(profiles: Mapping[str, Profile]) -> list[dict[str, object]]:
     return table
 
 
-def draw(profiles: Mapping[str, Profile], path: Path) -> None:
+def _draw(profiles: Mapping[str, Profile], figure: Figure) -> None:
     """Latency over the share, one panel for each model, knees marked."""
-    from matplotlib.figure import Figure
-
-    columns = 4
-    height = -(-len(profiles) // columns)
-    figure = Figure(figsize=(3 * columns, 2.6 * height), layout="constrained")
-    panels = figure.subplots(height, columns, squeeze=False).ravel()
+    height = -(-len(profiles) // _COLUMNS)
+    panels = figure.subplots(height, _COLUMNS, squeeze=False).ravel()
     for panel, (model, profile) in zip(panels, profiles.items(), strict=False):
         known = surface(profile, "median_ms")
         for batch, colour in zip(BATCHES, _COLOURS, strict=True):
@@ -74,27 +93,11 @@ def draw(profiles: Mapping[str, Profile], path: Path) -> None:
     panels[0].legend(frameon=False)
     for panel in panels[len(profiles) :]:
         panel.set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
 
 
 def _curve(known: Surface, batch: int) -> tuple[Sequence[int], list[float]]:
     return known.shares_pct, [known.latency_ms(batch, share) for share in known.shares_pct]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="latency.csv")
-    parser.add_argument("--out", type=Path, help="folder for v100.json and v100.svg")
-    asked = parser.parse_args()
-    profiles = read(asked.data)
-    table = rows(profiles)
-    for row in table:
-        print("  ".join(f"{name} {value}" for name, value in row.items()))
-    if asked.out:
-        draw(profiles, asked.out / "v100.svg")
-        (asked.out / "v100.json").write_text(json.dumps(table, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    main(v100)

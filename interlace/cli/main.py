@@ -11,6 +11,7 @@ import typer
 
 from interlace.compiled import is_compiled
 from interlace.core.errors import RepositoryError, ServeError
+from interlace.core.extras import remedy
 from interlace.core.user_errors import InputError, UserError
 from interlace.core.version import __version__
 
@@ -93,6 +94,12 @@ def main() -> None:
     """Run the command line; what the user can mend is one sentence, not a traceback."""
     try:
         build(sys.argv[1:])()
+    except ModuleNotFoundError as error:
+        advice = remedy(error)
+        if advice is None:
+            raise
+        typer.echo(f"error: {advice}", err=True)
+        sys.exit(1)
     except (UserError, RepositoryError, ServeError, OSError) as error:
         typer.echo(f"error: {_words(error)}", err=True)
         sys.exit(2 if isinstance(error, InputError) else 1)

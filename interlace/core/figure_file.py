@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,14 @@ if TYPE_CHECKING:
 
 
 def check_figure_path(path: Path) -> None:
-    """Refuse what is neither SVG nor PNG.
+    """Refuse what is neither SVG nor PNG, and any drawing where matplotlib is not installed.
 
     Raises:
         InputError: another suffix.
+        ModuleNotFoundError: there is no matplotlib.
     """
+    if find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("drawings need matplotlib", name="matplotlib")
     if path.suffix not in (".svg", ".png"):
         raise InputError(f"{path}: expected the name of a drawing, which ends in .svg or .png")
 

@@ -120,9 +120,9 @@ def _chosen(kind: Any, value: object) -> Any:
         info = inspect.type_info(one)
         if isinstance(info, inspect.StructType) and isinstance(value, dict):
             if info.tag_field is None or value.get(info.tag_field) == info.tag:
-                return one
+                return _chosen(one, value)
         elif isinstance(info, _SHAPES.get(type(value), ())):
-            return one
+            return _chosen(one, value)
     return kind
 
 
@@ -149,7 +149,10 @@ def _shown(value: object) -> str:
         return f"a table with {', '.join(value) or 'nothing'}"
     if isinstance(value, bool):
         return str(value).lower()
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError as error:  # an integer of thousands of digits
+        shown = f"{type(value).__name__} ({error})"
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
 
 

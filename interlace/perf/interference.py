@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from interlace.core.profile import LatencyPoint, Profile
 
@@ -33,18 +33,33 @@ class ConstantFactor:
         return self.factor if neighbours else 1.0
 
 
-def slowed(profile: Profile, factor: float) -> Profile:
-    """The profile beside busy neighbours: every latency below the whole accelerator ``factor`` up.
+#: Batches side by side do not slow each other.
+NO_INTERFERENCE: Final = ConstantFactor()
 
-    The constant factor once more, for planners that know of no interference.
+
+def slowed_profile(
+    profile: Profile, interference: Interference, neighbours: Sequence[Profile]
+) -> Profile:
+    """The profile beside busy neighbours, for planners that do not know of interference.
+
+    Every latency below the whole accelerator is that beside the worst of ``neighbours``, which runs
+    its largest measured batch in the rest of the accelerator.
     """
-    if factor == 1.0:
-        return profile
-    points = {
-        (batch, share): point if share >= 100 else _times(point, factor)
-        for (batch, share), point in profile.points.items()
-    }
+    points = dict(profile.points)
+    for (batch, share), point in points.items():
+        if share < 100:
+            runner = CoRunner(profile.model, batch, share)
+            rest = [_widest(other, 100 - share) for other in neighbours]
+            points[batch, share] = _times(point, max(interference(runner, [n]) for n in rest))
     return replace(profile, points=points)
+
+
+def _widest(profile: Profile, share_pct: int) -> CoRunner:
+    """A model's largest measured batch at that share, or at the smallest that was measured."""
+    least_pct = min(share for _, share in profile.points)
+    return CoRunner(
+        profile.model, max(batch for batch, _ in profile.points), max(share_pct, least_pct)
+    )
 
 
 def _times(point: LatencyPoint, factor: float) -> LatencyPoint:

@@ -8,14 +8,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
+
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.tables import TableError, did_you_mean, read_table
 from interlace.core.user_errors import InputError
-from interlace.perf.interference import slowed
+from interlace.perf.interference import (
+    NO_INTERFERENCE,
+    ConstantFactor,
+    Interference,
+    slowed_profile,
+)
+from interlace.perf.slowdown.learned import fit_learned
+from interlace.perf.slowdown.observation import from_profiles
 from interlace.planning.scenario_file import GpuTable, ScenarioModel, ScenarioTable
+from interlace.profiling.corun import observations
+from interlace.profiling.corun_file import read_coruns
 from interlace.profiling.packaged import NotMeasuredError, packaged
 from interlace.profiling.profile_csv import ProfileTable, ProfileTableError, read_profiles
 
@@ -25,8 +36,8 @@ class Scenario:
     """Models with rates and SLOs, the accelerators they are to share, and the models' profiles.
 
     ``limit`` is the most accelerators that a plan may use. ``profiles`` are latencies without
-    neighbours, ``slowdown`` what busy neighbours multiply them by (1 or more); ``busy_profiles``,
-    which follow from both, are what plans are made for. ``truth`` is how a simulated accelerator
+    neighbours, ``interference`` what busy neighbours multiply them by; ``busy_profiles``, which
+    follow from both, are what plans are made for. ``truth`` is how a simulated accelerator
     behaves, where that differs from ``profiles``. ``workloads`` are the tables of docs/workloads.md
     by model, ``folder`` is where their files lie; a model without one has independent arrivals.
     """
@@ -36,7 +47,7 @@ class Scenario:
     profiles: Mapping[str, Profile]
     limit: int = 64
     price_per_hour: float | None = None  #: of one accelerator
-    slowdown: float = 1.0
+    interference: Interference = NO_INTERFERENCE
     truth: Mapping[str, Profile] | None = None
     workloads: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     folder: Path = Path()
@@ -44,7 +55,9 @@ class Scenario:
     busy_profiles: Mapping[str, Profile] = field(init=False)
 
     def __post_init__(self) -> None:
-        busy = {name: slowed(one, self.slowdown) for name, one in self.profiles.items()}
+        busy, known = self.profiles, [one for one in self.profiles.values() if one.points]
+        if self.interference != NO_INTERFERENCE:
+            busy = {name: slowed_profile(p, self.interference, known) for name, p in busy.items()}
         object.__setattr__(self, "busy_profiles", busy)
 
     def asked(
@@ -97,7 +110,7 @@ def read_scenario(
         profiles,
         table.gpus,
         {**prices, **(prices_per_hour or {})}.get(kind.kind),
-        table.slowdown,
+        _interference(path, table.slowdown, profiles),
         None if table.truth is None else _profiles(path, table.truth, kind.kind)[0],
         {name: one.workload for name, one in table.models.items() if one.workload is not None},
         path.parent,
@@ -172,6 +185,31 @@ def _profiles(
             f"{path}: profiles: no row is of {kind}; the rows are of {', '.join(sorted(kinds))}"
         )
     return found, unnamed
+
+
+def _interference(
+    path: Path, slowdown: float | str, profiles: Mapping[str, Profile]
+) -> Interference:
+    """One factor for all, or learned from the co-runs in a file beside the scenario."""
+    if not isinstance(slowdown, str):
+        return ConstantFactor(slowdown)
+    where = f"{path}: slowdown: {slowdown}"
+    try:
+        seen = observations(read_coruns(path.parent / slowdown))
+    except OSError as error:
+        raise InputError(f"{where}: {error.strerror}") from None
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{where}: not a file of co-runs: {error}") from None
+    usable = [one for one in seen if one.models <= profiles.keys()]
+    if not usable:
+        raise InputError(
+            f"{where}: no pair of the scenario's models was measured long enough; measure some "
+            "with `interlace profile --corun`"
+        )
+    try:
+        return fit_learned(usable, from_profiles(profiles))
+    except ValueError as error:
+        raise InputError(f"{where}: it does not go with the profiles: {error}") from None
 
 
 def _packaged(path: Path, kind: str) -> dict[str, Profile]:

@@ -47,6 +47,6 @@ class ScenarioTable(Struct, forbid_unknown_fields=True, frozen=True):
     gpu: str | GpuTable | None = None
     gpus: _Count = 64
     price_per_hour: _Price | dict[str, _Price] | None = None
-    slowdown: Annotated[float, Meta(ge=1, le=_MOST)] = 1.0
+    slowdown: Annotated[float, Meta(ge=1, le=_MOST)] | Annotated[str, Meta(min_length=1)] = 1.0
     profiles: Annotated[list[str], _FILES] | None = None
     truth: Annotated[list[str], _FILES] | None = None

@@ -64,20 +64,20 @@ def save_coruns(path: Path, kind: str, digests: Mapping[str, str], seen: Sequenc
     path.write_bytes(msgspec.json.format(msgspec.json.encode(made)) + b"\n")
 
 
-def read_coruns(path: Path, digests: Mapping[str, str]) -> list[CoRun]:
-    """What was seen of models that are still the same; nothing if there is no file.
+def read_coruns(path: Path, digests: Mapping[str, str] | None = None) -> list[CoRun]:
+    """What was measured of models that still have these ``digests``; of all models without them.
 
     Raises:
         msgspec.MsgspecError: it is not such a file.
         OSError: it cannot be read.
     """
-    if not path.exists():
-        return []
     found = msgspec.json.decode(path.read_bytes(), type=CoRunFile)
     if found.schema != SCHEMA:
         raise msgspec.ValidationError(f"written in form {found.schema}, this is form {SCHEMA}")
-    same = {name for name, digest in digests.items() if found.digests.get(name) == digest}
     seen = [_corun(one) for one in found.seen]
+    if digests is None:
+        return seen
+    same = {name for name, digest in digests.items() if found.digests.get(name) == digest}
     return [one for one in seen if same >= {r.model for r in (one.runner, *one.neighbours)}]
 
 

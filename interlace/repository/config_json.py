@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from interlace.core.model import Format, Model
 from interlace.core.tensor import TensorSpec
-from interlace.repository.model_config import ModelConfig
-from interlace.repository.schema import DATA_TYPES
+from interlace.repository.model_config import DATA_TYPES, ModelConfig
 
 #: (platform, backend) of each format, Triton's own where it has one.
 PLATFORMS: Final[dict[Format, tuple[str, str]]] = {

@@ -12,9 +12,8 @@ from interlace.core.model import Format, Model, Precision, ServiceTerms
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.digest import Digests
 from interlace.repository.folder import check_config_name, check_name, detect_format, read_config
-from interlace.repository.json_config import parse_json
 from interlace.repository.labels import read_labels
-from interlace.repository.model_config import ModelConfig
+from interlace.repository.model_config import DATA_TYPES, ModelConfig, parse_json
 from interlace.repository.model_settings import (
     DEFAULT_QUEUE_LIMIT,
     DEFAULT_SLO_MS,
@@ -22,7 +21,6 @@ from interlace.repository.model_settings import (
     ModelSettings,
     read_settings,
 )
-from interlace.repository.schema import DATA_TYPES
 from interlace.repository.unsupported import check_supported, ignored_settings
 
 

@@ -12,8 +12,7 @@ from typing import Final
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Format
 from interlace.repository.files import read_text
-from interlace.repository.model_config import ModelConfig
-from interlace.repository.pbtxt import parse_pbtxt
+from interlace.repository.model_config import ModelConfig, parse_pbtxt
 
 CONFIG_FILE: Final = "config.pbtxt"
 #: The largest ``config.pbtxt`` or ``interlace.toml`` that is read.

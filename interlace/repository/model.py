@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
+from interlace.core.tables import did_you_mean
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.repository.draft import Draft, declared_signature
-from interlace.repository.model_config import nearest_name
+from interlace.repository.model_config import DATA_TYPES
 from interlace.repository.model_settings import DEFAULT_MAX_BATCH
-from interlace.repository.schema import DATA_TYPES
 
 #: Size of a free dimension in sample inputs, where the operator states none.
 DEFAULT_FREE_DIM: Final = 64
@@ -111,7 +111,7 @@ def _join(draft: Draft, kind: str, said: Sequence[TensorSpec]) -> tuple[TensorSp
             raise draft.config.error(
                 f"{path}.name",
                 f"'{name}'",
-                f"an {kind} of the model: {nearest_name(name, by_name)}",
+                f"an {kind} of the model, {_known(name, by_name)}",
             )
         joined[name] = _merge(draft, tensor, by_name[name], path)
     # A config may leave outputs out; inputs it leaves out are still needed.
@@ -150,11 +150,11 @@ def _sample(draft: Draft, inputs: Sequence[TensorSpec]) -> dict[str, tuple[int, 
     for name in settings.sample:
         if name not in names:
             where = settings.where(f"sample.{name}")
-            raise RepositoryError(where, f"input '{name}'", nearest_name(name, names))
+            raise RepositoryError(where, f"input '{name}'", _known(name, names))
     sample = {}
     for spec in inputs:
         free = [place for place, dim in enumerate(spec.dims) if dim < 0]
-        given = settings.sample.get(spec.name)
+        given: tuple[int, ...] | None = settings.sample.get(spec.name)
         if given is not None and len(given) != len(free):
             given = _free_of(given, spec, settings.where(f"sample.{spec.name}"))
         if free:
@@ -169,3 +169,7 @@ def _free_of(given: tuple[int, ...], spec: TensorSpec, where: str) -> tuple[int,
     if not fits:
         raise RepositoryError(where, f"{list(given)}", f"sizes that fit dims {list(spec.dims)}")
     return tuple(size for size, dim in zip(given, spec.dims, strict=True) if dim < 0)
+
+
+def _known(name: str, names: Iterable[str]) -> str:
+    return f"one of {', '.join(names)}{did_you_mean(name, names)}"

@@ -9,7 +9,8 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile, Profiles
 from interlace.device.base import Device
-from interlace.device.simulated.device import SimulatedDevice, Timer
+from interlace.device.simulated.device import SimulatedDevice
+from interlace.device.simulated.running_batches import Timer
 from interlace.policy.base import System
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.pipeline.graph import Pipeline

@@ -11,7 +11,7 @@ from bench.harness.command import show
 from bench.harness.report import Report
 
 Drawn = Callable[[Report], Report]
-_LARGEST_BYTES = 100_000
+_LARGEST_BYTES = 120_000
 
 
 @pytest.fixture

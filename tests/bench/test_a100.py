@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.planning.a100 import a100
 from bench.planning.a100_profiles import Published, read_profile, scenarios
-from bench.planning.attainment import simulate
+from bench.planning.attainment import attainment
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.packing.bounds import lower_bound
+from tests.bench.conftest import Drawn
 
 GPU = GPU_KINDS["a100-mig"]
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "a100-mig"
@@ -76,6 +78,14 @@ def test_published_deployments_serve_their_rates_in_half_the_slo() -> None:
 def test_the_smallest_published_plan_holds_under_poisson_arrivals() -> None:
     one = _published()[0]
     assert one.plan is not None
-    found = simulate(one.plan, one.demand, uniform_fleet(GPU, one.gpus), one.profiles, seconds=2.0)
+    found = attainment(
+        one.plan, one.demand, uniform_fleet(GPU, one.gpus), one.profiles, seconds=2.0
+    )
     assert set(found) == {demand.model for demand in one.demand}
     assert min(found.values()) >= 0.99
+
+
+def test_every_system_is_tried_and_drawn(drawn: Drawn) -> None:
+    _published()
+    report = drawn(a100(DATA, systems=("gpulet",), unseen=0, seeds=1, seconds=0.5))
+    assert [line["system"] for line in report.figures] == ["published", "gpulet"] * 3

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from bench.planning.attainment import simulate
+from bench.planning.attainment import attainment
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
@@ -44,7 +44,7 @@ def _tried(
     system: str = "interlace",
 ) -> Mapping[str, float]:
     demand = [Demand(model, rate_rps, slo_ms, 8, cv=cv) for model in ("a", "b")]
-    return simulate(_halves(rate_rps), demand, FLEET, PROFILES, SECONDS, seed, system)
+    return attainment(_halves(rate_rps), demand, FLEET, PROFILES, SECONDS, seed, system)
 
 
 @pytest.mark.parametrize("system", ["interlace", "gpulet", "dstack", "temporal"])
@@ -78,6 +78,6 @@ def test_a_seed_tells_the_whole_story() -> None:
 def test_a_model_that_the_plan_leaves_out_is_not_served() -> None:
     demand = [Demand(model, 20.0, 100.0, 8) for model in ("a", "b")]
     alone = Plan(_halves(20.0).partitions[:1], {"b": 20.0}, {"b": "left out"})
-    found = simulate(alone, demand, FLEET, PROFILES, SECONDS)
+    found = attainment(alone, demand, FLEET, PROFILES, SECONDS)
     assert found["a"] == 1.0
     assert found["b"] == 0.0

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.planning.interference import draw, explained, missed, wins
+from bench.planning.interference import explained, interference, missed, wins
 from bench.planning.pairs import read
 from interlace.perf.interference import CoRunner
+from tests.bench.conftest import Drawn
 
 MODELS = {"short": 1.0, "long": 4.0, "wide": 9.0}
 
@@ -41,15 +42,15 @@ def test_pairs_are_read_as_two_observations_each(tmp_path: Path) -> None:
     assert solos(CoRunner("long", 2, 40)) == pytest.approx((20.0, 0.4, 0.4))
 
 
-def test_every_predictor_is_tried_on_every_split_and_drawn(tmp_path: Path) -> None:
+def test_every_predictor_is_tried_on_every_split_and_drawn(tmp_path: Path, drawn: Drawn) -> None:
     _written(tmp_path)
     _, seen, solos = read(tmp_path)
     results = missed(seen, solos)
     assert set(results) == {"known pairs", "unseen pairs", "unseen models"}
     assert all(len(p) == len(t) == 24 for p, t in results["unseen pairs"].values())
     assert wins(seen, results)["constant"] == (0, 3)
-    draw({"igniter": results}, tmp_path / "out" / "interference.svg")
-    assert (tmp_path / "out" / "interference.svg").read_text().startswith("<?xml")
+    report = drawn(interference(data=(tmp_path,)))
+    assert set(report.figures["igniter"]["known pairs"]) == {"none", "constant", "linear", "ours"}
 
 
 def test_names_explain_what_was_made_of_names(tmp_path: Path) -> None:

@@ -69,6 +69,14 @@ def test_figure_4(drawn: Drawn) -> None:
     assert ours["4d: knee, batch of 1"] == 10
 
 
+def test_figure_4_with_other_repetitions_has_other_knees() -> None:
+    """With one R_i the knee is half of N1; drawn ones move it both ways."""
+    for first in (20, 40, 60):
+        knees = figure4.drawn(first, 30)
+        assert knees[0] < knees[-1]
+    assert len(figure4.figure4(draws=5).rows) == len(figure4.figure4().rows) + 9
+
+
 def test_figure_9(drawn: Drawn) -> None:
     ours = drawn(figure9.figure9(seconds=1.5)).ours
     assert ours["9a: temporal, use"] < ours["9b: dstack-plain, use"] < ours["9c: dstack, use"]

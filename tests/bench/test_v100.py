@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.planning.dnn_model import READ, knee_of, latencies
-from bench.planning.dnn_model import rows as figure_4
-from bench.planning.v100 import draw, read, rows
+from bench.planning.v100 import read, v100
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import surface
+from tests.bench.conftest import Drawn
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "v100" / "latency.csv"
 
@@ -39,16 +38,6 @@ def test_knees_grow_with_the_batch_as_figure_4d_says() -> None:
 
 
 @measured
-def test_the_table_has_every_model_and_is_drawn(tmp_path: Path) -> None:
-    profiles = read(DATA)
-    assert {str(row["model"]) for row in rows(profiles)} == set(profiles)
-    draw(profiles, tmp_path / "v100.svg")
-    assert (tmp_path / "v100.svg").stat().st_size > 10_000
-
-
-def test_figure_4_of_the_equations() -> None:
-    table = figure_4(100)
-    assert [row["printed"] for row in table] == [10, 20, 30]
-    assert [row["floored"] for row in table] == [9, 20, 24]
-    assert [row["paper"] for row in table] == list(READ.values()) == [9, 24, 31]
-    assert all(knee_of(latencies(first)) == first // 2 for first in READ)
+def test_the_table_has_every_model_and_is_drawn(drawn: Drawn) -> None:
+    report = drawn(v100(data=DATA))
+    assert {row["model"] for row in report.figures} == set(read(DATA))

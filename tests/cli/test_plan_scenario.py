@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from interlace.cli import main as entry
+from interlace.perf.interference import CoRunner
 from interlace.policy.catalog import CATALOG
+from interlace.profiling.corun import CoRun
+from interlace.profiling.corun_file import save_coruns
 from tests.cli.planning import SCENARIO, Question
 
 NINE = Path(__file__).parents[2] / "examples" / "planning" / "nine.toml"
@@ -178,3 +181,37 @@ def test_busy_neighbours_cost_gpus_and_leave_the_bound(tmp_path: Path) -> None:
     assert crowded["gpus"] >= calm["gpus"]
     assert crowded["partitions"] != calm["partitions"]
     assert "slowdown is 0.5" in Question(tmp_path, f"slowdown = 0.5\n{SCENARIO}").refused()
+
+
+def test_measured_corunning_slows_as_it_was_seen(tmp_path: Path) -> None:
+    def seen(slowdown: float) -> Path:
+        pairs = [
+            CoRun(CoRunner(a, batch, 50), (CoRunner(b, batch, 50),), 1.0, slowdown, 1.0, 9)
+            for a in ("small", "large")
+            for b in ("small", "large")
+            for batch in (1, 4)
+        ]
+        save_coruns(tmp_path / "coruns.json", "2080ti", {}, pairs)
+        return tmp_path
+
+    text = f'slowdown = "coruns.json"\n{SCENARIO}'
+    calm = Question(tmp_path).plan("--json").json
+    unslowed = Question(seen(1.0), text).plan("--json").json
+    assert unslowed["partitions"] == calm["partitions"]
+    slowed = Question(seen(3.0), text).plan("--json").json
+    assert slowed["lower_bound"] == calm["lower_bound"]
+    assert slowed["partitions"] != calm["partitions"]
+    assert slowed["gpus"] >= calm["gpus"]
+
+
+def test_what_is_no_file_of_coruns_is_said(tmp_path: Path) -> None:
+    text = f'slowdown = "coruns.json"\n{SCENARIO}'
+    assert "coruns.json: No such file" in Question(tmp_path, text).refused()
+    (tmp_path / "coruns.json").write_text("[]")
+    assert "not a file of co-runs" in Question(tmp_path, text).refused()
+    stranger = CoRun(CoRunner("other", 1, 50), (CoRunner("small", 1, 50),), 1.0, 2.0, 1.0, 9)
+    save_coruns(tmp_path / "coruns.json", "2080ti", {}, [stranger])
+    assert "no pair of the scenario's models" in Question(tmp_path, text).refused()
+    tiny = CoRun(CoRunner("large", 1, 1), (CoRunner("small", 1, 50),), 1.0, 2.0, 1.0, 9)
+    save_coruns(tmp_path / "coruns.json", "2080ti", {}, [tiny])
+    assert "does not go with the profiles" in Question(tmp_path, text).refused()

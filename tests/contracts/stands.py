@@ -14,9 +14,10 @@ from interlace.core.model import Model
 from interlace.core.request import Request
 from interlace.device.base import Device
 from interlace.device.simulated.contention import EqualRows
-from interlace.device.simulated.device import MECHANISMS, Physics, SimulatedDevice
+from interlace.device.simulated.costs import MECHANISMS
+from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.host_link import HostLink, Transfer
-from interlace.device.simulated.physics import HostCost
+from interlace.device.simulated.physics import HostCost, Physics
 from interlace.perf.interference import ConstantFactor
 from interlace.runtime.clock import SimClock
 from tests.builders import line_profile

@@ -11,8 +11,8 @@ from interlace.core.hardware import Fleet, Trait
 from interlace.core.messages import ModelWithdrawn, Run, SendReply, WorkFinished
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.request import Outcome, Request
-from interlace.device.simulated.device import Physics, device_factory
-from interlace.device.simulated.physics import HostCost
+from interlace.device.simulated.device import device_factory
+from interlace.device.simulated.physics import HostCost, Physics
 from interlace.policy.catalog import CATALOG, resolve
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import FixedPlan, simulate

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.planning.linear_interference import LinearInterference, fit_linear
+from bench.planning.linear_interference import LinearInterference, fit_constant, fit_linear
 from bench.planning.prediction_errors import (
     held_out,
     known_pairs,
@@ -21,12 +21,7 @@ from bench.planning.prediction_errors import (
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.interference import ConstantFactor, CoRunner, Interference
 from interlace.perf.slowdown.learned import fit_learned
-from interlace.perf.slowdown.observation import (
-    FromProfiles,
-    Observation,
-    fit_constant,
-    from_profiles,
-)
+from interlace.perf.slowdown.observation import FromProfiles, Observation, from_profiles
 
 MODELS = {"a": 1.0, "b": 2.0, "c": 5.0, "d": 12.0}
 SHARES = (20, 50, 80)

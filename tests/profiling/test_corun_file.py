@@ -41,11 +41,13 @@ def test_what_was_saved_is_read(
 
 def test_what_a_changed_model_took_part_in_is_left_out(tmp_path: Path) -> None:
     path = corun_path(tmp_path, "k")
-    assert read_coruns(path, DIGESTS) == []
+    with pytest.raises(FileNotFoundError):
+        read_coruns(path)
     pair = [
         CoRun(CoRunner(a, 1, 50), (CoRunner(b, 1, 50),), 1.0, 2.0, 1.0, 9) for a, b in ("ab", "bc")
     ]
     save_coruns(path, "k", DIGESTS, pair)
+    assert read_coruns(path) == pair
     assert read_coruns(path, {**DIGESTS, "a": "changed"}) == pair[1:]
     assert read_coruns(path, {"a": "1", "b": "2"}) == pair[:1]
     path.write_text('{"schema": 1}')

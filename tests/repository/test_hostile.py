@@ -10,7 +10,7 @@ import pytest
 
 from interlace.core.errors import RepositoryError
 from interlace.repository import Digests, read, scan
-from interlace.repository.json_config import parse_json
+from interlace.repository.model_config import parse_json
 from tests.repository.folders import add
 
 HUGE = "9" * 5000
@@ -26,6 +26,7 @@ TOML = [
     f"sample = 0x{'f' * 5000}",
     "rate_rps = inf",
     "queue_limit = 9223372036854775808",
+    f"memory_limit = 0x{'f' * 5000}",
 ]
 PBTXT = [
     "max_batch_size: 99999999999999999999",

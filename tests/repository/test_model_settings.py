@@ -48,9 +48,12 @@ def test_sizes_have_units(text: str, wanted: int) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("\nslo = 5", "t:2: slo: found an unknown key; expected did you mean 'slo_ms'"),
+        (
+            "\nslo = 5",
+            r"t:2: slo: found an unknown key; expected one of slo_ms, .*did you mean slo_ms\?",
+        ),
         ("slo_ms = 0", "t:1: slo_ms: found 0; expected a time in ms above 0"),
-        ("slo_ms = true", "slo_ms: found True"),
+        ("slo_ms = true", "slo_ms: found true"),
         ("slo_ms = inf", "slo_ms: found inf"),
         ('slo_ms = "fast"', "slo_ms: found 'fast'"),
         ("max_batch = 1.5", "max_batch: found 1.5; expected a whole number of rows"),
@@ -58,12 +61,12 @@ def test_sizes_have_units(text: str, wanted: int) -> None:
         ('memory_limit = "12 parsecs"', "memory_limit: found '12 parsecs'; expected a size"),
         ("queue_limit = 0", "queue_limit: found 0"),
         ('precision = "int8"', 't:1: precision: found \'int8\'; expected "fp32", "fp16", '),
-        ("precision = true", "precision: found True"),
+        ("precision = true", "precision: found true"),
         ("compile = 1", "compile: found 1; expected true or false"),
         ("sample = 3", r"sample: found 3; expected a table: \[sample\]"),
         ("[sample]\nx = []", r"t:2: sample.x: found \[\]; expected a list of sizes"),
         ("[sample]\nx = [0]", r"sample.x: found \[0\]"),
-        ("[sample]\nx = true", "sample.x: found True"),
+        ("[sample]\nx = true", "sample.x: found true"),
         ("slo_ms = ", r"t: found no TOML \(Invalid value \(at end of document\)\)"),
     ],
 )
@@ -94,4 +97,4 @@ def test_wrong_parameters_are_named() -> None:
 
 
 def test_nothing_said_is_nothing_asked(tmp_path: Path) -> None:
-    assert read_settings(tmp_path, ModelConfig("c")) == ModelSettings("c")
+    assert read_settings(tmp_path, ModelConfig("c")) == ModelSettings(source="c")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 from matplotlib.figure import Figure
 
 from bench.harness import Picture, Report, Row, grouped_bars, main
@@ -133,7 +134,8 @@ def _side_by_side(abc: Mapping[str, Figures]) -> RunRecord:
 
 
 def _renamed(one: Execution, name: str) -> Execution:
-    return one._replace(gpu=name, share_pct=min(one.share_pct, TABLE_6[one.model].knee_pct))
+    knee_pct = TABLE_6[one.model].knee_pct
+    return msgspec.structs.replace(one, gpu=name, share_pct=min(one.share_pct, knee_pct))
 
 
 if __name__ == "__main__":

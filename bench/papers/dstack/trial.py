@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from bench.papers.dstack.published import BATCH, TABLE_6
 from bench.papers.dstack.v100 import V100
-from bench.papers.playing import played
+from bench.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot

@@ -19,7 +19,7 @@ from bench.papers.e2bird.titan import (
     profile,
     tf_gpu,
 )
-from bench.papers.playing import played
+from bench.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.policy.base import System

@@ -7,14 +7,14 @@ from math import exp
 from typing import Final
 
 from bench.papers.gpulet.law import LAW
-from bench.papers.playing import played
 from bench.planning.highest import known
 from bench.planning.schedulers import GPU, mix
+from bench.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated.device import Physics
+from interlace.device.simulated.physics import Physics
 from interlace.policy.admission import admit_all
 from interlace.policy.base import Planner
 from interlace.policy.catalog import resolve

@@ -32,7 +32,7 @@ from bench.papers.primitives.running import (
 )
 from bench.papers.primitives.sharing import FirstCome, time_sliced
 from bench.papers.primitives.v100 import MODELS, V100, profile
-from interlace.device.simulated.device import Physics
+from interlace.device.simulated.physics import Physics
 from interlace.sim.record import RunRecord
 
 MOST_ROWS: Final = 32

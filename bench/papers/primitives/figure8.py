@@ -38,7 +38,9 @@ from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.core.request import Outcome
-from interlace.device.simulated.device import MECHANISMS, MechanismCosts, Physics, device_factory
+from interlace.device.simulated.costs import MECHANISMS, MechanismCosts
+from interlace.device.simulated.device import device_factory
+from interlace.device.simulated.physics import Physics
 from interlace.perf.latency import surface
 from interlace.policy.catalog import resolve
 from interlace.policy.scaling import grow_and_shrink
@@ -114,7 +116,12 @@ class LeastShare:
         gpu = fleet.gpus[0]
         batch = MOST_ROWS
         share = next(
-            (s for s in gpu.shares_pct if latency.throughput_rps(batch, s) >= one.rows_per_s), 100
+            (
+                s
+                for s in gpu.shares_pct
+                if latency.throughput_rows_per_s(batch, s) >= one.rows_per_s
+            ),
+            100,
         )
         slot = Slot(one.model, batch, one.rows_per_s)
         return Plan((Partition(f"{share}", gpu.id, share, (slot,)),))

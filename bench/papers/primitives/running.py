@@ -9,12 +9,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.papers.playing import played
+from bench.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.device.simulated.device import Physics
+from interlace.device.simulated.physics import Physics
 from interlace.policy.catalog import resolve
 from interlace.policy.view import Dispatch, Launch, View
 from interlace.sim.arrivals import merge_arrivals

@@ -24,7 +24,8 @@ from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.messages import CreatePartition, Load, WorkFinished
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.device.simulated.device import MechanismCosts, SimulatedDevice
+from interlace.device.simulated.costs import MechanismCosts
+from interlace.device.simulated.device import SimulatedDevice
 from interlace.runtime.clock import SimClock
 
 T4: Final = GPU_KINDS["t4"]

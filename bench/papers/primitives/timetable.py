@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from bench.papers.playing import played
 from bench.papers.primitives.v100 import V100
+from bench.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile

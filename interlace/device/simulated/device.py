@@ -9,47 +9,28 @@ from functools import partial
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
     CopyInputs,
-    CreatePartition,
     Failure,
     Load,
     PartitionLost,
     PartitionWork,
     ReleasePartition,
     Run,
-    Unload,
     Work,
     WorkFinished,
 )
 from interlace.core.model import Model
 from interlace.core.profile import Profiles
-from interlace.core.request import Timing
 from interlace.device.base import Done
 from interlace.device.simulated.contention import RunningBatch
 from interlace.device.simulated.copy_engines import CopyEngines
-from interlace.device.simulated.costs import MECHANISMS, MechanismCosts
+from interlace.device.simulated.costs import MechanismCosts
 from interlace.device.simulated.jitter import Jitter
 from interlace.device.simulated.partition_table import PartitionTable
 from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.queued_work import QueuedWork, duration_ms, result_of
 from interlace.device.simulated.running_batches import RunningBatches, Timer
 from interlace.device.simulated.timeouts import RunTimeouts
 from interlace.perf.latency import Surface, surface
-
-__all__ = ["MECHANISMS", "MechanismCosts", "Physics", "SimulatedDevice", "Timer", "device_factory"]
-
-
-class _QueuedWork:
-    """A piece of work that a partition was given, in order."""
-
-    __slots__ = ("began_ms", "begun", "done", "ended_ms", "launched", "over", "work")
-
-    def __init__(self, work: PartitionWork, done: Done) -> None:
-        self.work = work
-        self.done = done
-        self.launched = False  #: by the host: of batches alone
-        self.begun = False
-        self.over = False  #: nothing of it is left in the partition; its end is not known yet
-        self.began_ms = 0.0  #: its execution, of batches alone
-        self.ended_ms = 0.0
 
 
 class SimulatedDevice:
@@ -79,7 +60,7 @@ class SimulatedDevice:
         self._holding = PartitionTable(gpu, truth)
         self._copying = CopyEngines(timer, self._physics)
         self._progress = RunningBatches(timer, self._physics.interference, self._physics.contention)
-        self._queues: dict[str, deque[_QueuedWork]] = {}
+        self._queues: dict[str, deque[QueuedWork]] = {}
         self._fresh: set[tuple[str, str]] = set()
         self._faults: dict[type[PartitionWork], deque[Failure]] = {}
         self._limits = RunTimeouts(
@@ -118,7 +99,7 @@ class SimulatedDevice:
                 self._timer.call_at(self._timer.now_ms(), lambda: done(failed))
                 return
             self._holding.enter(work)
-        entry = _QueuedWork(work, done)
+        entry = QueuedWork(work, done)
         self._queues.setdefault(work.partition, deque()).append(entry)
         if isinstance(work, Run) and self.gpu.ahead_ms:
             self._copying.launch(lambda: self._launched(entry))
@@ -174,7 +155,7 @@ class SimulatedDevice:
 
         self._timer.call_at(ended_ms, end)
 
-    def _launched(self, entry: _QueuedWork) -> None:
+    def _launched(self, entry: QueuedWork) -> None:
         entry.launched = True
         self._begin_next(entry.work.partition)
 
@@ -192,9 +173,12 @@ class SimulatedDevice:
             return
         if isinstance(work, Load):
             self._fresh.add((work.partition, work.model))
-        self._timer.call_at(self._timer.now_ms() + self._cost_ms(work), lambda: self._end(entry))
+        self._timer.call_at(
+            self._timer.now_ms() + duration_ms(work, self._costs, self._truth),
+            lambda: self._end(entry),
+        )
 
-    def _run(self, run: Run, entry: _QueuedWork) -> None:
+    def _run(self, run: Run, entry: QueuedWork) -> None:
         """Launch, copy in, execute, copy out; each only where there is something to do."""
         name, batch = run.partition, run.batch
         self._limits.begin(name, run.limit_ms)
@@ -219,7 +203,7 @@ class SimulatedDevice:
         else:
             self._copying.launch(bring)
 
-    def _execute(self, run: Run, entry: _QueuedWork, busy: RunningBatch, work_ms: float) -> None:
+    def _execute(self, run: Run, entry: QueuedWork, busy: RunningBatch, work_ms: float) -> None:
         if self._head(run.partition) is not entry:
             return  # died or was closed while its inputs were copied
         entry.began_ms = self._timer.now_ms()
@@ -233,7 +217,7 @@ class SimulatedDevice:
 
         self._progress.begin(run.partition, busy, work_ms, executed)
 
-    def _left(self, entry: _QueuedWork) -> None:
+    def _left(self, entry: QueuedWork) -> None:
         """A batch has left the partition, where the next one may be waiting; tell its end."""
         if self._head(entry.work.partition) is not entry:
             return  # died or was closed meanwhile
@@ -243,14 +227,14 @@ class SimulatedDevice:
             self._begin_next(entry.work.partition)
         self._copying.tell(lambda: self._end(entry))
 
-    def _head(self, partition: str) -> _QueuedWork | None:
+    def _head(self, partition: str) -> QueuedWork | None:
         """What a partition executes, or would first."""
         for one in self._queues.get(partition, ()):
             if not one.over:
                 return one
         return None
 
-    def _end(self, entry: _QueuedWork) -> None:
+    def _end(self, entry: QueuedWork) -> None:
         work = entry.work
         queue = self._queues.get(work.partition)
         if not queue or queue[0] is not entry:
@@ -267,41 +251,13 @@ class SimulatedDevice:
             self._holding.undo(work)
             result = WorkFinished(work, failure=faults.popleft())
         else:
-            result = self._result(entry)
+            result = result_of(entry, self.gpu, self._truth)
         if isinstance(work, ReleasePartition):
             self._holding.forget(work.partition)
             del self._queues[work.partition]
         else:
             self._begin_next(work.partition)
         entry.done(result)
-
-    def _result(self, entry: _QueuedWork) -> WorkFinished:
-        work = entry.work
-        match work:
-            case Run(batch=batch):
-                outputs = ((),) * len(batch.requests)
-                began_ms, ended_ms = entry.began_ms, entry.ended_ms
-                times_ns = round(began_ms * 1e6), round(ended_ms * 1e6)
-                timing = Timing(0.0, 0.0, ended_ms - began_ms, 0.0, batch.rows, *times_ns)
-                return WorkFinished(work, outputs, timing=timing)
-            case Load(model=model):
-                return WorkFinished(work, resident_bytes=self._truth[model].weights_bytes)
-            case CreatePartition(share_pct=share_pct):
-                count = max(1, self.gpu.units * share_pct // 100)
-                return WorkFinished(work, units=tuple(range(count)))
-            case _:
-                return WorkFinished(work)
-
-    def _cost_ms(self, work: PartitionWork) -> float:
-        match work:
-            case CreatePartition():
-                return self._costs.carve_ms
-            case Load(model=model):
-                return self._truth[model].load_ms
-            case Unload():
-                return self._costs.unload_ms
-            case _:
-                return self._costs.release_ms
 
     def _surface(self, model: str) -> Surface:
         if model not in self._surfaces:

@@ -32,7 +32,7 @@ class LearnedInterference:
 
     No weight, penalty or map comes from what it is tested on, but the base's features were chosen
     on 750 pairs of four models on a V100. Chosen without the pairs to be predicted, features
-    like these are no better there than one constant (``bench.planning.features``).
+    like these are no better there than one constant.
     """
 
     base: RidgeBase

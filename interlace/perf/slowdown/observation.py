@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from interlace.core.profile import Profiles
-from interlace.perf.interference import ConstantFactor, CoRunner, Interference
+from interlace.perf.interference import CoRunner
 from interlace.perf.latency import Quantile, Surface, surface
 
 #: L2 and DRAM that are used, each 0..1.
@@ -40,12 +40,6 @@ class Solos(Protocol):
     """What is known of a batch alone."""
 
     def __call__(self, runner: CoRunner) -> Solo: ...
-
-
-class Fitter(Protocol):
-    """Makes a predictor from what was seen."""
-
-    def __call__(self, seen: Sequence[Observation]) -> Interference: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +96,3 @@ def from_profiles(profiles: Profiles, quantile: Quantile = "median_ms") -> FromP
         for (batch, share), both in profile.pressure.items():
             known.setdefault(share, {})[batch] = both
     return FromProfiles({m: surface(p, quantile) for m, p in profiles.items()}, pressures)
-
-
-def fit_constant(seen: Sequence[Observation]) -> ConstantFactor:
-    """The mean slowdown: the baseline that finer models must beat; 1 without observations."""
-    if not seen:
-        return ConstantFactor(1.0)
-    return ConstantFactor(max(1.0, sum(one.slowdown for one in seen) / len(seen)))

@@ -13,7 +13,7 @@ from interlace.core.profile import Profiles
 from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
 from interlace.packing.feasibility import feasible
 from interlace.perf.duty import CycleTurn, fit, room_rows_per_s, shortest
-from interlace.perf.interference import ConstantFactor, CoRunner, Interference
+from interlace.perf.interference import NO_INTERFERENCE, CoRunner, Interference
 from interlace.perf.interfering_cycles import runners, settled, slowed
 from interlace.perf.tables import Tables
 
@@ -23,7 +23,7 @@ _ROUNDING: Final = 1e-9
 _PARTS: Final = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
 #: How often rates that neighbours gave up are placed again.
 _ROUNDS: Final = 4
-_UNDISTURBED: Final = ConstantFactor(1.0)
+
 
 #: Fills a glet of an accelerator with as much of a rate as fits; what was placed.
 Fill = Callable[[GpuCut, Glet, Demand, float], float]
@@ -44,7 +44,7 @@ class Gpulet:
     - No slack is left unplanned and no rate is raised, as the published code does.
     """
 
-    interference: Interference = _UNDISTURBED
+    interference: Interference = NO_INTERFERENCE
     glets_per_gpu: int = 2
 
     def __call__(
@@ -175,7 +175,7 @@ class _ElasticPartitioning:
         Small sacrifices are tried first, and none that cost more of the accelerator than they win.
         """
         others = [g for g in cut.glets if g is not glet]
-        if not others or self._policy.interference == _UNDISTURBED:
+        if not others or self._policy.interference == NO_INTERFERENCE:
             return 0.0
         asked = [turn for g in others for turn in g.turns]
         if not cut.holds(glet, one.model, self._tables.profiles):
@@ -219,7 +219,7 @@ class _ElasticPartitioning:
 
     def _beside(self, cut: GpuCut, glet: Glet) -> list[list[CoRunner]]:
         """Batches that run in the other glets of the accelerator, where interference counts."""
-        if self._policy.interference == _UNDISTURBED:
+        if self._policy.interference == NO_INTERFERENCE:
             return []
         others = [g for g in cut.glets if g is not glet]
         cycles = [(g, g.cycle or fit(g.turns)) for g in others]
@@ -231,7 +231,7 @@ class _ElasticPartitioning:
         Nothing changes if they do not.
         """
         others = [g for g in cut.glets if g is not glet]
-        if self._policy.interference == _UNDISTURBED or not others:
+        if self._policy.interference == NO_INTERFERENCE or not others:
             if shortest(turns) is None:
                 return False
             glet.turns, glet.cycle = turns, None

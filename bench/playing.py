@@ -8,7 +8,8 @@ from typing import Any, Final
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
-from interlace.device.simulated.device import Physics, device_factory
+from interlace.device.simulated.device import device_factory
+from interlace.device.simulated.physics import Physics
 from interlace.policy.base import System
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.record import RunRecord
