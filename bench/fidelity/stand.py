@@ -106,7 +106,7 @@ class Stand:
         return self
 
     async def _models(self) -> list[Model]:
-        store = ProfileStore(Path(self._folder.name), print)
+        store = ProfileStore(Path(self._folder.name))
         preparation = ModelPreparer(self._root, self._opener, self.rig, store)
 
         async def model(name: str) -> Model:

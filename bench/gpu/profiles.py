@@ -31,7 +31,7 @@ def settings_of(bench: Bench) -> SweepSettings:
 
 def store_of(bench: Bench) -> ProfileStore:
     """Where profiles are kept: a folder for each kind of GPU, as the package has them."""
-    return ProfileStore(bench.out / "profiles", print)
+    return ProfileStore(bench.out / "profiles")
 
 
 def rows(bench: Bench) -> Iterator[Row]:

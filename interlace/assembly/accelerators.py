@@ -28,7 +28,6 @@ from interlace.device.process.spawner import ForkServerSpawner
 from interlace.shm.arena import ArenaMap
 
 NAMES: Final = ("auto", "cpu", "green", "mps", "streams")
-Say = Callable[[str], None]
 Describe = Callable[[Model], Awaitable[Description]]
 
 
@@ -84,20 +83,20 @@ class Accelerators:
         return tuple(one.gpu for one in self.settings) or (cpu_gpu(self.cpu),)
 
     def make(
-        self, loop: asyncio.AbstractEventLoop, arenas: ArenaMap, inputs: Sequence[int], say: Say
+        self, loop: asyncio.AbstractEventLoop, arenas: ArenaMap, inputs: Sequence[int]
     ) -> DeviceGroup:
         """The devices. ``inputs`` are the arenas that requests will lie in.
 
         Raises:
             UserError: something that they need is missing on this machine.
         """
-        weights = WeightsFolder(self.cpu.weights_dir, say)
+        weights = WeightsFolder(self.cpu.weights_dir)
         cpu = replace(self.cpu, weights_dir=weights.folder)
         if not self.settings:
             cores = CpuDevice(loop, arenas, cpu)
             return DeviceGroup([cores], cores.describe, weights.close)
         self.begin()
-        made = [replace(one, inputs=tuple(inputs), say=say) for one in self.settings]
+        made = [replace(one, inputs=tuple(inputs)) for one in self.settings]
         spawner = ForkServerSpawner(loop, WORKER)
         describer = Describer(loop, spawner, cpu)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -51,8 +50,6 @@ from interlace.server.statistics.execution_counter import ExecutionCounter
 from interlace.server.statistics.metrics import Metrics
 from interlace.shm.arena import Arena, ArenaMap
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
@@ -75,20 +72,20 @@ class ServeSettings:
 class LiveServer:
     """A live server, its parts wired; nothing listens and nothing is loaded yet."""
 
-    def __init__(self, choices: ServeSettings, say: Say) -> None:
+    def __init__(self, choices: ServeSettings) -> None:
         loop = asyncio.get_running_loop()
         self.arena = Arena.create(choices.arena_bytes)
         self.arenas = ArenaMap(os.getpid())
         self.arenas.add(self.arena)
         inputs = (self.arena.number,)
-        self.devices = choices.accelerators.make(loop, self.arenas, inputs, say)
+        self.devices = choices.accelerators.make(loop, self.arenas, inputs)
         self.clock = WallClock(loop)
         self.fleet = Fleet(choices.accelerators.gpus)
         self.engine = Engine(self.fleet, choices.system)
         self._planner = ThreadPoolExecutor(1, "planner")
         solver = ProcessPlanSolver(choices.system, self.clock, self._planner)
         self.table = ModelTable()
-        self._log = self._log_of(choices, say)
+        self._log = self._log_of(choices)
         self.runtime = Runtime(
             self.engine,
             self.clock,
@@ -96,40 +93,40 @@ class LiveServer:
             solver,
             [
                 ExecutionCounter(self.table),
-                WorkerDeathObserver(say),
+                WorkerDeathObserver(),
                 *([self._log] if self._log else []),
             ],
-            scaling=FixedGpuProvider(say),
+            scaling=FixedGpuProvider(),
         )
         self.devices.on_away(self.runtime.away, self.runtime.back)
         self._core_wait = RunDelay(loop)
         self.plane = DataPlane(self.runtime, self.table, self.arenas, waited_ms=self._core_wait.ms)
         self.registry = VersionRegistry()
-        updates = StatusUpdates(self.registry, self.table, say)
+        updates = StatusUpdates(self.registry, self.table)
         self.statuses = StatusFutures(updates.quarantined, updates.recovered)
         self.runtime.on_status = self.statuses.report
         self._watching: list[asyncio.Future[None]] = []
-        self._control(choices, say)
-        self._transports(choices, say)
+        self._control(choices)
+        self._transports(choices)
 
-    def _log_of(self, choices: ServeSettings, say: Say) -> LogWriter | None:
+    def _log_of(self, choices: ServeSettings) -> LogWriter | None:
         if choices.log is None:
             return None
         started = datetime.now().astimezone().isoformat(timespec="milliseconds")
         header = LogHeader(__version__, choices.system.name, self.fleet, started=started)
-        return LogWriter(choices.log, header, self.engine, choices.log_bytes, say)
+        return LogWriter(choices.log, header, self.engine, choices.log_bytes)
 
-    def _control(self, choices: ServeSettings, say: Say) -> None:
-        store = ProfileStore(choices.profiles, say)
+    def _control(self, choices: ServeSettings) -> None:
+        store = ProfileStore(choices.profiles)
         rig = Rig(self.devices.all[0], self.clock, self.arena)
         preparation = ModelPreparer(choices.root, self.devices, rig, store)
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
         self.startup = Startup(
-            preparation, deployments, self.devices, self.registry, self.lifecycle.alone, say
+            preparation, deployments, self.devices, self.registry, self.lifecycle.alone
         )
 
-    def _transports(self, choices: ServeSettings, say: Say) -> None:
+    def _transports(self, choices: ServeSettings) -> None:
         regions = Regions(choices.allow_client_shm)
         self.figures = SnapshotSource(
             self.engine.snapshot,
@@ -163,12 +160,10 @@ class LiveServer:
             self.plane, admin, self.table, regions, self.arena, self.arenas, keys=keys
         )
 
-    def watch(self, say: Say) -> None:
+    def watch(self) -> None:
         """Begin to look after workers on cores, once a second."""
         self._watching = [
-            asyncio.ensure_future(
-                WorkerMonitor(device, self.engine.snapshot, self.registry, say).run()
-            )
+            asyncio.ensure_future(WorkerMonitor(device, self.engine.snapshot, self.registry).run())
             for device in self.devices.all
             if isinstance(device, CpuDevice)
         ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from interlace.planning.plan_file import save_plan
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.store import ProfileStore
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +98,12 @@ def plan_machine(
     gpus: str | None = None,
     cores: str | None = None,
     profiles: Path | None = None,
-    say: Callable[[str], None] = lambda text: None,
 ) -> MachinePlan:
     """Plan a folder of models for this machine's first accelerator, or its cores.
 
     A model without a rate, here or in its interlace.toml, is given a small part of the machine, and
-    the whole machine is shared out in proportion. ``say`` hears of folders that cannot be read.
+    the whole machine is shared out in proportion. Folders that cannot be read are
+    logged and left out.
 
     Raises:
         UserError: a model has no profile yet or is not there; what to do.
@@ -108,7 +111,7 @@ def plan_machine(
     """
     row = system_of(system)
     gpu = choose_accelerators(device, cpu_settings(cores), gpus).gpus[0]
-    known = _profiled(models, ProfileStore(profiles or default_profiles(), say), gpu, say)
+    known = _profiled(models, ProfileStore(profiles or default_profiles()), gpu)
     for name in (*rates_rps, *slos_ms):
         if name not in {one.name for one in known}:
             raise UserError(f"{models} has no model '{name}'")
@@ -133,11 +136,10 @@ def plan_machine(
     return MachinePlan(row.name, gpu, made, slots, names)
 
 
-def _profiled(
-    root: Path, store: ProfileStore, gpu: Gpu, say: Callable[[str], None]
-) -> list[_ProfiledModel]:
+def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]:
     known, missing = [], []
-    for draft in drafts(root, find_models(root, ()), say):
+    failures: list[str] = []
+    for draft in drafts(root, find_models(root, ()), failures):
         model = draft.provisional()
         stored = store.recall(model, gpu)
         if stored is None:
@@ -148,6 +150,8 @@ def _profiled(
             model.key, as_rows_per_s(model.terms.rate_rps or 0.0), model.terms.slo_ms, batch
         )
         known.append(_ProfiledModel(draft.name, demand, stored.profile))
+    for failure in failures:
+        _log.warning(failure)
     if missing:
         raise UserError(
             f"no profile of {', '.join(missing)} on this device; first: interlace profile {root}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from interlace.core.errors import RepositoryError
@@ -10,8 +10,6 @@ from interlace.core.user_errors import UserError
 from interlace.repository.digest import Digests
 from interlace.repository.draft import Draft, read
 from interlace.repository.folder import ModelFolder, scan
-
-Say = Callable[[str], None]
 
 
 def find_models(root: Path, names: Collection[str]) -> list[ModelFolder]:
@@ -32,14 +30,14 @@ def find_models(root: Path, names: Collection[str]) -> list[ModelFolder]:
     return chosen
 
 
-def drafts(root: Path, found: Sequence[ModelFolder], say: Say) -> Iterator[Draft]:
-    """What the files say of every version; what is broken is told and passed over."""
+def drafts(root: Path, found: Sequence[ModelFolder], failures: list[str]) -> Iterator[Draft]:
+    """What the files say of every version; what is broken goes to ``failures``, in words."""
     digests = Digests()
     for one in found:
         if one.error is not None:
-            say(f"{one.name}: {one.error}")
+            failures.append(f"{one.name}: {one.error}")
         for version in one.versions:
             try:
                 yield read(root, one.name, version, digests=digests)
             except RepositoryError as error:
-                say(f"{one.name}: {error}")
+                failures.append(f"{one.name}: {error}")

@@ -174,7 +174,7 @@ class Server:
 
     async def _serve(self, on_step: OnSweepStep, on_ready: OnReady) -> None:
         _wait_for_turns()
-        server = LiveServer(self._settings, _LOG.info)
+        server = LiveServer(self._settings)
         try:
             # Ports are taken before anything slow is begun: a busy one is told at once.
             self.ports = await self._listen(server)
@@ -201,7 +201,7 @@ class Server:
     async def _start(self, server: LiveServer, on_step: OnSweepStep, on_ready: OnReady) -> None:
         models = await server.startup.run(on_step)
         server.runtime.start()
-        server.watch(_LOG.info)
+        server.watch()
         server.lifecycle.started = True
         self.models = tuple(models)
         on_ready(models, server.engine.snapshot())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+_log = logging.getLogger(__name__)
 
 
 class WeightsFolder:
@@ -14,7 +16,7 @@ class WeightsFolder:
     weights of its own.
     """
 
-    def __init__(self, wanted: str | None, say: Callable[[str], None]) -> None:
+    def __init__(self, wanted: str | None) -> None:
         self._temporary: TemporaryDirectory[str] | None = None
         self.folder = wanted
         if wanted is None:
@@ -26,9 +28,12 @@ class WeightsFolder:
         except OSError as error:
             self.folder = self._instead()
             place = self.folder or "the memory of each worker"
-            say(
-                f"{wanted}: {error.strerror or error}; profiles and weights are not kept, weights "
-                f"lie in {place}; --profiles names another folder"
+            _log.warning(
+                "%s: %s; profiles and weights are not kept, weights lie in %s; --profiles names "
+                "another folder",
+                wanted,
+                error.strerror or error,
+                place,
             )
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from interlace.assembly.accelerators import Accelerators
-from interlace.assembly.model_folders import Say
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
@@ -46,14 +45,13 @@ class FurtherProfiling:
         where: Accelerators,
         rig: Rig,
         store: ProfileStore,
-        say: Say,
         open_nvml: OpenNvml = BoundNvml,
     ) -> None:
         self._wanted = wanted
         self._where = where
         self._rig = rig
         self._store = store
-        self._say = say
+        self.failures: list[str] = []
         self._open_nvml = open_nvml
 
     async def measure(self, models: Sequence[Model], profiles: dict[str, Profile]) -> list[CoRun]:
@@ -64,7 +62,7 @@ class FurtherProfiling:
             counted = await self._power(known, profiles)
         seen: list[CoRun] = []
         if self._wanted.corun:
-            seen = await side_by_side(self._rig, known, profiles, self._say)
+            seen = await side_by_side(self._rig, known, profiles, self.failures)
             self._keep_coruns(known, seen)
         if self._wanted.layers or self._wanted.pressure:
             await self._parts(known, profiles, counted)
@@ -76,14 +74,14 @@ class FurtherProfiling:
         try:
             nvml = self._open_nvml(self._settings.uuid)
         except NvmlError as error:
-            self._say(str(error))
+            self.failures.append(str(error))
             return {}
         try:
             after, counted = await with_power(
-                self._rig, nvml, models, profiles, self._wanted, self._say
+                self._rig, nvml, models, profiles, self._wanted, self.failures
             )
         except NvmlError as error:
-            self._say(str(error))
+            self.failures.append(str(error))
             return {}
         finally:
             nvml.close()
@@ -109,9 +107,11 @@ class FurtherProfiling:
             handle_context=settings.handle_context,
         )
         try:
-            after = await with_parts(task, settings.environment(100), profiles, counted, self._say)
+            after = await with_parts(
+                task, settings.environment(100), profiles, counted, self.failures
+            )
         except MeasureError as error:
-            self._say(str(error))
+            self.failures.append(str(error))
             return
         self._keep(models, profiles, after)
 
@@ -133,4 +133,4 @@ class FurtherProfiling:
         try:
             save_coruns(path, kind, {model.name: model.digest for model in models}, seen)
         except OSError as error:
-            self._say(f"{path}: cannot be written ({error.strerror})")
+            self.failures.append(f"{path}: cannot be written ({error.strerror})")

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import logging
+from enum import StrEnum
+from typing import Final
 
 from rich.console import Console
+
+_FORMAT: Final = "%(asctime)s %(levelname)-7s %(message)s"
+_TIME: Final = "%Y-%m-%d %H:%M:%S"
+
+
+class LogLevel(StrEnum):
+    """From which level on the package's own messages are shown."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 class _ConsoleHandler(logging.Handler):
@@ -13,13 +27,13 @@ class _ConsoleHandler(logging.Handler):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
-        self.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+        self.setFormatter(logging.Formatter(_FORMAT, _TIME))
 
     def emit(self, record: logging.LogRecord) -> None:
         self._console.print(self.format(record), soft_wrap=True)
 
 
-def show_logs(console: Console, level: int = logging.INFO) -> None:
-    """Print what is logged from now on, each line with its date and time."""
+def show_logs(console: Console, level: LogLevel = LogLevel.INFO) -> None:
+    """Print what is logged from now on, one line each; of libraries only warnings."""
     logging.basicConfig(handlers=[_ConsoleHandler(console)], level=logging.WARNING, force=True)
-    logging.getLogger("interlace").setLevel(level)
+    logging.getLogger("interlace").setLevel(level.upper())

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from interlace.assembly.accelerators import Accelerators
-from interlace.assembly.model_folders import Say, drafts, find_models
+from interlace.assembly.model_folders import drafts, find_models
 from interlace.cli.further import FurtherProfiling
 from interlace.cli.progress import ProgressBar
 from interlace.control.model_preparer import ModelPreparer
@@ -41,15 +41,16 @@ class ProfilingTask:
 
 
 class Findings(NamedTuple):
-    """The models that open, their profiles, and what was seen of them side by side."""
+    """The models that open, their profiles, what was seen side by side, and what failed."""
 
     models: list[Model]
     filled: FillResult
     seen: list[CoRun]
+    failures: list[str]
 
 
-async def measure(task: ProfilingTask, errors: Console, say: Say) -> Findings:
-    """The models that open, and what was measured; those that do not are told through ``say``.
+async def measure(task: ProfilingTask, errors: Console) -> Findings:
+    """The models that open, and what was measured.
 
     Raises:
         RepositoryError: there is no such repository.
@@ -59,23 +60,26 @@ async def measure(task: ProfilingTask, errors: Console, say: Say) -> Findings:
     found = find_models(task.root, task.names)
     arena, arenas = Arena.create(_ARENA_BYTES), ArenaMap(os.getpid())
     arenas.add(arena)
-    devices = task.where.make(loop, arenas, (arena.number,), errors.print)
+    devices = task.where.make(loop, arenas, (arena.number,))
     rig = Rig(devices.all[0], WallClock(loop), arena)
-    store = ProfileStore(task.folder, errors.print)
+    store = ProfileStore(task.folder)
     preparation = ModelPreparer(task.root, devices, rig, store)
     models: list[Model] = []
+    failures: list[str] = []
     try:
-        for draft in drafts(task.root, found, say):
+        for draft in drafts(task.root, found, failures):
             try:
                 models.append(await preparation.open(draft, generation=0))
             except (RepositoryError, ServeError) as error:
-                say(f"{draft.name}: {error}")
+                failures.append(f"{draft.name}: {error}")
                 continue
             devices.register(models[-1])
         with ProgressBar(errors) as bar:
             filled = await fill(rig, models, store, progress=bar.sweep_step, force=task.force)
-        further = FurtherProfiling(task.wanted, task.where, rig, store, say)
-        return Findings(models, filled, await further.measure(models, filled.profiles))
+        further = FurtherProfiling(task.wanted, task.where, rig, store)
+        seen = await further.measure(models, filled.profiles)
+        failures += [*further.failures, *filled.failures.values()]
+        return Findings(models, filled, seen, failures)
     finally:
         await rig.close()
         devices.close()

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from interlace.cli.logs import show_logs
 from interlace.cli.machine_plan_table import show_machine_plan
 from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, SystemName, numbers
 from interlace.cli.plan_scenario import Overrides, PlanOutputs, plan_scenario
@@ -118,6 +119,7 @@ def _plan_folder(
     if root.is_file():
         raise InputError(f"{root}: expected a scenario (.toml) or a folder of models")
     _only_for_scenarios(overrides.gpu, overrides.prices, outputs)
+    show_logs(console(stderr=True))
     found = plan_machine(
         root,
         overrides.rates,
@@ -127,7 +129,6 @@ def _plan_folder(
         gpus=machine.gpus,
         cores=machine.cores,
         profiles=machine.profiles,
-        say=console(stderr=True).print,
     )
     if outputs.as_json:
         typer.echo(json_text(found.to_dict()))

@@ -15,6 +15,7 @@ from interlace.assembly.accelerators import choose_accelerators
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.cli.further import check
 from interlace.cli.furthertable import further_tables
+from interlace.cli.logs import show_logs
 from interlace.cli.measuring import ProfilingTask, measure
 from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, Root
 from interlace.cli.profiletable import cost_table, latency_table
@@ -65,21 +66,21 @@ def profile(
       interlace profile models/ --device green --power --corun
     """
     folder = profiles or default_profiles()
-    complaints: list[str] = []
     with TemporaryDirectory(prefix="interlace-weights-") as weights:
         where = choose_accelerators(device, cpu_settings(cores, Path(weights)), gpus)
         wanted = ExtraMetrics(layers, pressure, power, corun)
         check(wanted, where)
         task = ProfilingTask(models_dir, tuple(model or ()), where, folder, force, wanted)
-        models, filled, seen = uvloop.run(measure(task, console(stderr=True), complaints.append))
-    complaints += filled.failures.values()
+        errors = console(stderr=True)
+        show_logs(errors)
+        models, filled, seen, failures = uvloop.run(measure(task, errors))
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}
     if as_json:
         typer.echo(_as_json(found, seen))
     elif found:
         _show(found, seen, len(models) - len(filled.measured), folder)
-    if complaints:
-        raise UserError("\n".join(["not every model could be measured:", *complaints]))
+    if failures:
+        raise UserError("\n".join(["not every model could be measured:", *failures]))
 
 
 def _label(model: Model) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import interlace
 from interlace.assembly.server import ServeOptions
-from interlace.cli.logs import show_logs
+from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import (
     Cores,
     Device,
@@ -49,6 +49,7 @@ _Log = Annotated[Path | None, typer.Option(help="Keep every event, for interlace
 _LogLimit = Annotated[
     float, typer.Option(metavar="MB", help="Most that --log and the file before it hold.")
 ]
+_LogLevel = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
 _Requests = Annotated[
     float, typer.Option(metavar="MB", help="Most memory for the bodies of HTTP requests.")
 ]
@@ -77,6 +78,7 @@ def serve(
     exit_timeout_s: _Grace = 30.0,
     log: _Log = None,
     log_limit_mb: _LogLimit = 1000.0,
+    log_level: _LogLevel = LogLevel.INFO,
 ) -> None:
     """Profile what is new, plan, and serve a folder of models.
 
@@ -95,7 +97,7 @@ def serve(
         log, log_limit_mb, drain_delay_s, exit_timeout_s,
     )  # fmt: skip
     out = console(stderr=True)
-    show_logs(out)
+    show_logs(out, log_level)
     server = interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
         device=device, gpus=gpus, cores=cores, system=system, plan=plan_file, profiles=profiles,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -23,12 +24,12 @@ from interlace.profiling.fill import FillResult
 from interlace.profiling.progress import OnSweepStep
 from interlace.repository import Draft
 
+_log = logging.getLogger(__name__)
+
 #: How long a first plan may take to stand in full before serving begins with what there is.
 _SETTLE_S: Final = 60.0
 #: How long nothing else may have been opened before those that still open are no longer waited for.
 _PATIENCE_S: Final = 20.0
-#: A line for the operator.
-Say = Callable[[str], None]
 #: Waits for other changes of a name, and lets them wait: ``Lifecycle.alone``.
 NameLock = Callable[[str], AbstractAsyncContextManager[None]]
 
@@ -56,7 +57,6 @@ class Startup:
         device: Registers,
         registry: VersionRegistry,
         alone: NameLock,
-        say: Say,
         patience_s: float = _PATIENCE_S,
     ) -> None:
         self._preparation = preparation
@@ -64,7 +64,6 @@ class Startup:
         self._device = device
         self._registry = registry
         self._alone = alone
-        self._say = say
         self._patience_s = patience_s
         self._late: set[asyncio.Task[None]] = set()
 
@@ -76,7 +75,8 @@ class Startup:
         """
         names = await self._preparation.names()
         if not names:
-            self._say(f"{self._preparation.root} holds no models: a model is a folder NAME/1/...")
+            root = self._preparation.root
+            _log.warning("%s holds no models: a model is a folder NAME/1/...", root)
         found = await asyncio.gather(*(self._drafts(name) for name in names))
         opened = await self._open_all([draft for drafts in found for draft in drafts])
         filled = await self._preparation.profiles([one.model for one in opened], progress)
@@ -126,7 +126,7 @@ class Startup:
     async def _open(self, draft: Draft) -> _Opened | None:
         self._registry.put(VersionEntry(draft.name, str(draft.version), VersionState.LOADING))
         for note in draft.notes:
-            self._say(f"{draft.name}: {note}")
+            _log.info("%s: %s", draft.name, note)
         try:
             model = await self._preparation.open(draft, generation=0)
             self._device.register(model)
@@ -147,7 +147,7 @@ class Startup:
                 return
             filled = await self._preparation.profile_quickly(model)
             for served in await self._bring_up([opened], filled):
-                self._say(f"{served.name} is served, too")
+                _log.info("%s is served, too", served.name)
 
     async def _bring_up(self, opened: list[_Opened], filled: FillResult) -> list[Model]:
         ready = [one for o in opened if (one := self._prepared(o, filled)) is not None]
@@ -177,4 +177,4 @@ class Startup:
 
     def _broken(self, name: str, version: str, detail: str) -> None:
         self._registry.put(VersionEntry(name, version, VersionState.UNAVAILABLE, detail))
-        self._say(f"{name} is not served: {detail}")
+        _log.error("%s is not served: %s", name, detail)

@@ -1,8 +1,9 @@
-"""Deaths of workers as lines for the operator: which, of what, doing what, and when it is back."""
+"""Deaths of workers, logged: which worker, what it was doing, and when it is back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +21,8 @@ from interlace.core.messages import (
     WorkFinished,
 )
 
+_log = logging.getLogger(__name__)
+
 _WORKERS: Final = 1024
 
 
@@ -36,8 +39,7 @@ class _Worker:
 class WorkerDeathObserver:
     """An observer of the runtime. One line when a worker dies, one when it serves as before."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}
 
     def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
@@ -49,7 +51,7 @@ class WorkerDeathObserver:
         elif type(event) is PartitionLost:
             self._lost(event, now_ms)
         elif type(event) is GpuLeft:
-            self._say(f"{event.gpu} is gone: planned without it until it is back")
+            _log.warning("%s is gone: planned without it until it is back", event.gpu)
 
     def _of(self, partition: str) -> _Worker:
         worker = self._workers.setdefault(partition, _Worker())
@@ -67,7 +69,7 @@ class WorkerDeathObserver:
     def _lost(self, lost: PartitionLost, now_ms: float) -> None:
         worker = self._of(lost.partition)
         doing = worker.doing or "idle"
-        self._say(f"worker {lost.partition} of {lost.gpu} died ({doing}): {lost.detail}")
+        _log.warning("worker %s of %s died (%s): %s", lost.partition, lost.gpu, doing, lost.detail)
         worker.missing |= worker.loaded
         worker.loaded.clear()
         worker.doing, worker.lost_ms = "", now_ms
@@ -91,7 +93,7 @@ class WorkerDeathObserver:
         worker.missing.discard(model)
         if not worker.missing:
             took_s = (now_ms - worker.lost_ms) / 1000.0
-            self._say(f"worker {partition} serves again {took_s:.2f} s after it died")
+            _log.info("worker %s serves again %.2f s after it died", partition, took_s)
 
 
 def _doing(work: Run | Load) -> str:

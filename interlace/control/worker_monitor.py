@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from typing import Final, Protocol
 
 from interlace.control.registry import VersionRegistry
 from interlace.engine.snapshot import EngineSnapshot, PartitionSnapshot
+
+_log = logging.getLogger(__name__)
 
 _PERIOD_S: Final = 1.0
 #: What a model without a limit may hold in one worker: so many times its profile, and at least.
@@ -40,11 +43,11 @@ class _WorkerUsage:
     cpu_s: float
     started_ms: Mapping[str, float] = field(default_factory=dict)
     looks: int = 0
-    told: bool = False
+    reported: bool = False
 
 
 class WorkerMonitor:
-    """Replaces workers that hold too much memory; tells of those that are busy with nothing.
+    """Replaces workers that hold too much memory; warns of those that compute while idle.
 
     Memory is what a process has for itself beyond what it was forked with. Its limit is the sum of
     its models' ``memory_limit``, or of twice their profiles, at least 512 MiB each.
@@ -55,12 +58,10 @@ class WorkerMonitor:
         device: WorkerDevice,
         engine: Callable[[], EngineSnapshot],
         registry: VersionRegistry,
-        say: Callable[[str], None],
     ) -> None:
         self._device = device
         self._engine = engine
         self._registry = registry
-        self._say = say
         self._seen: dict[int, _WorkerUsage] = {}
 
     async def run(self) -> None:
@@ -119,12 +120,15 @@ class WorkerMonitor:
         seen.looks = seen.looks + 1 if idle and partition.loaded and busy else 0
         used_pct = (cpu_s - seen.cpu_s) / _PERIOD_S * 100.0
         seen.cpu_s, seen.started_ms = cpu_s, partition.started_ms
-        if seen.looks >= _BUSY_LOOKS and not seen.told:
-            seen.told = True
-            self._say(
-                f"worker {partition.id} (process {pid}) uses {used_pct:.0f} % of a core while it "
-                f"has nothing to do: one of {', '.join(sorted(partition.models))} left threads "
-                "running, which slows its neighbours"
+        if seen.looks >= _BUSY_LOOKS and not seen.reported:
+            seen.reported = True
+            _log.warning(
+                "worker %s (process %d) uses %.0f %% of a core while it has nothing to do: one of "
+                "%s left threads running, which slows its neighbours",
+                partition.id,
+                pid,
+                used_pct,
+                ", ".join(sorted(partition.models)),
             )
 
 

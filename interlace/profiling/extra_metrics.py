@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from interlace.core.model import Model
@@ -15,7 +15,6 @@ from interlace.profiling.cuda.process import reader_placements, run_gpu_task, wi
 from interlace.profiling.cuda.task import GpuTask
 from interlace.profiling.rig import MeasureError, Rig
 
-Say = Callable[[str], None]
 Known = Mapping[str, Profile]  #: by deployment key
 _IDLE_S = 1.0
 _WINDOW_S = 1.0
@@ -37,7 +36,12 @@ class ExtraMetrics:
 
 
 async def with_power(
-    rig: Rig, nvml: Nvml, models: Sequence[Model], known: Known, wanted: ExtraMetrics, say: Say
+    rig: Rig,
+    nvml: Nvml,
+    models: Sequence[Model],
+    known: Known,
+    wanted: ExtraMetrics,
+    failures: list[str],
 ) -> tuple[dict[str, Profile], dict[str, dict[tuple[int, int], float]]]:
     """Profiles with power, and by model the DRAM utilisation that the GPU counted.
 
@@ -55,7 +59,7 @@ async def with_power(
                 rig, meter, model, _points(rig, profile, wanted), idle, _WINDOW_S
             )
         except MeasureError as error:
-            say(f"{model.name}: {error}")
+            failures.append(f"{model.name}: {error}")
             continue
         draws = {key: one.draw for key, one in seen.items()} if wanted.power else {}
         after[model.key] = replace(profile, draws={**profile.draws, **draws})
@@ -80,7 +84,7 @@ async def with_parts(
     environment: Mapping[str, str],
     known: Known,
     counted: Mapping[str, Mapping[tuple[int, int], float]],
-    say: Say,
+    failures: list[str],
 ) -> dict[str, Profile]:
     """Profiles with layers and pressure, found by a process of its own.
 
@@ -91,14 +95,14 @@ async def with_parts(
     names = {model.key: model.name for model in task.models}
     for found in await run_gpu_task(task, environment):
         if found.error:
-            say(f"{names[found.model]}: {found.error}")
+            failures.append(f"{names[found.model]}: {found.error}")
             continue
         after[found.model] = with_findings(known[found.model], found, counted.get(found.model, {}))
     return after
 
 
 async def side_by_side(
-    rig: Rig, models: Sequence[Model], known: Known, say: Say, seconds: float = 0.5
+    rig: Rig, models: Sequence[Model], known: Known, failures: list[str], seconds: float = 0.5
 ) -> list[CoRun]:
     """All pairs of models, and as many triples as there are models, where so many may stand.
 
@@ -117,5 +121,5 @@ async def side_by_side(
             async for group in measure_coruns(rig, sides, share_pct, count, seconds):
                 seen += group
         except MeasureError as error:
-            say(f"side by side at {share_pct} %: {error}")
+            failures.append(f"side by side at {share_pct} %: {error}")
     return seen

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -32,7 +32,7 @@ from interlace.profiling.profile_file import (
 )
 from interlace.profiling.sweep import SweepSettings
 
-Warn = Callable[[str], None]
+_log = logging.getLogger(__name__)
 
 
 class StoredProfile(NamedTuple):
@@ -45,9 +45,8 @@ class StoredProfile(NamedTuple):
 class ProfileStore:
     """A folder of profiles. A file that cannot be read or written is a warning, never a stop."""
 
-    def __init__(self, folder: Path, warn: Warn) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._warn = warn
 
     def path(self, name: str, version: int, digest: str, gpu: Gpu) -> Path:
         """Where the profile of a model of that digest on this kind of device lies."""
@@ -62,7 +61,7 @@ class ProfileStore:
             return None
         reason = outdated(record, model, settings.samples)
         if reason is not None:
-            self._warn(f"{path}: {reason}; {model.name} is to be measured again")
+            _log.warning("%s: %s; %s is to be measured again", path, reason, model.name)
             return None
         return profile_of(record, model.key)
 
@@ -80,14 +79,15 @@ class ProfileStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._warn(f"{path}: cannot be read ({error.strerror}); {name} is to be measured again")
+            text = "%s: cannot be read (%s); %s is to be measured again"
+            _log.warning(text, path, error.strerror, name)
             return None
         except msgspec.MsgspecError as error:
-            self._warn(f"{path}: not a profile ({error}); {name} is to be measured again")
+            _log.warning("%s: not a profile (%s); %s is to be measured again", path, error, name)
             return None
         reason = misplaced(record, digest, gpu)
         if reason is not None:
-            self._warn(f"{path}: {reason}; {name} is to be measured again")
+            _log.warning("%s: %s; %s is to be measured again", path, reason, name)
             return None
         return record
 
@@ -99,9 +99,12 @@ class ProfileStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             _replace(path, text + b"\n")
         except OSError as error:
-            self._warn(
-                f"{path}: the profile of {model.name} could not be kept ({error.strerror}); "
-                "it is used now and measured again at the next start"
+            _log.warning(
+                "%s: the profile of %s could not be kept (%s); it is used now and measured again "
+                "at the next start",
+                path,
+                model.name,
+                error.strerror,
             )
             return False
         return True

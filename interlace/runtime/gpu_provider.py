@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from interlace.core.hardware import Gpu
 from interlace.device.base import Device
+
+_log = logging.getLogger(__name__)
 
 
 class GpuHost(Protocol):
@@ -39,17 +42,16 @@ class GpuProvider(Protocol):
 
 
 class FixedGpuProvider:
-    """The accelerators there are stay; that more are wanted is said once."""
+    """The accelerators there are stay; that more are wanted is logged once."""
 
-    def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
-        self._say = say
-        self._said = False
+    def __init__(self) -> None:
+        self._logged = False
 
     def scale(self, wanted: Mapping[str, int], stage: GpuHost) -> None:
-        if not self._said:
-            self._said = True
+        if not self._logged:
+            self._logged = True
             what = ", ".join(f"{count} of {kind}" for kind, count in sorted(wanted.items()))
-            self._say(f"the demand is more than is served here: {what} would do better")
+            _log.warning("the demand is more than is served here: %s would do better", what)
 
     def dismiss(self, gpu: str, stage: GpuHost) -> None:
         """Never asked for where the fleet stays."""

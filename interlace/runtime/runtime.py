@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Final, Protocol
@@ -45,6 +46,7 @@ from interlace.runtime.gpu_provider import FixedGpuProvider, GpuProvider
 from interlace.runtime.observe import Observer
 from interlace.runtime.plan_solver import PlanSolver
 
+_log = logging.getLogger(__name__)
 #: ``messages.Work``, as ``isinstance`` has it fastest: the usual first.
 _WORK: Final = (Run, CopyInputs, CreatePartition, ReleasePartition, Load, Unload)
 
@@ -238,3 +240,4 @@ class Runtime:
                 observer(now_ms, event, commands)
             except Exception:  # an observer must never take the server down
                 self._observers = [one for one in self._observers if one is not observer]
+                _log.exception("an observer failed and is removed: %r", observer)

@@ -49,7 +49,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.device = FakeDevice(SimClock(), GPU)
-        self.store = ProfileStore(self.folder / "profiles", self.said.append)
+        self.store = ProfileStore(self.folder / "profiles")
         x, y = TensorSpec("x", "FP32", (4,)), TensorSpec("y", "FP32", (2,))
         for name in ("a", "b"):
             (self.folder / name).mkdir()
@@ -79,10 +79,11 @@ class World:
     def measure(self, wanted: ExtraMetrics) -> list[CoRun]:
         rig = Rig(self.device, self.device.clock, FakeArena())  # type: ignore[arg-type]
         where = Accelerators(CPU, (SETTINGS,))
-        further = FurtherProfiling(wanted, where, rig, self.store, self.said.append, self.nvml)
+        further = FurtherProfiling(wanted, where, rig, self.store, self.nvml)
 
         async def whole() -> list[CoRun]:
             seen = await further.measure(self.models, self.profiles)
+            self.said += further.failures
             await rig.close()
             return seen
 

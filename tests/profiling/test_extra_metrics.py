@@ -24,7 +24,7 @@ def measure(
     points = {(b, s): LatencyPoint(1.0, 1.0, 1.0, 9) for b in (1, 2, 4) for s in SHARES}
     known = {model.key: Profile(model.key, "d", "k", 1, 1, points) for model in MODELS}
     rig = Rig(device, device.clock, FakeArena())  # type: ignore[arg-type]
-    work = with_power(rig, FakeNvml(device), MODELS, known, wanted, said.append)
+    work = with_power(rig, FakeNvml(device), MODELS, known, wanted, said)
     return in_virtual_time(device.clock, work)
 
 

@@ -16,7 +16,7 @@ SETTINGS = SweepSettings(samples=4, samples_min=2, warm_ups=1)
 
 
 def start(folder: Path, names: str, device: FakeDevice, force: bool = False) -> FillResult:
-    store = ProfileStore(folder, lambda warning: None)
+    store = ProfileStore(folder)
     rig = Rig(device, device.clock, FakeArena())  # type: ignore[arg-type]
     work = fill(rig, [make_model(name) for name in names], store, SETTINGS, force=force)
     return in_virtual_time(device.clock, work)

@@ -25,7 +25,7 @@ BOARD = kind_of("NVIDIA H100 80GB HBM3", 85_520_809_984)
 
 
 def test_what_was_measured_is_found_by_the_name_planners_know(tmp_path: Path) -> None:
-    store = ProfileStore(tmp_path, lambda warning: None)
+    store = ProfileStore(tmp_path)
     store.save(replace(PROFILE, gpu_kind=BOARD), MODEL, replace(GPU, kind=BOARD), THOROUGH)
     pair = CoRun(CoRunner("cnn", 1, 50), (CoRunner("cnn", 1, 50),), 1.0, 1.5, 1.0, 9)
     save_coruns(corun_path(tmp_path, BOARD), BOARD, {"cnn": MODEL.digest}, [pair])

@@ -44,16 +44,20 @@ PROFILE = Profile(
 class Stored:
     """A store with one profile in it, and what it warned of."""
 
-    def __init__(self, folder: Path) -> None:
-        self.warnings: list[str] = []
-        self.store = ProfileStore(folder, self.warnings.append)
+    def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        self._caplog = caplog
+        self.store = ProfileStore(folder)
         self.store.save(PROFILE, MODEL, GPU, THOROUGH)
         self.path = self.store.path(MODEL.name, MODEL.version, MODEL.digest, GPU)
 
+    @property
+    def warnings(self) -> list[str]:
+        return self._caplog.messages
+
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Stored:
-    return Stored(tmp_path)
+def stored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Stored:
+    return Stored(tmp_path, caplog)
 
 
 def test_what_was_saved_is_found(stored: Stored) -> None:
@@ -77,7 +81,7 @@ def test_what_is_known_beside_latency_is_kept_too(tmp_path: Path) -> None:
             )
         },
     )
-    store = ProfileStore(tmp_path, lambda warning: None)
+    store = ProfileStore(tmp_path)
     store.save(full, MODEL, GPU, THOROUGH)
     assert store.find(MODEL, GPU, THOROUGH) == full
 
@@ -98,13 +102,14 @@ def test_it_is_found_under_the_key_of_today(stored: Stored) -> None:
     assert found.model == again.key
 
 
-def test_what_was_measured_in_haste_serves_until_there_is_time(tmp_path: Path) -> None:
-    warnings: list[str] = []
-    store = ProfileStore(tmp_path, warnings.append)
+def test_what_was_measured_in_haste_serves_until_there_is_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = ProfileStore(tmp_path)
     store.save(PROFILE, MODEL, GPU, QUICK)
     assert store.find(MODEL, GPU, QUICK) == PROFILE
     assert store.find(MODEL, GPU, THOROUGH) is None
-    assert "measured in haste" in warnings[0]
+    assert "measured in haste" in caplog.messages[0]
 
 
 def test_it_is_recalled_for_a_model_that_was_not_opened(stored: Stored) -> None:
@@ -159,16 +164,17 @@ def test_what_no_longer_holds_is_measured_again(
     assert str(stored.path) in stored.warnings[0]
 
 
-def test_a_longer_slo_wants_the_batches_that_were_left_out(tmp_path: Path) -> None:
-    warnings: list[str] = []
-    store = ProfileStore(tmp_path, warnings.append)
+def test_a_longer_slo_wants_the_batches_that_were_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = ProfileStore(tmp_path)
     slow = replace(MODEL, terms=ServiceTerms(slo_ms=100_000.0))
     store.save(PROFILE, MODEL, GPU, THOROUGH)
     assert store.find(slow, GPU, THOROUGH) is not None  # the sweep was complete
     store.save(replace(PROFILE, points={(1, 50): LatencyPoint(1, 1, 1, 1)}), MODEL, GPU, THOROUGH)
     assert store.find(MODEL, GPU, THOROUGH) is not None
     assert store.find(slow, GPU, THOROUGH) is None
-    assert "the SLO is longer now" in warnings[0]
+    assert "the SLO is longer now" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', "\x00\xff"])
@@ -186,20 +192,24 @@ def test_another_form_is_measured_again(stored: Stored) -> None:
     assert "written in form 99" in stored.warnings[0]
 
 
-def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(store_module.os, "fsync", full)
-    stored = Stored(tmp_path)
+    stored = Stored(tmp_path, caplog)
     assert "could not be kept (No space left on device)" in stored.warnings[0]
     assert not stored.path.exists()
     assert not list(stored.path.parent.iterdir())  # no half file either
 
 
-def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    stored = Stored(blocked)
+    stored = Stored(blocked, caplog)
     assert len(stored.warnings) == 1
     assert stored.store.find(MODEL, GPU, THOROUGH) is None

@@ -145,18 +145,16 @@ def test_a_checkpoint_holds_no_code() -> None:
         restore(pickle.dumps((Evil(), {})), resolve("interlace"))
 
 
-def test_a_full_disk_ends_the_log_alone(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_a_full_disk_ends_the_log_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     world = World(TRUTH)
-    writer = LogWriter(
-        tmp_path / "l", LogHeader("test", "interlace", world.fleet), world.engine, say=told.append
-    )
+    header = LogHeader("test", "interlace", world.fleet)
+    writer = LogWriter(tmp_path / "l", header, world.engine)
     writer._file.close()  # type: ignore[union-attr]
     writer._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     writer(0.0, EpochEnded(), [])
     writer(1.0, EpochEnded(), [])
-    assert len(told) == 1
-    assert "No space left" in told[0]
+    (message,) = caplog.messages
+    assert "No space left" in message
 
 
 REQUEST = Request(7, "m", 1.0, 2.0)

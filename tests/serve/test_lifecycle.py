@@ -101,13 +101,13 @@ def test_inputs_that_killed_twice_are_refused_and_every_death_is_told(
         status, body = server.infer("bomb", 2e6)
         assert status == 500 and "ended the worker of 'bomb' 2 times" in body["error"]
         assert server.infer("bomb")[0] == 200, "others are served, and it is not set aside"
-    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]+ +"
     server.wait_for(
-        rf"{stamp} worker \S+ of cpu0 died \(running batch \d+ of bomb/1, 1 rows\): "
+        rf"{stamp}worker \S+ of cpu0 died \(running batch \d+ of bomb/1, 1 rows\): "
         rf"the worker process was killed by signal 9"
     )
     server.wait_for(r"1 rows, second try\): the worker process was killed")
-    server.wait_for(rf"{stamp} worker \S+ serves again \d+\.\d\d s after it died")
+    server.wait_for(rf"{stamp}worker \S+ serves again \d+\.\d\d s after it died")
     assert _metric(server, "interlace_worker_restarts_total")[0].endswith(" 2")
 
 

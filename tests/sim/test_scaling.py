@@ -199,9 +199,9 @@ def test_an_order_that_is_cancelled_does_not_come_and_can_be_placed_again() -> N
     assert sorted(gpu.id for gpu in stand.gpus) == ["gpu0", "gpu1", "gpu2"]
 
 
-def test_where_nothing_can_be_had_it_is_said_once() -> None:
-    said: list[str] = []
-    nothing = FixedGpuProvider(said.append)
+def test_where_nothing_can_be_had_it_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    nothing = FixedGpuProvider()
     for _ in range(2):
         nothing.scale({"cpu": 2}, _Stand())
-    assert len(said) == 1 and "2 of cpu" in said[0]
+    (message,) = caplog.messages
+    assert "2 of cpu" in message

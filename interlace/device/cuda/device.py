@@ -75,7 +75,7 @@ class CudaDevice:
         """
         if not self._settings.private:
             start = partial(self.processes.home, 100)
-            self._absence = Restarter(self._loop, start, away, back, self._say)
+            self._absence = Restarter(self._loop, start, away, back, self.gpu.id)
 
     def do(self, work: Work, done: Done) -> None:
         try:
@@ -163,9 +163,6 @@ class CudaDevice:
             if name in lost:
                 self._lose(name, cause)
         process.buried()
-
-    def _say(self, text: str) -> None:
-        self._settings.say(f"{self.gpu.id}: {text}")
 
     def _lose(self, partition: str, cause: str) -> None:
         if self._open:

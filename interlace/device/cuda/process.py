@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -50,6 +51,8 @@ from interlace.device.process.output_arena import HeldBatches, OutputArena
 from interlace.device.process.pending import PendingRequest
 from interlace.device.process.wire import BatchResult, LoadModel, UnloadModel
 from interlace.shm.arena import Arena
+
+_log = logging.getLogger(__name__)
 
 OnStarted = Callable[[Failure | None], None]
 _STAGE: Final = "+"  #: the line of inputs on their way
@@ -192,7 +195,7 @@ class GpuProcess:
                 self.docket.blame(lines)
                 self.link.kill(detail)
             case Notice(text=text):
-                self._settings.say(f"{self._settings.gpu.id}: {text}")
+                _log.info("%s: %s", self._settings.gpu.id, text)
             case RestartWanted():
                 self._worn = True
             case BatchStarved(line=line):
@@ -206,7 +209,7 @@ class GpuProcess:
         failure = failure_of(answer)
         if isinstance(answer, GpuReady):
             self.took_s = dict(answer.took_s)
-            self._settings.say(f"{self._settings.gpu.id}: {_start_words(answer)}")
+            _log.info("%s: %s", self._settings.gpu.id, _start_words(answer))
             failure = self._cut_otherwise(answer)
         self.ready = failure is None
         if failure is not None and not failure.fatal:
@@ -250,7 +253,7 @@ class GpuProcess:
     def _renew(self) -> None:
         """End it if a failed capture left its mark and nobody needs it, nor what it keeps."""
         if self._worn and not self.partitions and not self._settings.keep_bytes:
-            self._settings.say(f"{self._settings.gpu.id}: its process is started anew")
+            _log.info("%s: its process is started anew", self._settings.gpu.id)
             self.link.close("it is started anew after a failed capture", kill=False)
 
     def _forget(self, partition: str) -> None:

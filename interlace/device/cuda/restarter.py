@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from interlace.core.messages import Failure
+
+_log = logging.getLogger(__name__)
 
 _FIRST_S: Final = 1.0
 _LONGEST_S: Final = 60.0
@@ -27,13 +30,13 @@ class Restarter:
         start: Callable[[OnStarted], object],
         away: Callable[[], None],
         back: Callable[[], None],
-        say: Callable[[str], None],
+        gpu: str,
     ) -> None:
         self._loop = loop
         self._start = start
         self._away = away
         self._back = back
-        self._say = say
+        self._gpu = gpu
         self._pause_s = _FIRST_S
         self._timer: asyncio.TimerHandle | None = None
         self._gone = False
@@ -64,6 +67,7 @@ class Restarter:
             self._gone = False
             self._back()
             return
-        self._say(f"it does not come back: {failure.detail}; tried again in {self._pause_s:g} s")
+        text = "%s does not come back: %s; tried again in %g s"
+        _log.warning(text, self._gpu, failure.detail, self._pause_s)
         self._timer = self._loop.call_later(self._pause_s, self._try)
         self._pause_s = min(2 * self._pause_s, _LONGEST_S)

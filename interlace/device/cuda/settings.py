@@ -69,7 +69,6 @@ class CudaSettings:
     keep_bytes: int = 0
     choices: str = ""
     at_close: Callable[[], None] = lambda: None
-    say: Callable[[str], None] = lambda text: None
 
 
 def only_gpu(uuid: str) -> Callable[[int], Mapping[str, str]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Final
 
@@ -14,6 +15,8 @@ from interlace.engine.engine import Engine
 from interlace.runtime.log.checkpoint import save
 from interlace.runtime.log.codec import OpenWork, encode, track
 from interlace.runtime.log.header import LENGTH, MAGIC, LogHeader, frame
+
+_log = logging.getLogger(__name__)
 
 #: Events of which there are many; after any other what is buffered is written.
 _MANY: Final = (RequestArrived, WorkFinished, Woke)
@@ -26,7 +29,7 @@ class LogWriter:
     Together they hold at most ``limit_bytes``. Each can be replayed by itself: a file that follows
     another begins with the engine as it then was. Without an ``engine`` there is one file, of any
     size. What is buffered is written at least once an
-    epoch. A disk that is full ends the log, not the server: ``say`` is told.
+    epoch. A disk that is full ends this log, not the server.
     """
 
     def __init__(
@@ -35,7 +38,6 @@ class LogWriter:
         header: LogHeader,
         engine: Engine | None = None,
         limit_bytes: int = 1 << 30,
-        say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Begin the file; one of that name is begun anew.
 
@@ -46,7 +48,6 @@ class LogWriter:
         self._header = header
         self._engine = engine
         self._most_bytes = limit_bytes // 2
-        self._say = say
         self._begun: OpenWork = {}
         self._buffer = bytearray()
         self._size = 0
@@ -75,7 +76,7 @@ class LogWriter:
         except OSError as error:
             self._file.close()
             self._file = None
-            self._say(f"{self._path}: {error.strerror}: events are not kept any more")
+            _log.error("%s: %s: events are not kept any more", self._path, error.strerror)
 
     def close(self) -> None:
         """Write what is buffered, and no more after it."""

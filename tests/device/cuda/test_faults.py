@@ -145,13 +145,12 @@ def test_batches_that_run_alone_hold_up_nobody_for_long(make_rig: MakeRig) -> No
 
 
 def test_a_process_that_a_capture_wore_out_is_started_anew_when_it_is_empty(
-    make_rig: MakeRig,
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[str] = []
-    rig = make_rig(backend="tests.device.cuda.backends:void", say=told.append)
+    rig = make_rig(backend="tests.device.cuda.backends:void")
     serving(rig, ("p", DOUBLE), ("q", DOUBLE))
     pid = rig.device.workers()["p"]
-    assert any("captured again" in line and "INVALIDATED" in line for line in told)
+    assert any("captured again" in line and "INVALIDATED" in line for line in caplog.messages)
     assert rig.release("p").failure is None
     assert rig.values(rig.run(rig.floats(DOUBLE, ROW), name="q")) == [[[2 * x for x in ROW]]]
     assert rig.release("q").failure is None
@@ -159,7 +158,7 @@ def test_a_process_that_a_capture_wore_out_is_started_anew_when_it_is_empty(
     serving(rig, ("p", DOUBLE))
     assert rig.device.workers()["p"] != pid
     assert rig.values(rig.run(rig.floats(DOUBLE, ROW))) == [[[2 * x for x in ROW]]]
-    assert any("started anew" in line for line in told)
+    assert any("started anew" in line for line in caplog.messages)
 
 
 @pytest.mark.parametrize("mechanism", ["green", "mps"])

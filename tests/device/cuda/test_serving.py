@@ -166,10 +166,9 @@ def test_release_comes_after_the_batches_before_it(make_rig: MakeRig) -> None:
 
 
 def test_weights_stay_while_one_partition_has_the_model_and_a_next_one_has_it_at_once(
-    make_rig: MakeRig,
+    make_rig: MakeRig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[str] = []
-    rig = make_rig(say=told.append)
+    rig = make_rig()
     two(rig)
     assert rig.unload(DOUBLE, "p").failure is None
     assert rig.values(rig.run(rig.floats(DOUBLE, ROW), name="q")) == [[TWICE]]
@@ -178,9 +177,9 @@ def test_weights_stay_while_one_partition_has_the_model_and_a_next_one_has_it_at
     assert rig.load(DOUBLE, "p").failure is None
     assert rig.release("q").failure is None
     assert rig.unload(DOUBLE, "p").failure is None
-    rig.wait(lambda: sum("unloaded" in line for line in told) == 1)
-    assert sum(" loaded" in line for line in told) == 1
-    (unloaded,) = [line for line in told if "unloaded" in line]
+    rig.wait(lambda: sum("unloaded" in line for line in caplog.messages) == 1)
+    assert sum(" loaded" in line for line in caplog.messages) == 1
+    (unloaded,) = [line for line in caplog.messages if "unloaded" in line]
     assert "81920.0 MiB free after" in unloaded  # all that there is
 
 

@@ -161,10 +161,11 @@ def test_each_caller_has_a_thread_for_each_context(driver: FakeDriver) -> None:
 @pytest.mark.parametrize(
     ("context", "works"), [("auto", True), ("green", True), ("primary", False)]
 )
-def test_a_device_finds_out_how_such_a_model_is_served(context: str, works: bool) -> None:
-    said: list[str] = []
+def test_a_device_finds_out_how_such_a_model_is_served(
+    context: str, works: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     backend = "tests.device.cuda.backends:own_handles"
-    rig = cuda_rig("green", handle_context=context, backend=backend, say=said.append)
+    rig = cuda_rig("green", handle_context=context, backend=backend)
     try:
         handles = "partitions have library handles and threads of their own"
         known = described("convolution")
@@ -172,7 +173,7 @@ def test_a_device_finds_out_how_such_a_model_is_served(context: str, works: bool
         assert rig.load(known, "p").failure is None
         finished = rig.run(rig.floats(known, [1.0, 2.0, 3.0, REAL]))
         assert (finished.failure is None) is works
-        assert (handles in said[0]) is (context == "auto")
+        assert (handles in caplog.messages[0]) is (context == "auto")
         if works:
             assert rig.values(finished) == [[[2.0, 4.0, 6.0, 2 * REAL]]]
             other = rig.run(rig.floats(known, [1.0, 2.0]))  # no graph has this shape
@@ -181,15 +182,16 @@ def test_a_device_finds_out_how_such_a_model_is_served(context: str, works: bool
         rig.close()
 
 
-def test_a_device_whose_partitions_take_no_convolution_says_so_and_serves_others() -> None:
-    said: list[str] = []
+def test_a_device_whose_partitions_take_no_convolution_says_so_and_serves_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     backend = "tests.device.cuda.backends:no_convolutions"
-    rig = cuda_rig("green", backend=backend, say=said.append)
+    rig = cuda_rig("green", backend=backend)
     try:
         known = described("double")
         assert rig.carve("p").failure is None
-        assert "are served with --device streams or mps" in said[0]
-        assert REFUSED in said[0]
+        assert "are served with --device streams or mps" in caplog.messages[0]
+        assert REFUSED in caplog.messages[0]
         assert rig.load(known, "p").failure is None
         assert rig.values(rig.run(rig.floats(known, [1.0, 2.0]))) == [[[2.0, 4.0]]]
     finally:

@@ -94,11 +94,12 @@ def _gpu(atoms: Atoms) -> Gpu:
 @pytest.mark.parametrize(
     ("backend", "atoms"), [("fifteen", Atoms(15, 8, 12)), ("fourteen", Atoms(14, 8, 20))]
 )
-def test_a_device_with_an_uneven_gpu_serves_at_every_share(backend: str, atoms: Atoms) -> None:
+def test_a_device_with_an_uneven_gpu_serves_at_every_share(
+    backend: str, atoms: Atoms, caplog: pytest.LogCaptureFixture
+) -> None:
     gpu = _gpu(atoms)
-    said: list[str] = []
     backend = f"tests.device.cuda.backends:{backend}"
-    rig = cuda_rig("green", gpu=gpu, backend=backend, say=said.append)
+    rig = cuda_rig("green", gpu=gpu, backend=backend)
     double = model("double")
     try:
         for share_pct in gpu.shares_pct:
@@ -112,8 +113,8 @@ def test_a_device_with_an_uneven_gpu_serves_at_every_share(backend: str, atoms: 
             assert rig.values(rig.run(rig.floats(double, [1.0, 2.0]), name=name)) == [[[2.0, 4.0]]]
         took_s = rig.device.processes.running[0].took_s
         assert set(took_s) >= {"torch, CUDA and kernels", "lanes"}
-        assert said[0].startswith("gpu0: its process started in ")
-        assert said[0].endswith(f", in {atoms.count} blocks of 8 SMs")
+        assert caplog.messages[0].startswith("gpu0: its process started in ")
+        assert caplog.messages[0].endswith(f", in {atoms.count} blocks of 8 SMs")
     finally:
         rig.close()
 

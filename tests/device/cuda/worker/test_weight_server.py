@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,21 +17,18 @@ HEAVY, DOUBLE = model("heavy"), model("double")
 ROW, TWICE = [1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0]
 
 
-class Told(list[str]):
-    """What operators are told."""
-
-    def of(self, words: str) -> list[str]:
-        return [line for line in self if words in line]
+Logged = Callable[[str], list[str]]
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def logged(caplog: pytest.LogCaptureFixture) -> Logged:
+    """The messages that hold given words."""
+    return lambda words: [line for line in caplog.messages if words in line]
 
 
 @pytest.fixture
-def rig(told: Told) -> Iterator[Rig]:
-    made = cuda_rig("mps", say=told.append)
+def rig() -> Iterator[Rig]:
+    made = cuda_rig("mps")
     yield made
     made.close()
 
@@ -42,7 +39,7 @@ def keeper(rig: Rig) -> int:
     return pid
 
 
-def test_weights_are_held_once_and_read_by_all(rig: Rig, told: Told) -> None:
+def test_weights_are_held_once_and_read_by_all(rig: Rig, logged: Logged) -> None:
     held = []
     for name in ("p", "q"):
         assert rig.carve(name).failure is None
@@ -50,33 +47,33 @@ def test_weights_are_held_once_and_read_by_all(rig: Rig, told: Told) -> None:
         assert rig.values(rig.run(rig.floats(HEAVY, ROW), name=name)) == [[TWICE]]
     graphs_bytes = 8 << 20  # eight batch sizes of a MiB each: those are every process's own
     assert all(graphs_bytes <= one < graphs_bytes + 4 * WEIGHT_FLOATS for one in held)
-    assert told.of("not shared") == []
+    assert logged("not shared") == []
     # One graph (1 MiB), the weights (4 MiB) and a place for one row, in the keeper alone.
-    (line,) = told.of("graphs of 1 rows")
+    (line,) = logged("graphs of 1 rows")
     assert "81915.0 MiB free after" in line
 
 
-def test_weights_go_when_the_last_partition_lets_go_of_them(rig: Rig, told: Told) -> None:
+def test_weights_go_when_the_last_partition_lets_go_of_them(rig: Rig, logged: Logged) -> None:
     for name in ("p", "q"):
         assert rig.carve(name).failure is None
         assert rig.load(HEAVY, name).failure is None
     assert rig.unload(HEAVY, "p").failure is None
     assert rig.values(rig.run(rig.floats(HEAVY, ROW), name="q")) == [[TWICE]]
     assert rig.release("q").failure is None  # the process ends, and its claim with it
-    rig.wait(lambda: len(told.of("81920.0 MiB free after")) >= 2)
+    rig.wait(lambda: len(logged("81920.0 MiB free after")) >= 2)
     assert rig.load(HEAVY, "p").failure is None
     assert rig.values(rig.run(rig.floats(HEAVY, ROW))) == [[TWICE]]
 
 
-def test_weights_stay_with_their_keeper_where_that_is_asked_for(told: Told) -> None:
-    rig = cuda_rig("mps", say=told.append, keep_bytes=1 << 30)
+def test_weights_stay_with_their_keeper_where_that_is_asked_for(logged: Logged) -> None:
+    rig = cuda_rig("mps", keep_bytes=1 << 30)
     try:
         for name in ("p", "q"):  # one after the other, a process each
             assert rig.carve(name).failure is None
             assert rig.load(HEAVY, name).failure is None
             assert rig.values(rig.run(rig.floats(HEAVY, ROW), name=name)) == [[TWICE]]
             assert rig.release(name).failure is None
-        assert len(told.of("graphs of 1 rows")) == 1
+        assert len(logged("graphs of 1 rows")) == 1
     finally:
         rig.close()
 
