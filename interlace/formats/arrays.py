@@ -28,7 +28,8 @@ NUMPY_TYPES: Final[dict[str, np.dtype[Any]]] = {
     BYTES: np.dtype(np.object_),
 }
 
-_WORD: Final = b"interlace"
+WORD: Final = b"interlace"  #: an element of type ``BYTES``
+_FREE_DIM: Final = 64  #: a free dimension for which no size is stated
 
 
 def check_outputs(outputs: Mapping[str, Array], signature: Signature, rows: int) -> None:
@@ -59,7 +60,7 @@ def sample_array(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
     """Contents no sensible model chokes on: ones, floats in 0..1, a word for ``BYTES``."""
     dtype = NUMPY_TYPES[spec.datatype]
     if spec.datatype == BYTES:
-        return np.full(shape, _WORD, dtype=object)
+        return np.full(shape, WORD, dtype=object)
     if spec.datatype == "BF16":
         return np.full(shape, 0x3F00, dtype=np.uint16)  # 0.5
     if dtype.kind == "f":
@@ -67,10 +68,13 @@ def sample_array(spec: TensorSpec, shape: tuple[int, ...]) -> Array:
     return np.ones(shape, dtype=dtype)
 
 
-def sample_shape(spec: TensorSpec, sizes: tuple[int, ...], default: int) -> tuple[int, ...]:
-    """``spec.dims`` with each -1 replaced: by ``sizes`` in order, by ``default`` where they end."""
+def sample_shape(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """``spec.dims`` with each -1 replaced: by ``sizes`` in order, by 64 where they end.
+
+    ``sizes`` are all dims, or those of the free ones in order.
+    """
     given = iter(sizes if len(sizes) != len(spec.dims) else _free(spec, sizes))
-    return tuple(next(given, default) if dim < 0 else dim for dim in spec.dims)
+    return tuple(next(given, _FREE_DIM) if dim < 0 else dim for dim in spec.dims)
 
 
 def _free(spec: TensorSpec, sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,24 +1,35 @@
-"""What makes an optimised model specific to this machine, as a short key."""
+"""This machine's processor: what it is called, and a key of what is optimised for it."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 from pathlib import Path
+from typing import Final
+
+_CPUINFO: Final = Path("/proc/cpuinfo")
 
 
 def machine_key(*versions: str) -> str:
     """16 hex digits that change with the processor's instruction set or any of ``versions``."""
-    text = "\n".join((platform.machine(), _cpu_flags(), *versions))
+    flags = _first("flags", "Features") or platform.processor()
+    text = "\n".join((platform.machine(), " ".join(sorted(flags.split())), *versions))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _cpu_flags() -> str:
+def processor_name() -> str:
+    """The processor's name as the kernel tells it; empty if it does not."""
+    return _first("model name")
+
+
+def _first(*keys: str) -> str:
+    """The value of the first line with one of these keys; empty if there is none."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = _CPUINFO.read_text().splitlines()
     except OSError:
-        return platform.processor()
+        return ""
     for line in lines:
-        if line.startswith(("flags", "Features")):
-            return " ".join(sorted(line.split(":", 1)[1].split()))
-    return platform.processor()
+        key, _, value = line.partition(":")
+        if key.strip() in keys:
+            return value.strip()
+    return ""

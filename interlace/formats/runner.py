@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from interlace.core.tensor import Signature
+
+#: Executions before a model is as fast as it gets: TorchScript profiles twice and compiles on the
+#: third.
+WARM_RUNS: Final = 3
 
 #: One tensor on the host. ``BYTES`` are object arrays of ``bytes``, ``BF16`` are uint16 arrays.
 Array = np.ndarray[Any, Any]

@@ -12,8 +12,6 @@ from interlace.formats.torch_values import to_torch
 
 #: Rows of the first and the second sample of a model that takes batches.
 ROWS: Final = (1, 2)
-#: Size of a free dimension for which nobody stated one.
-_FREE_DIM: Final = 64
 
 
 def sample_shapes(
@@ -28,7 +26,7 @@ def sample_shapes(
     shapes = {}
     for spec in specs:
         refined = _refined(spec, model)
-        dims = sample_shape(refined, tuple(model.sample.get(spec.name, ())), _FREE_DIM)
+        dims = sample_shape(refined, tuple(model.sample.get(spec.name, ())))
         if attempt:
             pairs = zip(dims, refined.dims, strict=True)
             dims = tuple((size // 2 or 2) if free < 0 else size for size, free in pairs)

@@ -15,7 +15,8 @@ from interlace.formats.runner import Array
 #: How results without a name are called, as Triton's PyTorch backend expects them.
 UNNAMED: Final = "OUTPUT__"
 
-_DATATYPES: Final = {
+#: The v2 datatypes of a fixed size by torch's types.
+DATATYPES: Final = {
     torch.bool: "BOOL",
     torch.uint8: "UINT8",
     torch.uint16: "UINT16",
@@ -66,7 +67,7 @@ def to_numpy(value: Any) -> Array:
 
 def datatype_of(dtype: torch.dtype) -> str | None:
     """The v2 datatype of a torch type, ``None`` if the wire has none for it."""
-    return _DATATYPES.get(dtype)
+    return DATATYPES.get(dtype)
 
 
 def value_datatype(value: Any) -> str | None:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Final
 
+from interlace.formats.machine import processor_name
+
 _LIBRARIES: Final = ("numpy", "torch", "onnxruntime", "transformers", "safetensors")
-_CPUINFO: Final = Path("/proc/cpuinfo")
 
 
 def processor() -> str:
-    """The processor's name, as the kernel tells it."""
-    try:
-        lines = _CPUINFO.read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    for line in lines:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+    """The processor's name, or its architecture where the kernel tells no name."""
+    return processor_name() or platform.processor() or platform.machine()
 
 
 def libraries() -> dict[str, str]:

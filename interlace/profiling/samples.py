@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec, element_count
-from interlace.formats.arrays import NUMPY_TYPES, sample_shape
-
-#: Size of a free dimension for which nobody stated one.
-FREE_SIZE: Final = 64
-_WORD: Final = b"interlace"
+from interlace.formats.arrays import NUMPY_TYPES, WORD, sample_shape
 
 
 def sample_dims(spec: TensorSpec, sizes: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
@@ -21,7 +16,7 @@ def sample_dims(spec: TensorSpec, sizes: Mapping[str, Sequence[int]]) -> tuple[i
 
     ``sizes`` gives, per input, either all dims or those of the free ones in order.
     """
-    return sample_shape(spec, tuple(sizes.get(spec.name, ())), FREE_SIZE)
+    return sample_shape(spec, tuple(sizes.get(spec.name, ())))
 
 
 def content(spec: TensorSpec, shape: tuple[int, ...], seed: int) -> bytes:
@@ -32,7 +27,7 @@ def content(spec: TensorSpec, shape: tuple[int, ...], seed: int) -> bytes:
     """
     count = element_count(shape)
     if spec.datatype == BYTES:
-        return (len(_WORD).to_bytes(4, "little") + _WORD) * count
+        return (len(WORD).to_bytes(4, "little") + WORD) * count
     random = np.random.default_rng(seed)
     if spec.datatype == "BF16":  # the upper half of a float32
         values = random.random(count, dtype=np.float32)
@@ -45,7 +40,7 @@ def content(spec: TensorSpec, shape: tuple[int, ...], seed: int) -> bytes:
 
 def size_bytes(spec: TensorSpec, shape: tuple[int, ...]) -> int:
     """Length of what ``content`` returns."""
-    return ITEM_BYTES.get(spec.datatype, 4 + len(_WORD)) * element_count(shape)
+    return ITEM_BYTES.get(spec.datatype, 4 + len(WORD)) * element_count(shape)
 
 
 def _integers(name: str, count: int, random: np.random.Generator) -> NDArray[np.int64]:

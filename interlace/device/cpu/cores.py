@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from pathlib import Path
+
+from interlace.formats.machine import processor_name
 
 
 class CoreAllocator:
@@ -54,14 +55,7 @@ class CoreAllocator:
 
 def cpu_kind(cores: int) -> str:
     """The kind profiles are kept by: processor model and number of cores, as one word."""
-    name = "unknown"
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.split(":", 1)[1]
-                break
-    except OSError:
-        pass
+    name = processor_name() or "unknown"
     noise = r"\((r|tm)\)|\bcpu\b|processor|@.*|\d+-core"
     words = re.findall(r"[a-z0-9]+", re.sub(noise, " ", name.lower()))
     return f"cpu-{'-'.join(words) or 'unknown'}-{cores}c"

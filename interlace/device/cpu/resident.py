@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
@@ -13,12 +12,9 @@ from interlace.device.process.memory import MemoryLimitError, process_memory
 from interlace.device.process.wire import LoadModel
 from interlace.formats.arrays import sample_array, sample_shape
 from interlace.formats.memory import release_free_memory
-from interlace.formats.runner import ModelRunner
+from interlace.formats.runner import WARM_RUNS, ModelRunner
 
 OpenModel = Callable[[Model, int, str | None], ModelRunner]
-
-_FREE_DIM: Final = 64  #: size of a free dimension for which nobody stated one
-_WARM_RUNS: Final = 3  #: TorchScript profiles twice and compiles on the third
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +64,9 @@ class ResidentModel:
 def _warm_up(model: Model, runner: ModelRunner, signature: Signature, rows: int) -> None:
     inputs = {}
     for spec in signature.inputs:
-        dims = sample_shape(spec, tuple(model.sample.get(spec.name, ())), _FREE_DIM)
+        dims = sample_shape(spec, tuple(model.sample.get(spec.name, ())))
         inputs[spec.name] = sample_array(spec, (rows, *dims) if signature.batched else dims)
     # Made-up inputs may be nonsense to the model; requests will show.
     with contextlib.suppress(Exception):
-        for _ in range(_WARM_RUNS):
+        for _ in range(WARM_RUNS):
             runner.run(inputs)

@@ -19,13 +19,13 @@ from interlace.device.cuda.models.samples import most_rows, sample_dims, sample_
 from interlace.device.cuda.models.variant_choice import VariantChooser, place_weights
 from interlace.device.cuda.models.weights import DeviceWeights
 from interlace.device.cuda.worker.context import stopwatch_of
+from interlace.formats.runner import WARM_RUNS
 from interlace.profiling.cuda.layers import measure_layers
 from interlace.profiling.cuda.readers import ReaderKernels, ReaderLane, strains
 from interlace.profiling.cuda.task import BatchStrains, GpuFindings, GpuTask, ReaderPlacement
 from interlace.profiling.cuda.timing import GraphTimer
 
 Execute = Callable[[], object]
-_WARM_RUNS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def executed(one: PlacedModel, rows: int) -> Iterator[Callable[[], float]]:
     def recorded() -> CapturedGraph:
         run = one.run(rows)
         with on_stream(one.backend, stream), torch.inference_mode():
-            for _ in range(_WARM_RUNS):
+            for _ in range(WARM_RUNS):
                 run()
         driver.synchronize(stream)
 

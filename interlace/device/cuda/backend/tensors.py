@@ -7,23 +7,10 @@ from typing import Final
 import torch
 
 from interlace.core.tensor import element_count
+from interlace.formats.torch_values import DATATYPES
 
 #: The torch types of the v2 datatypes that have a fixed size.
-TORCH_TYPES: Final = {
-    "BOOL": torch.bool,
-    "UINT8": torch.uint8,
-    "UINT16": torch.uint16,
-    "UINT32": torch.uint32,
-    "UINT64": torch.uint64,
-    "INT8": torch.int8,
-    "INT16": torch.int16,
-    "INT32": torch.int32,
-    "INT64": torch.int64,
-    "FP16": torch.float16,
-    "BF16": torch.bfloat16,
-    "FP32": torch.float32,
-    "FP64": torch.float64,
-}
+TORCH_TYPES: Final = {name: dtype for dtype, name in DATATYPES.items()}
 
 
 def tensor_at(

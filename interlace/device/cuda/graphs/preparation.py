@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from typing import Final
 
 import torch
 
@@ -17,8 +16,7 @@ from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.models.precision import first_line, is_sticky
 from interlace.device.cuda.models.samples import sample_inputs
-
-_WARM_RUNS: Final = 3  #: TorchScript profiles twice and compiles on the third
+from interlace.formats.runner import WARM_RUNS
 
 
 class GraphPreparation:
@@ -78,7 +76,7 @@ class GraphPreparation:
         with on_stream(self._backend, stream), torch.inference_mode():
             for rows in sorted(set(buckets), reverse=True):
                 values = self._sample(rows)
-                for _ in range(1 if rows in known else _WARM_RUNS):
+                for _ in range(1 if rows in known else WARM_RUNS):
                     self._model.outputs(values)
         self._backend.driver.synchronize(stream)
 

@@ -9,7 +9,8 @@ from threading import Lock
 from typing import Final
 
 from interlace.device.cuda.driver.api import Driver, MappedBlock
-from interlace.shm.buddy_allocator import BuddyAllocator
+from interlace.device.cuda.memory.ranges import RangeAllocator
+from interlace.device.cuda.memory.slabs import Slabs
 
 #: Room for the parameters of a few thousand graphs: pinning more would be felt by those served.
 _SLAB_BYTES: Final = 1 << 22
@@ -19,21 +20,22 @@ _WORD_BYTES: Final = 8
 class MappedMemory:
     """Pieces that host and GPU both see; at least 64-byte aligned, zero when new.
 
-    Any thread may take and give back: graphs are captured aside while eager programs and rings are
-    made where batches are launched, and two pieces that overlap are the inputs of another batch.
+    Any thread may take and give back: graphs are captured on one thread while eager programs and
+    rings are made where batches are launched, and two pieces that overlap would be the inputs of
+    another batch.
     """
 
     def __init__(self, driver: Driver, slab_bytes: int = _SLAB_BYTES) -> None:
         self._driver = driver
         self._slab_bytes = slab_bytes
-        self._slabs: list[tuple[MappedBlock, BuddyAllocator]] = []
-        self._owners: dict[int, tuple[BuddyAllocator, int]] = {}
+        self._blocks: dict[int, MappedBlock] = {}  # by the host's address
+        self._slabs = Slabs()
         self._lock = Lock()
 
     @property
     def used_bytes(self) -> int:
         """Bytes in pieces, rounding included."""
-        return sum(blocks.used_bytes for _, blocks in self._slabs)
+        return self._slabs.used_bytes
 
     def take(self, nbytes: int) -> MappedBlock:
         """A piece; a new slab is pinned if none has room.
@@ -42,16 +44,16 @@ class MappedMemory:
             CudaError: nothing more can be pinned.
         """
         with self._lock:
-            for slab, blocks in self._slabs:
-                offset = blocks.alloc(nbytes)
-                if offset is not None:
-                    return self._piece(slab, blocks, offset, nbytes)
-            size = max(self._slab_bytes, 1 << max(6, (nbytes - 1).bit_length()))
-            slab, blocks = self._driver.allocate_mapped(size), BuddyAllocator(size)
-            self._slabs.append((slab, blocks))
-            offset = blocks.alloc(nbytes)
-            assert offset is not None
-            return self._piece(slab, blocks, offset, nbytes)
+            found = self._slabs.take(nbytes)
+            if found is None:
+                size = max(self._slab_bytes, RangeAllocator.rounded(nbytes))
+                block = self._driver.allocate_mapped(size)
+                self._blocks[block.host] = block
+                self._slabs.add(block.host, size)
+                found = self._slabs.take(nbytes)
+            assert found is not None
+            slab, offset = found
+            return MappedBlock(slab + offset, self._blocks[slab].device + offset, nbytes)
 
     def give_back(self, piece: MappedBlock) -> None:
         """The GPU uses the piece no more.
@@ -60,11 +62,7 @@ class MappedMemory:
             ValueError: it was given back before, or never taken.
         """
         with self._lock:
-            owner = self._owners.pop(piece.host, None)
-            if owner is None:
-                raise ValueError("a piece of mapped memory is given back twice, or was never taken")
-            blocks, offset = owner
-            blocks.free(offset)
+            self._slabs.give_back(piece.host)
 
     def close(self) -> None:
         """Unpin everything.
@@ -72,17 +70,9 @@ class MappedMemory:
         Raises:
             CudaError: the driver refused at least once; everything was tried.
         """
-        slabs, self._slabs = self._slabs, []
-        self._owners.clear()
         with ExitStack() as steps:
-            for slab, _ in slabs:
-                steps.callback(self._driver.free_mapped, slab)
-
-    def _piece(
-        self, slab: MappedBlock, blocks: BuddyAllocator, offset: int, nbytes: int
-    ) -> MappedBlock:
-        self._owners[slab.host + offset] = (blocks, offset)
-        return MappedBlock(slab.host + offset, slab.device + offset, nbytes)
+            for begin in self._slabs.clear():
+                steps.callback(self._driver.free_mapped, self._blocks.pop(begin))
 
 
 class MappedWords:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from interlace.device.cuda.driver.api import DeviceMemory, Driver
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.memory.ranges import RangeAllocator
+from interlace.device.cuda.memory.slabs import Slabs
 
 #: What is taken at the start and what is added at a time: this much, or a part of what is free.
 _FIRST_BYTES: Final = 1 << 30
@@ -31,8 +32,7 @@ class PooledDriver:
         """
         self._driver = driver
         self._lock = Lock()
-        self._slabs: dict[int, RangeAllocator] = {}
-        self._owners: dict[int, int] = {}  # the slab of each address that is taken
+        self._slabs = Slabs()
         self._add(_part(driver, _FIRST_BYTES))
 
     def __getattr__(self, name: str) -> Any:
@@ -41,23 +41,23 @@ class PooledDriver:
     def memory(self) -> DeviceMemory:
         free, total = self._driver.memory()
         with self._lock:
-            return DeviceMemory(free + sum(slab.free_bytes for slab in self._slabs.values()), total)
+            return DeviceMemory(free + self._slabs.free_bytes, total)
 
     def allocate(self, nbytes: int) -> int:
         with self._lock:
-            found = self._taken(nbytes)
+            found = self._slabs.take(nbytes)
             if found is None:
                 self._more(nbytes)
-                found = self._taken(nbytes)
+                found = self._slabs.take(nbytes)
             assert found is not None
-            return found
+            return sum(found)
 
     def free(self, address: int) -> None:
         with self._lock:
-            begin = self._owners.pop(address, None)
-            if begin is None:
-                raise CudaError("cuMemFree", "CUDA_ERROR_INVALID_VALUE", f"{address:#x}")
-            self._slabs[begin].give_back(address - begin)
+            try:
+                self._slabs.give_back(address)
+            except ValueError as error:
+                raise CudaError("cuMemFree", "CUDA_ERROR_INVALID_VALUE", str(error)) from None
 
     def ipc_handle(self, address: int) -> bytes:
         """A handle opens a whole slab, from its begin: other processes would read something else.
@@ -74,10 +74,8 @@ class PooledDriver:
         Raises:
             CudaError: the driver refused at least once; everything was tried.
         """
-        slabs, self._slabs = self._slabs, {}
-        self._owners.clear()
         with ExitStack() as steps:
-            for begin in slabs:
+            for begin in self._slabs.clear():
                 steps.callback(self._driver.free, begin)
 
     def trim(self) -> None:
@@ -87,18 +85,9 @@ class PooledDriver:
             CudaError: the driver refused.
         """
         with self._lock:
-            for begin, slab in list(self._slabs.items()):
-                if slab.empty:
-                    del self._slabs[begin]
-                    self._driver.free(begin)
-
-    def _taken(self, nbytes: int) -> int | None:
-        for begin, slab in self._slabs.items():
-            offset = slab.take(nbytes)
-            if offset is not None:
-                self._owners[begin + offset] = begin
-                return begin + offset
-        return None
+            for begin in self._slabs.unused:
+                self._slabs.remove(begin)
+                self._driver.free(begin)
 
     def _more(self, nbytes: int) -> None:
         """A slab with room for so much, with some to spare if there is memory for it."""
@@ -111,7 +100,7 @@ class PooledDriver:
             self._add(needed)
 
     def _add(self, nbytes: int) -> None:
-        self._slabs[self._driver.allocate(nbytes)] = RangeAllocator(nbytes)
+        self._slabs.add(self._driver.allocate(nbytes), nbytes)
 
 
 def _part(driver: Driver, most_bytes: int) -> int:

@@ -14,7 +14,6 @@ from interlace.formats.arrays import sample_array, sample_shape
 from interlace.formats.torch_values import to_torch
 
 _UNBOUNDED_ROWS: Final = 32
-_FREE_DIM: Final = 64  #: size of a free dimension for which nobody stated one
 
 
 def most_rows(signature: Signature) -> int:
@@ -25,7 +24,7 @@ def most_rows(signature: Signature) -> int:
 def sample_dims(model: Model, signature: Signature) -> dict[str, tuple[int, ...]]:
     """Dims of one row by input name, free ones as the operator states them."""
     return {
-        spec.name: sample_shape(spec, tuple(model.sample.get(spec.name, ())), _FREE_DIM)
+        spec.name: sample_shape(spec, tuple(model.sample.get(spec.name, ())))
         for spec in signature.inputs
     }
 

@@ -18,7 +18,7 @@ from interlace.device.cuda.driver.kernels import load_kernels
 from interlace.device.cuda.graphs.transfer import BatchBoundary
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import BatchParameters, row_addresses
-from interlace.shm.buddy_allocator import BuddyAllocator
+from interlace.device.cuda.memory.slabs import Slabs
 from tests.device.cuda.fake.driver import IMAGE, FakeDriver
 
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ def test_pieces_are_apart_and_seen_from_both_sides(
 
 def test_slabs_grow_with_what_is_asked_for_and_are_used_again(driver: FakeDriver) -> None:
     memory = MappedMemory(driver, slab_bytes=1 << 12)
-    large = memory.take(5000)
+    large = memory.take(8000)
     small = memory.take(64)
     assert driver.calls["allocate_mapped"] == 2
     memory.give_back(large)
@@ -68,14 +68,14 @@ def test_two_threads_are_never_inside_the_allocator_at_once(
 ) -> None:
     inside, overlaps = threading.Semaphore(1), []
 
-    class Slow(BuddyAllocator):
+    class Slow(Slabs):
         """Whoever comes while another is inside is written down."""
 
-        def alloc(self, nbytes: int) -> int | None:
-            return self._alone(lambda: super(Slow, self).alloc(nbytes))
+        def take(self, nbytes: int) -> tuple[int, int] | None:
+            return self._alone(lambda: super(Slow, self).take(nbytes))
 
-        def free(self, offset: int) -> None:
-            self._alone(lambda: super(Slow, self).free(offset))
+        def give_back(self, address: int) -> None:
+            self._alone(lambda: super(Slow, self).give_back(address))
 
         def _alone(self, step: Callable[[], Result]) -> Result:
             alone = inside.acquire(blocking=False)
@@ -88,7 +88,7 @@ def test_two_threads_are_never_inside_the_allocator_at_once(
                 if alone:
                     inside.release()
 
-    monkeypatch.setattr("interlace.device.cuda.memory.mapped.Buddy", Slow)
+    monkeypatch.setattr("interlace.device.cuda.memory.mapped.Slabs", Slow)
     memory = MappedMemory(driver)
 
     def use() -> None:
