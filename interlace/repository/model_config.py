@@ -205,7 +205,7 @@ def _unknown_field(where: str, message: str, name: str) -> RepositoryError:
     fields = _ROOT.file.pool.FindMessageTypeByName(message).fields_by_name
     camel = [] if name.islower() else [each.camelcase_name for each in fields.values()]
     hint = did_you_mean(name, [*camel, *fields])
-    return RepositoryError(where, f"field '{name}'", f"one of {', '.join(fields)}{hint}")
+    return RepositoryError(where, f"field '{name}'", f"a known one{hint}: {', '.join(fields)}")
 
 
 def _expected(each: Any) -> str:

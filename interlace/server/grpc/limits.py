@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from interlace.core.errors import Reason, ServeError
-
 #: Tensors of one request.
 TENSORS_MAX: Final = 1024
 
@@ -66,31 +64,3 @@ class TokenBucket:
         self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
         self._at_s = now_s
         return self._left >= 0.0
-
-
-class Allowance:
-    """Bytes of heap that unfinished messages may hold, all together."""
-
-    __slots__ = ("limit_bytes", "used_bytes")
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.used_bytes = 0
-
-    def take(self, nbytes: int) -> None:
-        """Count bytes in.
-
-        Raises:
-            ServeError: OVERLOADED, and then they are not counted.
-        """
-        if self.used_bytes + nbytes > self.limit_bytes:
-            raise ServeError(
-                Reason.OVERLOADED,
-                f"unfinished messages hold {self.used_bytes} of {self.limit_bytes} bytes",
-                retry_after_ms=100.0,
-            )
-        self.used_bytes += nbytes
-
-    def give(self, nbytes: int) -> None:
-        """Count them out."""
-        self.used_bytes -= nbytes

@@ -123,7 +123,7 @@ class PendingCall:
         """The data plane did not take the call."""
         calls = self._calls
         calls.count -= 1
-        calls.decoder.free(self.decoded.blocks)
+        self.decoded.blocks.free()
         owner, self.owner = self.owner, None
         if owner is not None:
             owner.refused(self, error)
@@ -137,6 +137,6 @@ class PendingCall:
     def sent(self) -> None:
         """The bytes of inputs and outputs are no longer needed."""
         reply, self._reply = self._reply, None
-        self._calls.decoder.free(self.decoded.blocks)
+        self.decoded.blocks.free()
         if reply is not None:
             self._calls.plane.delivered(reply)
