@@ -9,10 +9,7 @@ from pathlib import Path
 import interlace
 
 #: Imports that close circles still; a line goes when its circle does.
-KNOWN = (
-    ("server.grpc.stream", "server.grpc.http2_connection"),
-    ("device.cuda.graphs.capture_stream", "device.cuda.lanes"),
-)
+KNOWN = (("device.cuda.graphs.capture_stream", "device.cuda.lanes"),)
 PACKAGE = Path(interlace.__file__).parent
 
 
