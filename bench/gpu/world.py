@@ -76,7 +76,7 @@ def slo_ms(profile: Profile, gpu: Gpu, least_ms: float = LEAST_SLO_MS) -> float:
 def cost_s(profile: Profile, gpu: Gpu, within_ms: float) -> float:
     """GPU time of a request at its cheapest share and batch: a term of the area bound.
 
-    Area is the part of the GPU that a share is times how long it is taken (``perf.bounds.area``).
+    Area is a share times how long it is taken (``packing.bounds.area``).
     Where the GPU told its own time it is that alone: what our side of a batch costs is nothing
     that a scheduler must pay, and would make the bound too low.
     """

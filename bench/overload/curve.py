@@ -20,7 +20,7 @@ CONNECTIONS = 2000
 DRAIN_S = 12.0
 
 
-def capacity_rps(call: EncodedCall, seconds: float) -> float:
+def capacity_rps(call: EncodedCall, seconds: float = 2.0) -> float:
     """What a closed loop of 32 connections gets through."""
     closed_loop(call, 8, 1.0, 0.0)
     return float(figures(closed_loop(call, 32, seconds))["rps"])

@@ -120,9 +120,9 @@ def _chosen(kind: Any, value: object) -> Any:
         info = inspect.type_info(one)
         if isinstance(info, inspect.StructType) and isinstance(value, dict):
             if info.tag_field is None or value.get(info.tag_field) == info.tag:
-                return one
+                return _chosen(one, value)
         elif isinstance(info, _SHAPES.get(type(value), ())):
-            return one
+            return _chosen(one, value)
     return kind
 
 

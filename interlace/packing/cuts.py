@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Partition, Slot
 from interlace.core.profile import Profiles
 from interlace.perf.duty import CycleTurn, DutyCycle, fit
 from interlace.perf.memory import holds
+
+_HALVINGS: Final = 12
 
 
 @dataclass(slots=True, eq=False)
@@ -80,6 +83,33 @@ class GpuCut:
         full = self.most and len(there) >= self.most
         legal = (s for s in reversed(self.gpu.shares_pct) if self.gpu.legal([*there, s]))
         self.remaining_pct = 0 if full else next(legal, 0)
+
+
+def largest_part(
+    glets: Iterable[tuple[GpuCut, Glet]],
+    joined: Callable[[GpuCut, Glet, float], list[CycleTurn] | None],
+    rows_per_s: float,
+    least_rows_per_s: float,
+) -> float:
+    """Give one of the glets as much of a rate as any of them takes, found by bisection.
+
+    ``joined`` makes a glet's turns with a rate added, ``None`` if that does not fit. Returns what
+    was placed: 0 if none takes at least ``least_rows_per_s``.
+    """
+    most = 0.0
+    best: tuple[Glet, list[CycleTurn]] | None = None
+    for cut, glet in glets:
+        low, high = most, rows_per_s
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            if turns := joined(cut, glet, middle):
+                low, most, best = middle, middle, (glet, turns)
+            else:
+                high = middle
+    if best is None or most < least_rows_per_s:
+        return 0.0
+    best[0].turns = best[1]
+    return most
 
 
 def cuts(fleet: Fleet, most: int = 0) -> list[GpuCut]:

@@ -147,8 +147,14 @@ def _most_bytes(fleet: Fleet) -> int | None:
 
 def _time(one: Demand, tables: Tables, waits: float) -> str:
     alone_ms = tables.surface(one.model).latency_ms(1, 100)
-    if (1.0 + waits) * alone_ms <= one.slo_ms * (1 + 1e-9):
-        return ""
+    return (
+        "" if (1.0 + waits) * alone_ms <= one.slo_ms * (1 + 1e-9) else too_slow(one, tables, waits)
+    )
+
+
+def too_slow(one: Demand, tables: Tables, waits: float = 1.0) -> str:
+    """The reason for a model that misses its SLO after as many executions of others."""
+    alone_ms = tables.surface(one.model).latency_ms(1, 100)
     wait = "; with as long a wait before it, that is" if waits else ","
     return (
         f"one row alone takes {alone_ms:.1f} ms on a whole accelerator{wait} more than the SLO of "

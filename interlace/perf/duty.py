@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil
 
 import numpy as np
-
-from interlace.core.plan import Demand
-from interlace.perf.latency import Surface
 
 #: Rates and times that are equal on paper may differ by this much in floating point.
 _ALLOWANCE = 1e-9
@@ -31,24 +28,6 @@ class CycleTurn:
     def batch(self, duty_ms: float) -> int:
         """Rows that arrive in a cycle, at least one."""
         return max(1, ceil(self.rows_per_s * duty_ms / 1000.0 - _ALLOWANCE))
-
-
-def turn(demand: Demand, latency: Surface, share_pct: int, slowdown: float = 1.0) -> CycleTurn:
-    """A model's turn on a partition of ``share_pct`` whose neighbours slow it by ``slowdown``.
-
-    Raises:
-        ValueError: the rate or the SLO is no number, the rate is negative, or the share is smaller
-            than any that was measured.
-    """
-    if not (isfinite(demand.rows_per_s) and demand.rows_per_s >= 0) or not isfinite(demand.slo_ms):
-        raise ValueError(
-            f"{demand.model}: a rate of {demand.rows_per_s:g} rows/s within {demand.slo_ms:g} ms "
-            "cannot be planned for; give a finite rate of 0 or more and a finite SLO"
-        )
-    table = [0.0]
-    for batch in range(1, demand.max_batch + 1):
-        table.append(latency.latency_ms(batch, share_pct) * slowdown)
-    return CycleTurn(demand.model, demand.rows_per_s, demand.slo_ms, tuple(table))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.json_text import json_text
 from interlace.core.plan import Demand, Partition, Plan, as_rate_rps
+from interlace.core.tables import TableError
 from interlace.core.user_errors import InputError
 from interlace.core.version import __version__
 from interlace.device.simulated.boards import physics_of
@@ -30,7 +31,7 @@ from interlace.sim.report import Report, report
 from interlace.sim.run import simulate as play
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.files import TraceError
-from interlace.sim.workload.parse import WorkloadError, workload
+from interlace.sim.workload.parse import workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +155,15 @@ def _trace(scenario: Scenario, settings: SimulationSettings) -> Arrivals:
     workloads: dict[str, Workload] = {}
     for one in scenario.demand:
         table = scenario.workloads.get(one.model, {})
+        rate_rps, where = as_rate_rps(one.rows_per_s), f"models.{one.model}.workload"
         try:
-            rate_rps = as_rate_rps(one.rows_per_s)
-            workloads[one.model] = workload(table, one.model, rate_rps, one.cv, scenario.folder)
-        except WorkloadError as error:
-            raise InputError(f"models.{one.model}.workload.{error}") from None
+            workloads[one.model] = workload(
+                table, one.model, rate_rps, one.cv, scenario.folder, where
+            )
+        except TableError as error:
+            raise InputError(str(error)) from None
         except TraceError as error:
-            raise InputError(f"models.{one.model}.workload: {error}") from None
+            raise InputError(f"{where}: {error}") from None
     made = merge_arrivals(workloads, settings.seconds * settings.load, settings.seed)
     return Arrivals(made.models, made.times_ms / settings.load, made.which, settings.seconds)
 

@@ -63,7 +63,7 @@ from interlace.core.profile import PowerDraw
 from interlace.core.request import Batch, Timing
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.green_contexts.gpu import green_gpu
-from interlace.packing.bounds import area
+from interlace.packing.bounds import lower_bound
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.profiling.corun import CoRun
 from interlace.profiling.corun_file import corun_path, read_coruns
@@ -96,7 +96,7 @@ async def gathered(rows: AsyncIterator[Row]) -> list[Row]:
 
 def test_a_load_of_one_is_what_the_area_bound_calls_full() -> None:
     asked = demand(PROFILES, GPU, 1.0)
-    assert area(asked, GPU, PROFILES).accelerators == pytest.approx(0.99)
+    assert lower_bound(asked, GPU, PROFILES).area.accelerators == pytest.approx(0.99)
     half = demand(PROFILES, GPU, 0.5)
     assert half[0].rows_per_s == pytest.approx(asked[0].rows_per_s / 2)
 

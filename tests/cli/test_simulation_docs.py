@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from interlace.cli.main import build
 from interlace.sim.report.figures import ModelReport, Report
 from interlace.sim.report.latency import Latency
-from interlace.sim.workload.parse import KINDS
+from interlace.sim.workload.parse import KEYS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "simulation.md").read_text()
@@ -76,8 +76,8 @@ def test_every_key_is_named(here: Path) -> None:
     assert set(run["report"]) == {field.name for field in fields(Report)}
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(KEYS))
 def test_every_workload_is_named(kind: str) -> None:
     assert f"`{kind}`" in PAGE
-    for key in KINDS[kind][0]:
+    for key in KEYS[kind]:
         assert f"`{key}`" in PAGE

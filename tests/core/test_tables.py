@@ -31,6 +31,7 @@ class File(Struct, forbid_unknown_fields=True):
     price: Positive | dict[str, Positive] | None = None
     shares: list[Annotated[int, Meta(ge=1, le=100)]] = []
     workload: Poisson | Steps | None = None
+    every: int | Annotated[list[Positive], Meta(min_length=1)] = 1
     mode: Literal["fast", "slow"] = "fast"
 
 
@@ -71,8 +72,9 @@ def test_a_legal_table_becomes_its_struct() -> None:
         ({"workload": {"kind": "steps", "steps": []}}, "workload.steps", "[]",
          "a list that is not empty, each item a list of 2: a number, a number above 0"),
         ({"workload": 3}, "workload", "3", "a table with rate_rps or a table with steps"),
+        ({"every": [1, 0]}, "every[1]", "0", "a number above 0"),
         ({"mode": "fats"}, "mode", "'fats'", "one of fast, slow (did you mean fast?)"),
-        (3, "", "3", "a table with models, price, shares, workload, mode"),
+        (3, "", "3", "a table with models, price, shares, workload, every, mode"),
     ],
 )  # fmt: skip
 def test_an_illegal_one_is_told_by_key(table: object, key: str, what: str, expected: str) -> None:

@@ -15,7 +15,9 @@ from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.packing.bounds import area, configuration, lower_bound, memory
+from interlace.packing.bounds import lower_bound
+from interlace.packing.bounds.area import area
+from interlace.packing.bounds.configuration import configuration
 from interlace.packing.bounds.rates import highest_rates
 from interlace.packing.layouts import layouts
 from interlace.packing.solver import Constraint, LinearProgram, solve
@@ -91,7 +93,7 @@ def _program(demand: list[Demand], gpu: Gpu, profiles: dict[str, Profile]) -> fl
 def test_the_configuration_bound_is_its_programs_optimum(gpu: Gpu, data: st.DataObject) -> None:
     demand, profiles = data.draw(questions(gpu.kind))
     offered = gpu if gpu.kind != "v100" else replace(gpu, shares_pct=MEASURED["v100"])
-    found = configuration(demand, offered, profiles).accelerators
+    found = lower_bound(demand, offered, profiles).configuration.accelerators
     assert found == pytest.approx(_program(demand, offered, profiles), rel=1e-6, abs=1e-9)
 
 
@@ -103,13 +105,15 @@ def test_layouts_cost_at_least_their_area_and_scale_with_rates(
 ) -> None:
     demand, profiles = data.draw(questions(gpu.kind))
     more = [replace(one, rows_per_s=factor * one.rows_per_s) for one in demand]
-    by_area, by_layout = area(demand, gpu, profiles), configuration(demand, gpu, profiles)
+    bound, scaled = lower_bound(demand, gpu, profiles), lower_bound(more, gpu, profiles)
+    by_area, by_layout = bound.area, bound.configuration
     assert by_layout.accelerators >= by_area.accelerators * (1 - 1e-12)
-    for bound in (area, configuration):
-        before = bound(demand, gpu, profiles).accelerators
-        assert bound(more, gpu, profiles).accelerators == pytest.approx(factor * before, rel=1e-6)
+    for before, after in ((bound.area, scaled.area), (bound.configuration, scaled.configuration)):
+        assert after.accelerators == pytest.approx(factor * before.accelerators, rel=1e-6)
     half = [replace(one, attainment=one.attainment / 2) for one in demand]
-    assert area(half, gpu, profiles).accelerators == pytest.approx(by_area.accelerators / 2)
+    assert lower_bound(half, gpu, profiles).area.accelerators == pytest.approx(
+        by_area.accelerators / 2
+    )
 
 
 @kinds
@@ -120,7 +124,7 @@ def test_prices_lie_between_what_one_request_less_saves_and_one_more_costs(
 ) -> None:
     demand, profiles = data.draw(questions(gpu.kind))
     for bound in (area, configuration):
-        before = bound(demand, gpu, profiles)
+        before = bound(highest_rates(demand, gpu, profiles), gpu)
         paid = sum(before.price.get(one.model, 0.0) * one.rows_per_s for one in demand)
         assert paid == pytest.approx(before.accelerators, rel=1e-9), "strong duality"
         for index, one in enumerate(demand):
@@ -128,7 +132,10 @@ def test_prices_lie_between_what_one_request_less_saves_and_one_more_costs(
             for step in (-0.1, 0.1):
                 other = list(demand)
                 other[index] = replace(one, rows_per_s=one.rows_per_s * (1 + step))
-                change = bound(other, gpu, profiles).accelerators - before.accelerators
+                change = (
+                    bound(highest_rates(other, gpu, profiles), gpu).accelerators
+                    - before.accelerators
+                )
                 slack = 1e-6 * max(1.0, before.accelerators)
                 assert change >= price * one.rows_per_s * step - slack
 
@@ -138,8 +145,8 @@ def test_clumsy_shares_cost_more_than_their_area() -> None:
     profiles = _measured({(1, 60): 10.0})
     demand = [Demand("m", 99.0, 10.0, 1, attainment=1.0)]
     coarse = replace(CLUMSY, shares_pct=(60, 100))
-    assert area(demand, coarse, profiles).accelerators == pytest.approx(0.6 * 0.99)
-    assert configuration(demand, coarse, profiles).accelerators == pytest.approx(0.99)
+    assert lower_bound(demand, coarse, profiles).area.accelerators == pytest.approx(0.6 * 0.99)
+    assert lower_bound(demand, coarse, profiles).configuration.accelerators == pytest.approx(0.99)
 
 
 def test_a_share_that_was_not_measured_does_what_the_next_smaller_one_does() -> None:
@@ -149,7 +156,7 @@ def test_a_share_that_was_not_measured_does_what_the_next_smaller_one_does() -> 
     coarse = replace(CLUMSY, shares_pct=(30, 60, 100))
     rates = highest_rates(demand, coarse, profiles)
     assert rates.highest_rows_per_s.tolist() == [[0.0, pytest.approx(100.0), pytest.approx(125.0)]]
-    assert area(demand, coarse, profiles).accelerators == pytest.approx(0.6)
+    assert lower_bound(demand, coarse, profiles).area.accelerators == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +206,7 @@ def test_no_batch_that_planners_know_of_serves_more(gpu: Gpu, data: st.DataObjec
 def test_memory_counts_every_model_once() -> None:
     profiles = {f"m{i}": _profile(f"m{i}", 1, 0.1, 50, "v100") for i in range(30)}
     demand = [Demand(name, 1.0, 500.0) for name in profiles]
-    found = memory(demand, V100, profiles)
+    found = lower_bound(demand, V100, profiles).memory
     assert found.accelerators == pytest.approx(30 * 1.1e9 / 16e9)
     assert set(found.price.values()) == {0.0}
     assert lower_bound(demand, V100, profiles).gpus == 3
@@ -208,9 +215,9 @@ def test_memory_counts_every_model_once() -> None:
 def test_behind_walls_memory_is_that_of_the_roomiest_layout() -> None:
     walled = replace(CLUMSY, layouts=((45, 45), (100,)), walls=((45, 10**9), (100, 3 * 10**9)))
     profiles = {"m": _profile("m", 1, 0.1, 50, "clumsy")}
-    assert memory([Demand("m", 1.0, 500.0)], walled, profiles).accelerators == pytest.approx(
-        1.1 / 3
-    )
+    assert lower_bound(
+        [Demand("m", 1.0, 500.0)], walled, profiles
+    ).memory.accelerators == pytest.approx(1.1 / 3)
 
 
 def test_what_no_share_serves_is_left_out_and_named() -> None:

@@ -17,7 +17,6 @@ from interlace.perf.duty import (
     room_rows_per_s,
     saturated_rows_per_s,
     shortest,
-    turn,
 )
 from interlace.perf.interference import ConstantFactor, CoRunner
 from interlace.perf.interfering_cycles import settled
@@ -96,12 +95,6 @@ PROFILE = Profile(
         for b, ms in ((1, 3.0 * slow), (4, 6.0 * slow), (16, 24.0 * slow))
     },
 )
-
-
-@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0])
-def test_a_rate_that_is_none_is_an_error_that_names_the_model(rate: float) -> None:
-    with pytest.raises(ValueError, match="m: a rate of"):
-        turn(Demand("m", rate, 10.0), surface(PROFILE), 100)
 
 
 @given(st.floats(1.0, 100.0), st.integers(1, 20), st.sampled_from([40, 70, 100]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from interlace.sim.workload.parse import KINDS, workload
+from interlace.sim.workload.parse import KEYS, workload
 from tests.builders import line_profile
 
 PAGE = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text()
@@ -39,8 +39,8 @@ def test_tables_are_workloads(key: str, folder: Path) -> None:
 
 def test_every_kind_is_shown_and_every_key_named() -> None:
     shown = {table["kind"] for _, table in TABLES.values()}
-    assert shown == set(KINDS)
-    for kind, (keys, _) in KINDS.items():
+    assert shown == set(KEYS)
+    for kind, keys in KEYS.items():
         assert f"| `{kind}` |" in PAGE
         (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{kind}` |")]
         assert {key for key in keys if f"`{key}`" not in line} == set()

@@ -8,10 +8,7 @@ Models must be resident to be served. Models that no share serves within the SLO
 named.
 """
 
-from interlace.packing.bounds.area import area
 from interlace.packing.bounds.bound import Bound, LowerBound
-from interlace.packing.bounds.configuration import configuration
 from interlace.packing.bounds.lower import lower_bound
-from interlace.packing.bounds.memory import memory
 
-__all__ = ["Bound", "LowerBound", "area", "configuration", "lower_bound", "memory"]
+__all__ = ["Bound", "LowerBound", "lower_bound"]

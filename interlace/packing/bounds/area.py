@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Demand
-from interlace.core.profile import Profiles
 from interlace.packing.bounds.bound import Bound
-from interlace.packing.bounds.rates import Floats, ShareRates, highest_rates
+from interlace.packing.bounds.rates import Floats, ShareRates
 
 
-def area(demand: Sequence[Demand], gpu: Gpu, profiles: Profiles) -> Bound:
+def area(rates: ShareRates, gpu: Gpu) -> Bound:
     """G >= sum_i attainment_i rate_i min_{b,p: L_i(b,p) <= SLO_i} p L_i(b,p) / b.
 
     The linear program over time fractions of every (model, share, batch) with the accelerators'
     area as its only constraint; its optimum is this sum, its duals are the terms.
     """
-    return area_of(highest_rates(demand, gpu, profiles), gpu)
-
-
-def area_of(rates: ShareRates, gpu: Gpu) -> Bound:
-    """The area bound for rates that are known."""
     return bound_at(rates, fractions(rates, gpu))
 
 

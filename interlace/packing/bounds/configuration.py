@@ -9,11 +9,9 @@ from typing import Final
 import numpy as np
 
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Demand
-from interlace.core.profile import Profiles
 from interlace.packing.bounds.area import bound_at, cheapest, fractions
 from interlace.packing.bounds.bound import Bound
-from interlace.packing.bounds.rates import Floats, ShareRates, highest_rates
+from interlace.packing.bounds.rates import Floats, ShareRates
 from interlace.packing.solver import Constraint, LinearProgram, solve
 
 #: Models are put together in so many groups; more cuts at a time need fewer rounds.
@@ -23,7 +21,7 @@ _ROUNDS: Final = 200
 _CLOSE: Final = 1e-9
 
 
-def configuration(demand: Sequence[Demand], gpu: Gpu, profiles: Profiles) -> Bound:
+def configuration(rates: ShareRates, gpu: Gpu) -> Bound:
     """min sum_l y_l over layouts l and time fractions x_ip of model i in partitions of share p.
 
     Subject to sum_i x_ip <= sum_l count_lp y_l for each share and sum_p rate_ip x_ip >=
@@ -36,11 +34,6 @@ def configuration(demand: Sequence[Demand], gpu: Gpu, profiles: Profiles) -> Bou
     from a knapsack. Every worth gives a valid bound, the shares' own sizes the area bound, so the
     answer is valid and no worse than that wherever the search stops.
     """
-    return configuration_of(highest_rates(demand, gpu, profiles), gpu)
-
-
-def configuration_of(rates: ShareRates, gpu: Gpu) -> Bound:
-    """The configuration bound for rates that are known."""
     search = _CuttingPlanes(rates, gpu)
     return bound_at(rates, search.best()) if rates.demand else Bound(0.0, {})
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles
-from interlace.packing.bounds.area import area_of
-from interlace.packing.bounds.bound import LowerBound
-from interlace.packing.bounds.configuration import configuration_of
-from interlace.packing.bounds.memory import memory_of
-from interlace.packing.bounds.rates import highest_rates
+from interlace.packing.bounds.area import area
+from interlace.packing.bounds.bound import Bound, LowerBound
+from interlace.packing.bounds.configuration import configuration
+from interlace.packing.bounds.rates import ShareRates, highest_rates
 from interlace.perf.latency import Quantile
 
 
@@ -25,8 +24,25 @@ def lower_bound(
     """
     rates = highest_rates(demand, gpu, profiles, quantile)
     return LowerBound(
-        area_of(rates, gpu),
-        configuration_of(rates, gpu),
-        memory_of(rates, gpu, profiles),
+        area(rates, gpu),
+        configuration(rates, gpu),
+        memory(rates, gpu, profiles),
         rates.excluded,
     )
+
+
+def memory(rates: ShareRates, gpu: Gpu, profiles: Profiles) -> Bound:
+    """G >= sum of weights and activations over the memory of one; more requests cost nothing.
+
+    Behind walls, one accelerator has what the partitions of its roomiest layout have.
+    """
+    held = [profiles[one.model] for one in rates.demand]
+    total = sum(one.weights_bytes + one.activation_bytes for one in held)
+    return Bound(total / _room_bytes(gpu), {one.model: 0.0 for one in held})
+
+
+def _room_bytes(gpu: Gpu) -> int:
+    walls = dict(gpu.walls)
+    if not gpu.layouts or any(s not in walls for layout in gpu.layouts for s in layout):
+        return gpu.memory_bytes
+    return min(gpu.memory_bytes, max(sum(walls[s] for s in layout) for layout in gpu.layouts))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
+from interlace.packing.cuts import Glet, GpuCut, cuts, largest_part, partitions
 from interlace.packing.feasibility import feasible
 from interlace.perf.duty import CycleTurn, saturated_rows_per_s, shortest
 from interlace.perf.sizing import Size, Sizing
@@ -19,7 +20,6 @@ from interlace.perf.tables import Tables
 _ROUNDING: Final = 1e-6
 #: A part of a model's rate below this is not worth an instance.
 _WORTH: Final = 0.01
-_HALVINGS: Final = 12
 _FIVE_PERCENT: Final = Sizing(over_provision_pct=5)
 
 
@@ -83,7 +83,7 @@ class _Placement:
             size = self._size(one, cut.gpu)
             if size is None or glet.share_pct < size.deployed_pct:
                 continue
-            if turns := self._joined(cut, glet, one, rows_per_s):
+            if turns := self._joined(one, cut, glet, rows_per_s):
                 glet.turns = turns
                 return rows_per_s
         return 0.0
@@ -99,24 +99,8 @@ class _Placement:
 
     def _squeeze(self, one: Demand, rows_per_s: float) -> float:
         """The highest part of the rate that one of the glets takes."""
-        best_rows_per_s = 0.0
-        best: tuple[Glet, list[CycleTurn]] | None = None
-        for cut, glet in self._glets():
-            low_rows_per_s, high_rows_per_s = best_rows_per_s, rows_per_s
-            for _ in range(_HALVINGS):
-                middle_rows_per_s = (low_rows_per_s + high_rows_per_s) / 2
-                if turns := self._joined(cut, glet, one, middle_rows_per_s):
-                    low_rows_per_s, best_rows_per_s, best = (
-                        middle_rows_per_s,
-                        middle_rows_per_s,
-                        (glet, turns),
-                    )
-                else:
-                    high_rows_per_s = middle_rows_per_s
-        if best is None or best_rows_per_s < one.rows_per_s * _WORTH:
-            return 0.0
-        best[0].turns = best[1]
-        return best_rows_per_s
+        least = one.rows_per_s * _WORTH
+        return largest_part(self._glets(), partial(self._joined, one), rows_per_s, least)
 
     def _lower(self, one: Demand, rows_per_s: float) -> float:
         """A new glet below the knee, as large as there is."""
@@ -132,7 +116,7 @@ class _Placement:
         placed_rows_per_s = min(rows_per_s, saturated_rows_per_s(alone)) if alone else 0.0
         if placed_rows_per_s < one.rows_per_s * _ROUNDING:
             return 0.0
-        turns = self._joined(cut, glet, one, placed_rows_per_s)
+        turns = self._joined(one, cut, glet, placed_rows_per_s)
         if turns is None:
             return 0.0
         glet.turns = turns
@@ -140,7 +124,7 @@ class _Placement:
         return placed_rows_per_s
 
     def _joined(
-        self, cut: GpuCut, glet: Glet, one: Demand, rows_per_s: float
+        self, one: Demand, cut: GpuCut, glet: Glet, rows_per_s: float
     ) -> list[CycleTurn] | None:
         """The glet's turns with this rate added; ``None`` where memory or time is short."""
         total_rows_per_s = glet.rows_per_s(one.model) + rows_per_s

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.packing.cuts import Glet, GpuCut, cuts, partitions
+from interlace.packing.cuts import Glet, GpuCut, cuts, largest_part, partitions
 from interlace.packing.feasibility import feasible
 from interlace.perf.duty import CycleTurn, shortest
 from interlace.perf.tables import Tables
@@ -17,7 +18,6 @@ from interlace.perf.worker_sizes import naive
 
 #: Rates below this part of what was asked are served: rounding.
 _ROUNDING: Final = 1e-6
-_HALVINGS: Final = 12
 _WHOLE: Final = 100
 
 
@@ -86,7 +86,7 @@ class _Engines:
             if share is None:
                 continue
             glet = Glet(share)
-            if turns := self._joined(cut, glet, one, placed_rows_per_s):
+            if turns := self._joined(one, cut, glet, placed_rows_per_s):
                 glet.turns = turns
                 cut.add(glet)
                 return placed_rows_per_s
@@ -94,31 +94,16 @@ class _Engines:
 
     def _shared(self, one: Demand, rows_per_s: float) -> float:
         """The highest part of the rate that fits beside others on one accelerator."""
-        best_rows_per_s = 0.0
-        best: tuple[Glet, list[CycleTurn]] | None = None
-        for cut in (used for used in self.cuts if used.glets):
-            glet = cut.glets[0]
-            if turns := self._joined(cut, glet, one, rows_per_s):
+        used = [(cut, cut.glets[0]) for cut in self.cuts if cut.glets]
+        for cut, glet in used:
+            if turns := self._joined(one, cut, glet, rows_per_s):
                 glet.turns = turns
                 return rows_per_s
-            low_rows_per_s, high_rows_per_s = best_rows_per_s, rows_per_s
-            for _ in range(_HALVINGS):
-                middle_rows_per_s = (low_rows_per_s + high_rows_per_s) / 2
-                if turns := self._joined(cut, glet, one, middle_rows_per_s):
-                    low_rows_per_s, best_rows_per_s, best = (
-                        middle_rows_per_s,
-                        middle_rows_per_s,
-                        (glet, turns),
-                    )
-                else:
-                    high_rows_per_s = middle_rows_per_s
-        if best is None or best_rows_per_s < one.rows_per_s * _ROUNDING:
-            return 0.0
-        best[0].turns = best[1]
-        return best_rows_per_s
+        least = one.rows_per_s * _ROUNDING
+        return largest_part(used, partial(self._joined, one), rows_per_s, least)
 
     def _joined(
-        self, cut: GpuCut, glet: Glet, one: Demand, rows_per_s: float
+        self, one: Demand, cut: GpuCut, glet: Glet, rows_per_s: float
     ) -> list[CycleTurn] | None:
         """The glet's turns with this rate added; ``None`` where memory or time is short."""
         if not cut.holds(glet, one.model, self._tables.profiles):

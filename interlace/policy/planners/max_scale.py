@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.packing.feasibility import feasible, known_rate
+from interlace.packing.feasibility import feasible, known_rate, too_slow
 from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
 from interlace.policy.base import Planner
@@ -47,7 +47,7 @@ class MaxScale:
         short = {d.model: d.rows_per_s * (1 - factor) for d in servable if factor < 1}
         lost = {d.model: d.rows_per_s for d in wanted if d not in servable}
         reasons = {name: "the accelerators are full" for name in short}
-        reasons |= {d.model: _why_hopeless(d, tables) for d in wanted if d not in servable}
+        reasons |= {d.model: too_slow(d, tables) for d in wanted if d not in servable}
         housed = {slot.model for p in plan.partitions for slot in p.slots}
         for one in (d for d in servable if d.model not in housed):
             lost[one.model] = one.rows_per_s
@@ -112,12 +112,3 @@ def _fits_memory(
         if p.gpu == home.gpu
     ]
     return holds(fleet.gpu(home.gpu), held, tables.profiles)
-
-
-def _why_hopeless(one: Demand, tables: Tables) -> str:
-    alone_ms = tables.surface(one.model).latency_ms(1, 100)
-    return (
-        f"one row alone takes {alone_ms:.1f} ms on a whole accelerator; with as long a wait before "
-        f"it, that is more than the SLO of {one.slo_ms:g} ms: raise the SLO above "
-        f"{2 * alone_ms:.0f} ms"
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -12,6 +13,8 @@ from interlace.packing.feasibility import UNKNOWN_SHARE, feasible
 from interlace.perf.latency import Surface
 from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
+
+_NO_PLACE: Final = "no partition has the memory left for it, or is fast enough for its SLO"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,7 @@ class Nested:
         for one in demand:
             if one.model not in placed:
                 unserved[one.model] = one.rows_per_s
-                reasons[one.model] = _why_not(one, surfaces[one.model])
+                reasons[one.model] = _NO_PLACE
         return Plan(partitions, unserved, reasons, headroom=layout.headroom)
 
     def _slots(
@@ -233,13 +236,3 @@ def _within_memory(
         if fits:
             kept.append(load)
     return tuple(kept)
-
-
-def _why_not(one: Demand, latency: Surface) -> str:
-    alone_ms = latency.latency_ms(1, 100)
-    if alone_ms > one.slo_ms:
-        return (
-            f"one row alone takes {alone_ms:.1f} ms on a whole accelerator, more than the SLO of "
-            f"{one.slo_ms:g} ms: raise the SLO"
-        )
-    return "no accelerator has the memory left for it"

@@ -80,7 +80,7 @@ class DataPlane:
         self._in_flight_limit = in_flight_limit
         self._quarantine = Quarantine(arenas.view)
         self._refusing_until_ms = float("-inf")  # the latest time that known_refusal may answer
-        self._empty: asyncio.Event | None = None  # made by whoever waits for the last answer
+        self._empty: asyncio.Event | None = None  # made when ``drained`` waits
 
     def infer(
         self,

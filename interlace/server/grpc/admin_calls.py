@@ -13,10 +13,11 @@ from interlace.core.errors import Reason, ServeError
 from interlace.proto.messages import HEALTH, SERVICE, request_class, response_class
 from interlace.server.administration.api import AdminApi
 from interlace.server.administration.methods import AdminMethod
-from interlace.server.grpc.buffered_sink import BufferedSink, SinkLimits
+from interlace.server.grpc.buffered_sink import BufferedSink
 from interlace.server.grpc.headers import TRAILERS_OK
 from interlace.server.grpc.rpc import MessageSink
 from interlace.server.grpc.stream import GrpcStream
+from interlace.server.heap_budget import HeapBudget
 from interlace.server.internal_errors import InternalErrors
 
 
@@ -97,11 +98,24 @@ def _choice(value: object) -> dict[str, object]:
 class Administration:
     """What the administrative calls of all connections share."""
 
-    def __init__(self, api: AdminApi, limits: SinkLimits) -> None:
+    def __init__(self, api: AdminApi, limit_bytes: int, budget: HeapBudget) -> None:
+        """``limit_bytes`` bounds one request, ``budget`` all that are unfinished."""
         self.api = api
-        self.limits = limits
+        self._limit_bytes = limit_bytes
+        self._budget = budget
         self.errors = InternalErrors()
         self.tasks: set[asyncio.Future[None]] = set()  #: keeps those alive whose client has gone
+
+    def sink(
+        self,
+        stream: GrpcStream,
+        compressed: bool,
+        done: Callable[[memoryview], None],
+        failed: Callable[[ServeError], None],
+    ) -> BufferedSink:
+        """Where a request that comes in pieces, or compressed, is put."""
+        encoding = stream.head.encoding if compressed else ""
+        return BufferedSink(self._limit_bytes, self._budget, done, failed, encoding)
 
 
 class AdminCall:
@@ -126,8 +140,7 @@ class AdminCall:
             self._stream.refuse(error)
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
-        encoding = self._stream.head.encoding if compressed else ""
-        return BufferedSink(self._shared.limits, self.whole, self._stream.refuse, encoding)
+        return self._shared.sink(self._stream, compressed, self.whole, self._stream.refuse)
 
     def end(self) -> None:
         try:
@@ -195,8 +208,7 @@ class HealthWatchCall:
         self.look()
 
     def sink(self, nbytes: int, compressed: bool) -> MessageSink:
-        encoding = self._stream.head.encoding if compressed else ""
-        return BufferedSink(self._shared.limits, self.whole, self._refuse, encoding)
+        return self._shared.sink(self._stream, compressed, self.whole, self._refuse)
 
     def end(self) -> None:
         if self._fields is None:

@@ -4,36 +4,30 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.grpc.limits import Allowance, GrpcLimits
+from interlace.server.heap_budget import HeapBudget, HeapReservation
 
 #: zlib's window argument for each encoding of gRPC ("deflate" has zlib's own wrapping).
 _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 
 
-class SinkLimits(Protocol):
-    """The limits that hold for gathered messages, and what all of them hold now."""
-
-    @property
-    def limits(self) -> GrpcLimits: ...
-    @property
-    def heap(self) -> Allowance: ...
-
-
 class BufferedSink:
-    """A message kept until it is whole, then handed to ``done``; or ``failed`` is told why not."""
+    """A message kept until it is whole, then handed to ``done``; ``failed`` gets why it is not."""
 
     def __init__(
         self,
-        bounds: SinkLimits,
+        limit_bytes: int,
+        budget: HeapBudget,
         done: Callable[[memoryview], None],
         failed: Callable[[ServeError], None],
         encoding: str = "",
     ) -> None:
-        """``encoding`` is what a compressed message is compressed with, empty for any other."""
-        self._bounds = bounds
+        """``limit_bytes`` bounds the message, also decompressed; ``encoding`` is what it
+        is compressed with, empty if it is not."""
+        self._limit_bytes = limit_bytes
+        self._reserved = HeapReservation(budget)
         self._done = done
         self._failed = failed
         self._encoding = encoding
@@ -44,10 +38,10 @@ class BufferedSink:
         if self._data is None:
             return
         try:
-            limit = self._bounds.limits.max_heads_bytes
-            if len(self._data) + len(chunk) > limit:
-                raise _too_large(limit)
-            self._bounds.heap.take(len(chunk))
+            nbytes = len(self._data) + len(chunk)
+            if nbytes > self._limit_bytes:
+                raise _too_large(self._limit_bytes)
+            self._reserved.resize(nbytes)
         except ServeError as error:
             self.abandon()
             self._failed(error)
@@ -70,7 +64,7 @@ class BufferedSink:
         self.abandon()
         try:
             if self._encoding:
-                data = inflated(data, self._encoding, self._bounds.limits.max_heads_bytes)
+                data = inflated(data, self._encoding, self._limit_bytes)
         except ServeError as error:
             self._failed(error)
             return
@@ -78,9 +72,8 @@ class BufferedSink:
 
     def abandon(self) -> None:
         """Let go of it."""
-        if self._data is not None:
-            self._bounds.heap.give(len(self._data))
-            self._data = None
+        self._reserved.release()
+        self._data = None
 
 
 def inflated(data: bytes, encoding: str, limit_bytes: int) -> bytes:

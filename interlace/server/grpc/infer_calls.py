@@ -75,7 +75,7 @@ class ModelInferCall:
             self._stream.refuse(decoded)
         elif self._decoded is not None:
             self._drop()
-            self._calls.decoder.free(decoded.blocks)
+            decoded.blocks.free()
             text = "ModelInfer takes one message, got more"
             self._stream.fail(GrpcStatus.INVALID_ARGUMENT, text)
         else:
@@ -84,7 +84,7 @@ class ModelInferCall:
     def _drop(self) -> None:
         decoded, self._decoded = self._decoded, None
         if decoded is not None:
-            self._calls.decoder.free(decoded.blocks)
+            decoded.blocks.free()
 
 
 class ModelStreamInferCall:
@@ -152,7 +152,7 @@ class ModelStreamInferCall:
             self._refuse(decoded, "")
             return
         if len(self._pending) >= _STREAM_IN_FLIGHT:
-            self._calls.decoder.free(decoded.blocks)
+            decoded.blocks.free()
             text = f"{len(self._pending)} requests of this stream are in flight"
             self._refuse(ServeError(Reason.OVERLOADED, text, retry_after_ms=100.0), decoded.id)
             return
@@ -185,5 +185,7 @@ def _sink(
 ) -> MessageSink:
     """Where a request that comes in pieces, or compressed, is put."""
     if compressed:
-        return BufferedSink(calls.decoder, whole, done, stream.head.encoding)
+        decoder = calls.decoder
+        limit_bytes = decoder.limits.max_heads_bytes
+        return BufferedSink(limit_bytes, decoder.heap, whole, done, stream.head.encoding)
     return InferSink(calls.decoder, nbytes, done)

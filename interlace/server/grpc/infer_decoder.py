@@ -9,9 +9,11 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Span, Tensor
 from interlace.server.grpc.infer_head import InferHead, InferTemplate, InferTemplates
 from interlace.server.grpc.infer_wire import RAW_TAG, malformed, scan
-from interlace.server.grpc.limits import TENSORS_MAX, Allowance, GrpcLimits
+from interlace.server.grpc.limits import TENSORS_MAX, GrpcLimits
+from interlace.server.heap_budget import HeapBudget, HeapReservation
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena
+from interlace.shm.blocks import ArenaBlocks
 
 _SMALL_BYTES: Final = 4096
 _ID_BYTES_MAX: Final = 4096
@@ -20,13 +22,13 @@ _ID_BYTES_MAX: Final = 4096
 class DecodedInfer:
     """A request whose tensors lie in the arena.
 
-    ``blocks`` are the arena's blocks that hold them, to be freed once the request is answered.
+    It owns the ``blocks`` of the arena that hold them, until its call is answered.
     """
 
     __slots__ = ("blocks", "id", "inputs", "template")
 
     def __init__(
-        self, template: InferTemplate, id: str, inputs: tuple[Tensor, ...], blocks: tuple[int, ...]
+        self, template: InferTemplate, id: str, inputs: tuple[Tensor, ...], blocks: ArenaBlocks
     ) -> None:
         self.template = template
         self.id = id
@@ -39,8 +41,8 @@ class InferDecoder:
 
     def __init__(self, arena: Arena, regions: Regions, limits: GrpcLimits) -> None:
         self.limits = limits
-        self.heap = Allowance(limits.max_heap_bytes)
-        self._arena = arena
+        self.heap = HeapBudget(limits.max_heap_bytes)
+        self.arena = arena
         self._number = arena.number
         self._memory = arena.memory
         self._templates = InferTemplates()
@@ -52,95 +54,63 @@ class InferDecoder:
         rest, call_id, raws = scan(data)
         template = self._template(rest, call_id, tuple(raws[1::2]))
         head = template.head
+        blocks = ArenaBlocks(self.arena)
         if len(raws) == 2 and not head.ranges:  # the common case: one tensor
             start, size = raws
-            offset = self.alloc(size)
+            offset = blocks.alloc(size)
             self._memory[offset : offset + size] = data[start : start + size]
             name, datatype, shape = head.inputs[0]
-            span = Span(self._number, offset, size)
-            tensor = Tensor(name, datatype, shape, span)
-            return DecodedInfer(template, call_id, (tensor,), (offset,))
+            tensor = Tensor(name, datatype, shape, Span(self._number, offset, size))
+            return DecodedInfer(template, call_id, (tensor,), blocks)
         values = [data[at : at + size] for at, size in zip(raws[::2], raws[1::2], strict=True)]
-        return self._store(template, call_id, values)
+        try:
+            spans = self._store(head, values, (), blocks)
+        except ServeError:
+            blocks.free()
+            raise
+        return DecodedInfer(template, call_id, _tensors(head, spans), blocks)
 
-    def landed(self, message: bytes, blocks: Sequence[int], sizes: Sequence[int]) -> DecodedInfer:
-        """Take a request whose raw tensors were received into ``blocks`` already."""
+    def received(self, message: bytes, spans: Sequence[Span], blocks: ArenaBlocks) -> DecodedInfer:
+        """Take a request whose raw tensors were received into ``blocks`` already, at ``spans``."""
         rest, call_id, _ = scan(message)
-        template = self._template(rest, call_id, tuple(sizes))
+        template = self._template(rest, call_id, tuple([span.nbytes for span in spans]))
         head = template.head
-        there = [Span(self._number, at, size) for at, size in zip(blocks, sizes, strict=True)]
         if head.typed is not None or head.ranges:
-            return self._store(template, call_id, (), there)
-        return DecodedInfer(template, call_id, _tensors(head, there), tuple(blocks))
+            spans = self._store(head, (), spans, blocks)
+        return DecodedInfer(template, call_id, _tensors(head, spans), blocks)
 
     def _template(self, rest: bytes, call_id: str, sizes: tuple[int, ...]) -> InferTemplate:
         if len(call_id) > _ID_BYTES_MAX:
             raise malformed(f"an id of {len(call_id)} characters, limit {_ID_BYTES_MAX}")
         return self._templates.find(rest, sizes)
 
-    def alloc(self, nbytes: int) -> int:
-        """A block of the arena.
-
-        Raises:
-            ServeError: TOO_LARGE or OVERLOADED.
-        """
-        offset = self._arena.alloc(nbytes)
-        if offset is not None:
-            return offset
-        size = self._arena.size_bytes
-        if nbytes > size // 2:
-            raise ServeError(
-                Reason.TOO_LARGE, f"a tensor of {nbytes} bytes; the server has {size} for all"
-            )
-        raise ServeError(
-            Reason.OVERLOADED,
-            f"no room for {nbytes} more bytes: {self._arena.used_bytes} of {size} are in use",
-            retry_after_ms=100.0,
-        )
-
-    def view(self, offset: int, nbytes: int) -> memoryview:
-        """A block's bytes, writable."""
-        return self._memory[offset : offset + nbytes]
-
-    def free(self, blocks: Sequence[int]) -> None:
-        """Give blocks back."""
-        for block in blocks:
-            self._arena.free(block)
-
     def _store(
         self,
-        template: InferTemplate,
-        call_id: str,
+        head: InferHead,
         values: Sequence[bytes | memoryview],
-        landed: Sequence[Span] = (),
-    ) -> DecodedInfer:
-        """Copy what is not in the arena yet, each input in its turn: in ``landed``, in client
+        received: Sequence[Span],
+        blocks: ArenaBlocks,
+    ) -> list[Span]:
+        """Copy what is not in the arena yet, each input in its turn: in ``received``, in client
         shared memory, typed in the head, or among ``values``."""
-        head = template.head
         sources = iter(values if head.typed is None else head.typed)
-        there = iter(landed)
+        there = iter(received)
         spans: list[Span] = []
-        blocks: list[int] = []
-        try:
-            for position in range(len(head.inputs)):
-                region = head.ranges.get(position)
-                if region is None and landed:
-                    spans.append(next(there))
-                    continue
-                value = b"" if region is not None else next(sources)
-                size = len(value) if region is None else region.nbytes
-                offset = self.alloc(size)
-                blocks.append(offset)
-                spans.append(Span(self._number, offset, size))
-                if region is None:
-                    self.view(offset, size)[:] = value
-                else:
-                    self._regions.read_into(region.region, region.offset, self.view(offset, size))
-        except ServeError:
-            self.free(blocks)
-            raise
-        kept = [span.offset for span in landed]
-        return DecodedInfer(template, call_id, _tensors(head, spans), (*kept, *blocks))
+        for position in range(len(head.inputs)):
+            shared = head.ranges.get(position)
+            if shared is None and received:
+                spans.append(next(there))
+                continue
+            value = b"" if shared is not None else next(sources)
+            size = len(value) if shared is None else shared.nbytes
+            offset = blocks.alloc(size)
+            spans.append(Span(self._number, offset, size))
+            target = self._memory[offset : offset + size]
+            if shared is None:
+                target[:] = value
+            else:
+                self._regions.read_into(shared.region, shared.offset, target)
+        return spans
 
 
 def _tensors(head: InferHead, spans: Sequence[Span]) -> tuple[Tensor, ...]:
@@ -160,10 +130,11 @@ class InferSink:
         self._left = nbytes
         self._done: Callable[[DecodedInfer | ServeError], None] | None = done
         self._head = bytearray()
+        self._reserved = HeapReservation(decoder.heap)
         self._tag = bytearray()  #: the start of a field whose length has not come whole
         self._skip = 0  #: bytes left of a field that belongs to the head
-        self._blocks: list[int] = []
-        self._sizes: list[int] = []
+        self._blocks = ArenaBlocks(decoder.arena)
+        self._spans: list[Span] = []
         self._target: memoryview | None = None  #: what is left of the tensor being received
 
     def feed(self, chunk: memoryview) -> None:
@@ -193,12 +164,12 @@ class InferSink:
         try:
             if self._tag or self._skip or self._target is not None:
                 raise malformed("it ends inside a field")
-            decoded = self._decoder.landed(bytes(self._head), self._blocks, self._sizes)
+            decoded = self._decoder.received(bytes(self._head), self._spans, self._blocks)
         except ServeError as error:
             self._done = done
             self._fail(error)
             return
-        self._blocks = []
+        self._blocks = ArenaBlocks(self._decoder.arena)  # the others belong to the request now
         self.abandon()
         done(decoded)
 
@@ -206,9 +177,8 @@ class InferSink:
         """The rest will not come."""
         self._done = None
         self._target = None
-        blocks, self._blocks = self._blocks, []
-        self._decoder.free(blocks)
-        self._decoder.heap.give(len(self._head))
+        self._blocks.free()
+        self._reserved.release()
         self._head = bytearray()
 
     def _fail(self, error: ServeError) -> None:
@@ -267,12 +237,12 @@ class InferSink:
         self._tag.clear()
         if size >= self._left:  # the byte that ended its length is still counted
             raise malformed(f"a tensor of {size} bytes runs past its end")
-        if len(self._blocks) >= TENSORS_MAX:
+        if len(self._spans) >= TENSORS_MAX:
             raise malformed(f"more than {TENSORS_MAX} tensors")
-        offset = self._decoder.alloc(size)
-        self._blocks.append(offset)
-        self._sizes.append(size)
-        self._target = self._decoder.view(offset, size) if size else None
+        arena = self._decoder.arena
+        offset = self._blocks.alloc(size)
+        self._spans.append(Span(arena.number, offset, size))
+        self._target = arena.memory[offset : offset + size] if size else None
 
     def _keep(self, data: bytearray | memoryview) -> None:
         limit = self._decoder.limits.max_heads_bytes
@@ -281,5 +251,5 @@ class InferSink:
                 Reason.TOO_LARGE,
                 f"over {limit} bytes besides raw_input_contents: send tensors raw",
             )
-        self._decoder.heap.take(len(data))
+        self._reserved.resize(len(self._head) + len(data))
         self._head += data

@@ -80,7 +80,7 @@ class PendingCalls:
 
 
 class PendingCall:
-    """One call. ``owner`` is ``None`` once it has its answer, or nobody waits for it."""
+    """One call. ``owner`` is ``None`` once it has its answer, or none is wanted."""
 
     __slots__ = ("_calls", "_reply", "decoded", "owner", "request")
 
@@ -92,7 +92,7 @@ class PendingCall:
         self.request: Request | None = None
 
     def cancel(self) -> None:
-        """Nobody waits any more; the memory comes back with the reply."""
+        """No answer is wanted any more; the memory comes back with the reply."""
         if self.owner is not None:
             self.owner = None
             if self.request is not None:
@@ -123,7 +123,7 @@ class PendingCall:
         """The data plane did not take the call."""
         calls = self._calls
         calls.count -= 1
-        calls.decoder.free(self.decoded.blocks)
+        self.decoded.blocks.free()
         owner, self.owner = self.owner, None
         if owner is not None:
             owner.refused(self, error)
@@ -137,6 +137,6 @@ class PendingCall:
     def sent(self) -> None:
         """The bytes of inputs and outputs are no longer needed."""
         reply, self._reply = self._reply, None
-        self._calls.decoder.free(self.decoded.blocks)
+        self.decoded.blocks.free()
         if reply is not None:
             self._calls.plane.delivered(reply)

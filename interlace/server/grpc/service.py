@@ -36,7 +36,8 @@ class GrpcService:
 
     def __init__(self, calls: PendingCalls, api: AdminApi, keys: ApiKeys | None = None) -> None:
         self._calls = calls
-        self._admin = Administration(api, calls.decoder)
+        decoder = calls.decoder
+        self._admin = Administration(api, decoder.limits.max_heads_bytes, decoder.heap)
         self._keys = keys or ApiKeys()
         self._watches: set[HealthWatchCall] = set()
         self._streams: set[ModelStreamInferCall] = set()

@@ -2,147 +2,238 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Any, Final, NamedTuple
 
+from msgspec import Meta, Struct
+
+from interlace.core.tables import TableError, did_you_mean, read_table
 from interlace.sim.arrivals import Workload
 from interlace.sim.workload.files import azure_counts, azure_invocations, own_times
 from interlace.sim.workload.mapping import folded, merged, refitted
 from interlace.sim.workload.recorded import BinnedCounts, ReplayedTrace
 from interlace.sim.workload.renewal import Gamma
 from interlace.sim.workload.spacing import Steady, Uniform
-from interlace.sim.workload.table import Table, WorkloadError
 from interlace.sim.workload.varying import Diurnal, Mmpp, Ramp, Steps
 
-__all__ = ["KINDS", "WorkloadError", "workload"]
-
-Make = Callable[[Table], Workload]
-
-
-def _steps(table: Table) -> Workload:
-    steps = table.pairs("steps", "second, requests per second")
-    if [at_s for at_s, _ in steps] != sorted({at_s for at_s, _ in steps}):
-        raise WorkloadError("steps: expected ascending seconds")
-    return Steps(steps)
-
-
-def _diurnal(table: Table) -> Workload:
-    low, high = table.number("low_rps"), table.positive("high_rps")
-    if low > high:
-        raise WorkloadError(f"low_rps: expected at most high_rps, found {low:g} above {high:g}")
-    return Diurnal(low, high, table.positive("period_s"))
+_MOST = 1e12
+_Rate = Annotated[float, Meta(ge=0, le=_MOST)]
+_Positive = Annotated[float, Meta(gt=0, le=_MOST)]
+_Count = Annotated[int, Meta(ge=1)]
+_Part = Annotated[
+    str, Meta(pattern=r"^\d+/\d+$", description='such as "2/9", the second part of nine')
+]
+_STEPS = Meta(min_length=1, description="a list of [second, requests per second], each at least 0")
+_STATES = Meta(
+    min_length=1, description="a list of [requests per second, mean seconds of a stay above 0]"
+)
+_RATES = Meta(min_length=1, description="a list of numbers above 0")
+_EVERY = Meta(description="a whole number from 1, or a list of them")
 
 
-def _mmpp(table: Table) -> Workload:
-    states = table.pairs("states", "requests per second, mean seconds")
-    if not all(stay_s > 0 for _, stay_s in states):
-        raise WorkloadError("states: expected stays above 0 s")
-    return Mmpp(states)
+class _Model(NamedTuple):
+    """Whose arrivals they are: name, planned rate (requests/s) and variation, where files lie."""
+
+    name: str
+    rate_rps: float
+    cv: float
+    folder: Path
 
 
-def _ramp(table: Table) -> Workload:
-    rates = table.positives("rates_rps")
-    return Ramp(rates, table.counts("every", 150), table.flag("random_gaps"))
+class WorkloadTable(Struct, forbid_unknown_fields=True, tag_field="kind"):
+    """The keys of one kind of workload beside ``kind``."""
+
+    @abstractmethod
+    def workload(self, model: _Model) -> Workload:
+        """What the table describes; where it says nothing, what the model is planned for.
+
+        Raises:
+            TableError: keys that do not go together, or a name that is not in a file.
+        """
 
 
-def _azure(table: Table) -> Workload:
-    """Counts by minute: one function, or a part of all as DeepPlan folds them."""
-    counts = azure_counts(table.file())
-    part, speed = table.part(), table.positive("speed", 1.0)
-    if part is None:
-        counts = {"": counts[_chosen("function", table.keys.get("function"), counts, table)]}
-        part = (0, 1)
-    names = [str(index) for index in range(part[1])]
-    # Rates are those that are played: at twice the speed, half the rate of the trace makes one.
-    if "total_rps" in table.keys:
-        mapped = folded(counts, names, table.positive("total_rps") / speed)[names[part[0]]]
-        return BinnedCounts(mapped.counts, mapped.bin_s, mapped.scale, speed)
-    one = folded(counts, names, 1.0)[names[part[0]]].counts
-    mean_rps = sum(one) / (60.0 * len(one))
-    scale = table.number("rate_rps", table.rate_rps) / speed / mean_rps if mean_rps else 0.0
-    return BinnedCounts(one, scale=scale, speed=speed)
+class _OfRate(WorkloadTable):
+    rate_rps: _Rate | None = None
+
+    def rate(self, model: _Model) -> float:
+        return model.rate_rps if self.rate_rps is None else self.rate_rps
 
 
-def _azure_2021(table: Table) -> Workload:
-    """Invocations: one function, or a part of all; as they were, or as AlpaServe refits them."""
-    times = azure_invocations(table.file())
-    part = table.part()
-    if part is None:
-        times = {"": times[_chosen("function", table.keys.get("function"), times, table)]}
-        part = (0, 1)
-    names = [str(index) for index in range(part[1])]
-    if "window_s" not in table.keys:
-        return ReplayedTrace(merged(times, names)[names[part[0]]], table.positive("speed", 1.0))
-    scales = table.positive("rate_scale", 1.0), table.positive("cv_scale", 1.0)
-    return refitted(times, names, table.positive("window_s"), *scales)[names[part[0]]]
+class _Poisson(_OfRate, tag="poisson"):
+    def workload(self, model: _Model) -> Workload:
+        return Gamma(self.rate(model))
 
 
-def _trace(table: Table) -> Workload:
-    times = own_times(table.file())
-    name = _chosen("model", table.keys.get("model", table.model), times, table)
-    return ReplayedTrace(times[name], table.positive("speed", 1.0))
+class _Gamma(_OfRate, tag="gamma"):
+    cv: _Positive | None = None
+
+    def workload(self, model: _Model) -> Workload:
+        return Gamma(self.rate(model), model.cv if self.cv is None else self.cv)
 
 
-def _chosen(key: str, name: object, names: Iterable[str], table: Table) -> str:
-    """A name that is in a file; the first where none is asked for."""
-    known = list(names)
-    if name is None:
-        return known[0]
-    if not isinstance(name, str) or name not in known:
-        near = get_close_matches(str(name), known, n=1)
-        hint = f" (did you mean '{near[0]}'?)" if near else ""
-        raise WorkloadError(
-            f"{key}: {name!r} is not among the {len(known)} of {table.file()}{hint}"
-        )
-    return name
+class _Uniform(_OfRate, tag="uniform"):
+    def workload(self, model: _Model) -> Workload:
+        return Uniform(self.rate(model))
 
 
-def _of_rate(made: Callable[[float], Workload]) -> Make:
-    return lambda table: made(table.number("rate_rps", table.rate_rps))
+class _Steady(_OfRate, tag="steady"):
+    def workload(self, model: _Model) -> Workload:
+        return Steady(self.rate(model))
 
 
-def _gamma(table: Table) -> Workload:
-    return Gamma(table.number("rate_rps", table.rate_rps), table.positive("cv", table.cv))
+class _Steps(WorkloadTable, tag="steps"):
+    steps: Annotated[tuple[tuple[_Rate, _Rate], ...], _STEPS]
+
+    def workload(self, model: _Model) -> Workload:
+        seconds = [at_s for at_s, _ in self.steps]
+        if seconds != sorted(set(seconds)):
+            raise TableError("steps", f"at {seconds}", "ascending seconds")
+        return Steps(self.steps)
 
 
-#: Kinds of workload, with the keys that each understands beside ``kind`` and what makes it.
-KINDS: Final[Mapping[str, tuple[tuple[str, ...], Make]]] = MappingProxyType(
-    {
-        "poisson": (("rate_rps",), _of_rate(Gamma)),
-        "gamma": (("rate_rps", "cv"), _gamma),
-        "uniform": (("rate_rps",), _of_rate(Uniform)),
-        "steady": (("rate_rps",), _of_rate(Steady)),
-        "steps": (("steps",), _steps),
-        "diurnal": (("low_rps", "high_rps", "period_s"), _diurnal),
-        "mmpp": (("states",), _mmpp),
-        "ramp": (("rates_rps", "every", "random_gaps"), _ramp),
-        "azure": (("file", "function", "part", "rate_rps", "total_rps", "speed"), _azure),
-        "azure-2021": (
-            ("file", "function", "part", "window_s", "rate_scale", "cv_scale", "speed"),
-            _azure_2021,
-        ),
-        "trace": (("file", "model", "speed"), _trace),
-    }
+class _Diurnal(WorkloadTable, tag="diurnal"):
+    low_rps: _Rate
+    high_rps: _Positive
+    period_s: _Positive
+
+    def workload(self, model: _Model) -> Workload:
+        if self.low_rps > self.high_rps:
+            raise TableError("low_rps", f"{self.low_rps:g}", f"at most high_rps, {self.high_rps:g}")
+        return Diurnal(self.low_rps, self.high_rps, self.period_s)
+
+
+class _Mmpp(WorkloadTable, tag="mmpp"):
+    states: Annotated[tuple[tuple[_Rate, _Positive], ...], _STATES]
+
+    def workload(self, model: _Model) -> Workload:
+        return Mmpp(self.states)
+
+
+class _Ramp(WorkloadTable, tag="ramp"):
+    rates_rps: Annotated[tuple[_Positive, ...], _RATES]
+    every: Annotated[_Count | Annotated[tuple[_Count, ...], Meta(min_length=1)], _EVERY] = 150
+    random_gaps: bool = False
+
+    def workload(self, model: _Model) -> Workload:
+        return Ramp(self.rates_rps, self.every, self.random_gaps)
+
+
+class _Recorded(WorkloadTable):
+    """A trace of many functions: one of them, or a part of all."""
+
+    file: str
+    function: str | None = None
+    part: _Part | None = None
+    speed: _Positive = 1.0
+
+    def place(self) -> tuple[int, int]:
+        """Which part of how many, from 0."""
+        first, of = map(int, (self.part or "1/1").split("/"))
+        if not 1 <= first <= of:
+            raise TableError("part", repr(self.part), 'such as "2/9", the second part of nine')
+        return first - 1, of
+
+
+class _Azure(_Recorded, tag="azure"):
+    """Counts by minute, folded onto models as DeepPlan does."""
+
+    rate_rps: _Rate | None = None
+    total_rps: _Positive | None = None
+
+    def workload(self, model: _Model) -> Workload:
+        path = model.folder / self.file
+        counts = azure_counts(path)
+        if self.part is None:
+            counts = {"": counts[_chosen("function", self.function, counts, path)]}
+        place, parts = self.place()
+        names = [str(index) for index in range(parts)]
+        # Rates are those that are played: at twice the speed, half the rate of the trace makes one.
+        if self.total_rps is not None:
+            mapped = folded(counts, names, self.total_rps / self.speed)[names[place]]
+            return BinnedCounts(mapped.counts, mapped.bin_s, mapped.scale, self.speed)
+        one = folded(counts, names, 1.0)[names[place]].counts
+        mean_rps = sum(one) / (60.0 * len(one))
+        rate_rps = model.rate_rps if self.rate_rps is None else self.rate_rps
+        scale = rate_rps / self.speed / mean_rps if mean_rps else 0.0
+        return BinnedCounts(one, scale=scale, speed=self.speed)
+
+
+class _Azure2021(_Recorded, tag="azure-2021"):
+    """Invocations as they were, or as AlpaServe refits them window by window."""
+
+    window_s: _Positive | None = None
+    rate_scale: _Positive = 1.0
+    cv_scale: _Positive = 1.0
+
+    def workload(self, model: _Model) -> Workload:
+        path = model.folder / self.file
+        times = azure_invocations(path)
+        if self.part is None:
+            times = {"": times[_chosen("function", self.function, times, path)]}
+        place, parts = self.place()
+        names = [str(index) for index in range(parts)]
+        if self.window_s is None:
+            return ReplayedTrace(merged(times, names)[names[place]], self.speed)
+        fitted = refitted(times, names, self.window_s, self.rate_scale, self.cv_scale)
+        return fitted[names[place]]
+
+
+class _Trace(WorkloadTable, tag="trace"):
+    file: str
+    model: str | None = None
+    speed: _Positive = 1.0
+
+    def workload(self, model: _Model) -> Workload:
+        path = model.folder / self.file
+        times = own_times(path)
+        name = _chosen("model", self.model or model.name, times, path)
+        return ReplayedTrace(times[name], self.speed)
+
+
+_ANY: Any = (
+    _Poisson | _Gamma | _Uniform | _Steady | _Steps | _Diurnal | _Mmpp | _Ramp | _Azure
+    | _Azure2021 | _Trace
+)  # fmt: skip
+
+#: Keys that each kind of workload has beside ``kind``.
+KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {str(one.__struct_config__.tag): one.__struct_fields__ for one in _ANY.__args__}
 )
 
 
 def workload(
-    table: Mapping[str, object], model: str, rate_rps: float, cv: float, folder: Path
+    table: Mapping[str, object],
+    model: str,
+    rate_rps: float,
+    cv: float,
+    folder: Path,
+    where: str = "",
 ) -> Workload:
     """The workload that a table describes; rate and variation are the model's where not given.
 
+    ``where`` is the table's key in its file, for errors.
+
     Raises:
-        WorkloadError: an unknown kind or key, or a value that is none.
+        TableError: an unknown kind or key, or a value that is none.
         TraceError: a file that is no trace.
         OSError: a file that cannot be read.
     """
-    kind = table.get("kind", "gamma")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise WorkloadError(f"kind: expected one of {', '.join(KINDS)}, found {kind!r}")
-    keys, make = KINDS[kind]
-    if unknown := sorted(set(table) - {"kind", *keys}):
-        raise WorkloadError(f"{unknown[0]}: '{kind}' has the keys {', '.join(keys)}")
-    return make(Table(table, model, rate_rps, cv, folder))
+    found: WorkloadTable = read_table({"kind": "gamma", **table}, _ANY, where)
+    try:
+        return found.workload(_Model(model, rate_rps, cv, folder))
+    except TableError as error:
+        raise TableError(f"{where}.{error.key}".lstrip("."), error.found, error.expected) from None
+
+
+def _chosen(key: str, name: str | None, names: Iterable[str], path: Path) -> str:
+    """A name that is in a file; the first where none is asked for."""
+    known = list(names)
+    if name is None:
+        return known[0]
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise TableError(key, repr(name), f"one of the {len(known)} of {path}{hint}")
+    return name

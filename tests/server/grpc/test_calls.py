@@ -233,7 +233,7 @@ def test_sizes_are_bounded() -> None:
         assert "larger than max (2000001 vs. 2000000)" in error.details()
         error = failure(raw(channel), request(bytes(1_500_000)))
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert "the server has 1048576 for all" in error.details()
+        assert "the server has 1048576 bytes for all" in error.details()
         assert raw(channel)(request(b"x"), timeout=20)
 
 

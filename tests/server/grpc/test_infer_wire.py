@@ -72,7 +72,7 @@ def test_scan_of_anything_ends(junk: bytes) -> None:
 
 def tensors_of(wire: Wire, decoded: DecodedInfer) -> list[bytes]:
     spans = [tensor.span for tensor in decoded.inputs]
-    return [bytes(wire.decoder.view(span.offset, span.nbytes)) for span in spans]
+    return [bytes(wire.arena.view(span.offset, span.nbytes)) for span in spans]
 
 
 @settings(max_examples=60, deadline=None)
@@ -95,7 +95,7 @@ def test_pieces_come_to_the_same_as_the_whole(made: Any, cuts: list[int]) -> Non
             assert decoded.id == made.id
             found = tensors_of(wire, decoded)
             assert found == list(made.raw_input_contents)
-            wire.decoder.free(decoded.blocks)
+            decoded.blocks.free()
         assert pieces.template.head == whole.template.head
 
 
@@ -109,7 +109,7 @@ def test_pieces_of_anything_end(junk: bytes, size: int) -> None:
         sink.finish()
         (result,) = got
         if isinstance(result, DecodedInfer):
-            wire.decoder.free(result.blocks)
+            result.blocks.free()
 
 
 def test_an_abandoned_message_leaves_nothing() -> None:
@@ -275,7 +275,7 @@ def test_typed_requests_reach_the_arena() -> None:
         decoded = wire.decoder.whole(memoryview(made.SerializeToString()))
         found = tensors_of(wire, decoded)
         assert found == [b"\1\0\xff\xff", np.float32(2.0).tobytes()]
-        wire.decoder.free(decoded.blocks)
+        decoded.blocks.free()
 
 
 def test_heads_that_repeat_are_parsed_once() -> None:
@@ -286,8 +286,8 @@ def test_heads_that_repeat_are_parsed_once() -> None:
         longer = wire.decoder.whole(memoryview(request(b"abc")))
         assert first.template is again.template and longer.template is not first.template
         for decoded in (first, again, longer):
-            wire.decoder.free(decoded.blocks)
+            decoded.blocks.free()
         for i in range(5000):
             one = wire.decoder.whole(memoryview(request(b"x", model=str(i))))
-            wire.decoder.free(one.blocks)
+            one.blocks.free()
         assert len(wire.decoder._templates._known) < 5000
