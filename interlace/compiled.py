@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Final
 
 _ROOT: Final = Path(__file__).parent
-#: What every request goes through; docs/architecture.md says what these modules may not do.
+#: What every request goes through; docs/architecture.md says what they may not do.
 HOT: Final = (
     *(f"engine/{name}.py" for name in (
         "arrival_rates", "contention", "engine", "input_pool", "input_staging", "latency_estimator",
@@ -52,7 +52,7 @@ HOT: Final = (
     *(f"server/dataplane/{name}.py" for name in ("call", "plane", "run_delay", "validation")),
     *(f"server/statistics/{name}.py" for name in ("execution_counter", "model_statistics")),
     *(f"server/http/{name}.py" for name in (
-        "arena_body", "chunked_coding", "connection", "connection_limit", "decoded_request",
+        "arena_body", "chunked_coding", "connection", "connection_limit",
         "exchange", "heap_body", "inference", "inference_context", "inference_handler",
         "input_tensors", "raw_body", "reply_body", "request_head", "responses", "server_state",
         "timeouts",

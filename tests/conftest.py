@@ -36,7 +36,11 @@ MARKS = {
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--compiled"):
+        for item in items:
+            if item.get_closest_marker("sources"):
+                item.add_marker(pytest.mark.skip(reason="runs on the sources alone"))
     for place, mark in MARKS.items():
         folder = HERE / place
         for item in items:
