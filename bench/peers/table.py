@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +85,7 @@ def environment(home: Path, peer: Peer) -> dict[str, str]:
     shared = {
         "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
         "PATH": os.environ["PATH"], "HOME": str(Path.home()), "PEERS_HOME": str(home),
-        "HARNESS": str(HERE), "PYLIB": f"{sys.base_prefix}/lib", "PYTHONUNBUFFERED": "1",
+        "HARNESS": str(HERE), "SITE": sysconfig.get_path("purelib"),
+        "PYLIB": f"{sys.base_prefix}/lib", "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     return {**shared, **peer.env}
