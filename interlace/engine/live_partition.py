@@ -75,7 +75,7 @@ class LivePartition:
     batch: LaunchedBatch | None = None
     next_batch: LaunchedBatch | None = None
     starts_ms: dict[str, float] = field(default_factory=dict)
-    round_ms: float = 0.0  #: see ``perf.pace``
+    round_ms: float = 0.0  #: see ``perf.service_round``
     service_tags: ServiceTags = field(default_factory=ServiceTags)
     dying: bool = False  #: its process died; what it held is being finished
 
