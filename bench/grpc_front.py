@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any
 
 from bench.harness import processes
+from bench.harness.closed_loop import closed_loop
 from interlace.core.request import Outcome, Reply, Request
 from interlace.load.call import Call, pack
-from interlace.load.closed_loop import closed_loop
 from interlace.load.result import figures
 from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.harness import processes
+from bench.harness.closed_loop import closed_loop
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.load.call import Call, pack
-from interlace.load.closed_loop import closed_loop
 from interlace.load.result import figures
 from interlace.runtime.clock import WallClock
 from interlace.server.dataplane.plane import DataPlane

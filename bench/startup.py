@@ -1,4 +1,4 @@
-"""Start-up cold and warm, and memory per process: `python -m bench.startup models/`.
+"""Start-up cold and warm, and memory per process.
 
 Cold: no profiles and no shared weights; warm: the second start. Memory is Pss from /proc, which
 divides shared pages among those who share them.
@@ -6,37 +6,44 @@ divides shared pages among those who share them.
 
 from __future__ import annotations
 
-import argparse
-import json
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Annotated, Any
 
-from bench.harness import processes
+from bench.attack.stand import Stand
+from bench.harness import Report, Table, main, processes
 
 
-def _start(models: Path, cache: Path) -> dict[str, object]:
-    argv = [sys.executable, "-c", "from interlace.cli.main import main; main()", "serve"]
-    ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-    started_s = time.perf_counter()
-    server = subprocess.Popen(
-        [*argv, str(models), "--profiles", str(cache / "profiles"), *ports],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert server.stderr is not None
-    for line in server.stderr:
-        if line.startswith("ready:"):
-            break
-    ready_s = time.perf_counter() - started_s
-    pids = [server.pid, *processes.descendants([server.pid])]
-    memory = {f"{pid}:{_role(pid, server.pid)}": processes.memory([pid]) for pid in pids}
-    server.send_signal(signal.SIGTERM)
-    server.communicate()
-    total = round(sum(m["pss_mb"] for m in memory.values()), 1)
+def startup(
+    models: Annotated[Path, "the repository"],
+    /,
+    *,
+    warm: Annotated[int, "warm starts to time"] = 3,
+) -> Report:
+    """One cold start and some warm ones."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(1 + warm):
+            kind = "warm" if number else "cold"
+            found.append({"start": kind, **_start(models, Path(folder) / "profiles")})
+            print(found[-1], flush=True)
+    cells = [(one["start"], one["ready_s"], one["pss_mb"]) for one in found]
+    return Report(tables=[Table(("start", "ready s", "Pss MB"), cells)], figures=found)
+
+
+def _start(models: Path, cache: Path) -> dict[str, Any]:
+    began_s = time.perf_counter()
+    server = Stand(models, cache)
+    try:
+        server.wait_ready(600.0)
+        ready_s = time.perf_counter() - began_s
+        main_pid = server.process.pid
+        pids = [main_pid, *processes.descendants([main_pid])]
+        memory = {f"{pid}:{_role(pid, main_pid)}": processes.memory([pid]) for pid in pids}
+    finally:
+        server.stop()
+    total = round(sum(one["pss_mb"] for one in memory.values()), 1)
     return {"ready_s": round(ready_s, 2), "pss_mb": total, "processes": memory}
 
 
@@ -46,16 +53,5 @@ def _role(pid: int, server: int) -> str:
     return "fork-server" if processes.parent(pid) == server else "worker"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", type=Path)
-    parser.add_argument("--warm", type=int, default=3, help="warm starts to time")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps({"start": "cold", **_start(asked.models, Path(folder))}), flush=True)
-        for _ in range(asked.warm):
-            print(json.dumps({"start": "warm", **_start(asked.models, Path(folder))}), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(startup)

@@ -1,27 +1,25 @@
 """Attack a server in every way there is a program for, beside a client that has done nothing wrong.
 
 Prints a line per attack: what was tried, what must never be and was seen, and the p99 of the
-bystander, another model's client, as a multiple of its p99 when nothing else happens. Writes
-attack.json, and draws the long run. Ends with 1 if anything was seen that must never be.
+bystander, another model's client, as a multiple of its p99 when nothing else happens. Draws the
+long run. Ends with 1 if anything was seen that must never be.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import resource
-import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from matplotlib.figure import Figure
 
 from bench.attack import (
     bodies,
     browser,
-    draw,
     folders,
     http1,
     http2,
@@ -34,6 +32,8 @@ from bench.attack import (
 )
 from bench.attack.attack import Attack, Ground, Result
 from bench.attack.bystander import Bystander
+from bench.harness import Report, main
+from bench.peers.server import claim
 
 ATTACKS: Final = (
     Attack("kill-workers", "kill -9 of workers under traffic", kills.workers),
@@ -57,6 +57,33 @@ ATTACKS: Final = (
     Attack("soak", "an hour of mixed traffic", soak.soak),
 )
 _QUIET_S: Final = 8.0
+NAMES: Final = tuple(one.name for one in ATTACKS)
+
+
+def attacks(
+    names: Annotated[tuple[str, ...], f"of {', '.join(NAMES)}; all but soak if none is named"] = (),
+    /,
+    *,
+    scale: Annotated[float, "how much of each: 0.1 is a tenth"] = 1.0,
+    seed: int = 1,
+) -> Report:
+    """The chosen attacks, one after the other, each on a fresh server."""
+    if unknown := set(names) - set(NAMES):
+        raise SystemExit(f"no attack {', '.join(sorted(unknown))}; there are: {', '.join(NAMES)}")
+    # Who attacks must not take the cores from who is attacked, nor from the bystander.
+    claim(set(), nice=5)
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="interlace-attack-") as folder:
+        ground = Ground(Path(folder), scale, seed)
+        for one in ATTACKS:
+            if one.name in names or (not names and one.name != "soak"):
+                rows.append(attack(one, ground))
+                print(line(rows[-1]), flush=True)
+    points = next((row["points"] for row in rows if row.get("points")), None)
+    draw = partial(_draw, points) if points else None
+    broken = [f"{row['attack']}: {what} x{n}" for row in rows for what, n in row["broken"].items()]
+    figures = {"scale": scale, "seed": seed, "rows": rows}
+    return Report((), draw, (8.0, 7.0), figures=figures, broken=broken)
 
 
 def attack(one: Attack, ground: Ground) -> dict[str, Any]:
@@ -108,47 +135,22 @@ def line(row: dict[str, Any]) -> str:
     return f"{row['attack']:<18}{row['tried']:>8} tried, {row['seconds']} s; broken: {broken}{said}"
 
 
-def arguments() -> argparse.Namespace:
-    about = "\n".join(f"  {one.name:<18}{one.about}" for one in ATTACKS)
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.attack.run",
-        description=__doc__,
-        epilog=f"attacks:\n{about}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def _draw(points: Sequence[dict[str, Any]], figure: Figure) -> None:
+    """The long run: memory, descriptors and latency over time."""
+    minutes = [one["minutes"] for one in points]
+    panels = (
+        ("memory, MB (RSS)", {"rss_mb": "all processes"}),
+        ("descriptors", {"main_descriptors": "main process"}),
+        ("ms", {"p99_ms": "p99", "p50_ms": "p50"}),
     )
-    parser.add_argument(
-        "attacks", nargs="*", metavar="ATTACK", help="all but soak if none is named"
-    )
-    parser.add_argument("--scale", type=float, default=1.0, help="how much of each: 0.1 is a tenth")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("build/bench/attack"))
-    return parser.parse_args()
-
-
-def main() -> int:
-    """The chosen attacks, one after the other."""
-    asked = arguments()
-    names = {one.name for one in ATTACKS}
-    if unknown := set(asked.attacks) - names:
-        print(f"no attack {', '.join(sorted(unknown))}; there are: {', '.join(sorted(names))}")
-        return 2
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(16384, most), most))
-    os.nice(5)  # who attacks must not take the cores from who is attacked, nor from the bystander
-    asked.out.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="interlace-attack-") as folder:
-        ground = Ground(Path(folder), asked.scale, asked.seed)
-        for one in ATTACKS:
-            if one.name in asked.attacks or (not asked.attacks and one.name != "soak"):
-                rows.append(attack(one, ground))
-                print(line(rows[-1]), flush=True)
-                if points := rows[-1].get("points"):
-                    draw.draw(points, asked.out / "soak.svg")
-                kept = {"scale": asked.scale, "seed": asked.seed, "rows": rows}
-                (asked.out / "attack.json").write_text(json.dumps(kept, indent=1) + "\n")
-    return 1 if any(row["broken"] for row in rows) else 0
+    for axes, (title, lines) in zip(figure.subplots(3, 1, sharex=True), panels, strict=True):
+        for name, label in lines.items():
+            axes.plot(minutes, [one[name] for one in points], label=label)
+        axes.set(ylabel=title, ylim=(0, None))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="lower right", fontsize=8)
+    figure.axes[-1].set_xlabel("minutes")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(attacks)

@@ -100,7 +100,9 @@ def _add(made: argparse.ArgumentParser, one: inspect.Parameter, hint: Any) -> No
     if hint is bool:
         made.add_argument(*names, action=_switch(one.default), **settings)
         return
-    made.add_argument(*names, **_kind(hint, place), **settings)
+    if place and one.default is not one.empty:
+        settings = {"nargs": "?", **settings}
+    made.add_argument(*names, **{**settings, **_kind(hint, place)})
 
 
 def _switch(default: object) -> Any:

@@ -2,24 +2,25 @@
 
 Every server is offered the same arrivals: each model gets an equal share of the work that two
 cores could do one request at a time, times the load. Server and client share both cores, the
-client at a higher priority. Writes mix.json, .png and .svg.
+client at a higher priority.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import resource
+import statistics
 import subprocess
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
-from bench.harness import processes
-from bench.mix import models, peers, plot
-from bench.peers import setup
-from bench.peers.server import Bench, NotReadyError, Server, Watch
-from bench.peers.table import DEFAULT_HOME
+from matplotlib.figure import Figure
+
+from bench.harness import Picture, Report, Table, main, processes, spread
+from bench.mix import models, peers
+from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
+from bench.peers.table import PEERS_HOME, installed, prepare
 from interlace.load.call import pack
 from interlace.load.open_loop import OpenLoop
 from interlace.load.result import UNANSWERED, LoadRun, ms, percentile
@@ -30,6 +31,68 @@ LOADS = (0.4, 0.7, 1.0, 1.4)
 CORES = 2
 CONNECTIONS = 1500
 DRAIN_S = 3.0
+#: Seconds at the beginning of each load that do not count.
+WARM_S = 4.0
+TITLES: Final = {
+    "goodput_rps": "Replies within their SLO, per second",
+    "work_goodput": "Work answered in time, core seconds per second",
+    "worst_attainment": "Share within SLO, worst model",
+}
+
+
+def mix(
+    names: Annotated[tuple[str, ...], "servers and tunings"] = peers.NAMES,
+    /,
+    *,
+    reps: int = 3,
+    loads: Annotated[tuple[float, ...], "offered work over both cores"] = LOADS,
+    seconds: Annotated[float, "of each load"] = 8.0,
+    home: Annotated[Path, "where the peers are"] = PEERS_HOME,
+    client_nice: int = -10,
+    patience_s: Annotated[float, "for a quiet machine before each server"] = 20.0,
+) -> Report:
+    """All servers, loads and repetitions."""
+    missing = [n for n in names if n != "ours" and not installed(home, peers.peer(n, home))]
+    if missing:
+        raise SystemExit(f"not installed: {missing}; run scripts/peers-setup triton pytriton mosec")
+    claim(set(), client_nice)
+    for name in names:
+        prepare(home, peers.peer(name, home))
+    costs = costs_ms(home)
+    print("ms per request alone:", {n: round(cost, 2) for n, cost in costs.items()}, flush=True)
+    rows: list[Row] = []
+    for seed in range(1, reps + 1):
+        for name in names:
+            bench = Bench(home, "0,1", 0)
+            rows += one_peer(name, costs, bench, loads, seconds, seed, patience_s)
+    good = [row for row in rows if "fail" not in row]
+    pictures = [Picture(partial(_draw, good), (15.0, 4.6), suffix) for suffix in (".svg", ".png")]
+    figures = {"costs_ms": costs, "seconds": seconds, "rows": rows}
+    tables = [table(good, measure) for measure in (*TITLES, "mean_attainment")]
+    return Report(tables=tables, more=pictures, figures=figures)
+
+
+def table(rows: Sequence[Row], measure: str) -> Table:
+    """Medians by server and load; ours over the best peer, whatever its tuning."""
+    loads = sorted({row["load"] for row in rows})
+    cells: list[list[str | None]] = []
+    for peer in dict.fromkeys(row["peer"] for row in rows):
+        each = [[r[measure] for r in rows if (r["peer"], r["load"]) == (peer, x)] for x in loads]
+        cells.append([peer, *(f"{statistics.median(one):.3f}" if one else None for one in each)])
+    ratios = [ratio([row for row in rows if row["load"] == load], measure) for load in loads]
+    return Table((measure, *map(str, loads)), [*cells, ["ours over the best peer", *ratios]])
+
+
+def ratio(rows: Sequence[Row], measure: str) -> str | None:
+    """Ours over the best peer in each repetition."""
+    found = []
+    for seed in {row["seed"] for row in rows}:
+        ours = [r[measure] for r in rows if r["seed"] == seed and r["peer"] == "ours"]
+        best = [r[measure] for r in rows if r["seed"] == seed and r["peer"] != "ours"]
+        if ours and best and max(best) > 0:
+            found.append(max(ours) / max(best))
+    over = spread(found)
+    return over.text() if over else None
 
 
 def costs_ms(home: Path) -> dict[str, float]:
@@ -44,15 +107,18 @@ def rates_rps(costs: dict[str, float], load: float) -> list[float]:
     return [load * CORES * 1e3 / len(models.SORTS) / costs[sort.name] for sort in models.SORTS]
 
 
-def one_load(server: Server, load: float, costs: dict[str, float], args: argparse.Namespace) -> Row:
-    """One load on a running server; the first ``warm_s`` seconds do not count."""
-    seconds = args.warm_s + args.seconds
+def one_load(
+    server: Server, load: float, costs: dict[str, float], seconds: float, seed: int
+) -> Row:
+    """One load on a running server."""
     rates = rates_rps(costs, load)
     calls = [pack(peers.request(server.name, sort)) for sort in models.SORTS]
-    loop = OpenLoop(calls, poisson(rates, seconds, args.seed * 100 + int(load * 10)), CONNECTIONS)
+    loop = OpenLoop(
+        calls, poisson(rates, WARM_S + seconds, seed * 100 + int(load * 10)), CONNECTIONS
+    )
     watch = Watch(server)
     run = loop.run(DRAIN_S)
-    counted = [s for s in run.samples if s.due_s >= args.warm_s]
+    counted = [s for s in run.samples if s.due_s >= WARM_S]
     per_model = {
         sort.name: _model_row(run._replace(samples=[s for s in counted if s.tag == tag]), sort.name)
         for tag, sort in enumerate(models.SORTS)
@@ -61,10 +127,10 @@ def one_load(server: Server, load: float, costs: dict[str, float], args: argpars
     offered = {name: row["offered"] for name, row in per_model.items()}
     return {
         "load": load,
-        "goodput_rps": round(sum(within.values()) / args.seconds, 2),
-        "offered_rps": round(sum(offered.values()) / args.seconds, 2),
-        "work_goodput": round(sum(within[n] * costs[n] for n in within) / args.seconds / 1e3, 4),
-        "work_offered": round(sum(offered[n] * costs[n] for n in within) / args.seconds / 1e3, 4),
+        "goodput_rps": round(sum(within.values()) / seconds, 2),
+        "offered_rps": round(sum(offered.values()) / seconds, 2),
+        "work_goodput": round(sum(within[n] * costs[n] for n in within) / seconds / 1e3, 4),
+        "work_offered": round(sum(offered[n] * costs[n] for n in within) / seconds / 1e3, 4),
         "worst_attainment": min(row["attainment"] for row in per_model.values()),
         "mean_attainment": round(sum(r["attainment"] for r in per_model.values()) / len(within), 4),
         "client_busy": round(run.busy, 3),
@@ -93,25 +159,27 @@ def _model_row(run: LoadRun, name: str) -> Row:
 
 
 def one_peer(
-    name: str, costs: dict[str, float], bench: Bench, args: argparse.Namespace
+    name: str,
+    costs: dict[str, float],
+    bench: Bench,
+    loads: Sequence[float],
+    seconds: float,
+    seed: int,
+    patience_s: float,
 ) -> list[Row]:
     """Every load on one start of one server."""
     rows: list[Row] = []
-    processes.wait_quiet(args.patience_s)
-    server = Server(name, peers.peer(name, bench.home), bench)
+    checks = [peers.request(name, sort) for sort in models.SORTS]
     try:
-        server.wait_ready([peers.request(name, sort) for sort in models.SORTS], limit_s=600)
-        for load in args.loads:
-            row = {"peer": name, "seed": args.seed, **one_load(server, load, costs, args)}
-            row |= {"startup_s": round(server.startup_s, 2)}
-            rows.append(row)
-            print(_line(row), flush=True)
-        rows[-1]["memory"] = processes.memory(server.pids())
+        with started(name, peers.peer(name, bench.home), bench, checks, patience_s, 600) as server:
+            for load in loads:
+                row = {"peer": name, "seed": seed, **one_load(server, load, costs, seconds, seed)}
+                rows.append(row | {"startup_s": round(server.startup_s, 2)})
+                print(_line(rows[-1]), flush=True)
+            rows[-1]["memory"] = processes.memory(server.pids())
     except NotReadyError as error:
-        rows.append({"peer": name, "seed": args.seed, "fail": str(error)[:500]})
+        rows.append({"peer": name, "seed": seed, "fail": str(error)[:500]})
         print(rows[-1], flush=True)
-    finally:
-        server.stop()
     return rows
 
 
@@ -123,52 +191,27 @@ def _line(row: Row) -> str:
     )
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("peers", nargs="*", help=f"default: {' '.join(peers.NAMES)}")
-    parser.add_argument("--out", type=Path, default=Path("build/bench/mix"))
-    parser.add_argument("--reps", type=int, default=3)
-    parser.add_argument("--loads", type=float, nargs="*", default=list(LOADS))
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--warm-s", type=float, default=4.0)
-    parser.add_argument("--home", type=Path, default=DEFAULT_HOME)
-    parser.add_argument("--client-nice", type=int, default=-10)
-    quiet = "seconds to wait for a quiet machine before each server"
-    parser.add_argument("--patience-s", type=float, default=20.0, help=quiet)
-    return parser.parse_args()
-
-
-def main() -> None:
-    """All repetitions, then the plot."""
-    args = arguments()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (16384, 16384))
-    os.nice(args.client_nice)
-    processes.raise_priority("self", args.client_nice)
-    bench = Bench(args.home, "0,1", 0)
-    names = args.peers or list(peers.NAMES)
-    missing = [
-        n for n in names if n != "ours" and not setup.installed(args.home, peers.peer(n, args.home))
-    ]
-    if missing:
-        raise SystemExit(f"not installed: {missing}; run scripts/peers-setup triton pytriton mosec")
-    for name in names:
-        setup.prepare(args.home, peers.peer(name, args.home))
-    args.out.mkdir(parents=True, exist_ok=True)
-    costs = costs_ms(args.home)
-    print(
-        "ms per request alone:", {name: round(cost, 2) for name, cost in costs.items()}, flush=True
-    )
-    rows: list[Row] = []
-    for seed in range(1, args.reps + 1):
-        args.seed = seed
-        for name in names:
-            rows += one_peer(name, costs, bench, args)
-            result = {"costs_ms": costs, "seconds": args.seconds, "rows": rows}
-            result["summary"] = plot.summary(rows)
-            (args.out / "mix.json").write_text(json.dumps(result, indent=1) + "\n")
-    plot.draw(args.out)
-    print(json.dumps(result["summary"], indent=1))
+def _draw(rows: Sequence[Row], figure: Figure) -> None:
+    """Medians over the load, with their spread."""
+    axes = figure.subplots(1, 3)
+    for axis, (measure, title) in zip(axes, TITLES.items(), strict=True):
+        for number, peer in enumerate(dict.fromkeys(row["peer"] for row in rows)):
+            own = [row for row in rows if row["peer"] == peer]
+            loads = sorted({row["load"] for row in own})
+            values = [[r[measure] for r in own if r["load"] == load] for load in loads]
+            label, colour, width = peer, f"C{number}", 1.2
+            if peer == "ours":
+                label, colour, width = "Interlace", "#d1495b", 2.4
+            middle = [statistics.median(v) for v in values]
+            axis.plot(loads, middle, "o-", label=label, markersize=4, color=colour, lw=width)
+            low, high = [min(v) for v in values], [max(v) for v in values]
+            axis.fill_between(loads, low, high, color=colour, alpha=0.12, linewidth=0)
+        axis.set_title(title, fontsize=11)
+        axis.set_xlabel("offered work / both cores")
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.25)
+    axes[0].legend(frameon=False, fontsize=9)
 
 
 if __name__ == "__main__":
-    main()
+    main(mix)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from bench.harness.closed_loop import closed_loop
 from bench.peers.server import Server, Watch
 from interlace.load.call import EncodedCall
-from interlace.load.closed_loop import closed_loop
 from interlace.load.open_loop import OpenLoop
 from interlace.load.result import UNANSWERED, LoadRun, figures, goodput_rps, ms, percentile
 from interlace.load.send_times import poisson
@@ -20,7 +20,7 @@ CONNECTIONS = 2000
 DRAIN_S = 12.0
 
 
-def capacity_rps(call: EncodedCall, seconds: float) -> float:
+def capacity_rps(call: EncodedCall, seconds: float = 2.0) -> float:
     """What a closed loop of 32 connections gets through."""
     closed_loop(call, 8, 1.0, 0.0)
     return float(figures(closed_loop(call, 32, seconds))["rps"])

@@ -13,7 +13,7 @@ from interlace.load.call import Call
 
 Row = dict[str, Any]
 #: Peers that take named, typed tensors, so that a wrong name or type means something.
-NAMED = {"ours", "triton", "pytriton", "kserve"}
+NAMED = {"ours", "triton"}
 
 
 def ask_all(peer: str, proto: str) -> dict[str, Row]:
@@ -30,11 +30,8 @@ def _calls(peer: str, proto: str) -> dict[str, Call]:
         "unknown_model": replace(good, path=good.path.replace("echo", "nosuch")),
         "wrong_shape": wire.request(peer, "echo", proto, np.zeros(15, np.float32)),
         "empty_body": replace(good, body=b"", headers=headless),
+        "truncated": replace(good, body=good.body[:-7]),
     }
-    if proto == "json":
-        calls["broken_json"] = replace(good, body=b'{"inputs": [{"name": ')
-    else:
-        calls["truncated"] = replace(good, body=good.body[:-7])
     if peer.split("_", maxsplit=1)[0] in NAMED:
         wrong_type = good.body.replace(b"FP32", b"INT8", 1)
         wrong_name = good.body.replace(b'"INPUT"', b'"INPUX"', 1)

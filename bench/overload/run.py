@@ -1,4 +1,4 @@
-"""Overload, wrong requests and SIGTERM for each server; writes overload.json, .png and .svg.
+"""Overload, wrong requests and SIGTERM for each server.
 
 The server gets core 0 and this process core 1; the model is the CNN. A server's own capacity is
 measured first in each repetition, and loads are multiples of it.
@@ -6,55 +6,95 @@ measured first in each repetition, and loads are multiples of it.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import resource
+import statistics
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
 
-from bench.harness import processes
-from bench.overload import curve, malformed, plot, sigterm
-from bench.peers import setup, wire
-from bench.peers.server import Bench, NotReadyError, Server
-from bench.peers.table import DEFAULT_HOME, Peer, peers
+from matplotlib.figure import Figure
+
+from bench.harness import Picture, Report, main, processes
+from bench.overload import curve, malformed, sigterm
+from bench.peers import wire
+from bench.peers.server import Bench, NotReadyError, claim, started
+from bench.peers.table import PEERS_HOME, Peer, installed, peers, prepare
 from interlace.load.call import pack
 
 Row = dict[str, Any]
-CHOSEN = ("ours", "triton", "triton_queue", "mosec", "torchserve")
-
-
+#: Label and colour of each server that is compared.
+CHOSEN: Final = {
+    "ours": ("Interlace", "#d1495b"),
+    "triton": ("Triton, defaults", "#2e6f95"),
+    "triton_queue": ("Triton, queue policy", "#7fb4d6"),
+    "mosec": ("mosec", "#3a7d44"),
+}
 #: A bounded queue sheds a closed loop too, so its capacity is that of the same server without.
-SAME_SERVER = {"triton_queue": "triton"}
+SAME_SERVER: Final = {"triton_queue": "triton"}
 
 
-def one(name: str, peer: Peer, bench: Bench, args: argparse.Namespace, known_rps: float) -> Row:
+def overload(
+    names: Annotated[tuple[str, ...], "all that are installed if none is named"] = (),
+    /,
+    *,
+    reps: int = 3,
+    slo_ms: Annotated[float, "as in repo/cnn/interlace.toml"] = 100.0,
+    seconds: Annotated[float, "of each load"] = 3.0,
+    home: Annotated[Path, "where the peers are"] = PEERS_HOME,
+    nice: int = 0,
+    patience_s: Annotated[float, "for a quiet machine before each server"] = 20.0,
+) -> Report:
+    """All servers and repetitions."""
+    claim({1}, nice)
+    table = peers(home)
+    chosen = names or tuple(name for name in CHOSEN if installed(home, table[name]))
+    for name in chosen:
+        prepare(home, table[name])
+    bench = Bench(home, "0", nice)
+    rows: list[Row] = []
+    for rep in range(reps):
+        capacity: dict[str, float] = {}
+        for name in chosen:
+            known_rps = capacity.get(SAME_SERVER.get(name, ""), 0.0)
+            row = one(name, table[name], bench, known_rps, seconds, slo_ms, rep + 1, patience_s)
+            capacity[name] = row.get("capacity_rps", 0.0)
+            rows.append({"rep": rep, **row})
+            print(line(rows[-1]), flush=True)
+    draw = partial(_draw, rows, slo_ms)
+    figures = {"slo_ms": slo_ms, "seconds": seconds, "rows": rows}
+    pictures = [Picture(draw, (15.0, 4.6), suffix) for suffix in (".svg", ".png")]
+    return Report(more=pictures, figures=figures)
+
+
+def one(
+    name: str,
+    peer: Peer,
+    bench: Bench,
+    known_rps: float,
+    seconds: float,
+    slo_ms: float,
+    seed: int,
+    patience_s: float,
+) -> Row:
     """One repetition of one server; ``known_rps`` is its capacity, or 0 to measure it."""
     proto = peer.protocols["cnn"][0]
-    call = wire.request(name, "cnn", proto)
-    row: Row = {"peer": name, "rep": args.rep}
-    processes.wait_quiet(args.patience_s)
-    server = Server(name, peer, bench)
+    packed = pack(wire.request(name, "cnn", proto))
+    checks = [wire.request(name, model, spoken[0]) for model, spoken in peer.protocols.items()]
+    row: Row = {"peer": name}
     try:
-        server.wait_ready(
-            [wire.request(name, model, peer.protocols[model][0]) for model in peer.protocols]
-        )
-        packed = pack(call)
-        row["capacity_rps"] = known_rps or curve.capacity_rps(packed, args.capacity_s)
-        row["curve"] = curve.measure(
-            server, packed, row["capacity_rps"], args.seconds, args.slo_ms, args.rep + 1
-        )
-        row["memory"] = processes.memory(server.pids())
-        row["malformed"] = malformed.ask_all(name, proto)
-        row["sigterm"] = sigterm.stop_under_load(server, packed)
+        with started(name, peer, bench, checks, patience_s) as server:
+            row["capacity_rps"] = known_rps or curve.capacity_rps(packed)
+            capacity = row["capacity_rps"]
+            row["curve"] = curve.measure(server, packed, capacity, seconds, slo_ms, seed)
+            row["memory"] = processes.memory(server.pids())
+            row["malformed"] = malformed.ask_all(name, proto)
+            row["sigterm"] = sigterm.stop_under_load(server, packed)
     except (NotReadyError, OSError) as error:
         row["fail"] = str(error)[:500]
-    finally:
-        server.stop()
     return row
 
 
-def report(row: Row) -> str:
+def line(row: Row) -> str:
     """A few lines for the terminal."""
     if "fail" in row:
         return f"{row['peer']}: {row['fail']}"
@@ -68,47 +108,45 @@ def report(row: Row) -> str:
     return "\n".join([*lines, f"  SIGTERM: {row['sigterm']}"])
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("peers", nargs="*", default=[], help=f"default: {' '.join(CHOSEN)}")
-    parser.add_argument("--out", type=Path, default=Path("build/bench/overload"))
-    parser.add_argument("--reps", type=int, default=3)
-    parser.add_argument("--slo-ms", type=float, default=100.0, help="as in repo/cnn/interlace.toml")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each load")
-    parser.add_argument("--capacity-s", type=float, default=2.0)
-    parser.add_argument("--home", type=Path, default=DEFAULT_HOME)
-    parser.add_argument("--nice", type=int, default=0)
-    quiet = "seconds to wait for a quiet machine before each server"
-    parser.add_argument("--patience-s", type=float, default=20.0, help=quiet)
-    return parser.parse_args()
+def points(
+    rows: Sequence[Row], peer: str, key: str, scale: bool = False
+) -> list[tuple[float, float, float, float]]:
+    """Rows of (factor, median, least, greatest) over repetitions; ``scale`` divides by capacity."""
+    by_factor: dict[float, list[float]] = {}
+    for row in rows:
+        for point in row.get("curve", ()) if row["peer"] == peer else ():
+            if point[key] is not None:
+                value = point[key] / (row["capacity_rps"] if scale else 1)
+                by_factor.setdefault(point["factor"], []).append(value)
+    return [(f, statistics.median(v), min(v), max(v)) for f, v in sorted(by_factor.items())]
 
 
-def main() -> None:
-    """All servers and repetitions, then the plot."""
-    args = arguments()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (16384, 16384))
-    os.sched_setaffinity(0, {1})
-    os.nice(args.nice)
-    processes.raise_priority("self", args.nice)
-    table = peers(args.home)
-    bench = Bench(args.home, "0", args.nice)
-    names = args.peers or [n for n in CHOSEN if setup.installed(args.home, table[n])]
-    for name in names:
-        setup.prepare(args.home, table[name])
-    args.out.mkdir(parents=True, exist_ok=True)
-    rows: list[Row] = []
-    for rep in range(args.reps):
-        args.rep = rep
-        found: dict[str, float] = {}
-        for name in names:
-            known = found.get(SAME_SERVER.get(name, ""), 0.0)
-            rows.append(one(name, table[name], bench, args, known))
-            found[name] = rows[-1].get("capacity_rps", 0.0)
-            print(report(rows[-1]), flush=True)
-            result = {"slo_ms": args.slo_ms, "seconds": args.seconds, "rows": rows}
-            (args.out / "overload.json").write_text(json.dumps(result, indent=1) + "\n")
-    plot.draw(args.out)
+def _draw(rows: Sequence[Row], slo_ms: float, figure: Figure) -> None:
+    """Goodput, latency of the accepted, speed of refusals, by offered load."""
+    axes = figure.subplots(1, 3)
+    panels = (
+        ("goodput_rps", f"Replies within {slo_ms:g} ms, as a share of own capacity", True),
+        ("accepted_p99_ms", "p99 of accepted requests, ms", False),
+        ("refusal_p99_ms", "p99 of refusals, ms", False),
+    )
+    for axis, (key, title, scale) in zip(axes, panels, strict=True):
+        for peer in dict.fromkeys(row["peer"] for row in rows):
+            found = points(rows, peer, key, scale)
+            if found:
+                x, y, low, high = (list(column) for column in zip(*found, strict=True))
+                label, colour = CHOSEN.get(peer, (peer, None))
+                axis.plot(x, y, "o-", color=colour, label=label, markersize=4)
+                axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        axis.set_title(title, fontsize=11)
+        axis.set_xlabel("offered load / own capacity")
+        axis.grid(alpha=0.25)
+        if scale:
+            axis.set_ylim(bottom=0)
+        else:
+            axis.set_yscale("log")
+    axes[1].axhline(slo_ms, color="black", linewidth=1, linestyle="--")
+    axes[0].legend(frameon=False, fontsize=9)
 
 
 if __name__ == "__main__":
-    main()
+    main(overload)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,7 @@ class Server:
         self.log = logs / f"{name}.log"
         self._began_s = time.perf_counter()
         self.startup_s = 0.0
+        self.stopped: dict[str, Any] = {}
         prefix = ["nice", "-n", str(bench.nice), "taskset", "-c", bench.cores]
         env = {**environment(bench.home, peer), self.mark: "1"}
         with self.log.open("ab") as out:
@@ -99,6 +102,39 @@ class Server:
                 time.sleep(0.1)
         self.process.poll()
         return {"exit": code, "seconds": round(seconds, 2), "left_processes": len(left)}
+
+
+@contextmanager
+def started(
+    name: str,
+    peer: Peer,
+    bench: Bench,
+    checks: list[Call],
+    patience_s: float,
+    limit_s: float = 150.0,
+) -> Iterator[Server]:
+    """A server that has answered every check, on a machine that was quiet if it ever was.
+
+    Raises:
+        NotReadyError: it died or took too long.
+    """
+    processes.wait_quiet(patience_s)
+    server = Server(name, peer, bench)
+    try:
+        server.wait_ready(checks, limit_s)
+        yield server
+    finally:
+        server.stopped = server.stop()
+
+
+def claim(cores: set[int], nice: int) -> None:
+    """Put this process, which makes the load, on its cores, with its priority."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(16384, most), most))
+    if cores:
+        os.sched_setaffinity(0, cores)
+    os.nice(nice)
+    processes.raise_priority("self", nice)
 
 
 class Watch:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import statistics
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Final
+
+from bench.harness import Report, Table, main, spread
 
 Row = dict[str, Any]
 Key = tuple[str, str, str]
@@ -22,16 +22,31 @@ FIGURES = {
 }
 
 
+#: The file that repetitions are appended to.
+FILE: Final = "peers.jsonl"
+_HEADS: Final = ("server", "wire", "max req/s", "alone p50 / p99 ms", "half p50 / p99 ms")
+
+
+def summarise(
+    file: Annotated[Path, "what a run appended to"] = Path("build/bench") / FILE, /
+) -> Report:
+    """Medians and ratios of all that a file holds."""
+    result = summary(read(file))
+    tables = [table(result["figures"], model) for model in ("echo", "cnn", "img")]
+    return Report(tables=[*tables, ratio_table(result["ratios"])], figures=result)
+
+
 def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def spread(values: list[float]) -> dict[str, float] | None:
-    """Median, least and greatest; None of nothing."""
-    if not values:
+def _spread(values: list[float]) -> dict[str, float] | None:
+    """Median, least and greatest as they are kept; None of nothing."""
+    found = spread(values)
+    if found is None:
         return None
-    figures = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {key: round(value, 3) for key, value in figures.items()} | {"n": len(values)}
+    figures = {"median": found.median, "min": found.least, "max": found.greatest}
+    return {key: round(value, 3) for key, value in figures.items()} | {"n": found.runs}
 
 
 def by_key(rows: list[Row]) -> dict[Key, list[Row]]:
@@ -57,7 +72,7 @@ def summary(rows: list[Row]) -> Row:
     groups = by_key(rows)
     figures = [
         {"peer": key[0], "model": key[1], "proto": key[2], "reps": len(group)}
-        | {f: spread([v for r in group if (v := value(r, f)) is not None]) for f in FIGURES}
+        | {f: _spread([v for r in group if (v := value(r, f)) is not None]) for f in FIGURES}
         for key, group in groups.items()
     ]
     return {"figures": figures, "ratios": _ratios(groups), "servers": _servers(rows),
@@ -76,7 +91,7 @@ def _ratios(groups: dict[Key, list[Row]]) -> list[Row]:
             pairs = [
                 (value(own[r["rep"]], figure), value(r, figure)) for r in group if r["rep"] in own
             ]
-            row[figure] = spread([a / b for a, b in pairs if a is not None and b])
+            row[figure] = _spread([a / b for a, b in pairs if a is not None and b])
         out.append(row)
     return out
 
@@ -85,7 +100,7 @@ def _bare_share(rows: list[Row], groups: dict[Key, list[Row]]) -> Row:
     """CNN rate over that of torch alone at batch 16, measured in the same repetition."""
     bare = {row["rep"]: row["bare_torch"]["16"]["rps"] for row in rows if "bare_torch" in row}
     return {
-        f"{peer} {proto}": spread(
+        f"{peer} {proto}": _spread(
             [r["full"]["rps"] / bare[r["rep"]] for r in group if r["rep"] in bare]
         )
         for (peer, model, proto), group in groups.items()
@@ -98,44 +113,40 @@ def _servers(rows: list[Row]) -> Row:
     for peer in {row["peer"] for row in rows if "startup_s" in row}:
         starts = [row for row in rows if row.get("peer") == peer and "startup_s" in row]
         out[peer] = {
-            "startup_s": spread([row["startup_s"] for row in starts]),
+            "startup_s": _spread([row["startup_s"] for row in starts]),
             "processes": starts[-1]["idle"]["processes"],
-            "pss_idle_mb": spread([row["idle"]["pss_mb"] for row in starts]),
-            "pss_loaded_mb": spread([row["loaded"]["pss_mb"] for row in starts]),
+            "pss_idle_mb": _spread([row["idle"]["pss_mb"] for row in starts]),
+            "pss_loaded_mb": _spread([row["loaded"]["pss_mb"] for row in starts]),
         }
     return out
 
 
-def table(figures: list[Row], model: str) -> str:
-    """A markdown table of one model, fastest first; medians, spread of the rate in brackets."""
-    lines = [
-        f"**{model}**\n",
-        "| server | wire | max req/s (least-greatest) | alone p50 / p99 ms | half p50 / p99 ms |",
-        "|---|---|--:|--:|--:|",
-    ]
+def table(figures: list[Row], model: str) -> Table:
+    """One model, fastest first; medians, spread of the rate in brackets."""
+    cells = []
     rows = [row for row in figures if row["model"] == model and row["full_rps"]]
     for row in sorted(rows, key=lambda row: -float(row["full_rps"]["median"])):
         rate = row["full_rps"]
-        cells = [f"{rate['median']:.0f} ({rate['min']:.0f}-{rate['max']:.0f})"]
+        found = [f"{rate['median']:.0f} ({rate['min']:.0f}-{rate['max']:.0f})"]
         for part in ("alone", "half"):
             pair = [row[f"{part}_{p}_ms"] for p in ("p50", "p99")]
-            cells.append(" / ".join("-" if v is None else f"{v['median']:.2f}" for v in pair))
-        lines.append(f"| {row['peer']} | {row['proto']} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            found.append(" / ".join("-" if v is None else f"{v['median']:.2f}" for v in pair))
+        cells.append((row["peer"], row["proto"], *found))
+    return Table(_HEADS, cells, model)
 
 
-def main() -> None:
-    """Write summary.json and tables.md beside the input."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, nargs="?", default=Path("build/bench/peers.jsonl"))
-    file = parser.parse_args().file
-    result = summary(read(file))
-    text = "\n".join(table(result["figures"], model) for model in ("echo", "cnn", "img"))
-    file.with_name("peers-summary.json").write_text(json.dumps(result, indent=1) + "\n")
-    file.with_name("peers-tables.md").write_text(text)
-    print(text)
-    print(json.dumps({k: v for k, v in result.items() if k != "figures"}, indent=1))
+def ratio_table(ratios: list[Row]) -> Table:
+    """Ours over each peer's, repetition by repetition."""
+    cells = [
+        (f"{row['peer']}, {row['model']}, {row['proto']}", *(_ratio(row[f]) for f in FIGURES))
+        for row in ratios
+    ]
+    return Table(("ours over", *FIGURES), cells, "ratios")
+
+
+def _ratio(found: Row | None) -> str | None:
+    return f"{found['median']:.2f} ({found['min']:.2f}-{found['max']:.2f})" if found else None
 
 
 if __name__ == "__main__":
-    main()
+    main(summarise)

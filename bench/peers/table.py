@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.peers.wire import GRPC_PORT, HTTP_PORT, METRICS_PORT
@@ -14,11 +16,10 @@ HERE = Path(__file__).resolve().parent
 SERVERS = HERE / "servers"
 #: The command, in the environment that runs this.
 OURS = Path(sys.executable).parent / "interlace"
-DEFAULT_HOME = Path.home() / ".cache" / "interlace-peers"
+#: Where `scripts/peers-setup` puts the programs.
+PEERS_HOME = Path(os.environ.get("PEERS_HOME") or Path.home() / ".cache" / "interlace-peers")
 BOTH = {model: ("http", "grpc") for model in ("echo", "cnn", "img")}
 RAW = {model: ("http",) for model in ("echo", "cnn", "img")}
-JSON_GRPC = {model: ("json", "grpc") for model in ("echo", "cnn", "img")}
-JSON = {model: ("json",) for model in ("echo", "cnn", "img")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,64 +49,35 @@ def ours(home: Path) -> Peer:
 
 def peers(home: Path) -> dict[str, Peer]:
     """Every server by name; ``home`` holds one folder a peer."""
-    return {"ours": ours(home), **_compiled(home), **_python(home)}
-
-
-def _compiled(home: Path) -> dict[str, Peer]:
-    """Servers whose front is C++, Rust or Java, and the floor."""
     triton, prepared = (f"{SERVERS}/triton.sh",), (f"{SERVERS}/triton_setup.sh",)
-    library = {"LD_LIBRARY_PATH": f"{sys.base_prefix}/lib"}
     queue = {"TRITON_REPO": "repo_queue"}
+    mosec = (f"{home}/mosec/bin/python", f"{SERVERS}/mosec_srv.py", "--address", "127.0.0.1")
+    options = f"--port {HTTP_PORT} --log-level warning --capacity 1024 --timeout 30000".split()
     floor = {"echo": ("http",), "img": ("http",)}
-    mosec = f"--address 127.0.0.1 --port {HTTP_PORT} --log-level warning".split()
-    mosec += ["--capacity", "1024", "--timeout", "30000"]
-    java = ["--start", "--foreground", "--disable-token-auth", "--model-store", "store"]
-    java += ["--ts-config", "config.properties", "--log-config", "log4j2.xml"]
     return {
+        "ours": ours(home),
         "floor": Peer((sys.executable, f"{SERVERS}/floor.py"), HERE, floor),
         "triton": Peer(triton, home, BOTH, setup=prepared),
         "triton_queue": Peer(triton, home, BOTH, queue, setup=prepared),
-        "pytriton": Peer(_script(home, "pytriton", "pytriton_srv"), home, BOTH, library),
-        "mosec": Peer(
-            _script(home, "mosec", "mosec_srv", *mosec), home, RAW, metrics_port=HTTP_PORT
-        ),
-        "torchserve": Peer(
-            (f"{home}/torchserve/bin/torchserve", *java), home / "ts_run", RAW,
-            _path(home, "torchserve"), setup=(f"{SERVERS}/torchserve_setup.sh",),
-        ),
-    }  # fmt: skip
+        "mosec": Peer((*mosec, *options), home, RAW, metrics_port=HTTP_PORT),
+    }
 
 
-def _python(home: Path) -> dict[str, Peer]:
-    """Servers whose front is Python."""
-    mlserver = f"{home}/mlserver/bin/mlserver"
-    prepared = _script(home, "mlserver", "mlserver_setup")
-    bento = f"serve bento_srv:Service --working-dir {SERVERS}".split()
-    bento += f"--host 127.0.0.1 --port {HTTP_PORT}".split()
-    bento_env = {"BENTOML_DO_NOT_TRACK": "True", "PYTHONPATH": f"{HERE}:{SERVERS}"}
-    ray = {**_path(home, "rayserve"), "RAY_USAGE_STATS_ENABLED": "0"}
-    found = {
-        "kserve": Peer(_script(home, "kserve", "kserve_srv"), home, BOTH),
-        "litserve": Peer(_script(home, "litserve", "litserve_srv"), home, RAW),
-        "bentoml": Peer(
-            (f"{home}/bentoml/bin/bentoml", *bento), SERVERS, JSON,
-            {**_path(home, "bentoml"), **bento_env},
-        ),
-        "rayserve": Peer(_script(home, "rayserve", "rayserve_srv"), home, RAW, ray),
-    }  # fmt: skip
-    found = {name: replace(peer, metrics_port=HTTP_PORT) for name, peer in found.items()}
-    for workers, name in enumerate(("mlserver0", "mlserver")):
-        command = (mlserver, "start", f"{home}/mlserver_run{workers}")
-        found[name] = Peer(command, home, JSON_GRPC, _path(home, "mlserver"), setup=prepared)
-    return found
+def installed(home: Path, peer: Peer) -> bool:
+    """Whether the program a peer is started with is there."""
+    program = Path(peer.command[0])
+    needs_triton = program.name == "triton.sh"
+    return program.exists() and (not needs_triton or (home / "tritonserver" / ".done").exists())
 
 
-def _script(home: Path, venv: str, name: str, *more: str) -> tuple[str, ...]:
-    return (f"{home}/{venv}/bin/python", f"{SERVERS}/{name}.py", *more)
+def prepare(home: Path, peer: Peer) -> None:
+    """Run a peer's own preparation, if it has one.
 
-
-def _path(home: Path, venv: str) -> Mapping[str, str]:
-    return {"PATH": f"{home}/{venv}/bin:{os.environ['PATH']}"}
+    Raises:
+        subprocess.CalledProcessError: it failed; its output is in the message.
+    """
+    if peer.setup:
+        subprocess.run(list(peer.setup), env=environment(home, peer), check=True)
 
 
 def environment(home: Path, peer: Peer) -> dict[str, str]:
@@ -113,6 +85,7 @@ def environment(home: Path, peer: Peer) -> dict[str, str]:
     shared = {
         "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
         "PATH": os.environ["PATH"], "HOME": str(Path.home()), "PEERS_HOME": str(home),
-        "HARNESS": str(HERE), "PYLIB": f"{sys.base_prefix}/lib", "PYTHONUNBUFFERED": "1",
+        "HARNESS": str(HERE), "SITE": sysconfig.get_path("purelib"),
+        "PYLIB": f"{sys.base_prefix}/lib", "PYTHONUNBUFFERED": "1",
     }  # fmt: skip
     return {**shared, **peer.env}

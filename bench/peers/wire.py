@@ -12,9 +12,8 @@ from interlace.load.call import Call
 
 HTTP_PORT, GRPC_PORT, METRICS_PORT = 18900, 18901, 18902
 #: Servers of the KServe v2 protocol, by the first part of their name.
-V2 = {"ours", "triton", "pytriton", "mlserver", "mlserver0", "kserve", "floor"}
+V2 = {"ours", "triton", "floor"}
 OCTETS = {"Content-Type": "application/octet-stream"}
-JSON = {"Content-Type": "application/json"}
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 Input = np.ndarray[Any, Any]
 
@@ -42,16 +41,8 @@ def v2_grpc(model: str, x: Input) -> Call:
     return Call("grpc", GRPC_PORT, INFER, body + _field(7, x.tobytes()))
 
 
-def v2_json(model: str, x: Input) -> Call:
-    """KServe v2 with the numbers in JSON."""
-    data = [float(value) for value in x.ravel()]
-    tensor = {"name": "INPUT", "shape": [1, *x.shape], "datatype": "FP32", "data": data}
-    body = json.dumps({"inputs": [tensor]}).encode()
-    return Call("http", HTTP_PORT, f"/v2/models/{model}/infer", body, JSON)
-
-
 def request(peer: str, model: str, proto: str, x: Input | None = None) -> Call:
-    """A call of a peer's model over "http" (binary), "grpc" or "json".
+    """A call of a peer's model over "http" (binary) or "grpc".
 
     Raises:
         ValueError: the peer does not speak that.
@@ -59,13 +50,9 @@ def request(peer: str, model: str, proto: str, x: Input | None = None) -> Call:
     x = models.sample(model) if x is None else x
     kind = peer.split("_", maxsplit=1)[0]
     if kind in V2:
-        return {"http": v2_http, "grpc": v2_grpc, "json": v2_json}[proto](model, x)
-    if kind == "bentoml" and proto == "json":
-        body = json.dumps({"x": [x.tolist()]}).encode()
-        return Call("http", HTTP_PORT, f"/{model}", body, JSON)
-    if kind in {"torchserve", "rayserve", "litserve", "mosec"} and proto == "http":
-        path = f"/predictions/{model}" if kind == "torchserve" else f"/{model}"
-        return Call("http", HTTP_PORT, path, x.tobytes(), OCTETS)
+        return {"http": v2_http, "grpc": v2_grpc}[proto](model, x)
+    if kind == "mosec" and proto == "http":
+        return Call("http", HTTP_PORT, f"/{model}", x.tobytes(), OCTETS)
     raise ValueError(f"{peer} does not speak {proto}")
 
 

@@ -25,7 +25,7 @@ from interlace.cli.options import (
 )
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
-from interlace.cli.servetable import show_serving
+from interlace.cli.serve_table import show_serving
 from interlace.core.model import Model
 from interlace.engine.snapshot import EngineSnapshot
 
@@ -51,7 +51,7 @@ _LogLimit = Annotated[
 ]
 _LogLevel = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
 _Requests = Annotated[
-    float, typer.Option(metavar="MB", help="Most memory for the bodies of HTTP requests.")
+    float, typer.Option(metavar="MB", help="Most memory for the bodies of requests.")
 ]
 _Delay = Annotated[float, typer.Option(help="After SIGTERM, serve on for so long while not ready.")]
 _Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]

@@ -1,4 +1,4 @@
-"""Everything the engine hears and everything it asks for."""
+"""The engine's interface: events that it takes in, commands that it gives."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from interlace.core.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class CreatePartition:
-    """Make a partition of ``share_pct``; the device picks and reports the units.
+    """Create a partition of ``share_pct``; the device chooses its units and reports them.
 
-    ``leaving`` are partitions that go once this one serves: better to share units with them
-    meanwhile than with any that stay.
+    ``leaving`` are partitions that are released once this one serves: it should share units with
+    them meanwhile rather than with partitions that remain.
     """
 
     gpu: str
@@ -35,7 +35,7 @@ class CreatePartition:
 
 @dataclass(frozen=True, slots=True)
 class ReleasePartition:
-    """Give a drained partition's units back."""
+    """Release a drained partition and its units."""
 
     gpu: str
     partition: str
@@ -60,7 +60,7 @@ class Unload:
 
 
 class Run(Struct, frozen=True, array_like=True, gc=False):
-    """Execute a batch; after ``limit_ms`` from when it could begin, its process is ended."""
+    """Execute a batch; its process is ended ``limit_ms`` after the batch could begin."""
 
     gpu: str
     partition: str
@@ -72,8 +72,8 @@ class CopyInputs(Struct, frozen=True, array_like=True, gc=False):
     """Copy a request's inputs into its model's pool on an accelerator (E2bird section 5.1).
 
     A pool is a ring of ``slots``; a slot holds one row of every input. The request's rows go to
-    ``slot`` and those after it, which never reach past the last one. Copies of one model are made
-    in the order asked for, beside whatever runs.
+    ``slot`` and those after it, never past the last one. Copies for one model are made in order,
+    while batches run.
     """
 
     gpu: str
@@ -90,17 +90,17 @@ Work = PartitionWork | CopyInputs
 
 
 class SendReply(Struct, frozen=True, array_like=True):
-    """Give this reply to its caller."""
+    """Send a reply to its client."""
 
     reply: Reply
 
 
 @dataclass(frozen=True, slots=True)
 class SolvePlan:
-    """Ask for a plan for this demand; the answer comes back as ``PlanSolved`` with ``ticket``.
+    """Ask for a plan for this demand; ``PlanSolved`` answers it, with the same ``ticket``.
 
-    ``fleet`` is there now. ``largest``, where accelerators can be had and given back, is all that
-    could be: the answer then also says how few of them would do.
+    ``fleet`` is there now. On an elastic fleet ``largest`` is all that could be had: the answer
+    then also says how few accelerators of it suffice.
     """
 
     ticket: int
@@ -113,10 +113,10 @@ class SolvePlan:
 
 @dataclass(frozen=True, slots=True)
 class ScaleFleet:
-    """This many accelerators of each kind are wanted in all.
+    """Bring the number of accelerators to this total, by kind.
 
-    More than there are: each comes as ``GpuJoined``. Fewer: ``DismissGpu`` names those that go
-    once nothing is left on them.
+    Each that is added is reported by ``GpuJoined``. If there are too many, ``DismissGpu`` names
+    those to take away once they are empty.
     """
 
     gpus: Mapping[str, int]
@@ -124,7 +124,7 @@ class ScaleFleet:
 
 @dataclass(frozen=True, slots=True)
 class DismissGpu:
-    """An accelerator is empty and not wanted: it may be taken away. Answered by ``GpuLeft``."""
+    """Take away an accelerator, which is empty; ``GpuLeft`` reports it."""
 
     gpu: str
 
@@ -142,7 +142,7 @@ class TimeoutAt(Struct, frozen=True, array_like=True, gc=False):
 
 
 class ReportTimeout(Struct, frozen=True, array_like=True):
-    """Tell a caller that its request, which runs, is too late; its ``SendReply`` still comes."""
+    """Tell a client that its request, which still runs, timed out; ``SendReply`` follows later."""
 
     request: Request
     error: ServeError
@@ -150,7 +150,7 @@ class ReportTimeout(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class ReportStatus:
-    """A change of a deployment that its owner waits for: became ready, failed, or is gone."""
+    """Tell a deployment's owner that it is ready, failed (or was quarantined), or is gone."""
 
     model: str
     status: str  #: "ready" | "failed" | "gone"
@@ -159,7 +159,7 @@ class ReportStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReportSettled:
-    """Whether every model is now loaded in each partition that the plan gives it has changed."""
+    """Tell whether every model is now loaded in all of its planned partitions; it changed."""
 
     settled: bool
 
@@ -187,7 +187,7 @@ class RequestArrived(Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class RefusedUpstream:
-    """Requests that got a refusal which was given to their like a moment before, and still held."""
+    """Requests that got a recent refusal of a like request, which still held, instead of asking."""
 
     model: str
     requests: int
@@ -196,7 +196,7 @@ class RefusedUpstream:
 
 @dataclass(frozen=True, slots=True)
 class RequestCancelled:
-    """The caller of this request went away."""
+    """The client of this request went away."""
 
     model: str
     request_id: int
@@ -204,7 +204,7 @@ class RequestCancelled:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A profiled model that joins. ``demand.rate_rps`` is the expected rate, 0 if unknown."""
+    """A profiled model to deploy. ``demand.rows_per_s`` is the expected rate, 0 if unknown."""
 
     demand: Demand
     profile: Profile
@@ -213,23 +213,24 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class ModelsDeployed:
-    """Models join together, and are planned together. Each is answered by one ``ReportStatus``."""
+    """Deploy models, planned together. One ``ReportStatus`` answers each."""
 
     deployments: tuple[Deployment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelWithdrawn:
-    """A model leaves: what is queued is served, then it is unloaded everywhere."""
+    """Withdraw a model: serve what is queued, then unload it everywhere."""
 
     model: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a piece of work failed. ``fatal`` if the partition's process died with it.
+    """Why a piece of work failed. ``fatal`` if the partition's process died.
 
-    ``innocent``: it died of something else, or of one of several pieces and nobody knows which.
+    ``innocent`` if it died for another reason, or of one of several pieces and it is not known
+    which.
     """
 
     detail: str
@@ -238,7 +239,7 @@ class Failure:
 
 
 class WorkFinished(Struct, frozen=True, array_like=True):
-    """A piece of work ended, well (``failure is None``) or not.
+    """A piece of work ended: it succeeded if ``failure is None``.
 
     For ``Run``, ``outputs`` holds one tuple of tensors per request of the batch and ``timing`` the
     worker's phases. For ``CreatePartition``, ``units`` are the cores or SMs granted; for ``Load``,
@@ -255,9 +256,9 @@ class WorkFinished(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class PartitionLost:
-    """A partition died; every piece of work it held has been finished with a fatal failure.
+    """A partition died; all work sent to it has been finished with a fatal failure.
 
-    ``blamed`` are models whose doing it is, whatever ran.
+    ``blamed`` are models that caused it, whatever was running.
     """
 
     gpu: str
@@ -270,8 +271,8 @@ class PartitionLost:
 class PlanSolved:
     """The answer to ``SolvePlan``; ``failure`` if the planner broke.
 
-    ``plan`` is for the fleet that is there. ``ample``, where ``largest`` was given, uses as few of
-    the accelerators that could be had as will do; it equals ``plan`` if those are there.
+    ``plan`` is for the fleet that is there. ``ample``, given if ``largest`` was, uses the fewest of
+    all accelerators that could be had; it equals ``plan`` if these are there.
     """
 
     ticket: int
@@ -282,16 +283,16 @@ class PlanSolved:
 
 @dataclass(frozen=True, slots=True)
 class GpuJoined:
-    """An accelerator came: it is there, and holds nothing."""
+    """An accelerator joined the fleet; it is empty."""
 
     gpu: Gpu
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLeft:
-    """An accelerator is gone, because it was dismissed or of itself.
+    """An accelerator is gone: it was dismissed, or it failed.
 
-    Work that it still held fails after this, and is nobody's fault.
+    Work that was still sent to it fails after this event, and counts against no model.
     """
 
     gpu: str
@@ -299,17 +300,17 @@ class GpuLeft:
 
 @dataclass(frozen=True, slots=True)
 class EpochEnded:
-    """An epoch passed: look at the rates."""
+    """An epoch ended: rates are sampled, and a new plan may be due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Woke:
-    """A time asked for with ``WakeAt`` came."""
+    """A time set by ``WakeAt`` has come."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """A time asked for with ``TimeoutAt`` came: look at the batches that run."""
+    """A time set by ``TimeoutAt`` has come: running batches are checked."""
 
 
 Event = (

@@ -1,4 +1,4 @@
-"""Arrival rates, smoothed, and whether the parts that models have in all the work moved."""
+"""Smoothed arrival rates, and whether the mix of work has changed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-#: Factor between the planned and the seen part of all work that counts as a move.
+#: The mix has changed if a model's part of all work is this many times what was planned.
 _MOVED: Final = 1.5
-#: A tick this much before the end of a period closes it: clocks are not exact.
+#: A tick this much before the end of a period ends it: clocks are not exact.
 _EARLY_MS: Final = 100.0
 
 
@@ -20,9 +20,9 @@ class _Meter:
 
 
 class ArrivalRates:
-    """Rows per second asked of each model, refused ones included.
+    """Rows per second that each model is asked for, refused ones included.
 
-    A sample is taken every ``period_ms``; ``weight`` is the newest one's part in the rate.
+    A sample is taken every ``period_ms``; ``weight`` is the newest sample's in the smoothed rate.
     """
 
     def __init__(self, period_ms: float = 1000.0, weight: float = 0.3) -> None:
@@ -32,7 +32,7 @@ class ArrivalRates:
         self._last_ms = 0.0
 
     def count(self, model: str, rows: int) -> None:
-        """Enter one arrival."""
+        """Count one arrival."""
         meter = self._meters.get(model)
         if meter is None:
             meter = self._meters[model] = _Meter()
@@ -56,17 +56,17 @@ class ArrivalRates:
         return True
 
     def rows_per_s(self, model: str) -> float:
-        """The smoothed rate; 0 for a model that was never asked."""
+        """The smoothed rate; 0 for a model without requests so far."""
         meter = self._meters.get(model)
         return meter.rows_per_s if meter else 0.0
 
-    def parts_moved(
+    def mix_changed(
         self, cost_ms: Mapping[str, float], planned_rows_per_s: Mapping[str, float]
     ) -> bool:
-        """True when some model's part of all the work is far from what was planned for it.
+        """True if some model's part of all work is far above what was planned for it.
 
-        ``cost_ms`` is the accelerator time of one row. Parts are compared rather than rates: a
-        plan that uses the whole fleet need not change when everything grows alike.
+        ``cost_ms`` is the accelerator time of one row. Parts are compared, not rates: a plan that
+        uses the whole fleet need not change when all rates grow alike.
         """
         seen = _parts({m: self.rows_per_s(m) * c for m, c in cost_ms.items()})
         planned = _parts({m: planned_rows_per_s.get(m, 0.0) * c for m, c in cost_ms.items()})

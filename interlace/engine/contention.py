@@ -1,4 +1,4 @@
-"""Who loses requests, and who contends for the turns of a partition: see ``policy.fairness``."""
+"""Which models lose requests, and which contend for a partition's turns (``policy.fairness``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from interlace.engine.live_partition import LivePartition
 from interlace.engine.state import DeployedModel, EngineState
 
-#: A model is losing for so long after the last request that it lost.
+#: A model counts as losing requests until so long after the last one that it lost.
 LOSING_MS: Final = 1000.0
 
 
@@ -19,7 +19,7 @@ def record_loss(state: EngineState, deployed: DeployedModel | None, now_ms: floa
 
 
 def mark_contending(state: EngineState, gpu: str, now_ms: float) -> None:
-    """Before a decision: find who contends in each partition that takes a batch now."""
+    """Before a decision: find the contending models of each partition that can take a batch."""
     calm = now_ms - state.lost_request_ms > LOSING_MS
     for live in state.partitions_on.get(gpu, ()):
         if live.takes(now_ms) and not (calm and not live.service_tags.contending):

@@ -1,4 +1,4 @@
-"""What has to go before a new plan can stand: shares that cannot overlap, memory for one plan."""
+"""What must be given up before a new plan can be built: shares that cannot overlap, memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class _Evictable:
 
 
 class EvictionOrder:
-    """What goes first, given the partitions, the plan and every accelerator's memory right now."""
+    """Chooses what to evict for a plan, from partitions and memory as they are now.
+
+    Built anew for each decision: it does not see later changes.
+    """
 
     def __init__(
         self, partitions: LivePartitions, target: Plan, gpus: Iterable[Gpu], profiles: Profiles
@@ -36,30 +39,30 @@ class EvictionOrder:
             model for live in partitions.values() if live.accepting for model in _loaded(live)
         )
 
-    def first(self) -> Evictions:
-        """What must go before the wanted stands, cheapest first, no more than needed."""
-        things: set[_Evictable] = set()
-        shut: set[str] = set()
+    def evictions(self) -> Evictions:
+        """What must go before the plan can be built: the cheapest, and no more than needed."""
+        evicted: set[_Evictable] = set()
+        closed: set[str] = set()
         for gpu in self._gpus.values():
             if Trait.OVERLAPPED_REORGANISATION in gpu.traits:
-                things |= self._crowded_out(gpu)
+                evicted |= self._for_memory(gpu)
             elif self._leaving(gpu.id):
-                shut.add(gpu.id)
-        for gpu_id in self._in_turn(sorted(shut)):
-            things |= {_Evictable(live.id) for live in self._leaving(gpu_id)}
+                closed.add(gpu.id)
+        for gpu_id in self._to_clear(sorted(closed)):
+            evicted |= {_Evictable(live.id) for live in self._leaving(gpu_id)}
         for gpu in self._gpus.values():
-            if Trait.OVERLAPPED_REORGANISATION not in gpu.traits and gpu.id not in shut:
-                things |= self._crowded_out(gpu)
+            if Trait.OVERLAPPED_REORGANISATION not in gpu.traits and gpu.id not in closed:
+                evicted |= self._for_memory(gpu)
         return Evictions(
-            frozenset(one.partition for one in things if not one.model),
-            frozenset((one.partition, one.model) for one in things if one.model),
-            frozenset(shut),
+            frozenset(one.partition for one in evicted if not one.model),
+            frozenset((one.partition, one.model) for one in evicted if one.model),
+            frozenset(closed),
         )
 
     def allows(self, live: LivePartition, model: str) -> bool:
-        """True if the model can be loaded there now, beside all that is on the accelerator.
+        """True if the model can be loaded there now, next to all that is on the accelerator.
 
-        A plan that alone is too large is the device's to refuse, once nothing else is in its way.
+        True, too, if only the plan itself is on it: whether that fits is for the device to say.
         """
         gpu = self._gpus[live.gpu]
         here = [one for one in self._partitions.values() if one.gpu == live.gpu]
@@ -69,14 +72,14 @@ class EvictionOrder:
         ]
         if self._holds(gpu, held):
             return True
-        return not any(True for _ in self._things(gpu.id)) and not any(
-            stay is ModelState.UNLOADING for one in here for stay in one.model_states.values()
+        return not any(True for _ in self._unwanted(gpu.id)) and not any(
+            state is ModelState.UNLOADING for one in here for state in one.model_states.values()
         )
 
-    def _crowded_out(self, gpu: Gpu) -> set[_Evictable]:
-        """The cheapest that, gone, leaves memory for everything wanted beside what is left."""
+    def _for_memory(self, gpu: Gpu) -> set[_Evictable]:
+        """The cheapest set without which the plan and everything that remains fit in memory."""
         gone: list[_Evictable] = []
-        things = sorted(self._things(gpu.id), key=self._cost)
+        things = sorted(self._unwanted(gpu.id), key=self._cost)
         while not self._fits(gpu, gone) and len(gone) < len(things):
             gone.append(things[len(gone)])
         for thing in [one for one in reversed(gone) if not self._going(one)]:
@@ -85,8 +88,8 @@ class EvictionOrder:
                 gone = fewer
         return set(gone)
 
-    def _things(self, gpu: str) -> Iterator[_Evictable]:
-        """What is on an accelerator and not wanted."""
+    def _unwanted(self, gpu: str) -> Iterator[_Evictable]:
+        """Partitions and models on an accelerator that the plan does not want."""
         for live in self._partitions.values():
             if live.gpu != gpu or live.state is PartitionState.GONE:
                 continue
@@ -100,7 +103,7 @@ class EvictionOrder:
             )
 
     def _cost(self, thing: _Evictable) -> tuple[bool, int, int, str, str]:
-        """What serving loses: models left without a host, then the share that stands idle."""
+        """What evicting it costs: models left without a host, then the share that goes idle."""
         live = self._partitions[thing.partition]
         models = [thing.model] if thing.model else _loaded(live)
         last = sum(self._hosts[model] <= 1 for model in models) if live.accepting else 0
@@ -108,14 +111,14 @@ class EvictionOrder:
         return not self._going(thing), last, share_pct, thing.partition, thing.model
 
     def _going(self, thing: _Evictable) -> bool:
-        """True if it is on its way out already."""
+        """True if it is being given up already."""
         live = self._partitions[thing.partition]
         if thing.model:
             return live.model_states[thing.model] is ModelState.UNLOADING
         return live.state in (PartitionState.DRAINING, PartitionState.RELEASING)
 
     def _fits(self, gpu: Gpu, gone: list[_Evictable]) -> bool:
-        """True if there is memory for what is there, less what is gone, and all that is wanted."""
+        """True if what is there without ``gone``, and all that the plan wants, fit in memory."""
         here: dict[str, tuple[int, set[str]]] = {}
         for live in self._partitions.values():
             if live.gpu == gpu.id and _Evictable(live.id) not in gone:
@@ -130,7 +133,7 @@ class EvictionOrder:
         return self._holds(gpu, [(share, sorted(models)) for share, models in here.values()])
 
     def _holds(self, gpu: Gpu, held: list[tuple[int, list[str]]]) -> bool:
-        # What is not deployed has no profile, and is on its way out.
+        # A model without a profile is not deployed any more, and is being unloaded.
         known = [(share, [m for m in models if m in self._profiles]) for share, models in held]
         return holds(gpu, known, self._profiles)
 
@@ -143,25 +146,24 @@ class EvictionOrder:
             and live.state is not PartitionState.GONE
         ]
 
-    def _in_turn(self, shut: list[str]) -> list[str]:
-        """Of accelerators where old goes before new, those whose turn it is.
+    def _to_clear(self, closed: list[str]) -> list[str]:
+        """Of accelerators that must be emptied before they are cut anew, those to empty now.
 
-        One after the other where a model would be without a host otherwise: an accelerator may
-        go if what it serves is also served elsewhere; if none may and nothing is under way, the one
-        that leaves the fewest models without a host does.
+        An accelerator is emptied while other accelerators serve its models. If that holds for none
+        and nothing is changing anywhere, the one that leaves the fewest models without a host is.
         """
-        chosen = [gpu for gpu in shut if any(_moves(live) for live in self._leaving(gpu))]
+        chosen = [gpu for gpu in closed if any(_changing(live) for live in self._leaving(gpu))]
         hosts = self._hosts.copy()
         for gpu in chosen:
             hosts -= self._served_by(gpu)
         orphans: dict[str, int] = {}
-        for gpu in (one for one in shut if one not in chosen):
+        for gpu in (one for one in closed if one not in chosen):
             served = self._served_by(gpu)
             orphans[gpu] = sum(hosts[model] <= count for model, count in served.items())
             if not orphans[gpu]:
                 chosen.append(gpu)
                 hosts -= served
-        if not chosen and orphans and not self._under_way(shut):
+        if not chosen and orphans and not self._change_goes_on(closed):
             chosen.append(min(orphans, key=lambda gpu: (orphans[gpu], gpu)))
         return chosen
 
@@ -176,14 +178,14 @@ class EvictionOrder:
             if model in wanted
         )
 
-    def _under_way(self, shut: list[str]) -> bool:
-        """True if something moves, or is about to where the way is free."""
-        if any(_moves(live) for live in self._partitions.values()):
+    def _change_goes_on(self, closed: list[str]) -> bool:
+        """True if a partition is changing, or will without an accelerator being emptied."""
+        if any(_changing(live) for live in self._partitions.values()):
             return True
         return any(
-            not _stands(self._partitions.get(p.id), [slot.model for slot in p.slots])
+            not _serves(self._partitions.get(p.id), [slot.model for slot in p.slots])
             for p in self._wanted.values()
-            if p.gpu not in shut
+            if p.gpu not in closed
         )
 
 
@@ -191,9 +193,9 @@ def _loaded(live: LivePartition) -> list[str]:
     return [model for model in live.model_states if live.loaded(model)]
 
 
-def _moves(live: LivePartition) -> bool:
-    """True if something is under way in it."""
-    changing = any(stay is not ModelState.LOADED for stay in live.model_states.values())
+def _changing(live: LivePartition) -> bool:
+    """True if the partition or a model in it is between two states."""
+    changing = any(state is not ModelState.LOADED for state in live.model_states.values())
     return changing or live.state in (
         PartitionState.CREATING,
         PartitionState.DRAINING,
@@ -201,5 +203,5 @@ def _moves(live: LivePartition) -> bool:
     )
 
 
-def _stands(live: LivePartition | None, models: list[str]) -> bool:
+def _serves(live: LivePartition | None, models: list[str]) -> bool:
     return live is not None and live.accepting and all(live.loaded(model) for model in models)

@@ -1,4 +1,4 @@
-"""Accelerators that come and go: which there are, how many are wanted, which may be taken."""
+"""Growing and shrinking the fleet: what is there, what is wanted, what may be taken away."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from interlace.policy.base import Scaler
 
 
 class FleetController:
-    """The fleet as it is, and the wish for another one; level-triggered as plans are."""
+    """Asks for accelerators and gives up those that are not needed.
+
+    Level-triggered like plans: what is wanted is said as a total, not as a change.
+    """
 
     def __init__(self, state: EngineState, scaler: Scaler) -> None:
         self._state = state
@@ -23,20 +26,19 @@ class FleetController:
 
     @property
     def largest(self) -> Fleet | None:
-        """All accelerators that are there or can be had; none where the fleet stays as it is."""
+        """All accelerators that are there or can be had; ``None`` if the fleet is fixed."""
         if not self._state.elastic:
             return None
-        gone = [*self._state.reserve.values(), *self._departing.values()]
-        return Fleet((*self._state.fleet.gpus, *gone))
+        return Fleet((*self._state.fleet.gpus, *self._spare()))
 
     @property
     def coming(self) -> bool:
-        """True while accelerators that were asked for and can be had are not there."""
+        """True while accelerators that were asked for, and can be had, have not joined."""
         missing = self._wanted - self._there()
         return bool(missing & Counter(gpu.kind for gpu in self._spare()))
 
     def joined(self, gpu: Gpu) -> None:
-        """It is there, and holds nothing."""
+        """An accelerator joined; it holds nothing."""
         fleet = self._state.fleet
         self._state.reserve.pop(gpu.id, None)
         self._departing.pop(gpu.id, None)
@@ -44,7 +46,7 @@ class FleetController:
             self._state.fleet = Fleet((*fleet.gpus, gpu))
 
     def left(self, gpu: str) -> bool:
-        """It is gone; true if it was still in use, and is not to be had again."""
+        """An accelerator is gone; true if it had not been dismissed, so a new plan is needed."""
         if gpu in self._departing:
             self._state.reserve[gpu] = self._departing.pop(gpu)
             return False
@@ -58,12 +60,12 @@ class FleetController:
         state.target = replace(state.target, partitions=kept)
         return True
 
-    def wish(self, planned: PlanSolved) -> list[Command]:
-        """Ask the scaler what a plan means for the number of accelerators."""
+    def scale_for(self, planned: PlanSolved) -> list[Command]:
+        """Ask for as many accelerators as the scaler derives from a new plan."""
         state = self._state
         ample, largest = planned.ample, self.largest
         if ample is None or largest is None:
-            # A fleet that stays may be too small, and its owner is told; it is never too large.
+            # A fixed fleet may be too small, which its owner should know; it is never too large.
             wanted = Counter(self._scaler(planned.plan, state.fleet)) | self._there()
         else:
             most = Counter(gpu.kind for gpu in largest.gpus)
@@ -74,7 +76,7 @@ class FleetController:
         return [ScaleFleet(dict(wanted))]
 
     def dismissals(self) -> list[Command]:
-        """Accelerators that are not wanted and hold nothing may go."""
+        """Dismiss accelerators that are not wanted and hold nothing."""
         if not self._state.elastic:
             return []
         excess = self._there() - self._wanted

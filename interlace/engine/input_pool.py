@@ -10,7 +10,7 @@ from typing import Final
 from interlace.core.request import Request
 from interlace.core.tensor import BYTES
 
-#: What the slots of one model may take of an accelerator's memory.
+#: The most memory of an accelerator that one model's slots may take.
 _RING_BYTES: Final = 1 << 28
 
 
@@ -30,13 +30,13 @@ class PoolEntry:
 
 
 class InputPool:
-    """The GPU resident memory pool of E2bird (section 5.1, Table 2, Figure 5), as book-keeping.
+    """The GPU resident memory pool of E2bird (section 5.1, Table 2, Figure 5), as bookkeeping.
 
     Requests take slots in the order in which they are staged, as many as they have rows and all of
     them in a row: one that does not fit before the ring's end begins at its start. They are
     launched in that order. A batch is a window: requests whose slots follow each other, all copied,
-    so that their rows are one array where they lie. It ends where the ring does, and where
-    somebody who was cancelled left a gap. Slots become free in order, when batches have ended.
+    so that their rows are one contiguous array. It ends where the ring does, and where a
+    cancelled request left a gap. Slots become free in order, when batches have ended.
 
     All rows have one shape, that of the first request of an empty pool, which also decides how many
     slots there are: ``most``, less where rows are so large that these would take over 256 MiB, but
@@ -62,7 +62,7 @@ class InputPool:
 
     @property
     def room(self) -> bool:
-        """True if there is a slot for one row more."""
+        """True if there is a slot for at least one more row."""
         return not self._held or self._next - self._held[0].at < self.slots
 
     def fits(self, request: Request) -> bool:
@@ -91,7 +91,7 @@ class InputPool:
         return at % self.slots
 
     def copied(self, request: Request, slot: int) -> PoolEntry | None:
-        """A copy ended. Returns the request's place if it still waits."""
+        """Note the end of a copy; returns the request's entry if it still waits."""
         known = self._by_id.get(request.id)
         for staged in (known,) if known is not None and not known.copied else self._held:
             if staged.request.id == request.id and staged.at % self.slots == slot:
@@ -118,7 +118,7 @@ class InputPool:
         return members[0].at % self.slots, tuple([staged.request for staged in members])
 
     def ended(self, request: Request) -> None:
-        """The batch of that request has ended: its slots may be used again. Unknown ones pass."""
+        """Free the slots of a request whose batch has ended; unknown requests are ignored."""
         staged = self._by_id.get(request.id)
         if staged is not None and not staged.waits:
             self._finish(staged)
@@ -164,7 +164,7 @@ class InputPool:
 
     @property
     def complete(self) -> bool:
-        """True if the window ends at the ring's end, or before a gap that somebody left."""
+        """True if the window ends at the ring's end, or at a gap that a cancelled request left."""
         window = list(self._window())
         if not window:
             return False

@@ -1,4 +1,4 @@
-"""Inputs on their way to accelerators before anybody decides what runs."""
+"""Copies inputs to accelerators ahead of the decision what runs (E2bird section 5)."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from interlace.engine.input_pool import InputPool
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.state import DeployedModel, EngineState
 
-#: A pool has that many times the rows that may run at once (E2bird section 5.1: several).
+#: A pool has so many times the rows of the largest batch (E2bird section 5.1: several).
 _TIMES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class InputStaging:
-    """Which of a model's requests are staged, where, and what can be launched on an accelerator.
+    """Decides which requests are staged where, and which come next on an accelerator.
 
-    A request is in one place: in its model's queue, in one pool, or in a batch. It goes to the pool
-    with the fewest rows as soon as there is room, most urgent first, and from then on order of
-    arrival rules. What no pool takes (text, another shape than what is there, more rows than slots,
-    a second try) stays in the queue and runs from where its bytes lie, when its turn comes.
+    A request is in exactly one place: its model's queue, one pool, or a batch. The most urgent goes
+    to the pool with the fewest rows as soon as there is room, and is then served in order of
+    staging. Requests that no pool takes (text, a shape other than the pool's, more rows than slots,
+    a retry) stay in the queue and are read from host memory.
     """
 
     state: EngineState
     staged: bool  #: the system stages inputs at all
 
     def fill(self, deployed: DeployedModel) -> list[Command]:
-        """Stage what waits in the queue, as far as there is room."""
+        """Stage queued requests as far as there is room."""
         if not self.staged or not len(deployed.queue):
             return []
         pools = list(self._pools(deployed))
@@ -51,7 +51,7 @@ class InputStaging:
         return stages
 
     def fill_all(self) -> list[Command]:
-        """After partitions changed: take back what is staged where its model is gone; fill."""
+        """Partitions changed: unstage requests on accelerators without a host, then fill pools."""
         stages: list[Command] = []
         if not self.staged:
             return stages
@@ -91,7 +91,7 @@ class InputStaging:
         return self.fill(deployed)
 
     def source(self, deployed: DeployedModel, gpu: str) -> InputPool | RequestQueue:
-        """Where the next batch on an accelerator comes from: whoever has waited longest says."""
+        """Where the next batch on an accelerator comes from: where the oldest request waits."""
         pool = deployed.pools.get(gpu)
         if pool is None:
             return deployed.queue

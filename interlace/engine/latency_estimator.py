@@ -9,64 +9,28 @@ from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.perf.latency import surface
 
-#: A stochastic estimate of the ratio seen/predicted that this part of executions stays below.
+#: The estimated quantile of seen over predicted latency, the step towards it, and its bounds.
 _QUANTILE: Final = 0.9
 _STEP: Final = 0.05
 _LOW: Final = 0.5
 _HIGH: Final = 20.0
-#: Mean distance of what is seen from the estimate: where it begins, its weight, and the part of it
-#: that a step is made of.
+#: Mean distance of seen ratios from the estimate: its first value, the weight of a new one, and how
+#: many times it a step may be.
 _SPREAD: Final = 0.1
 _SPREAD_WEIGHT: Final = 0.05
 _WIDE: Final = 8.0
 _SHAPES: Final = 256
-#: Successes that narrow the margin as much as one miss widens it; then parts of the SLO.
-#: The least is for what the server does not see: the way of the request and of its reply.
-_ODDS: Final = 1500.0
-_CAUTION_STEP: Final = 0.05
-_CAUTION_LEAST: Final = 0.02
-_CAUTION_MOST: Final = 0.8
 _STALE_MS: Final = 1000.0
-_BRIGHTEN: Final = 0.97
-
-
-class AdmissionMargin:
-    """How long before its deadline a request must be predicted to end, to be let in.
-
-    Predictions err, and a queue filled to the last millisecond turns every error into a broken
-    promise. The margin is steered by what becomes of accepted requests (Robbins and Monro's
-    recursion on the event itself): a miss widens it by a step, a success narrows it by a step over
-    ``_ODDS``. A miss speaks only against the margin that let the request in: those that were let
-    in before the last widening, such as all the others behind one stall, do not count again.
-    """
-
-    __slots__ = ("_least_ms", "_most_ms", "_step_ms", "_widened_ms", "margin_ms")
-
-    def __init__(self, slo_ms: float) -> None:
-        self._least_ms = slo_ms * _CAUTION_LEAST
-        self.margin_ms = self._least_ms
-        self._step_ms = slo_ms * _CAUTION_STEP
-        self._most_ms = slo_ms * _CAUTION_MOST
-        self._widened_ms = float("-inf")
-
-    def kept(self) -> None:
-        """An accepted request was answered in time."""
-        self.margin_ms = max(self._least_ms, self.margin_ms - self._step_ms / _ODDS)
-
-    def missed(self, arrived_ms: float, now_ms: float) -> None:
-        """A request accepted at ``arrived_ms`` was late, or had to be dropped."""
-        if arrived_ms >= self._widened_ms:
-            self.margin_ms = min(self._most_ms, self.margin_ms + self._step_ms)
-            self._widened_ms = now_ms
+_DECAY: Final = 0.97
 
 
 class LatencyEstimator:
     """Latency tables of one model by share, and correction factors by shape of batch.
 
     The correction follows the 0.9 quantile of seen over predicted latency (Robbins and Monro's
-    recursion): it rises by 0.9 of a step when an execution is slower than believed and falls by
+    recursion): it rises by 0.9 of a step when an execution is slower than predicted and falls by
     0.1 of one when it is not. Steps are in proportion to the spread of what is seen, so that
-    latencies that do not vary are believed exactly.
+    latencies that do not vary are predicted exactly.
     """
 
     def __init__(self, demand: Demand, profile: Profile) -> None:
@@ -81,8 +45,8 @@ class LatencyEstimator:
         table = self._tables.get(share_pct)
         if table is None:
             table = self._tables[share_pct] = self._table(share_pct)
-        believed_ms = table[rows] if rows < len(table) else self._far_ms(rows, share_pct)
-        return believed_ms * self._by_shape.get(shape, self._overall).value
+        predicted_ms = table[rows] if rows < len(table) else self._far_ms(rows, share_pct)
+        return predicted_ms * self._by_shape.get(shape, self._overall).value
 
     def decay(self, shape: Hashable, now_ms: float) -> None:
         """A request was refused because even alone it seemed too slow.
@@ -138,4 +102,4 @@ class _Correction:
         self.value = min(max(self.value, _LOW), _HIGH)
 
     def decay(self) -> None:
-        self.value = max(_LOW, self.value * _BRIGHTEN)
+        self.value = max(_LOW, self.value * _DECAY)

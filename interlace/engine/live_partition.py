@@ -1,4 +1,4 @@
-"""The life of a partition and of the models in it, as a table."""
+"""A partition as it is now: its state machine, the models in it, the batches sent to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from interlace.engine.service_tags import ServiceTags
 
 
 class PartitionState(Enum):
-    """Where a partition stands."""
+    """The state of a partition."""
 
     CREATING = "creating"
     READY = "ready"
@@ -24,7 +24,7 @@ class PartitionState(Enum):
     GONE = "gone"
 
 
-#: Every change a partition can make. What is not here is a bug and stops the engine.
+#: The legal transitions; any other is a bug and stops the engine.
 TRANSITIONS: Final[dict[PartitionState, frozenset[PartitionState]]] = {
     PartitionState.CREATING: frozenset({PartitionState.READY, PartitionState.GONE}),
     PartitionState.READY: frozenset({PartitionState.DRAINING, PartitionState.GONE}),
@@ -37,7 +37,7 @@ TRANSITIONS: Final[dict[PartitionState, frozenset[PartitionState]]] = {
 
 
 class ModelState(Enum):
-    """Where a model stands in one partition."""
+    """The state of a model in one partition."""
 
     LOADING = "loading"
     LOADED = "loaded"
@@ -45,7 +45,7 @@ class ModelState(Enum):
 
 
 class LaunchedBatch:
-    """A batch that a partition has: the work, when it began or should, when it should end."""
+    """A batch that was sent to a partition, with its (predicted) start and its predicted end."""
 
     __slots__ = ("expected_end_ms", "run", "started_ms")
 

@@ -15,9 +15,10 @@ from interlace.core.messages import (
     SolvePlan,
 )
 from interlace.core.plan import Demand, Plan
+from interlace.engine.admission_margin import AdmissionMargin
 from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.fleet_controller import FleetController
-from interlace.engine.latency_estimator import AdmissionMargin, LatencyEstimator
+from interlace.engine.latency_estimator import LatencyEstimator
 from interlace.engine.plan_diff import keep_partition_ids, match_gpus
 from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.replan_trigger import ReplanTrigger
@@ -95,7 +96,7 @@ class PlanController:
         commands: list[Command] = []
         if planned.failure is None:
             if planned.ample is not None or self._falls_short(planned.plan):
-                commands += self._fleet.wish(planned)
+                commands += self._fleet.scale_for(planned)
             if self._worth_moving(planned, now_ms):
                 self._head_for(planned.plan)
         commands += self._quarantine_unplaced(planned, now_ms)

@@ -1,4 +1,4 @@
-"""From the partitions there are to the plan that is wanted, one safe step at a time."""
+"""The difference between the partitions there are and a plan, as work to begin now."""
 
 from __future__ import annotations
 
@@ -18,27 +18,24 @@ FitsInMemory = Callable[[LivePartition, str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Evictions:
-    """What goes before the wanted stands: it is in the way.
+    """What is given up before the plan can be built, since it is in the way.
 
-    ``partitions`` and ``models`` (partition, model) are to be given up now. On the accelerators in
-    ``shut`` nothing is carved until what leaves is gone.
+    ``partitions``, and ``models`` as (partition, model), are given up now. No partition is created
+    on the accelerators in ``closed`` until everything unwanted on them is gone.
     """
 
     partitions: frozenset[str] = frozenset()
     models: frozenset[tuple[str, str]] = frozenset()
-    shut: frozenset[str] = frozenset()
+    closed: frozenset[str] = frozenset()
 
 
 def keep_partition_ids(plan: Plan, partitions: LivePartitions, serial: int) -> Plan:
-    """The plan with the ids of live partitions wherever one of equal size can be kept.
+    """The plan with the ids of live partitions where one of equal size on the same GPU is kept.
 
-    The pairs that already share the most models are matched first, so that a new plan moves as
-    little as it can. New ids are numbered from ``serial``. It is the same where shares overlap:
-    of several equal partitions each keeps the worker that holds its model.
+    Pairs that share the most models are matched first, so that as few models as possible are
+    loaded. Other partitions get new ids, numbered from ``serial``.
     """
-    standing = [
-        p for p in partitions.values() if p.state in (PartitionState.CREATING, PartitionState.READY)
-    ]
+    standing = _standing(partitions)
     pairs = sorted(
         (-_in_common(wanted, live), -len(wanted.slots), index, live.id)
         for index, wanted in enumerate(plan.partitions)
@@ -61,10 +58,8 @@ def keep_partition_ids(plan: Plan, partitions: LivePartitions, serial: int) -> P
 
 
 def match_gpus(plan: Plan, partitions: LivePartitions, fleet: Fleet) -> Plan:
-    """The plan with like accelerators exchanged, so that it resembles what stands already."""
-    standing = [
-        p for p in partitions.values() if p.state in (PartitionState.CREATING, PartitionState.READY)
-    ]
+    """The plan with equal accelerators swapped so that it resembles what is there already."""
+    standing = _standing(partitions)
     kinds = {gpu.id: replace(gpu, id="") for gpu in fleet.gpus}
     wanted = _by_gpu(plan.partitions)
     there = _by_gpu([live.as_plan() for live in standing])
@@ -84,6 +79,11 @@ def match_gpus(plan: Plan, partitions: LivePartitions, fleet: Fleet) -> Plan:
     return replace(plan, partitions=moved)
 
 
+def _standing(partitions: LivePartitions) -> list[LivePartition]:
+    states = (PartitionState.CREATING, PartitionState.READY)
+    return [live for live in partitions.values() if live.state in states]
+
+
 def _by_gpu(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
     found: dict[str, list[Partition]] = {}
     for partition in partitions:
@@ -92,7 +92,7 @@ def _by_gpu(partitions: Iterable[Partition]) -> dict[str, list[Partition]]:
 
 
 def _likeness(wanted: Sequence[Partition], there: Sequence[Partition]) -> int:
-    """Shares that are alike, and more for each model that need not move."""
+    """The number of equal shares, plus two for each model that need not be loaded again."""
     alike = Counter(p.share_pct for p in wanted) & Counter(p.share_pct for p in there)
     held = Counter((p.share_pct, s.model) for p in there for s in p.slots)
     asked = Counter((p.share_pct, s.model) for p in wanted for s in p.slots)
@@ -104,13 +104,13 @@ def _in_common(wanted: Partition, live: LivePartition) -> int:
 
 
 def next_steps(
-    partitions: LivePartitions, target: Plan, first: Evictions, fits: FitsInMemory
+    partitions: LivePartitions, target: Plan, evictions: Evictions, fits: FitsInMemory
 ) -> Iterator[PartitionWork]:
-    """The work that can be begun now to come closer to ``target``; nothing once it is reached.
+    """The work that can begin now to come closer to ``target``; none once it is reached.
 
-    Level-triggered: it looks only at what is, so a new target, a failure or a lost partition
-    needs no undoing. New partitions are made and loaded beside the old ones, which go only when
-    everything wanted stands (make before break), except for what ``first`` says must go first.
+    Level-triggered: it depends on the present state alone, so a new target, a failure or a lost
+    partition needs no undoing. New partitions are created and loaded next to the old ones, which
+    are released once all that is wanted is loaded (make before break), except for ``evictions``.
     ``fits`` is asked before each load.
     """
     wanted = {p.id: p for p in target.partitions}
@@ -119,12 +119,12 @@ def next_steps(
     ]
     # Releases come first: devices carry work out in order, and what follows may need the memory.
     yield from _retire(leaving)
-    yield from _unload(partitions, wanted, first, settled(partitions, target))
-    yield from _build(partitions, wanted, first, fits)
+    yield from _unload(partitions, wanted, evictions, settled(partitions, target))
+    yield from _build(partitions, wanted, evictions, fits)
 
 
 def settled(partitions: LivePartitions, target: Plan) -> bool:
-    """True when every wanted partition is ready with every wanted model loaded."""
+    """True if every wanted partition is ready and has every wanted model loaded."""
     for wanted in target.partitions:
         live = partitions.get(wanted.id)
         if live is None or live.state is not PartitionState.READY:
@@ -135,7 +135,7 @@ def settled(partitions: LivePartitions, target: Plan) -> bool:
 
 
 def reached(partitions: LivePartitions, target: Plan) -> bool:
-    """True when there is nothing but what the target wants."""
+    """True if ``target`` is settled and nothing else is left."""
     ids = {p.id for p in target.partitions}
     if not settled(partitions, target) or any(p.id not in ids for p in partitions.values()):
         return False
@@ -146,7 +146,7 @@ def reached(partitions: LivePartitions, target: Plan) -> bool:
 def _going(
     partitions: LivePartitions, wanted: Mapping[str, Partition], gpu: str
 ) -> tuple[str, ...]:
-    """Partitions of an accelerator that are there and not wanted."""
+    """The unwanted partitions of an accelerator that still exist."""
     there = (p for p in partitions.values() if p.gpu == gpu and p.state is not PartitionState.GONE)
     return tuple(sorted(live.id for live in there if live.id not in wanted))
 
@@ -154,13 +154,13 @@ def _going(
 def _build(
     partitions: LivePartitions,
     wanted: Mapping[str, Partition],
-    first: Evictions,
+    evictions: Evictions,
     fits: FitsInMemory,
 ) -> Iterator[PartitionWork]:
     for partition in wanted.values():
         live = partitions.get(partition.id)
         if live is None:
-            if partition.gpu not in first.shut:
+            if partition.gpu not in evictions.closed:
                 going = _going(partitions, wanted, partition.gpu)
                 yield CreatePartition(partition.gpu, partition.id, partition.share_pct, going)
         elif live.accepting:  # nothing is sent to one whose process died
@@ -176,18 +176,21 @@ def _retire(leaving: list[LivePartition]) -> Iterator[PartitionWork]:
 
 
 def _unload(
-    partitions: LivePartitions, wanted: Mapping[str, Partition], first: Evictions, switched: bool
+    partitions: LivePartitions,
+    wanted: Mapping[str, Partition],
+    evictions: Evictions,
+    switched: bool,
 ) -> Iterator[PartitionWork]:
     for live in partitions.values():
         if live.id not in wanted or not live.accepting:
             continue
         models = {slot.model for slot in wanted[live.id].slots}
-        for model, stay in live.model_states.items():
-            goes = switched or (live.id, model) in first.models
+        for model, state in live.model_states.items():
+            goes = switched or (live.id, model) in evictions.models
             idle = all(one.run.batch.model != model for one in live.batches)
-            if goes and model not in models and stay is ModelState.LOADED and idle:
+            if goes and model not in models and state is ModelState.LOADED and idle:
                 yield Unload(live.gpu, live.id, model)
 
 
 def _busy(live: LivePartition) -> bool:
-    return any(stay is not ModelState.LOADED for stay in live.model_states.values())
+    return any(state is not ModelState.LOADED for state in live.model_states.values())

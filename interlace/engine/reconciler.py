@@ -80,15 +80,15 @@ class Reconciler:
         """Begin every step towards the plan that can be taken now, and report what changed."""
         state = self._state
         self._empty_leavers()
-        self._begin_draining(self._eviction_order().first())
-        state.rehost()
+        self._begin_draining(self._eviction_order().evictions())
+        state.update_hosts()
         commands: list[Command] = []
         order = self._eviction_order()
         # Each step is begun before the next is sought: memory that a load takes is no longer free.
-        for work in next_steps(state.partitions, state.target, order.first(), order.allows):
+        for work in next_steps(state.partitions, state.target, order.evictions(), order.allows):
             self._begin(work)
             commands.append(self._sized(work) if isinstance(work, Load) else work)
-        state.rehost()
+        state.update_hosts()
         update_round_times(state, self._rates)
         commands += self._scheduler.staging.fill_all()
         commands += self._report_changes()
@@ -108,14 +108,14 @@ class Reconciler:
         profiles = {name: deployed.profile for name, deployed in state.models.items()}
         return EvictionOrder(state.partitions, state.target, state.fleet.gpus, profiles)
 
-    def _begin_draining(self, first: Evictions) -> None:
+    def _begin_draining(self, evictions: Evictions) -> None:
         """Drain unwanted partitions: once the plan stands, or before if they are in its way."""
         switched = settled(self._state.partitions, self._state.target)
         wanted = {partition.id for partition in self._state.target.partitions}
         for live in self._state.partitions.values():
             if live.id in wanted or live.state is not PartitionState.READY:
                 continue
-            if switched or live.id in first.partitions:
+            if switched or live.id in evictions.partitions:
                 live.transition_to(PartitionState.DRAINING)
 
     def _begin(self, work: PartitionWork) -> None:

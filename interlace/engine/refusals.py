@@ -1,4 +1,4 @@
-"""Why a request is not served, in words: what was promised, how late it would be, when to retry."""
+"""Errors for requests that are not served: the SLO, how late it would be, when to retry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def unknown(request: Request) -> ServeError:
 
 
 def not_served(request: Request, deployed: DeployedModel | None) -> ServeError | None:
-    """Why nothing is accepted for this model, if so."""
+    """The error if no request is accepted for this model now."""
     if deployed is None or deployed.leaving:
         return unknown(request)
     return None if deployed.quarantine_reason is None else quarantined(deployed, request.arrived_ms)
@@ -34,7 +34,7 @@ def quarantined(deployed: DeployedModel, now_ms: float) -> ServeError:
 
 
 def full(request: Request, deployed: DeployedModel) -> ServeError:
-    """The queue is at its bound."""
+    """The queue is full."""
     waiting = deployed.waiting
     batch_ms = deployed.estimator.latency_ms(1, 100)
     return ServeError(
@@ -71,7 +71,7 @@ def late(request: Request, refusal: Refusal, now_ms: float) -> ServeError:
 
 
 def expired(request: Request, run_ms: float, now_ms: float) -> ServeError:
-    """Accepted, but its deadline can no longer be met from the queue."""
+    """Admitted, but it can no longer meet its deadline from the queue."""
     slo_ms = request.deadline_ms - request.arrived_ms
     late_ms = now_ms + run_ms - request.deadline_ms
     return ServeError(
@@ -83,7 +83,7 @@ def expired(request: Request, run_ms: float, now_ms: float) -> ServeError:
 
 
 def given_up(request: Request, now_ms: float) -> ServeError:
-    """Accepted, but the requests behind it can only be served in time without it."""
+    """Admitted, but dropped so that the requests behind it are in time."""
     slo_ms = request.deadline_ms - request.arrived_ms
     return ServeError(
         Reason.DEADLINE,
@@ -93,7 +93,7 @@ def given_up(request: Request, now_ms: float) -> ServeError:
 
 
 def overdue(request: Request, now_ms: float) -> ServeError:
-    """Accepted, but the batch that it is in takes far longer than was predicted."""
+    """Admitted, but its batch takes far longer than predicted."""
     slo_ms, since_ms = request.deadline_ms - request.arrived_ms, now_ms - request.arrived_ms
     return ServeError(
         Reason.DEADLINE,

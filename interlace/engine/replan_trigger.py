@@ -1,4 +1,4 @@
-"""When a new plan is asked for."""
+"""When a new plan is asked for, by looking at rates at the end of each epoch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from interlace.engine.plan_diff import settled
 from interlace.engine.state import EngineState
 from interlace.policy.base import Scaler
 
-#: A plan that does not stand after this long is not waited for.
+#: A plan that has not settled after this long is not waited for.
 _STUCK_MS: Final = 60_000.0
 
 
 class ReplanTrigger:
-    """Rates moved, models came or went, accelerators did not come: not more often than allowed.
+    """Asks for a plan when rates moved, models came or went, or GPUs asked for did not come.
 
-    On a fleet that stays, only the parts of all work matter, for the plan uses all of it anyway.
-    Where accelerators can be had and given back, more is asked for soon and less with patience.
+    Never within the scaler's cool-down. On a fixed fleet only the mix of work matters, since a plan
+    uses the whole fleet anyway. On an elastic one, higher rates count after ``resolve_ms`` and
+    lower ones after ``patience_ms``.
     """
 
     def __init__(self, state: EngineState, rates: ArrivalRates, scaler: Scaler) -> None:
@@ -47,14 +48,14 @@ class ReplanTrigger:
         if since_ms < self._scaler.cool_down_ms:
             return False
         if since_ms < _STUCK_MS and not settled(self._state.partitions, self._state.target):
-            return False  # a plan that never stands before the next serves nobody
+            return False  # or plans would follow each other and none would ever be in place
         if self._state.served() != self._asked_rows_per_s.keys():
             return True
         if not sampled:
             return False
         if not self._state.elastic:
-            return self._parts_moved()
-        return self._rates_moved(now_ms) or self._tired(now_ms)
+            return self._mix_changed()
+        return self._rates_moved(now_ms) or self._waited_too_long(now_ms)
 
     def _rates_moved(self, now_ms: float) -> bool:
         moves = [
@@ -63,26 +64,26 @@ class ReplanTrigger:
             if self._rates.rows_per_s(model) > 0.0
         ]
         if any(move > 0 for move in moves):
-            return self._for_as_long(1, self._scaler.resolve_ms, now_ms)
+            return self._lasting(1, self._scaler.resolve_ms, now_ms)
         if any(move < 0 for move in moves):
-            return self._for_as_long(-1, self._scaler.patience_ms, now_ms)
+            return self._lasting(-1, self._scaler.patience_ms, now_ms)
         self._trend = 0
         return False
 
-    def _for_as_long(self, trend: int, least_ms: float, now_ms: float) -> bool:
-        """True if rates have moved that way all the time for so long."""
+    def _lasting(self, trend: int, least_ms: float, now_ms: float) -> bool:
+        """True if rates have moved that way without a break for ``least_ms``."""
         if trend != self._trend:
             self._trend, self._trend_since_ms = trend, now_ms
         return now_ms - self._trend_since_ms >= least_ms
 
-    def _tired(self, now_ms: float) -> bool:
-        """True if accelerators have been waited for long enough to do without."""
+    def _waited_too_long(self, now_ms: float) -> bool:
+        """True if accelerators have been waited for so long that a plan without them is due."""
         since_ms = self._state.short_since_ms
         return since_ms is not None and now_ms - max(since_ms, self._since_ms) >= max(
             self._scaler.patience_ms, self._scaler.period_ms
         )
 
-    def _parts_moved(self) -> bool:
+    def _mix_changed(self) -> bool:
         planned_rows_per_s: dict[str, float] = {}
         for partition in self._state.target.partitions:
             for slot in partition.slots:
@@ -94,4 +95,4 @@ class ReplanTrigger:
             for name, deployed in self._state.models.items()
             if deployed.quarantine_reason is None
         }
-        return self._rates.parts_moved(cost_ms, planned_rows_per_s)
+        return self._rates.mix_changed(cost_ms, planned_rows_per_s)

@@ -8,53 +8,53 @@ from math import inf
 
 from interlace.core.request import UNSTATED_PRIORITY, Request
 
-#: Order of service: priority, then deadline, then arrival.
+#: Order of service: priority, deadline, arrival.
 QueueKey = tuple[int, float, int]
 
 
 def queue_key(request: Request) -> QueueKey:
-    """A request's place in its queue. Ids grow with arrival, so equal deadlines are FIFO."""
+    """The sort key of a request. Ids grow with arrival, so equal deadlines are served FIFO."""
     return (request.priority or UNSTATED_PRIORITY, request.deadline_ms, request.id)
 
 
 class RequestQueue:
     """Waiting requests of one model, ordered by ``queue_key``; at most ``limit`` of them."""
 
-    __slots__ = ("_claims", "_requests", "limit", "rows")
+    __slots__ = ("_keys", "_requests", "limit", "rows")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.rows = 0
-        self._claims: list[QueueKey] = []
+        self._keys: list[QueueKey] = []
         self._requests: dict[int, Request] = {}
 
     def __len__(self) -> int:
-        return len(self._claims)
+        return len(self._keys)
 
     @property
     def full(self) -> bool:
-        return len(self._claims) >= self.limit
+        return len(self._keys) >= self.limit
 
     @property
     def head(self) -> Request | None:
-        return self._requests[self._claims[0][2]] if self._claims else None
+        return self._requests[self._keys[0][2]] if self._keys else None
 
     @property
     def complete(self) -> bool:
-        """Always false: more can join."""
+        """Always false: later requests can still join the next batch."""
         return False
 
     @property
     def next_deadline_ms(self) -> float:
         """The deadline of the head; infinite if nothing is queued."""
-        return self._claims[0][1] if self._claims else inf
+        return self._keys[0][1] if self._keys else inf
 
     @property
     def tail_deadline_ms(self) -> float:
-        return self._claims[-1][1] if self._claims else inf
+        return self._keys[-1][1] if self._keys else inf
 
     def push(self, request: Request) -> None:
-        insort(self._claims, queue_key(request))
+        insort(self._keys, queue_key(request))
         self._requests[request.id] = request
         self.rows += request.rows
 
@@ -62,24 +62,24 @@ class RequestQueue:
         """Take one request out; ``None`` if it is not queued."""
         request = self._requests.pop(request_id, None)
         if request is not None:
-            del self._claims[bisect_left(self._claims, queue_key(request))]
+            del self._keys[bisect_left(self._keys, queue_key(request))]
             self.rows -= request.rows
         return request
 
     def deadline_ms(self, index: int) -> float:
-        """The deadline at that place of the order of service; infinite past the end."""
-        return self._claims[index][1] if index < len(self._claims) else inf
+        """The deadline of the request at ``index`` in order of service; infinite past the end."""
+        return self._keys[index][1] if index < len(self._keys) else inf
 
     def rows_before(self, request: Request) -> int:
-        """Rows served before ``request``: exact when every request has as many rows."""
-        count = len(self._claims)
+        """Rows that are served before ``request``; exact if all requests have equally many rows."""
+        count = len(self._keys)
         if not count:
             return 0
-        return self.rows * bisect_left(self._claims, queue_key(request)) // count
+        return self.rows * bisect_left(self._keys, queue_key(request)) // count
 
     def batch_rows(self, limit: int) -> int:
         """Rows that ``take(limit)`` would return."""
-        if not self._claims:
+        if not self._keys:
             return 0
         return sum(request.rows for request in self._next_members(limit))
 
@@ -91,8 +91,8 @@ class RequestQueue:
         """
         members = self._next_members(limit)
         count = len(members)
-        if self._claims[count - 1][2] == members[-1].id:  # the usual case: the first ``count``
-            del self._claims[:count]
+        if self._keys[count - 1][2] == members[-1].id:  # the usual case: the first ``count``
+            del self._keys[:count]
             for request in members:
                 del self._requests[request.id]
                 self.rows -= request.rows
@@ -103,37 +103,37 @@ class RequestQueue:
 
     def in_order(self) -> Sequence[Request]:
         """Everything that waits, most urgent first."""
-        return [self._requests[c[2]] for c in self._claims]
+        return [self._requests[c[2]] for c in self._keys]
 
     def expired(self, before_ms: float) -> list[Request]:
         """Remove and return every request whose deadline is earlier than ``before_ms``."""
-        late = [self._requests[c[2]] for c in self._claims if c[1] < before_ms]
+        late = [self._requests[c[2]] for c in self._keys if c[1] < before_ms]
         for request in late:
             self.remove(request.id)
         return late
 
     def pop(self, count: int) -> list[Request]:
         """Remove and return the first ``count`` requests, whatever their shape."""
-        first = [self._requests[c[2]] for c in self._claims[:count]]
+        first = [self._requests[c[2]] for c in self._keys[:count]]
         for request in first:
             self.remove(request.id)
         return first
 
     def clear(self) -> list[Request]:
         """Remove and return everything, in order."""
-        everything = [self._requests[c[2]] for c in self._claims]
-        self._claims.clear()
+        everything = [self._requests[c[2]] for c in self._keys]
+        self._keys.clear()
         self._requests.clear()
         self.rows = 0
         return everything
 
     def _next_members(self, limit: int) -> list[Request]:
-        head = self._requests[self._claims[0][2]]
+        head = self._requests[self._keys[0][2]]
         members, rows = [head], head.rows
-        for index in range(1, len(self._claims)):
+        for index in range(1, len(self._keys)):
             if rows >= limit:
                 break
-            request = self._requests[self._claims[index][2]]
+            request = self._requests[self._keys[index][2]]
             if request.shape == head.shape and rows + request.rows <= limit:
                 members.append(request)
                 rows += request.rows

@@ -1,4 +1,4 @@
-"""The data half of the engine: admit, queue, form batches, answer."""
+"""The data path of the engine: admit, queue, form batches, reply."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from interlace.policy.view import Drop, Launch
 
 
 class RequestScheduler:
-    """Requests from arrival to answer. Every accepted request is answered exactly once."""
+    """Takes requests from arrival to reply. Each accepted request gets exactly one reply."""
 
     def __init__(self, state: EngineState, system: System, rates: ArrivalRates) -> None:
         self._state = state
@@ -34,11 +34,11 @@ class RequestScheduler:
             self.joined(gpu)
 
     def joined(self, gpu: Gpu) -> None:
-        """There is an accelerator more to dispatch to."""
+        """One more accelerator to dispatch to."""
         self._views[gpu.id] = GpuView(self._state, self._rates, self.staging, gpu)
 
     def arrive(self, request: Request, now_ms: float) -> list[Command]:
-        """Admit or refuse; start at once if something is idle."""
+        """Admit or refuse a request; launch at once if a partition is idle."""
         deployed = self._state.models.get(request.model)
         error = refusals.not_served(request, deployed)
         if deployed is None or error is not None:
@@ -52,7 +52,7 @@ class RequestScheduler:
         stages = self.staging.fill(deployed)
         if stages:
             return [*stages, WakeAt(request.deadline_ms + AFTER_MS)]
-        # In the order of the hosts: a set's order is another in every process.
+        # Hosts' order, not a set's, whose order differs between processes: replays must agree.
         places = (*deployed.hosts, *deployed.lenders) if deployed.lenders else deployed.hosts
         open_ = dict.fromkeys(host.gpu for host in places if host.takes(now_ms))
         commands = self.dispatch(open_, now_ms) if open_ else []
@@ -63,7 +63,7 @@ class RequestScheduler:
         return commands
 
     def count_refused(self, model: str, rows: int, now_ms: float) -> list[Command]:
-        """Enter rows that were refused without being asked for here."""
+        """Count rows that were refused before they reached the engine."""
         deployed = self._state.models.get(model)
         if deployed is not None:
             self._rates.count(model, rows)
@@ -74,7 +74,7 @@ class RequestScheduler:
         if deployed.full:
             return refusals.full(request, deployed)
         if not deployed.hosts:
-            return None  # loading: it waits in the queue, and its deadline is kept there
+            return None  # still loading: requests wait, and expire in the queue if need be
         view = self._views[deployed.hosts[0].gpu]
         refusal = self._system.admission(request, view, now_ms)
         if refusal is None:
@@ -102,7 +102,7 @@ class RequestScheduler:
         return [] if deployed is None else self.dispatch((stage.gpu,), now_ms)
 
     def finish(self, finished: WorkFinished, run: Run, now_ms: float) -> list[Command]:
-        """Answer a batch, or see that what failed is tried once more."""
+        """Reply to a batch's requests, or retry those of a failed batch once."""
         live = self._state.partitions.get(run.partition)
         batch = run.batch
         running = live.ended(batch.id, now_ms) if live else None
@@ -119,7 +119,7 @@ class RequestScheduler:
         return stages + self._answers(finished, batch, started_ms, now_ms)
 
     def dispatch(self, gpus: Iterable[str], now_ms: float) -> list[Command]:
-        """Ask the dispatcher what starts now on these accelerators."""
+        """Ask the dispatcher what to launch now on these accelerators."""
         commands: list[Command] = []
         for gpu in gpus:
             commands += self._expire_hopeless(gpu, now_ms)
@@ -136,13 +136,13 @@ class RequestScheduler:
         return commands
 
     def _next_opening(self, view: GpuView, now_ms: float) -> list[Command]:
-        """A wake for when the first partition with something queued takes its next batch."""
+        """A wake for when the first partition with queued requests can be sent its next batch."""
         return next_wake(
             live for live in view.partitions if now_ms < live.opens_ms < inf and view.queued(live)
         )
 
     def expire(self, now_ms: float) -> list[Command]:
-        """Answer what missed its deadline in a queue, and ask to be woken for the next."""
+        """Reply to requests whose deadline passed in a queue, and ask to be woken for the next."""
         commands: list[Command] = []
         next_ms = inf
         for deployed in self._state.models.values():
@@ -157,13 +157,13 @@ class RequestScheduler:
         return commands
 
     def abandon(self, deployed: DeployedModel, error: ServeError) -> list[Command]:
-        """Answer everything queued for a model that is not served any more."""
+        """Reply with ``error`` to everything queued for a model that is no longer served."""
         queued = [request for place in deployed.queues for request in place.clear()]
         self._state.retried.difference_update(request.id for request in queued)
         return [SendReply(Reply(request, Outcome.FAILED, error=error)) for request in queued]
 
     def _drop(self, drop: Drop, gpu: str, now_ms: float) -> list[Command]:
-        """Answer requests that the dispatcher gave up for the sake of those behind them."""
+        """Reply to requests that the dispatcher drops so that those behind them are in time."""
         deployed = self._state.models[drop.model]
         commands: list[Command] = []
         for request in self.staging.source(deployed, gpu).pop(drop.requests):
@@ -228,7 +228,7 @@ class RequestScheduler:
             in_time = now_ms <= request.deadline_ms
             outcome = Outcome.OK if in_time else Outcome.LATE
             if deployed is not None and in_time:
-                deployed.admission_margin.kept()
+                deployed.admission_margin.met()
             elif deployed is not None:
                 deployed.admission_margin.missed(request.arrived_ms, now_ms)
                 contention.record_loss(self._state, deployed, now_ms)
@@ -247,7 +247,7 @@ class RequestScheduler:
         return answers
 
     def _waiting(self, gpu: str) -> list[DeployedModel]:
-        """Tenants with something queued that are hosted on this accelerator."""
+        """Models with hosts on this accelerator and requests queued for it."""
         return [
             deployed
             for deployed in self._state.models_on.get(gpu, ())
@@ -255,7 +255,7 @@ class RequestScheduler:
         ]
 
     def _expire_hopeless(self, gpu: str, now_ms: float) -> list[Command]:
-        """Drop what cannot make it any more, before a batch is formed."""
+        """Drop requests that can no longer meet their deadline, before a batch is formed."""
         commands: list[Command] = []
         for deployed in self._waiting(gpu):
             source = self.staging.source(deployed, gpu) if deployed.pools else deployed.queue
@@ -266,7 +266,7 @@ class RequestScheduler:
             for share_pct in deployed.shares_pct:
                 run_ms = deployed.estimator.latency_ms(head.rows, share_pct, head.shape)
                 fastest_ms = min(run_ms, fastest_ms)
-            soonest_ms = deployed.soonest_ms(now_ms) + fastest_ms
+            soonest_ms = deployed.earliest_start_ms(now_ms) + fastest_ms
             if source.next_deadline_ms >= soonest_ms:
                 continue
             for request in source.expired(soonest_ms):

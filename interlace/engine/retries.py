@@ -1,4 +1,4 @@
-"""What becomes of the requests of a batch that failed: tried once more, or answered."""
+"""Requests of a batch that failed: each is retried once, alone, then answered."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from interlace.core.request import Batch, Outcome, Reply, Request
 from interlace.engine import refusals
 from interlace.engine.state import DeployedModel, EngineState
 
-#: A deadline is looked at just after it: at the very moment it is not missed yet.
+#: A deadline is checked just after it: at that very moment it is not missed yet.
 AFTER_MS: Final = 0.1
 
 
 def retry_or_fail(
     state: EngineState, batch: Batch, failure: Failure, now_ms: float
 ) -> list[Command]:
-    """Put a failed batch's requests back to run alone, once; answer those that had that."""
+    """Queue a failed batch's requests again, to run alone; reply to those that were retried."""
     commands: list[Command] = []
     deployed = state.models.get(batch.model)
     alone = len(batch.requests) == 1 and failure.fatal and not failure.innocent
@@ -41,13 +41,13 @@ def retry_or_fail(
 
 
 def cancelled(request: Request, deaths: int = 0) -> Command:
-    """The answer of one whose caller went away."""
+    """The reply to a request whose client went away."""
     error = ServeError(Reason.CANCELLED, "the client went away")
     return SendReply(Reply(request, Outcome.CANCELLED, error=error, deaths=deaths))
 
 
 def given_up(state: EngineState, request: Request, now_ms: float, deaths: int = 0) -> Command:
-    """The answer, now that the device has let go of it, of one whose caller was told before."""
+    """The reply to a request that timed out while it ran; the device is done with its inputs."""
     state.given_up.discard(request.id)
     state.retried.discard(request.id)
     error = refusals.overdue(request, now_ms)

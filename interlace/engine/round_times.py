@@ -1,4 +1,4 @@
-"""The round of each partition at the present rates, kept beside it for dispatchers."""
+"""Each partition's round time at the present rates, kept in it for dispatchers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from interlace.perf.service_round import AffineCost, line, round_ms
 
 
 def update_round_times(state: EngineState, rates: ArrivalRates) -> None:
-    """Work out every partition's round anew: after hosts changed, and at every look at the rates.
+    """Compute the round of every partition; called after each reconciliation.
 
     A model's rate is spread evenly over its hosts.
     """
     for live in state.partitions.values():
         own = [slot.model for slot in live.slots if not slot.guest]
         models = [state.models[model] for model in own if model in state.models]
-        live.round_ms = round_ms(_toll(deployed, live, rates) for deployed in models)
+        live.round_ms = round_ms(_cost(deployed, live, rates) for deployed in models)
 
 
-def _toll(deployed: DeployedModel, live: LivePartition, rates: ArrivalRates) -> AffineCost:
+def _cost(deployed: DeployedModel, live: LivePartition, rates: ArrivalRates) -> AffineCost:
     batch = deployed.demand.max_batch
     single_ms = deployed.estimator.latency_ms(1, live.share_pct)
     fixed_ms, row_ms = line(single_ms, batch, deployed.estimator.latency_ms(batch, live.share_pct))

@@ -1,4 +1,4 @@
-"""What the engine knows: models, partitions, the plan it is heading for."""
+"""The engine's state: deployed models, live partitions, the plan to bring them in line with."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.core.request import Request
+from interlace.engine.admission_margin import AdmissionMargin
 from interlace.engine.input_pool import InputPool
-from interlace.engine.latency_estimator import AdmissionMargin, LatencyEstimator
+from interlace.engine.latency_estimator import LatencyEstimator
 from interlace.engine.live_partition import LivePartition, PartitionState
 from interlace.engine.plan_diff import settled
 from interlace.engine.request_queue import RequestQueue
 from interlace.policy.view import Tally
 
-#: Starts kept per model and accelerator.
+#: Batch starts remembered per model and accelerator.
 _STARTS: Final = 256
 
 
 @dataclass(slots=True)
 class DeployedModel:
-    """One deployed model: what is promised, what waits, where it runs (a ``ModelView``)."""
+    """One deployed model: its SLO, its queues, the partitions that host it (a ``ModelView``)."""
 
     demand: Demand
     profile: Profile
@@ -35,16 +36,14 @@ class DeployedModel:
     hosts: list[LivePartition] = field(default_factory=list)
     lenders: list[LivePartition] = field(default_factory=list)  #: where it is a guest
     shares_pct: tuple[int, ...] = ()  #: those of its hosts, each once
-    pools: dict[str, InputPool] = field(
-        default_factory=dict
-    )  #: by accelerator, where inputs are staged
+    pools: dict[str, InputPool] = field(default_factory=dict)  #: staged inputs by accelerator
     crashes_ms: list[float] = field(default_factory=list)
     lost_request_ms: float = float("-inf")  #: when a request was last refused, dropped or late
-    quarantine_reason: str | None = None  #: why it is not served
-    retry_at_ms: float = float("inf")  #: when one that is set aside is tried again
-    quarantine_ms: float = 0.0  #: how long it was set aside the last time
+    quarantine_reason: str | None = None  #: why it is not served now
+    retry_at_ms: float = float("inf")  #: when a quarantine ends
+    quarantine_ms: float = 0.0  #: how long the last quarantine was
     leaving: bool = False
-    status_reported: bool = False  #: its owner knows that it is ready, or failed
+    status_reported: bool = False  #: its owner was told: ready, or failed
 
     @property
     def admission_margin_ms(self) -> float:
@@ -56,7 +55,7 @@ class DeployedModel:
 
     @property
     def queues(self) -> Sequence[RequestQueue | InputPool]:
-        """Where requests wait."""
+        """Where its requests wait: not staged, and staged on each accelerator."""
         return (self.queue, *self.pools.values())
 
     @property
@@ -71,8 +70,8 @@ class DeployedModel:
                 return request
         return None
 
-    def soonest_ms(self, now_ms: float) -> float:
-        """When what is decided now can begin at the earliest."""
+    def earliest_start_ms(self, now_ms: float) -> float:
+        """The earliest start of a batch that is launched now."""
         takers = [host.free_at_ms for host in self.hosts if host.takes(now_ms)]
         return max(now_ms, min(takers, default=now_ms))
 
@@ -83,7 +82,7 @@ class DeployedModel:
 
 @dataclass(slots=True)
 class EngineState:
-    """Everything mutable, in one place; changed by the engine and its parts alone."""
+    """Everything mutable, in one place; only the engine's parts change it."""
 
     fleet: Fleet  #: the accelerators that are there
     reserve: dict[str, Gpu] = field(default_factory=dict)  #: those that can be had
@@ -93,8 +92,8 @@ class EngineState:
     partitions: dict[str, LivePartition] = field(default_factory=dict)
     settled: bool = True  #: every model is loaded in each partition that the plan gives it
     settled_reported: bool = True  #: what was last reported of ``settled``
-    #: found by ``rehost``, so that decisions need not search: partitions and hosted models of each
-    #: accelerator, turns of each partition
+    #: found by ``update_hosts`` so that decisions need not search: partitions and hosted models of
+    #: each accelerator, turns of each partition
     partitions_on: dict[str, list[LivePartition]] = field(default_factory=dict)
     models_on: dict[str, list[DeployedModel]] = field(default_factory=dict)
     turns_of: dict[str, list[tuple[Slot, DeployedModel]]] = field(default_factory=dict)
@@ -103,36 +102,36 @@ class EngineState:
     starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
     retried: set[int] = field(default_factory=set)
     cancelled: set[int] = field(default_factory=set)
-    given_up: set[int] = field(default_factory=set)  #: run, and their callers were told: too late
-    timeout_ms: float = float("inf")  #: when running batches are looked at next
+    given_up: set[int] = field(default_factory=set)  #: running, and reported as timed out
+    timeout_ms: float = float("inf")  #: when running batches are next checked
     batch_serial: int = 0
     partition_serial: int = 0
     partitions_lost: int = 0
     lost_request_ms: float = float("-inf")  #: when any model last lost a request
 
     def tally(self, gpu: str, model: str) -> Tally:
-        """What the model has had on that accelerator."""
+        """The model's last start and accelerator time there."""
         return self.tallies.get(gpu, {}).get(model) or Tally()
 
     def charge(self, gpu: str, model: str, started_ms: float, busy_ms: float) -> None:
-        """Enter accelerator time that a model has had."""
+        """Add accelerator time that a batch took."""
         tallies = self.tallies.setdefault(gpu, {})
         before = tallies.get(model, Tally())
         tallies[model] = Tally(started_ms, before.busy_ms + busy_ms)
 
     def began(self, gpu: str, model: str, now_ms: float) -> None:
-        """Enter the start of a batch."""
+        """Remember the start of a batch."""
         self.starts_ms.setdefault((gpu, model), deque(maxlen=_STARTS)).append(now_ms)
 
     def runs_since(self, gpu: str, model: str, since_ms: float) -> int:
-        """Batches of the model that began there at or after ``since_ms``, up to the last 256."""
+        """Batches of the model that began there at or after ``since_ms``; 256 at most."""
         starts = self.starts_ms.get((gpu, model))
         if starts is None:
             return 0
         return sum(1 for _ in takewhile(lambda at_ms: at_ms >= since_ms, reversed(starts)))
 
     def forget(self, model: str) -> None:
-        """A deployment is gone: keep nothing of what it had."""
+        """Remove everything about a deployment that is gone."""
         del self.models[model]
         for tallies in self.tallies.values():
             tallies.pop(model, None)
@@ -142,15 +141,15 @@ class EngineState:
             live.starts_ms.pop(model, None)
 
     def served(self) -> set[str]:
-        """Models that a plan is for: neither leaving nor set aside."""
+        """The models that plans are made for: neither leaving nor quarantined."""
         return {m for m, t in self.models.items() if t.quarantine_reason is None and not t.leaving}
 
     def wants(self, model: str) -> bool:
-        """True if the target has a slot for the model."""
+        """True if the plan has a slot for the model."""
         return any(slot.model == model for p in self.target.partitions for slot in p.slots)
 
-    def rehost(self) -> None:
-        """Bring slots and hosts in line with what is loaded and what is wanted."""
+    def update_hosts(self) -> None:
+        """Work out slots of partitions and hosts of models from what is loaded and wanted."""
         wanted = {p.id: p for p in self.target.partitions}
         switched = settled(self.partitions, self.target)
         for deployed in self.models.values():
@@ -183,7 +182,7 @@ class EngineState:
                 self.models_on.setdefault(gpu, []).append(deployed)
 
     def drop_from_target(self, model: str, partition: str | None = None) -> None:
-        """Want a model no longer, in one partition or anywhere."""
+        """Take a model out of the plan, in one partition or everywhere."""
         partitions = tuple(
             _without(p, model) if partition in (None, p.id) else p for p in self.target.partitions
         )
@@ -198,7 +197,7 @@ class EngineState:
 
 
 def _slots(live: LivePartition, wanted: Partition | None, switched: bool) -> Sequence[Slot]:
-    """The wanted slots that are loaded, then until the switch the old ones that still are."""
+    """The wanted slots that are loaded; until the plan is settled also the old ones that are."""
     if live.state is not PartitionState.READY:
         return ()
     now = [slot for slot in wanted.slots if live.loaded(slot.model)] if wanted else []

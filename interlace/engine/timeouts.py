@@ -1,4 +1,4 @@
-"""Batches that take far longer than predicted: their callers are told, and their process ends."""
+"""Batches that take far longer than predicted: callers get a timeout, then the process ends."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from interlace.engine import refusals
 from interlace.engine.live_partition import LaunchedBatch, LivePartition
 from interlace.engine.state import EngineState
 
-#: How long after its deadline a request that runs is given up, at least.
+#: The least time after its deadline at which a running request is given up.
 _MARGIN_MS: Final = 50.0
-#: A batch that takes so many times what was predicted hangs; less than the least is never judged.
+#: A batch hangs if it takes so many times the prediction, and at least so long.
 _TIMES: Final = 20.0
 _LEAST_MS: Final = 1_000.0
-#: The least where processes start slowly: about what starting one takes.
+#: The least where processes start slowly: about as long as starting one takes.
 _LEAST_SLOW_MS: Final = 10_000.0
 
 
 def limit_ms(state: EngineState, live: LivePartition, run_ms: float) -> float:
-    """After how long a batch of predicted ``run_ms`` costs its partition the process.
+    """How long a batch with a predicted ``run_ms`` may take before its process is ended.
 
-    A worker on cores is replaced within about a second. A process that holds a GPU is not, and all
-    partitions that it has end with it, which serve on beside a batch that hangs. So it is waited
-    for as long as starting it and loading everything there again would take: that costs at most
-    twice what knowing beforehand would (the rule for renting or buying skis).
+    A worker on cores is replaced within about a second. A process that holds a GPU is not, and its
+    other partitions, which go on serving while one batch hangs, end with it. So the wait is as long
+    as starting it and loading all models there again would take, which costs at most twice what an
+    oracle would pay (the ski rental rule).
     """
     if Trait.SLOW_START not in state.fleet.gpu(live.gpu).traits:
         return max(_LEAST_MS, _TIMES * run_ms)
@@ -38,7 +38,7 @@ def limit_ms(state: EngineState, live: LivePartition, run_ms: float) -> float:
 
 
 def began(state: EngineState, running: LaunchedBatch) -> list[Command]:
-    """A batch began: see that it is looked at when the first of its requests would be given up."""
+    """A batch was launched: ask for a look when the first of its requests would be given up."""
     at_ms = min(_give_up_ms(running, request) for request in running.run.batch.requests)
     if at_ms >= state.timeout_ms:
         return []
@@ -47,9 +47,9 @@ def began(state: EngineState, running: LaunchedBatch) -> list[Command]:
 
 
 def timed_out(state: EngineState, now_ms: float) -> list[Command]:
-    """Give up the requests of running batches that are too late, and say when to look again.
+    """Report timeouts of requests in running batches, and ask for the next look.
 
-    The batch goes on, and what it yields for them is dropped.
+    The batches go on; their results for these requests are dropped.
     """
     commands: list[Command] = []
     state.timeout_ms = inf
@@ -69,9 +69,9 @@ def timed_out(state: EngineState, now_ms: float) -> list[Command]:
 
 
 def _give_up_ms(running: LaunchedBatch, request: Request) -> float:
-    """A margin after its deadline, or after the end that was predicted, if that was later.
+    """A margin after its deadline, or after the predicted end of its batch if that is later.
 
-    As long as the execution was to take, so that what is late as executions are late is answered.
+    The margin is the predicted run time, so that ordinary lateness still gets its reply.
     """
     run_ms = running.expected_end_ms - running.started_ms
     return max(request.deadline_ms, running.expected_end_ms) + max(_MARGIN_MS, run_ms)

@@ -1,4 +1,4 @@
-"""Faults of the server itself: told to the client in a word, to the operator with a traceback."""
+"""Errors of the server itself: the client gets a short refusal, the log a traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the transports ask of whoever deploys models."""
+"""Loading, unloading and listing models, as the transports ask for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ModelControl(Protocol):
         paths such as ``1/model.onnx`` to contents and is refused unless the operator allows it.
 
         Raises:
-            ServeError: what failed, in the words of the repository or the device.
+            ServeError: what failed, as the repository or the device reports it.
         """
         ...
 

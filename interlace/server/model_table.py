@@ -12,7 +12,7 @@ from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
 from interlace.server.statistics.model_statistics import ModelStatistics
 
-#: A name longer than this is cut in error texts; nobody's model is called that.
+#: A name longer than this is cut in error texts.
 NAME_CHARS: Final = 128
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,7 +33,6 @@ class Regions:
 
     def __init__(self, allowed: bool = False, folder: str = FOLDER) -> None:
         self.allowed = allowed
-        self.watchers: list[Callable[[], None]] = []  #: called after every change
         self._folder = folder
         self._regions: dict[str, Region] = {}
 
@@ -55,7 +53,6 @@ class Regions:
         if len(self._regions) >= REGION_LIMIT:
             raise bad_input(f"{REGION_LIMIT} shared memory regions are registered: unregister some")
         self._regions[name] = self._open(name, key, offset, byte_size)
-        self._changed()
 
     def unregister(self, name: str = "") -> None:
         """Forget one region, or all for an empty name. Unknown names pass."""
@@ -63,7 +60,6 @@ class Regions:
             region = self._regions.pop(each, None)
             if region is not None:
                 os.close(region.fd)
-        self._changed()
 
     def status(self, name: str = "") -> list[Region]:
         """One region, or all for an empty name.
@@ -128,10 +124,6 @@ class Regions:
     def close(self) -> None:
         """Forget every region."""
         self.unregister()
-
-    def _changed(self) -> None:
-        for watcher in self.watchers:
-            watcher()
 
     def _find(self, name: str) -> Region:
         region = self._regions.get(name)

@@ -198,7 +198,7 @@ class ArenaMap:
                 watcher(number)
 
     def close(self) -> None:
-        """Drop every arena; nobody is told."""
+        """Drop every arena, without calling ``watchers``."""
         self.watchers.clear()
         for number in list(self._views):
             self.forget(number)

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from interlace.core.plan import Demand
-from interlace.engine.latency_estimator import AdmissionMargin, LatencyEstimator
+from interlace.engine.admission_margin import AdmissionMargin
+from interlace.engine.latency_estimator import LatencyEstimator
 from tests.builders import line_profile
 
 DEMAND = Demand("m", 10.0, 100.0, 16)
@@ -51,7 +52,7 @@ def test_caution_settles_where_few_miss() -> None:
             admission_margin.missed(float(step), float(step))
             missed += step >= 20_000
         else:
-            admission_margin.kept()
+            admission_margin.met()
     assert 0.0002 < missed / 40_000 < 0.003
 
 
@@ -72,5 +73,5 @@ def test_caution_is_bounded_and_fades() -> None:
         admission_margin.missed(float(step), float(step))
     assert admission_margin.margin_ms <= 100.0
     for _ in range(40_000):
-        admission_margin.kept()
+        admission_margin.met()
     assert admission_margin.margin_ms == AdmissionMargin(100.0).margin_ms

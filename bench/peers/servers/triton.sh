@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The real tritonserver on $PEERS_HOME/triton_run/$TRITON_REPO, with torch of the pytriton venv.
+# The real tritonserver on $PEERS_HOME/triton_run/$TRITON_REPO, with torch of the environment that runs this.
 set -euo pipefail
 top=$PEERS_HOME/tritonserver
 run=$PEERS_HOME/triton_run

@@ -2,7 +2,7 @@
 # Writes Triton's repositories: defaults (repo) and with a bounded queue (repo_queue).
 set -euo pipefail
 run=$PEERS_HOME/triton_run
-site=$(echo "$PEERS_HOME"/pytriton/lib/python3.*/site-packages)
+numpy=$PEERS_HOME/tritonserver/numpy1 # the backend's stub answers nothing under numpy 2
 rm -rf "$run"; mkdir -p "$run/repo"
 for row in "echo 16 16" "cnn 3,64,64 100" "img 3,224,224 3,224,224"; do
   set -- $row
@@ -17,7 +17,7 @@ dynamic_batching { max_queue_delay_microseconds: 1000 }
 instance_group [{ count: 1 kind: KIND_CPU }]
 CONFIG
   cat > "$run/repo/$1/1/model.py" <<MODEL
-import sys; sys.path[:0] = ["$HARNESS", "$site"]  # the backend's stub ignores PYTHONPATH
+import sys; sys.path[:0] = ["$HARNESS", "$numpy", "$SITE"]  # the backend's stub ignores PYTHONPATH
 import numpy as np, models
 import triton_python_backend_utils as pb
 class TritonPythonModel:

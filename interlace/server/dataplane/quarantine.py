@@ -15,7 +15,7 @@ from interlace.core.tensor import Span, Tensor
 DEATHS: Final = 2
 KEPT_MS: Final = 600_000.0
 KEPT: Final = 256
-#: Of an input no more than so many bytes from each end tell it from others.
+#: An input is identified by so many bytes from each end.
 _END_BYTES: Final = 1 << 19
 
 View = Callable[[Span], memoryview]

@@ -1,4 +1,4 @@
-"""A call held against the model's signature: everything that can be wrong with it, named."""
+"""Checks of a call against its model's signature: an error names what is wrong with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interlace.core.tensor import BYTES, ITEM_BYTES, Tensor, TensorSpec, element
 from interlace.server.dataplane.call import CheckedCall, InferenceCall, Parameter
 from interlace.server.model_table import ServedModel
 
-#: Numbers in parameters are below this: no one means more, and larger ones fit no float or log.
+#: Numbers in parameters are below this; larger ones do not fit the floats they become.
 _NUMBER_END: Final = 1 << 63
 
 

@@ -14,7 +14,7 @@ from interlace.server.dataplane.call import InferenceCall
 from interlace.server.dataplane.plane import failure, output_order
 from interlace.server.heap_budget import HeapReservation
 from interlace.server.http.arena_body import ArenaBody
-from interlace.server.http.decoded_request import DecodedRequest, OutputTarget, ReplyStart
+from interlace.server.http.decoded_request import DecodedRequest, OutputTarget
 from interlace.server.http.exchange import ResponseWriter
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.input_tensors import (
@@ -30,7 +30,7 @@ from interlace.server.http.reply_body import (
     ReplyBody,
     ReplyEncoder,
     large_texts,
-    plain_json,
+    plain_start,
 )
 from interlace.server.http.request_head import ABSENT, RequestHead
 from interlace.server.http.responses import JSON, OCTETS, head_of
@@ -220,25 +220,10 @@ class Inference:
 
     def _answer_plain(self, reply: Reply) -> None:
         outputs = reply.outputs
-        start = self._start(reply.request.model, outputs)
+        start = plain_start(self._decoded, reply.request.model, outputs)
         view = self._context.view
         views = [view(outputs[i].span) for i in start.order]
         self._send(start.data, views, start.nbytes)
-
-    def _start(self, model: str, outputs: Sequence[Tensor]) -> ReplyStart:
-        decoded = self._decoded
-        shapes = tuple([(t.name, t.datatype, t.shape, t.span.nbytes) for t in outputs])
-        start = decoded.start
-        if start is not None and start.key == (model, shapes):
-            return start
-        chosen = output_order(decoded.outputs, outputs)
-        shown = tuple(shapes[i] for i in chosen)
-        json = plain_json(model, decoded.id, shown)
-        nbytes = len(json) + sum(shape[3] for shape in shown)
-        header = f"Inference-Header-Content-Length: {len(json)}\r\n"
-        head = head_of(200, OCTETS, nbytes, header)
-        fresh = decoded.start = ReplyStart((model, shapes), chosen, head + json, nbytes)
-        return fresh
 
     def _answer_encoded(self, reply: Reply) -> None:
         large = large_texts(self._decoded, reply.outputs)

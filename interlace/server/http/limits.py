@@ -15,7 +15,7 @@ class HttpLimits:
     """Sizes in bytes, times in seconds; each is refused or cut off, never exceeded."""
 
     connections: int = 1024
-    probes: int = 32  #: connections beyond those, for whoever asks after the server's health
+    probes: int = 32  #: connections beyond those, for health probes only
     head_bytes: int = 64 * KIB
     body_bytes: int = 256 * MIB  #: an inference body, as received and after decompression
     json_bytes: int = 16 * MIB  #: its JSON part; larger tensors belong in binary

@@ -1,4 +1,4 @@
-"""Requests that a web page makes a browser send: refused where no key tells who may call."""
+"""Requests that a web page makes a browser send: refused where no API key protects the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from interlace.server.http.responses import HttpError
 class Origins:
     """Hosts that requests may name besides IP addresses; ``None`` for any.
 
-    A page of anyone's can send a POST to a server on the reader's own machine (cross-site request
+    Any page can send a POST to a server on the reader's own machine (cross-site request
     forgery), and one whose name was made to point here reads the answers too (DNS rebinding). No
     name of a page is an IP address, and pages cannot forge ``Origin`` and ``Sec-Fetch-Site``.
     """

@@ -12,12 +12,14 @@ from interlace.core.errors import bad_input
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Tensor
 from interlace.server.dataplane.classification import classified
+from interlace.server.dataplane.plane import output_order
 from interlace.server.http.decoded_request import (
     DecodedRequest,
-    OutputShape,
     OutputTarget,
     RegionSpan,
+    ReplyStart,
 )
+from interlace.server.http.responses import OCTETS, head_of
 from interlace.server.shared_memory import Regions
 from interlace.server.tensor_json import DTYPES, to_json
 
@@ -46,17 +48,28 @@ def large_texts(decoded: DecodedRequest, outputs: Sequence[Tensor]) -> list[Tens
     ]
 
 
-def plain_json(key: str, id: str, shapes: Sequence[OutputShape]) -> bytes:
-    """The JSON part of a reply whose outputs all follow as bytes; ``key`` is the deployment's."""
-    outputs = [
-        _entry(name, datatype, shape, {"binary_data_size": nbytes})
-        for name, datatype, shape, nbytes in shapes
-    ]
-    return _document(key, id, outputs)
+def plain_start(decoded: DecodedRequest, key: str, outputs: Sequence[Tensor]) -> ReplyStart:
+    """Response head and JSON part of a plain reply; ``key`` is the deployment's.
+
+    Made once for all replies to the same request whose outputs have the same shapes.
+    """
+    shapes = tuple([(t.name, t.datatype, t.shape, t.span.nbytes) for t in outputs])
+    start = decoded.start
+    if start is not None and start.key == (key, shapes):
+        return start
+    order = output_order(decoded.outputs, outputs)
+    shown = [shapes[i] for i in order]
+    entries = [_entry(*shape[:3], {"binary_data_size": shape[3]}) for shape in shown]
+    json = _document(key, decoded.id, entries)
+    nbytes = len(json) + sum(shape[3] for shape in shown)
+    header = f"Inference-Header-Content-Length: {len(json)}\r\n"
+    head = head_of(200, OCTETS, nbytes, header)
+    decoded.start = start = ReplyStart((key, shapes), order, head + json, nbytes)
+    return start
 
 
 class ReplyEncoder:
-    """Encodes the outputs of one reply, whatever form each is wanted in."""
+    """Encodes the outputs of one reply, each in the form that the client asked for."""
 
     def __init__(
         self, decoded: DecodedRequest, model: Model, regions: Regions, texts: Mapping[str, bytes]

@@ -116,7 +116,7 @@ class RequestHeadReader:
         )
 
     def _is_large(self, route: Route, length: int) -> bool:
-        """Whether a body is decoded beside the loop, and so must lie where that can be done."""
+        """Whether a body is decoded in another process, which finds it in the arena."""
         return route.kind is RouteKind.INFER and length > self._limits.here_bytes
 
     def _too_large(

@@ -19,7 +19,7 @@ from interlace.server.http.decoded_request import (
 from interlace.server.tensor_json import MALFORMED, to_bytes
 
 RANK_MAX: Final = 32
-#: Sizes and counts from here on are no one's, and their products too long to print.
+#: Sizes and counts from here on are refused: no tensor has them, and products overflow texts.
 _SIZE_END: Final = 1 << 63
 _KNOWN: Final = frozenset((*ITEM_BYTES, BYTES))
 _NONE: Final[Mapping[str, Parameter]] = {}

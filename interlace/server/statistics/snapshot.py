@@ -1,4 +1,4 @@
-"""What the metrics page shows besides the ledgers: figures of one instant."""
+"""What the metrics page shows besides the statistics of models: figures of one instant."""
 
 from __future__ import annotations
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from interlace.assembly import accelerators
+from interlace.assembly import accelerators, server
 from interlace.assembly.accelerators import Accelerators
-from interlace.cli import main, profile, serve
+from interlace.cli import main, profile
 from interlace.device.cpu.settings import CpuSettings
 from interlace.device.cuda.green_contexts.atoms import Atoms
 from tests.device.cuda.nvml import FakeGpu, FakeNvml
 
-SMS = 16  #: two shares, so that profiles take no time
+SMS = 16
+SHARES_PCT = (50, 100)  #: so that profiles take no time
 
 
 def _choose(device: str, cpu: CpuSettings, gpus: str | None) -> Accelerators:
@@ -22,6 +23,7 @@ def _choose(device: str, cpu: CpuSettings, gpus: str | None) -> Accelerators:
     made = [
         replace(
             one,
+            gpu=replace(one.gpu, shares_pct=SHARES_PCT),
             backend="tests.device.cuda.backends:few_sms",
             completion="blocking",
             arena_bytes=1 << 24,
@@ -33,6 +35,7 @@ def _choose(device: str, cpu: CpuSettings, gpus: str | None) -> Accelerators:
 
 def run() -> None:
     """The command line, with another GPU."""
-    for module in (serve, profile):
-        module.choose = _choose
+    for module in (server, profile):
+        assert hasattr(module, "choose_accelerators")
+        module.choose_accelerators = _choose  # type: ignore[attr-defined]
     main.main()

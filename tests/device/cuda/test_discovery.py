@@ -176,7 +176,10 @@ def test_mps_clients_are_held_to_their_share() -> None:
     assert one.gpu.kind == "h100-sxm5-80gb-mps"
 
 
-def test_a_daemon_of_our_own_is_started_and_stopped(tmp_path: Path) -> None:
+def test_a_daemon_of_our_own_is_started_and_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     program, log = control_program(tmp_path)
     control = MpsControl("GPU-0", program)
     control.start()
@@ -197,8 +200,11 @@ def test_a_daemon_that_is_missing_or_fails_is_told(tmp_path: Path) -> None:
         MpsControl("GPU-0", program).start()
 
 
-def test_a_daemon_keeps_no_pipe_of_the_one_that_starts_it(tmp_path: Path) -> None:
+def test_a_daemon_keeps_no_pipe_of_the_one_that_starts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The real one lives on; who waits for the end of what it inherited waits for ever."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     program, log = control_program(tmp_path, stays_s=30.0)
     control = MpsControl("GPU-0", program)
     control.start()

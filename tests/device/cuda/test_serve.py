@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.device.cuda.mps_control import control_program
 from tests.serve.server import Server, Traffic, write_model
-
-Start = Callable[..., Server]
 
 
 class GpuServer(Server):
@@ -30,25 +28,26 @@ class GpuServer(Server):
         ]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "models"
-    folder.mkdir()
-    write_model(folder, "twice", 2.0)
-    write_model(folder, "thrice", 3.0)
-    return folder
+def models(folder: Path) -> Path:
+    """A folder with two models."""
+    root = folder / "models"
+    root.mkdir()
+    write_model(root, "twice", 2.0)
+    write_model(root, "thrice", 3.0)
+    return root
 
 
-@pytest.fixture
-def start(root: Path, tmp_path: Path) -> Iterator[Start]:
-    servers: list[Server] = []
-
-    def begin(*options: str) -> Server:
-        servers.append(GpuServer(root, tmp_path, *options))
-        return servers[-1]
-
-    yield begin
-    for server in servers:
+@pytest.fixture(scope="module")
+def green(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuServer]:
+    """One server on green contexts for all that can share it: it starts in many seconds."""
+    folder = tmp_path_factory.mktemp("green")
+    server = GpuServer(models(folder), folder, "--device", "green")
+    try:
+        server.wait_ready()
+        yield server
+        assert server.stop() == 0, server.text
+        assert "Traceback" not in server.text
+    finally:
         server.kill()
 
 
@@ -59,13 +58,7 @@ def outputs(server: Server, name: str, value: float) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("device", ["green", "mps"])
-def test_two_models_are_served(
-    start: Start, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, told = control_program(tmp_path)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    server = start("--device", device).wait_ready()
+def serves_both(server: Server) -> None:
     for value in (1.0, 2.5):
         assert outputs(server, "twice", value) == [2 * value] * 4
         assert outputs(server, "thrice", value) == [3 * value] * 4
@@ -77,48 +70,54 @@ def test_two_models_are_served(
         seen = traffic.stop()
         assert {status for status, _ in seen} == {200}
         assert {tuple(body["outputs"][0]["data"]) for _, body in seen} == {(7.0 * factor,) * 4}
-    assert server.stop() == 0, server.text
+
+
+def test_two_models_are_served(green: GpuServer) -> None:
+    serves_both(green)
+
+
+def test_two_models_are_served_under_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, told = control_program(tmp_path)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    server = GpuServer(models(tmp_path), tmp_path, "--device", "mps")
+    try:
+        serves_both(server.wait_ready())
+        assert server.stop() == 0, server.text
+    finally:
+        server.kill()
     assert "Traceback" not in server.text
-    said = [line.split()[0] for line in told.read_text().splitlines()] if told.exists() else []
-    assert said == (
-        ["-d", "get_server_list", "quit"] if device == "mps" else []
-    )  # started, and stopped again
+    lines = [line.split() for line in told.read_text().splitlines()]
+    ours = [line[0] for line in lines if line[-1] != "-"]  # not what other tests left behind
+    assert ours == ["-d", "get_server_list", "quit"]  # the daemon is started, and stopped again
 
 
-def test_a_gpu_process_that_dies_is_replaced_and_every_request_answered(start: Start) -> None:
-    server = start("--device", "green").wait_ready()
-    assert isinstance(server, GpuServer)
-    (before,) = server.gpu_processes()
-    traffic = Traffic(lambda: server.infer("twice", 5.0, slo_ms=20_000.0))
+def test_models_come_and_go_and_memory_is_shown(green: GpuServer) -> None:
+    assert green.call("POST", "/v2/repository/models/twice/unload")[0] == 200
+    found = green.wait_for(r"twice/1#0 unloaded: ([\d.]+) MiB free before, ([\d.]+) MiB free after")
+    assert float(found[2]) > float(found[1])
+    assert green.infer("twice")[0] != 200
+    assert outputs(green, "thrice", 2.0) == [6.0] * 4
+    assert green.call("POST", "/v2/repository/models/twice/load")[0] == 200
+    assert outputs(green, "twice", 2.0) == [4.0] * 4
+
+
+def test_a_gpu_process_that_dies_is_replaced_and_every_request_answered(green: GpuServer) -> None:
+    (before,) = green.gpu_processes()
+    traffic = Traffic(lambda: green.infer("twice", 5.0, slo_ms=20_000.0))
     traffic.wait_for(20)
     os.kill(before, signal.SIGKILL)
     traffic.wait_for(20)
     seen = traffic.stop()
-    (after,) = server.gpu_processes()
+    (after,) = green.gpu_processes()
     assert after != before
     good = [body for status, body in seen if status == 200]
     assert len(good) >= 40
     assert {tuple(body["outputs"][0]["data"]) for body in good} == {(10.0,) * 4}
-    assert outputs(server, "thrice", 1.0) == [3.0] * 4
-    assert server.stop() == 0, server.text
+    assert outputs(green, "thrice", 1.0) == [3.0] * 4
 
 
-def test_models_come_and_go_and_memory_is_shown(start: Start, root: Path) -> None:
-    server = start("--device", "green").wait_ready()
-    assert server.call("POST", "/v2/repository/models/twice/unload")[0] == 200
-    found = server.wait_for(
-        r"twice/1#0 unloaded: ([\d.]+) MiB free before, ([\d.]+) MiB free after"
-    )
-    assert float(found[2]) > float(found[1])
-    assert server.infer("twice")[0] != 200
-    assert outputs(server, "thrice", 2.0) == [6.0] * 4
-    assert server.call("POST", "/v2/repository/models/twice/load")[0] == 200
-    assert outputs(server, "twice", 2.0) == [4.0] * 4
-    assert server.stop() == 0
-
-
-def test_without_a_gpu_it_is_said(root: Path, tmp_path: Path) -> None:
-    server = Server(root, tmp_path, "--device", "green")
+def test_without_a_gpu_it_is_said(tmp_path: Path) -> None:
+    server = Server(models(tmp_path), tmp_path, "--device", "green")
     try:
         server.wait_for(r"--device green: there is no GPU to use")
         assert server.process.wait(30.0) != 0

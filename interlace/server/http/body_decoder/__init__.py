@@ -1,1 +1,1 @@
-"""Large request bodies, unpacked and decoded in a process beside the event loop."""
+"""Large request bodies, unpacked and decoded in a process of their own."""

@@ -1,4 +1,4 @@
-"""The main process's end of the body process: started when it is needed, ended when it is not."""
+"""The client of the decoder process, which it starts when needed and ends after a while idle."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WAITING_MAX: Final = 64
 IDLE_S: Final = 60.0
 #: Models come first where both want a core.
 _CHILD: Final = (
-    "from interlace.runtime.background import step_back; step_back(); "
+    "from interlace.runtime.background import yield_cores; yield_cores(); "
     "from interlace.server.http.body_decoder.process import main; main()"
 )
 
@@ -65,7 +65,7 @@ class BodyDecoder:
             ServeError: it is not of that coding, or the process cannot take it.
         """
         question = Unpack(packed.offset, packed.length, coding, plain.offset, len(plain.view))
-        async with self._mine():
+        async with self._exclusive():
             answer = await self._ask(question)
         assert isinstance(answer, Unpacked)
         if answer.nbytes is None:
@@ -81,7 +81,7 @@ class BodyDecoder:
         Raises:
             ServeError: it is no inference request, there is no room, or the process is too busy.
         """
-        async with self._mine():
+        async with self._exclusive():
             parsed = await self._ask(Parse(body.offset, json_bytes, has_header))
             assert isinstance(parsed, Parsed)
             sizes = [aligned(source.nbytes) for source in parsed.sources if source.at is not None]
@@ -95,7 +95,7 @@ class BodyDecoder:
         return decoded, blocks
 
     def close(self) -> None:
-        """End the process; whoever waits for it is refused."""
+        """End the process; requests that wait for it are refused."""
         if self._idle is not None:
             self._idle.cancel()
         if self._frames is not None:
@@ -118,9 +118,9 @@ class BodyDecoder:
     def _start(self) -> None:
         ours, theirs = frame_pair()
         try:
-            words = map(str, (theirs.fileno(), os.getpid(), self._arena.number))
+            arguments = map(str, (theirs.fileno(), os.getpid(), self._arena.number))
             self._child = subprocess.Popen(
-                [sys.executable, "-c", _CHILD, *words],
+                [sys.executable, "-c", _CHILD, *arguments],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
             )
@@ -134,9 +134,9 @@ class BodyDecoder:
 
     def _listen_to(self, ours: socket.socket) -> None:
         decode = msgspec.msgpack.Decoder(DecoderReply).decode
-        self._frames = AsyncFrameSocket(self._loop, ours, decode, self._heard, self._gone)
+        self._frames = AsyncFrameSocket(self._loop, ours, decode, self._answered, self._gone)
 
-    def _heard(self, answer: DecoderReply) -> None:
+    def _answered(self, answer: DecoderReply) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 
@@ -156,7 +156,7 @@ class BodyDecoder:
             self._gone()
 
     @asynccontextmanager
-    async def _mine(self) -> AsyncIterator[None]:
+    async def _exclusive(self) -> AsyncIterator[None]:
         """The process for oneself, once it is free.
 
         Raises:

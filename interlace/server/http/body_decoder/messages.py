@@ -1,4 +1,4 @@
-"""Frames between the main process and the body process; bodies themselves lie in the arena.
+"""Messages between the main process and the decoder process; bodies themselves lie in the arena.
 
 One question at a time: an ``Unpack`` or ``Parse``, its answer, and after a ``Parsed`` one ``Fill``.
 Offsets lie in the arena of request bodies.
@@ -55,7 +55,7 @@ class Parsed(msgspec.Struct, frozen=True, array_like=True, tag=12):
 
 
 class FillDone(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """The tensors are where they were wanted."""
+    """The tensors are in place."""
 
 
 class DecodeRefused(msgspec.Struct, frozen=True, array_like=True, tag=14):

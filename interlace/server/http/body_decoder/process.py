@@ -1,4 +1,4 @@
-"""The body process: it reads request bodies in the main process's arena, and writes what they hold.
+"""The decoder process: reads request bodies in the main process's arena, and writes their tensors.
 
 It answers one question at a time and ends when the main process does.
 """
