@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +20,7 @@ from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.model_folders import find_models
+from interlace.assembly.tuning import settle_memory, wait_for_turns
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
@@ -83,6 +82,7 @@ class Server:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
+        self._ended: Future[None] = Future()
         self.ports = ports
         self.models: tuple[Model, ...] = ()
 
@@ -98,9 +98,8 @@ class Server:
             ServeError, RepositoryError, UserError, OSError: it cannot begin: why.
         """
         ready: Future[None] = Future()
-        ended: Future[None] = Future()
-        self._thread = threading.Thread(target=self._in_thread, args=(ready, ended), daemon=True)
-        self._ended = ended
+        self._stop, self._ended = asyncio.Event(), Future()
+        self._thread = threading.Thread(target=self._in_thread, args=(ready,), daemon=True)
         self._thread.start()
         try:
             ready.result()
@@ -153,12 +152,12 @@ class Server:
             await self._serve(on_step, ready)
 
         def ready(models: Sequence[Model], engine: EngineSnapshot) -> None:
-            _settle_memory()
+            settle_memory()
             on_ready(models, engine)
 
         uvloop.run(serve())
 
-    def _in_thread(self, ready: Future[None], ended: Future[None]) -> None:
+    def _in_thread(self, ready: Future[None]) -> None:
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
             await self._serve(no_progress, lambda models, engine: ready.set_result(None))
@@ -167,13 +166,13 @@ class Server:
             uvloop.run(serve())
         except BaseException as error:
             if ready.done():
-                ended.set_exception(error)
+                self._ended.set_exception(error)
                 return
             ready.set_exception(error)
-        ended.set_result(None)
+        self._ended.set_result(None)
 
     async def _serve(self, on_step: OnSweepStep, on_ready: OnReady) -> None:
-        _wait_for_turns()
+        wait_for_turns()
         server = LiveServer(self._settings)
         try:
             # Ports are taken before anything slow is begun: a busy one is told at once.
@@ -298,25 +297,3 @@ def _planned_by(
         for name in unknown_models(found, {one.name for one in find_models(root, ())}):
             _LOG.warning("%s: %s has no model '%s'", path, root, name)
     return found
-
-
-def _wait_for_turns() -> None:
-    """Let a model that computes on this core finish its time slice before requests are read.
-
-    Else every packet of every request interrupts it, for work of 0.1 ms: in overload that is a
-    quarter of the core. Where a core is idle it is taken at once. Only the thread that serves is
-    scheduled so; processes begun from here on are scheduled as usual.
-    """
-    with suppress(OSError):  # forbidden in some sandboxes
-        os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
-
-
-def _settle_memory() -> None:
-    """Collect what starting left, and look at the rest rarely.
-
-    Requests make no cycles, and a collection in the middle of one walks everything that was ever
-    loaded: tens of milliseconds on somebody's deadline.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 50)

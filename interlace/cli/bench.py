@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 import typer
 
-from interlace.cli.benchtable import show
+from interlace.cli.bench_table import show
 from interlace.cli.options import Json, KeyFile, numbers, pairs, positive, read_key
+from interlace.core.json_text import json_text
 from interlace.core.user_errors import UserError
 from interlace.load.inference_body import make_call
 from interlace.load.load_test import load_test
@@ -64,7 +64,7 @@ def bench(
     ]
     reports = load_test(calls, times_s, connections, seconds)
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(reports)).decode())
+        typer.echo(json_text(reports))
     else:
         show(reports, [note for call in calls for note in call.notes])
 

@@ -7,19 +7,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-import msgspec
 import typer
 import uvloop
 
 from interlace.assembly.accelerators import choose_accelerators
+from interlace.assembly.extra_profiling import check
 from interlace.assembly.machine import cpu_settings, default_profiles
-from interlace.cli.further import check
-from interlace.cli.furthertable import further_tables
+from interlace.assembly.profiling_run import ProfilingTask, measure
+from interlace.cli.extra_profile_tables import further_tables
 from interlace.cli.logs import show_logs
-from interlace.cli.measuring import ProfilingTask, measure
 from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, Root
-from interlace.cli.profiletable import cost_table, latency_table
+from interlace.cli.profile_tables import cost_table, latency_table
+from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
+from interlace.core.json_text import json_text
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
@@ -73,7 +74,8 @@ def profile(
         task = ProfilingTask(models_dir, tuple(model or ()), where, folder, force, wanted)
         errors = console(stderr=True)
         show_logs(errors)
-        models, filled, seen, failures = uvloop.run(measure(task, errors))
+        with ProgressBar(errors) as bar:
+            models, filled, seen, failures = uvloop.run(measure(task, bar.sweep_step))
     found = {_label(one): filled.profiles[one.key] for one in models if one.key in filled.profiles}
     if as_json:
         typer.echo(_as_json(found, seen))
@@ -110,4 +112,4 @@ def _as_json(found: dict[str, Profile], seen: Sequence[CoRun]) -> str:
         }
         for name, one in found.items()
     ]
-    return msgspec.json.format(msgspec.json.encode(entries)).decode()
+    return json_text(entries)

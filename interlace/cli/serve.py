@@ -25,7 +25,7 @@ from interlace.cli.options import (
 )
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
-from interlace.cli.servetable import show_serving
+from interlace.cli.serve_table import show_serving
 from interlace.core.model import Model
 from interlace.engine.snapshot import EngineSnapshot
 

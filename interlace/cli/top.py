@@ -10,10 +10,10 @@ import typer
 from rich.console import Group
 from rich.live import Live
 
-from interlace.cli.metricstext import Scrape, read_metrics
+from interlace.cli.metrics_text import Scrape, read_metrics
 from interlace.cli.options import KeyFile, positive, read_key
 from interlace.cli.screen import console
-from interlace.cli.topframe import ScrapeDelta, render
+from interlace.cli.top_frame import ScrapeDelta, render
 from interlace.core.user_errors import UserError
 from interlace.load.v2_client import V2Client
 

@@ -1,6 +1,6 @@
 """Model folders on disk: layout, config.pbtxt, interlace.toml, digests.
 
-For whoever deploys models: ``scan`` a root, ``read`` each version into a ``Draft``, open
+To deploy models: ``scan`` a root, ``read`` each version into a ``Draft``, open
 ``draft.provisional()`` once to learn its signature, ``complete`` the draft with it to a ``Model``.
 """
 

@@ -21,7 +21,7 @@ _IGNORED_NAMES: Final = ("__pycache__",)
 class Digests:
     """SHA-256 over folders; a file is read again only if its size, time or inode changed.
 
-    ``steps`` counts what was read so far, also from other threads: who waits sees that it goes on.
+    ``steps`` counts what was read so far, and may be read from other threads to see progress.
     """
 
     def __init__(self) -> None:

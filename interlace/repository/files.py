@@ -25,7 +25,7 @@ def open_regular(file: Path) -> BinaryIO:
         RepositoryError: it is none.
         OSError: it cannot be opened.
     """
-    # Without O_NONBLOCK, opening a FIFO waits until somebody writes to it.
+    # Without O_NONBLOCK, opening a FIFO waits until it has a writer.
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     kind = stat.S_IFMT(os.fstat(fd).st_mode)
     if kind != stat.S_IFREG:

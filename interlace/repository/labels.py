@@ -13,7 +13,7 @@ _LIMIT_BYTES: Final = 4 << 20
 
 
 def read_labels(folder: Path, config: ModelConfig) -> dict[str, tuple[str, ...]]:
-    """Labels by output name; a file lies in the model folder, beside ``config.pbtxt``.
+    """Labels by output name; a file lies in the model folder, next to ``config.pbtxt``.
 
     A trailing newline ends the last label; spaces are part of one.
 

@@ -24,7 +24,7 @@ def complete(draft: Draft, described: Signature | None, generation: int) -> Mode
     was not opened. The files win where both speak, unless they contradict the model.
 
     Raises:
-        RepositoryError: a contradiction (file, key, found, expected), or something nobody says.
+        RepositoryError: a contradiction (file, key, found, expected), or a part that neither says.
     """
     said = described or _from_files(draft)
     batched = _is_batched(draft, said)

@@ -33,7 +33,7 @@ DATA_TYPES: Final[dict[str, str]] = {
     "TYPE_BF16": "BF16",
 }
 _ROOT: Final = ModelConfigMessage.DESCRIPTOR
-#: What protobuf's parsers say, as far as it is told in other words here.
+#: Messages of protobuf's parsers that are reworded here.
 _UNKNOWN: Final = re.compile(r'Message type "([\w.]+)" has no field named "([^"]*)"')
 _TWICE: Final = re.compile(r'should not have multiple "\w+" fields')
 _BOTH: Final = re.compile(r'Field "(\w+)" is specified along with field "(\w+)"')
@@ -209,7 +209,7 @@ def _unknown_field(where: str, message: str, name: str) -> RepositoryError:
 
 
 def _expected(each: Any) -> str:
-    """What a field takes, in words."""
+    """What a field takes."""
     if _is_map(each):
         return "a map of key and value"
     if each.enum_type is not None:

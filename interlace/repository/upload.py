@@ -20,7 +20,7 @@ def write_upload(parent: Path, name: str, files: Mapping[str, bytes]) -> Path:
     """Write ``files`` as a repository of one model in a new folder below ``parent``.
 
     ``files`` maps paths in the model folder, such as ``1/model.onnx``, to contents. Returns the
-    repository's root, for ``scan`` and ``read``; who called removes it after use.
+    repository's root, for ``scan`` and ``read``; the caller removes it after use.
 
     Raises:
         RepositoryError: a path leads out of the version folder, or is of a refused kind.

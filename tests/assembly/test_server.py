@@ -35,6 +35,8 @@ def test_it_serves_while_it_is_entered(tmp_path: Path) -> None:
         with urlopen(Request(f"{server.url}/v2/models/double/infer", body), timeout=30) as reply:
             assert json.load(reply)["outputs"][0]["data"] == [2, 4, 6, 8]
     server.close()  # a second time: nothing
+    with server:  # again, from the start
+        assert [model.name for model in server.models] == ["double"]
     with pytest.raises(OSError):
         urlopen(server.url, timeout=5)
 

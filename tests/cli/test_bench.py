@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from interlace.cli.benchtable import lateness, remarks
+from interlace.cli.bench_table import lateness, remarks
 from interlace.cli.main import build
 from interlace.core.user_errors import UserError
 from interlace.load.inference_body import make_call

@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from interlace.cli.main import build
-from interlace.cli.metricstext import read_metrics
-from interlace.cli.topframe import ModelRow, ScrapeDelta
+from interlace.cli.metrics_text import read_metrics
+from interlace.cli.top_frame import ModelRow, ScrapeDelta
 
 from .fakeserver import FakeServer
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.api import GreenContext
-
-if TYPE_CHECKING:  # it needs torch's backend, which knows lanes
-    from interlace.device.cuda.graphs.capture_stream import CaptureStream
+from interlace.device.cuda.graphs.capture_stream import CaptureStream
 
 
 @dataclass(slots=True, eq=False)
@@ -34,6 +33,20 @@ class Lane:
     name: str | None = None
     capture_stream: CaptureStream | None = None
     units: tuple[int, ...] = ()
+
+    def captures_on(self, backend: CudaBackend) -> CaptureStream:
+        """The stream that its graphs are captured on, made if there is none.
+
+        Raises:
+            CudaError: the driver refused.
+        """
+        if self.capture_stream is None:
+            made = CaptureStream(backend, self.green, self.priority, self._capture_ended)
+            self.capture_stream = made
+        return self.capture_stream
+
+    def _capture_ended(self) -> None:
+        self.capture_stream = None
 
 
 class Lanes(Protocol):

@@ -12,7 +12,6 @@ from interlace.core.model import Model
 from interlace.core.profile import LayerProfile
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.graphs.capture import CapturedGraph
-from interlace.device.cuda.graphs.capture_stream import capture_stream_of
 from interlace.device.cuda.lanes import Lane, Lanes
 from interlace.device.cuda.models.opening import PortableModel, open_portable
 from interlace.device.cuda.models.samples import most_rows, sample_dims, sample_inputs
@@ -100,7 +99,7 @@ def placed_model(
     """
     with ExitStack() as steps:
         lane = steps.enter_context(carved(lanes, "measured", share_pct))
-        stream = capture_stream_of(backend, lane)
+        stream = lane.captures_on(backend)
         steps.callback(stream.leave)
         portable = open_portable(described, backend.torch_device)
         rows = most_rows(portable.signature)

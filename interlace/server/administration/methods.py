@@ -68,7 +68,7 @@ class RegisterRequest(msgspec.Struct):
 
 
 class SettingsRequest(msgspec.Struct):
-    """Settings to change, of one model or of the server; none, to be told what they are."""
+    """Settings to change, of one model or of the server; none, to read them."""
 
     settings: dict[str, Any] = {}
     model_name: str = ""

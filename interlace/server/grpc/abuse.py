@@ -13,7 +13,7 @@ _UPDATES_EACH: Final = 10
 
 
 class AbuseBudget:
-    """Of one connection. A peer that has used it up is told to calm down and cut off.
+    """The budget of one connection; a peer that has used it up gets ENHANCE_YOUR_CALM.
 
     ``burst_share`` of its bursts is there at first. What raises ``PeerError`` is ENHANCE_YOUR_CALM.
     """
@@ -22,7 +22,7 @@ class AbuseBudget:
         self._control = TokenBucket(10.0 * limits.control_per_s, limits.control_per_s, burst_share)
         self._resets = TokenBucket(2.0 * limits.resets_per_s, limits.resets_per_s, burst_share)
         self._updates_left = 0  # window updates that cost nothing
-        self._data_frames = 0  # those sent, when last told
+        self._data_frames = 0  # sent so far, as of the last update
 
     def charge(self, what: str = "frames that carry no call") -> None:
         """A frame that cost the peer nothing and us something.

@@ -14,7 +14,7 @@ _WINDOW_BITS: Final = {"gzip": 31, "deflate": 15}
 
 
 class BufferedSink:
-    """A message kept until it is whole, then handed to ``done``; or ``failed`` is told why not."""
+    """A message kept until it is whole, then handed to ``done``; ``failed`` gets why it is not."""
 
     def __init__(
         self,

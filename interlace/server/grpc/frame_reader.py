@@ -21,7 +21,8 @@ from interlace.server.grpc.http2_frames import (
 )
 from interlace.server.grpc.stream import GrpcStream
 
-#: Below this, bytes are received beside other frames and copied; above, straight into place.
+#: Smaller payloads are received together with other frames and copied; larger ones, straight into
+#: place.
 _LANDING_BYTES: Final = 32 << 10
 #: A connection's turn ends after so many frames, or after the frame in which this time has passed.
 #: A read can hold 20,000 frames, and every other connection waits meanwhile (Envoy bounds the same
@@ -31,10 +32,11 @@ _TURN_S: Final = 100e-6
 
 
 class FrameHandler(Protocol):
-    """Who acts on the frames."""
+    """Acts on the frames of a connection."""
 
     def data_stream(self, number: int, length: int, ends: bool) -> GrpcStream | None:
-        """The stream that a DATA frame of ``length`` belongs to; ``None`` if nobody reads it."""
+        """The stream that a DATA frame of ``length`` belongs to; ``None`` if it is to be
+        ignored."""
         ...
 
     def control(self, kind: int, flags: int, number: int, payload: bytes) -> None:

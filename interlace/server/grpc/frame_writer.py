@@ -1,4 +1,4 @@
-"""What leaves one HTTP/2 connection: frames in order, windows honoured, and who waits for bytes."""
+"""The sending half of an HTTP/2 connection: frames in order, within the peer's windows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class FrameWriter:
             self._waiting[stream.id] = stream
 
     def opened(self) -> None:
-        """The connection's window grew, or the socket took bytes: go on with those who wait."""
+        """The connection's window grew, or the socket took bytes: send more of what waits."""
         for stream in list(self._waiting.values()):
             if self.window <= 0 or self.congested:
                 return
@@ -118,7 +118,7 @@ class FrameWriter:
                 self.opened()
 
     def close(self) -> None:
-        """Nothing more is sent; whoever waits for bytes to leave is told."""
+        """Send nothing more; every pending ``OnSent`` is called."""
         for stream in list(self._waiting.values()):
             self.drop(stream)
         self._out.clear()

@@ -20,15 +20,15 @@ from interlace.server.grpc.stream import GrpcStream
 
 #: The window of the whole connection is topped up when this much of its 2 GiB is used.
 _CREDIT_BYTES: Final = 1 << 30
-#: DATA frames smaller than this on a stream that nobody reads are not the tail of an upload.
+#: DATA frames smaller than this on a stream without a call are not the tail of an upload.
 _IDLE_BYTES: Final = 256
-#: What honest clients send in any number, beside DATA; resets and window updates have measures of
+#: What honest clients send in any number, besides DATA; resets and window updates have budgets of
 #: their own.
 _FREE: Final = frozenset((h2.HEADERS, h2.WINDOW_UPDATE, h2.RST_STREAM))
 
 
 class RpcService(Protocol):
-    """Who answers the calls."""
+    """Opens the calls of a connection's streams."""
 
     def open(self, stream: GrpcStream) -> RpcCall | None:
         """The call that this stream's head opens; ``None`` if it was answered at once."""
@@ -116,7 +116,8 @@ class Http2Connection:
     # ------------------------------------------------------------------------- from the reader
 
     def data_stream(self, number: int, length: int, ends: bool) -> GrpcStream | None:
-        """The stream that a DATA frame of ``length`` belongs to; ``None`` if nobody reads it."""
+        """The stream that a DATA frame of ``length`` belongs to; ``None`` if it is to be
+        ignored."""
         if not self.configured or self._blocks.inside or number == 0:
             raise PeerError(PROTOCOL_ERROR, "DATA where none may be")
         if number > self._last_stream or not number & 1:

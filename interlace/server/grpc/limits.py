@@ -12,7 +12,7 @@ TENSORS_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
-    """What one gRPC process accepts. Nothing that a peer sends is kept without one of these bounds.
+    """What a gRPC server accepts. Nothing that a peer sends is kept without one of these bounds.
 
     ``max_heads_bytes`` bounds what one message may hold outside ``raw_input_contents`` (typed
     contents and compressed messages included): those bytes are kept on the heap, not in the arena.
@@ -23,7 +23,6 @@ class GrpcLimits:
     max_heap_bytes: int = 256 << 20
     max_connections: int = 1024
     max_streams: int = 1024
-    max_in_flight: int = 8192
     max_header_bytes: int = 16 << 10
     max_backlog_bytes: int = 4 << 20
     #: A connection that sends no preface, or stops inside a message or inside its answers.
@@ -35,7 +34,7 @@ class GrpcLimits:
     control_per_s: float = 1_000.0
     #: Streams of one connection that it resets, which costs us about as much as answering them.
     resets_per_s: float = 5_000.0
-    #: Who was told to calm down is cut off only after this time, so that it cannot come back at
+    #: A flooding client is cut off only after this time, so that it cannot come back at
     #: once; of so many connections at most, and those that come meanwhile begin with less burst.
     linger_s: float = 1.0
     max_lingering: int = 256

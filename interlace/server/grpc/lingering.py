@@ -1,4 +1,4 @@
-"""Sockets of peers that were told to calm down: closed late, so that coming back takes time."""
+"""Sockets of flooding clients, closed late so that reconnecting takes them time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 
 
 class LingeringSockets:
-    """Sockets that nobody reads any more, each kept for ``linger_s``, ``limit`` of them at most.
+    """Sockets that are not read any more, each kept for ``linger_s``, ``limit`` of them at most.
 
     A peer that waits for the end before it connects again is held to one connection in that time.
     """

@@ -80,7 +80,7 @@ class PendingCalls:
 
 
 class PendingCall:
-    """One call. ``owner`` is ``None`` once it has its answer, or nobody waits for it."""
+    """One call. ``owner`` is ``None`` once it has its answer, or none is wanted."""
 
     __slots__ = ("_calls", "_reply", "decoded", "owner", "request")
 
@@ -92,7 +92,7 @@ class PendingCall:
         self.request: Request | None = None
 
     def cancel(self) -> None:
-        """Nobody waits any more; the memory comes back with the reply."""
+        """No answer is wanted any more; the memory comes back with the reply."""
         if self.owner is not None:
             self.owner = None
             if self.request is not None:

@@ -51,5 +51,5 @@ class RpcCall(Protocol):
         ...
 
     def gone(self) -> None:
-        """The client cancelled, or its connection broke: nobody waits any more."""
+        """The client cancelled, or its connection broke: no answer is wanted."""
         ...

@@ -1,4 +1,4 @@
-"""How long a client may leave us waiting, and how much it may leave lying here."""
+"""Stalled, idle and hoarding connections: how long, and how much they have left unread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from interlace.server.grpc.http2_connection import Http2Connection
 
 
 class StallTimeouts:
-    """What is seen of one connection at times: whether it stands still, is idle, or hoards."""
+    """One connection, looked at from time to time: is it stalled, is it idle, what does it hold."""
 
     def __init__(self, connection: Http2Connection) -> None:
         self.idle_ms = 0.0  #: without a call, when last looked
@@ -17,8 +17,8 @@ class StallTimeouts:
         self._stalled_ms = 0.0
 
     def look(self, since_ms: float) -> bool:
-        """Called at times, ``since_ms`` apart: ends streams on which the client owes us bytes, or
-        room, and has let the limit pass without any; False if the connection itself is stuck."""
+        """Call this every ``since_ms``. Ends streams whose client owes us bytes, or takes none of
+        ours, for longer than the limit; False if the connection itself is stuck."""
         connection = self._connection
         self.kept_bytes = 0
         for stream in list(connection.streams.values()):

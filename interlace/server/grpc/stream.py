@@ -110,7 +110,7 @@ class GrpcStream:
 
     def landed(self, nbytes: int) -> None:
         if self._sink is None:
-            raise AssertionError("bytes landed in a message that nobody receives")
+            raise AssertionError("bytes landed outside of a message")
         self._sink.landed(nbytes)
         self._advance(nbytes)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.driver.api import GreenContext
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.graphs.capture import CapturedGraph
-from interlace.device.cuda.lanes import Lane
 
 
 class CaptureStream:
@@ -16,16 +16,23 @@ class CaptureStream:
 
     A launch on a stream that is being captured would become part of the graph, so the lane's own
     stream is never captured; a graph runs on the SMs that it was captured on wherever it is
-    launched (CUDA Programming Guide 4.6.5). The lane refers to it while it has graphs. ``handle``
-    is the driver's stream.
+    launched (CUDA Programming Guide 4.6.5). ``handle`` is the driver's stream. ``on_end`` is called
+    when the stream is given back.
     """
 
-    def __init__(self, backend: CudaBackend, lane: Lane) -> None:
+    def __init__(
+        self,
+        backend: CudaBackend,
+        green: GreenContext | None,
+        priority: int,
+        on_end: Callable[[], None],
+    ) -> None:
         self._backend = backend
-        self._lane = lane
+        self._on_end = on_end
         self._graphs = 0
         self._pool: object | None = None
-        self.handle = backend.driver.stream(lane.green, lane.priority)
+        self._open = True
+        self.handle = backend.driver.stream(green, priority)
 
     def capture(self, body: Callable[[], None]) -> CapturedGraph:
         """
@@ -50,18 +57,8 @@ class CaptureStream:
 
     def leave(self) -> None:
         """Give the stream back if no graph is left."""
-        if not self._graphs and self._lane.capture_stream is self:
-            self._lane.capture_stream = None
+        if not self._graphs and self._open:
+            self._open = False
+            self._on_end()
             with suppress(CudaError):  # a GPU that failed: its process ends anyway
                 self._backend.driver.destroy_stream(self.handle)
-
-
-def capture_stream_of(backend: CudaBackend, lane: Lane) -> CaptureStream:
-    """The lane's capture stream, made if there is none.
-
-    Raises:
-        CudaError: the driver refused.
-    """
-    if lane.capture_stream is None:
-        lane.capture_stream = CaptureStream(backend, lane)
-    return lane.capture_stream

@@ -12,7 +12,7 @@ from interlace.core.model import Model
 from interlace.core.tensor import Signature
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.graphs.cache import GraphCache
-from interlace.device.cuda.graphs.capture_stream import CaptureStream, capture_stream_of
+from interlace.device.cuda.graphs.capture_stream import CaptureStream
 from interlace.device.cuda.graphs.preparation import GraphPreparation, is_capture_error
 from interlace.device.cuda.graphs.program import BatchProgram, GraphProgram, LaneContext
 from interlace.device.cuda.graphs.stopwatch import Stopwatch, graph_ms
@@ -200,7 +200,7 @@ class LoadedModel:
         return tuple(sorted({min(rows, most) for rows in batches})) or choose_buckets(most)
 
     def _capture_stream(self, lane: Lane, undo: ExitStack) -> CaptureStream:
-        stream = capture_stream_of(self._context.backend, lane)
+        stream = lane.captures_on(self._context.backend)
         undo.callback(stream.leave)
         self._capture_streams.add(stream)
         return stream

@@ -26,8 +26,8 @@ from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena
 from interlace.shm.blocks import ArenaBlocks
 from tests.server.fakes import model, one_to_one
+from tests.server.http.test_fuzz import CuttingTransport, chunked
 from tests.server.stand import Parts
-from tests.server.test_http_fuzz import CuttingTransport, chunked
 from tests.server.wire import infer, request, v2_body
 
 FLOATS = np.arange(30_000, dtype=np.float32).tobytes()

@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-
 from interlace.assembly.accelerators import Accelerators
+from interlace.assembly.extra_profiling import ExtraProfiling
 from interlace.assembly.model_folders import drafts, find_models
-from interlace.cli.further import FurtherProfiling
-from interlace.cli.progress import ProgressBar
 from interlace.control.model_preparer import ModelPreparer
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.profiling.corun import CoRun
 from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.fill import FillResult, fill
+from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
 from interlace.runtime.clock import WallClock
@@ -49,8 +47,8 @@ class Findings(NamedTuple):
     failures: list[str]
 
 
-async def measure(task: ProfilingTask, errors: Console) -> Findings:
-    """The models that open, and what was measured.
+async def measure(task: ProfilingTask, on_step: OnSweepStep = no_progress) -> Findings:
+    """The models that open, and what was measured; ``on_step`` hears of each point before it is.
 
     Raises:
         RepositoryError: there is no such repository.
@@ -74,9 +72,8 @@ async def measure(task: ProfilingTask, errors: Console) -> Findings:
                 failures.append(f"{draft.name}: {error}")
                 continue
             devices.register(models[-1])
-        with ProgressBar(errors) as bar:
-            filled = await fill(rig, models, store, progress=bar.sweep_step, force=task.force)
-        further = FurtherProfiling(task.wanted, task.where, rig, store)
+        filled = await fill(rig, models, store, progress=on_step, force=task.force)
+        further = ExtraProfiling(task.wanted, task.where, rig, store)
         seen = await further.measure(models, filled.profiles)
         failures += [*further.failures, *filled.failures.values()]
         return Findings(models, filled, seen, failures)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from interlace.assembly.accelerators import Accelerators
-from interlace.cli.further import FurtherProfiling, check
-from interlace.cli.furthertable import further_tables
+from interlace.assembly.extra_profiling import ExtraProfiling, check
+from interlace.cli.extra_profile_tables import further_tables
 from interlace.cli.screen import console
 from interlace.core.hardware import Gpu
 from interlace.core.model import Format, Model
@@ -79,7 +79,7 @@ class World:
     def measure(self, wanted: ExtraMetrics) -> list[CoRun]:
         rig = Rig(self.device, self.device.clock, FakeArena())  # type: ignore[arg-type]
         where = Accelerators(CPU, (SETTINGS,))
-        further = FurtherProfiling(wanted, where, rig, self.store, self.nvml)
+        further = ExtraProfiling(wanted, where, rig, self.store, self.nvml)
 
         async def whole() -> list[CoRun]:
             seen = await further.measure(self.models, self.profiles)

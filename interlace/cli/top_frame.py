@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Group
 from rich.text import Text
 
-from interlace.cli.metricstext import Scrape, bucket_quantile
+from interlace.cli.metrics_text import Scrape, bucket_quantile
 from interlace.cli.screen import table
 
 _LATENCY = "nv_inference_request_duration_histogram_us"

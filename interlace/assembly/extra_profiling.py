@@ -36,7 +36,7 @@ def check(wanted: ExtraMetrics, where: Accelerators) -> None:
         raise UserError("--pressure sets readers beside models: it takes --device green")
 
 
-class FurtherProfiling:
+class ExtraProfiling:
     """The further measurements of one `interlace profile`; each finding is stored at once."""
 
     def __init__(
