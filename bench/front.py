@@ -15,12 +15,12 @@ from multiprocessing.connection import Connection
 from typing import Annotated, Any, Final
 
 from bench.harness import Report, Table, main, processes
+from bench.harness.closed_loop import closed_loop
 from bench.peers import models, wire
 from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.request import Outcome, Reply, Request
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.load.call import pack
-from interlace.load.closed_loop import closed_loop
 from interlace.load.result import figures
 from interlace.runtime.clock import WallClock
 from interlace.server.dataplane.plane import DataPlane

@@ -23,9 +23,8 @@ from interlace.core.profile import Profile
 from interlace.core.request import Reply
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
-from interlace.runtime.observe import Observer
 from interlace.runtime.plan_solver import OnPlanned
-from interlace.runtime.runtime import Runtime
+from interlace.runtime.runtime import Observer, Runtime
 from interlace.sim.arrivals import Arrivals
 from interlace.sim.record import Recorder, RunRecord
 from interlace.sim.run import FixedPlan
