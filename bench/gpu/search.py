@@ -16,7 +16,7 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.core.request import Outcome
 from interlace.policy.base import System
-from interlace.runtime.observe import Observer
+from interlace.runtime.runtime import Observer
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.record import RunRecord
 from interlace.sim.workload.renewal import poisson

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from bench.harness.closed_loop import closed_loop
 from bench.peers.server import Server, Watch
 from interlace.load.call import EncodedCall
-from interlace.load.closed_loop import closed_loop
 from interlace.load.open_loop import OpenLoop
 from interlace.load.result import UNANSWERED, LoadRun, figures, goodput_rps, ms, percentile
 from interlace.load.send_times import poisson

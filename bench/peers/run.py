@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from bench.harness import Report, main, processes
+from bench.harness.closed_loop import closed_loop
 from bench.peers import bare_torch, models, once, wire
 from bench.peers.server import Bench, NotReadyError, Server, Watch, claim, started
 from bench.peers.summarise import FILE, summarise
 from bench.peers.table import PEERS_HOME, Peer, installed, prepare
 from bench.peers.table import peers as all_peers
 from interlace.load.call import Call, pack
-from interlace.load.closed_loop import closed_loop
 from interlace.load.open_loop import open_loop
 from interlace.load.result import figures
 

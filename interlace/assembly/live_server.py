@@ -98,7 +98,7 @@ class LiveServer:
             ],
             scaling=FixedGpuProvider(),
         )
-        self.devices.on_away(self.runtime.away, self.runtime.back)
+        self.devices.on_away(self.runtime.gpu_failed, self.runtime.gpu_recovered)
         self._core_wait = RunDelay(loop)
         self.plane = DataPlane(self.runtime, self.table, self.arenas, waited_ms=self._core_wait.ms)
         self.registry = VersionRegistry()
@@ -123,7 +123,7 @@ class LiveServer:
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
         self.startup = Startup(
-            preparation, deployments, self.devices, self.registry, self.lifecycle.alone
+            preparation, deployments, self.devices, self.registry, self.lifecycle.locked
         )
 
     def _transports(self, choices: ServeSettings) -> None:

@@ -1,4 +1,4 @@
-"""Deployments brought up and taken down: engine, device and model table kept in step."""
+"""Brings deployments up and down: keeps engine, device and model table consistent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from interlace.server.model_table import ModelTable, ServedModel
 
 
 class Deployments:
-    """What the engine serves under which public name."""
+    """Deploys models and routes their public names to them."""
 
     def __init__(
         self,
@@ -62,8 +62,7 @@ class Deployments:
         return await self._statuses.settled(limit_s)
 
     async def take_down(self, model: Model) -> None:
-        """Route no more to a deployment; return when its last request is answered and its
-        memory given back."""
+        """Stop routing to a deployment; return when its last reply is sent and its memory freed."""
         self._table.withdraw(model.key)
         await self._withdraw(model.key)
 

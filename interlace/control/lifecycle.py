@@ -24,7 +24,7 @@ from interlace.server.model_table import NAME_CHARS
 
 
 class ModelLifecycle:
-    """The ``Control`` that transports talk to. Changes of one name come one after the other."""
+    """The ``Control`` of transports. Changes of one model name are made one after the other."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ModelLifecycle:
                 f"failed to load '{name}': model files are not taken from clients; put them into "
                 f"{self._preparation.root / name}",
             )
-        async with self.alone(name):
+        async with self.locked(name):
             drafts = await self._drafts(name, config)
             wanted = {str(draft.version) for draft in drafts}
             for draft in drafts:
@@ -67,13 +67,13 @@ class ModelLifecycle:
                     await self._remove(model)
 
     async def unload(self, name: str) -> None:
-        async with self.alone(name):
+        async with self.locked(name):
             for model in self._registry.serving(name):
                 await self._remove(model)
 
     @asynccontextmanager
-    async def alone(self, name: str) -> AsyncIterator[None]:
-        """Wait for other changes of that name; nothing is kept of it afterwards."""
+    async def locked(self, name: str) -> AsyncIterator[None]:
+        """Hold the lock of a name; it is forgotten when no one holds or waits for it."""
         lock, waiting = self._locks.get(name) or (asyncio.Lock(), 0)
         self._locks[name] = lock, waiting + 1
         try:
@@ -86,7 +86,7 @@ class ModelLifecycle:
                 del self._locks[name]
 
     async def _drafts(self, name: str, config: str | None) -> list[Draft]:
-        """What its files say; a name that no folder has is remembered nowhere."""
+        """Drafts of all its versions; unknown names leave no trace in the registry."""
         try:
             found = await self._preparation.found(name)
         except RepositoryError as error:
@@ -106,7 +106,7 @@ class ModelLifecycle:
         return drafts
 
     async def _load(self, draft: Draft) -> None:
-        """Bring up one version beside the one that serves, then switch."""
+        """Bring up one version next to the one that serves, then switch."""
         name, version = draft.name, str(draft.version)
         before = next((m for m in self._registry.serving(name) if m.version == draft.version), None)
         model: Model | None = None
@@ -127,7 +127,7 @@ class ModelLifecycle:
             await self._deployments.take_down(before)
 
     def _serves(self, model: Model) -> bool:
-        """True unless the deployment was set aside: then loading it again starts it afresh."""
+        """True unless the deployment is quarantined: then loading it again starts it afresh."""
         entry = self._registry.by_key(model.key)
         return entry is not None and entry.state is VersionState.READY
 
@@ -147,7 +147,7 @@ class ModelLifecycle:
     def _failed(
         self, name: str, version: str, detail: str, before: Model | None = None
     ) -> ServeError:
-        """Note a failed load; a version that serves goes on serving."""
+        """Record a failed load; a version that serves goes on serving."""
         if before is not None:
             kept = f"the last reload failed: {detail}"
             state = VersionState.READY if self._serves(before) else VersionState.UNAVAILABLE

@@ -1,4 +1,4 @@
-"""From a folder to something that can be deployed: read, opened once, profiled."""
+"""Prepares models for deployment: reads, opens and profiles them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ModelDescription(Protocol):
 
 
 class ModelOpener(Protocol):
-    """Opens a model where it can do no harm, and asks what it is."""
+    """Opens a model in another process and asks for its signature."""
 
     async def describe(self, model: Model) -> ModelDescription: ...
 
@@ -61,7 +61,7 @@ class PreparedModel:
 
 
 class ModelPreparer:
-    """One repository's models made ready. Measuring goes one model at a time."""
+    """Prepares models of one repository; one at a time is profiled."""
 
     def __init__(self, root: Path, opener: ModelOpener, rig: Rig, store: ProfileStore) -> None:
         self.root = root
@@ -126,7 +126,7 @@ class ModelPreparer:
         return await self._fill(models, THOROUGH, progress)
 
     async def profile_quickly(self, model: Model) -> FillResult:
-        """The profile of one registered model, measured beside what is served if need be."""
+        """The profile of one registered model, measured while others serve if need be."""
         return await self._fill([model], QUICK, no_progress)
 
     async def _fill(
@@ -140,23 +140,23 @@ class ModelPreparer:
 
 
 def _one_step() -> int:
-    """Of reads that are short: either they end in time, or they hang."""
+    """The progress of short reads: they end in time, or they hang."""
     return 0
 
 
 def _described_by(model: Model) -> Hashable:
-    """What a model's description depends on: its files, and the tensors it is told it has."""
+    """What a model's signature depends on: its files, and the tensors that settings declare."""
     told = model.signature
     return model.digest, told.inputs, told.outputs, told.batched, tuple(model.sample.items())
 
 
 def failure_text(error: Exception) -> str:
-    """Why a model is not served, in words; what nobody expects goes to the log in full."""
+    """Why a model is not served, as text; unexpected errors are logged with a traceback."""
     if not isinstance(error, RepositoryError | ServeError):
         _log.error("a model could not be prepared", exc_info=error)
     return str(error) or repr(error)
 
 
 def prepared_model(draft: Draft, model: Model, profile: Profile) -> PreparedModel:
-    """The parts, with the configuration that clients read."""
+    """The parts with the ModelConfig that clients read."""
     return PreparedModel(model, profile, config_json(model, draft.config))

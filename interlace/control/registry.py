@@ -1,4 +1,4 @@
-"""What the repository holds and what became of it: the state of every version, with reasons."""
+"""The state of every model version in the repository, with reasons."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class VersionRegistry:
         self.put(replace(before, state=state, reason=reason))
 
     def forget(self, name: str) -> None:
-        """Drop every version of a name that serves nothing."""
+        """Forget the versions of a name that do not serve."""
         for key in [k for k, e in self._entries.items() if k[0] == name and e.model is None]:
             del self._entries[key]
 
     def serving(self, name: str) -> list[Model]:
-        """The deployments of a name."""
+        """The models that serve under a name."""
         return [e.model for e in self.all() if e.name == name and e.model is not None]
 
     def by_key(self, key: str) -> VersionEntry | None:
@@ -68,7 +68,7 @@ class VersionRegistry:
         return None
 
     def ready(self) -> dict[tuple[str, str], bool]:
-        """By name and version, whether what should be served is; not what was unloaded."""
+        """By name and version: whether it is served. Versions unloaded on request are left out."""
         return {
             (entry.name, entry.version): entry.state is VersionState.READY
             for entry in self.all()

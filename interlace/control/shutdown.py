@@ -1,4 +1,4 @@
-"""The end of a server: what was accepted is answered, then everything is given back."""
+"""Graceful shutdown: replies to all accepted requests first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from interlace.control.lifecycle import ModelLifecycle
 
 
 class DrainablePlane(Protocol):
-    """The data plane, as far as ending goes."""
+    """What shutdown needs of the data plane."""
 
     @property
     def in_flight(self) -> int: ...

@@ -1,4 +1,4 @@
-"""Figures of one instant, for the metrics page and the table that `serve` prints."""
+"""Gauges of a running server, for the metrics page and the table that `serve` prints."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SnapshotSource:
         self._processor = _Processor()
 
     def snapshot(self) -> ServerSnapshot:
-        """Everything the metrics page shows besides the ledgers."""
+        """Everything that the metrics page shows besides counters."""
         engine = self._engine()
         return ServerSnapshot(
             models={key: _gauges(key, engine) for key in engine.models},

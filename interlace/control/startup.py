@@ -1,4 +1,4 @@
-"""The first start: every model that can be served is, every other says why not."""
+"""Startup: serves every model that can be served, and says of every other why not."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _SETTLE_S: Final = 60.0
 #: How long nothing else may have been opened before those that still open are no longer waited for.
 _PATIENCE_S: Final = 20.0
-#: Waits for other changes of a name, and lets them wait: ``Lifecycle.alone``.
+#: Waits for other changes of a name, and lets them wait: ``ModelLifecycle.locked``.
 NameLock = Callable[[str], AbstractAsyncContextManager[None]]
 
 
@@ -46,8 +46,8 @@ _Opening = asyncio.Task[_Opened | None]
 class Startup:
     """Reads, opens, profiles and deploys a repository, all models planned together.
 
-    Models are opened side by side, each for itself: what one does wrong, and were it for ever, is
-    its own affair. One that opens much longer than the others is deployed when it is there.
+    Models are opened concurrently and fail separately. One that takes much longer to open than the
+    others, or hangs, is not waited for; it is deployed when it is ready.
     """
 
     def __init__(
@@ -56,19 +56,19 @@ class Startup:
         deployments: Deployments,
         device: Registers,
         registry: VersionRegistry,
-        alone: NameLock,
+        locked: NameLock,
         patience_s: float = _PATIENCE_S,
     ) -> None:
         self._preparation = preparation
         self._deployments = deployments
         self._device = device
         self._registry = registry
-        self._alone = alone
+        self._locked = locked
         self._patience_s = patience_s
         self._late: set[asyncio.Task[None]] = set()
 
     async def run(self, progress: OnSweepStep) -> list[Model]:
-        """Bring everything up; the models that serve.
+        """Bring everything up; returns the models that serve.
 
         Raises:
             RepositoryError: the repository itself cannot be read.
@@ -85,7 +85,7 @@ class Startup:
         return serving
 
     def close(self) -> None:
-        """Wait no more for what still opens."""
+        """Stop waiting for models that are still being opened."""
         for task in self._late:
             task.cancel()
 
@@ -108,7 +108,7 @@ class Startup:
         return drafts
 
     async def _open_all(self, drafts: Iterable[Draft]) -> list[_Opened]:
-        """What could be opened, without those that take much longer than the others."""
+        """The models that could be opened, without those that take much longer than the others."""
         tasks = [asyncio.ensure_future(self._open(draft)) for draft in drafts]
         pending: set[_Opening] = set(tasks)
         while pending:
@@ -136,12 +136,12 @@ class Startup:
         return _Opened(draft, model)
 
     async def _later(self, opening: _Opening) -> None:
-        """Deploy one model that was not waited for."""
+        """Deploy a model that was not waited for."""
         opened = await opening
         if opened is None:
             return
         model = opened.model
-        async with self._alone(model.name):
+        async with self._locked(model.name):
             if any(one.version == model.version for one in self._registry.serving(model.name)):
                 self._device.forget(model.key)  # it was loaded by hand meanwhile
                 return

@@ -1,4 +1,4 @@
-"""Reading from storage beside the loop: what is large takes its time, what hangs is given up."""
+"""Reads files outside the event loop; reads that make no progress are given up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIMIT_S: Final = 30.0
 
 
 class StorageReader:
-    """Runs what reads files in threads of its own, which nobody waits for at the end.
+    """Runs reads in daemon threads, which need not end before the process does.
 
     A read from storage that hangs cannot be ended, only left behind; such reads keep their place,
     so that there are never more than a few.
@@ -30,7 +30,7 @@ class StorageReader:
         self._freed = asyncio.Event()
 
     async def read(self, what: str, work: Callable[[], T], steps: Callable[[], int]) -> T:
-        """What ``work`` returns or raises; ``steps`` counts up as long as it gets on.
+        """What ``work`` returns or raises; ``steps`` grows as long as it makes progress.
 
         Raises:
             RepositoryError: storage did not answer for too long.

@@ -28,7 +28,7 @@ _WORKERS: Final = 1024
 
 @dataclass(slots=True)
 class _Worker:
-    """One partition's: what is loaded, what it did when it died, and what is missing since."""
+    """One partition's models, what it was doing when it died, and models not loaded again yet."""
 
     loaded: set[str] = field(default_factory=set)
     doing: str = ""
@@ -37,7 +37,7 @@ class _Worker:
 
 
 class WorkerDeathObserver:
-    """An observer of the runtime. One line when a worker dies, one when it serves as before."""
+    """An observer of the runtime: logs when a worker dies, and when all its models serve again."""
 
     def __init__(self) -> None:
         self._workers: dict[str, _Worker] = {}

@@ -1,4 +1,4 @@
-"""Workers looked at while they serve: memory beyond its limit, and work when there is none."""
+"""Monitors worker processes: memory beyond their limit, and processor use while idle."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class WorkerDevice(Protocol):
     def fork_server_pid(self) -> int | None: ...
     def workers(self) -> Mapping[str, int]: ...
     def end(self, partition: str, cause: str, blamed: tuple[str, ...]) -> None:
-        """Have a worker replaced, for a reason; it counts against these models."""
+        """Replace a worker, for a reason; the crash counts against the blamed models."""
         ...
 
 
 @dataclass(slots=True)
 class _WorkerUsage:
-    """One worker: processor time and starts of batches at the last look, and idle looks so far."""
+    """A worker at the last look, and in how many looks in a row it was idle but busy."""
 
     cpu_s: float
     started_ms: Mapping[str, float] = field(default_factory=dict)
@@ -65,13 +65,13 @@ class WorkerMonitor:
         self._seen: dict[int, _WorkerUsage] = {}
 
     async def run(self) -> None:
-        """Look once a second, until cancelled."""
+        """Check once a second, until cancelled."""
         while True:
             await asyncio.sleep(_PERIOD_S)
-            self.look()
+            self.check()
 
-    def look(self) -> None:
-        """Look at every worker once."""
+    def check(self) -> None:
+        """Check every worker once."""
         server = self._device.fork_server_pid
         inherited_bytes = (_own_bytes(server) or 0) if server is not None else 0
         workers = dict(self._device.workers())
@@ -133,7 +133,7 @@ class WorkerMonitor:
 
 
 def _own_bytes(pid: int) -> int | None:
-    """Memory that a process has for itself, or had before it was forked; ``None`` if it is gone."""
+    """A process's anonymous memory; ``None`` if it is gone."""
     try:
         text = Path(f"/proc/{pid}/status").read_text()
     except OSError:

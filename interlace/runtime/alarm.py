@@ -1,4 +1,4 @@
-"""One time of many: the earliest that was asked for."""
+"""One timer for many requested times: it goes off at the earliest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from interlace.runtime.clock import Clock
 
 
 class Alarm:
-    """Calls ``ring`` at the earliest time asked for; later ones are asked for again by then."""
+    """Calls ``ring`` at the earliest requested time; later times must be requested again then."""
 
     def __init__(self, clock: Clock, ring: Callable[[], None]) -> None:
         self._clock = clock
@@ -17,7 +17,7 @@ class Alarm:
         self._at_ms = inf
 
     def at(self, at_ms: float) -> None:
-        """Ask for a time."""
+        """Request a time."""
         if self._at_ms <= at_ms:
             return
         self._at_ms = at_ms

@@ -1,4 +1,4 @@
-"""Processes that step back for those that serve."""
+"""Lower priority for processes that must not slow down serving."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NICE: Final = 10
 _GROUP: Final = Path("/proc/self/autogroup")
 
 
-def step_back() -> None:
-    """Let this process take a core only as far as those that serve leave it, or a tenth of it.
+def yield_cores() -> None:
+    """Leave the cores to processes that serve: this one gets idle time, or a tenth of a core.
 
     Where sessions are Linux's scheduling groups (autogroup, sched(7)), cores are divided among
     sessions first, and nice values count only within one. So the process gets a session of its own,

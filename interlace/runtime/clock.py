@@ -60,7 +60,7 @@ class SimClock:
         self.call_at(self._now_ms, call)
 
     def run(self, until_ms: float = inf) -> None:
-        """Make every call due by ``until_ms``, in order, then stand at ``until_ms`` if finite."""
+        """Make every call due by ``until_ms``, in order; then it is ``until_ms``, if finite."""
         while self._heap and self._heap[0][0] <= until_ms:
             self._now_ms, _, call = heapq.heappop(self._heap)
             call()

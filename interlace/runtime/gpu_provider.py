@@ -13,15 +13,15 @@ _log = logging.getLogger(__name__)
 
 
 class GpuHost(Protocol):
-    """Where accelerators come and go: the runtime, as a provider sees it."""
+    """The runtime as a provider sees it: where accelerators join and leave."""
 
     @property
     def gpus(self) -> Sequence[Gpu]:
-        """Those that are there."""
+        """The accelerators that are there."""
         ...
 
     def join(self, device: Device) -> None:
-        """An accelerator is there."""
+        """An accelerator joined."""
         ...
 
     def leave(self, gpu: str) -> None:
@@ -30,14 +30,14 @@ class GpuHost(Protocol):
 
 
 class GpuProvider(Protocol):
-    """Brings and takes accelerators, later, on the runtime's thread."""
+    """Adds and removes accelerators; it calls the host later, on the runtime's thread."""
 
-    def scale(self, wanted: Mapping[str, int], stage: GpuHost) -> None:
-        """So many accelerators of each kind are wanted in all, from now on."""
+    def scale(self, wanted: Mapping[str, int], host: GpuHost) -> None:
+        """From now on this many accelerators of each kind are wanted in total."""
         ...
 
-    def dismiss(self, gpu: str, stage: GpuHost) -> None:
-        """That one holds nothing and may be taken."""
+    def dismiss(self, gpu: str, host: GpuHost) -> None:
+        """This accelerator is empty and may be taken away."""
         ...
 
 
@@ -47,11 +47,11 @@ class FixedGpuProvider:
     def __init__(self) -> None:
         self._logged = False
 
-    def scale(self, wanted: Mapping[str, int], stage: GpuHost) -> None:
+    def scale(self, wanted: Mapping[str, int], host: GpuHost) -> None:
         if not self._logged:
             self._logged = True
             what = ", ".join(f"{count} of {kind}" for kind, count in sorted(wanted.items()))
             _log.warning("the demand is more than is served here: %s would do better", what)
 
-    def dismiss(self, gpu: str, stage: GpuHost) -> None:
+    def dismiss(self, gpu: str, host: GpuHost) -> None:
         """Never asked for where the fleet stays."""

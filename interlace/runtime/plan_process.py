@@ -1,4 +1,4 @@
-"""One plan made in a process of its own, which ends with it."""
+"""Makes one plan in a process of its own, which then ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from interlace.policy.fewest import first_of
 
 LIMIT_S: Final = 60.0
 _CHILD: Final = (
-    "from interlace.runtime.background import step_back; step_back(); "
+    "from interlace.runtime.background import yield_cores; yield_cores(); "
     "from interlace.runtime.plan_process import main; main()"
 )
 
 
 def solve(system: System, question: SolvePlan) -> PlanSolved:
-    """The system's answer to a question; its planner's exception, in words, if it raised."""
+    """The system's plan for a question; if its planner raises, the exception as text."""
     return _solved(system.planner, system.packer, question)
 
 
@@ -32,7 +32,7 @@ def _solved(planner: Planner, packer: Planner, question: SolvePlan) -> PlanSolve
 
 
 def _answer(planner: Planner, packer: Planner, question: SolvePlan) -> PlanSolved:
-    """On a fleet that stays, the planner cuts all of it; else the packer takes what it needs."""
+    """A fixed fleet is planned as a whole; on an elastic one the packer uses what it needs."""
     demand, profiles, current = question.demand, question.profiles, question.current
     if question.largest is None:
         plan = planner(demand, question.fleet, profiles, current)
@@ -49,7 +49,7 @@ def _answer(planner: Planner, packer: Planner, question: SolvePlan) -> PlanSolve
 
 
 def unsendable(system: System) -> str | None:
-    """Why the planning process cannot have the system's planners; ``None`` if it can."""
+    """Why the system's planners cannot be sent to the planning process; ``None`` if they can."""
     try:
         pickle.dumps((system.planner, system.packer))
     except (pickle.PicklingError, AttributeError, TypeError) as error:

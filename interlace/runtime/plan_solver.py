@@ -1,4 +1,4 @@
-"""Planning off the loop: in a process of its own, or at once in virtual time."""
+"""Answers the engine's planning questions: in another process, or inline in simulations."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ OnPlanned = Callable[[PlanSolved], None]
 
 
 class PlanSolver(Protocol):
-    """Answers a question once, later, on the runtime's thread; a broken planner is an answer."""
+    """Answers each question once, later, on the runtime's thread; failures are answers too."""
 
     def __call__(self, question: SolvePlan, done: OnPlanned) -> None: ...
 
 
 class InlinePlanSolver:
-    """Plans where it stands; for simulations. ``plan_ms`` of virtual time pass meanwhile."""
+    """Plans at once, for simulations; the answer comes ``plan_ms`` of virtual time later."""
 
     def __init__(self, system: System, clock: Clock, plan_ms: float = 0.0) -> None:
         self._system = system
@@ -35,7 +35,7 @@ class InlinePlanSolver:
 
 
 class ProcessPlanSolver:
-    """Plans in processes, started by an executor's thread: a search never delays a request."""
+    """Plans in another process, so that a search never delays a request."""
 
     def __init__(self, system: System, clock: Clock, executor: Executor) -> None:
         self._system = system

@@ -1,4 +1,4 @@
-"""The engine set in motion: events delivered to it, its commands carried out."""
+"""Runs the engine: delivers events to it and carries out its commands."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ from interlace.device.base import Device
 from interlace.runtime.alarm import Alarm
 from interlace.runtime.clock import Clock
 from interlace.runtime.gpu_provider import FixedGpuProvider, GpuProvider
-from interlace.runtime.observe import Observer
 from interlace.runtime.plan_solver import PlanSolver
 
 _log = logging.getLogger(__name__)
 #: ``messages.Work``, as ``isinstance`` has it fastest: the usual first.
 _WORK: Final = (Run, CopyInputs, CreatePartition, ReleasePartition, Load, Unload)
 
+#: Sees every event and its commands from outside; one that raises is removed.
+Observer = Callable[[float, Event, Sequence[Command]], None]
 OnReply = Callable[[Reply], None]
 #: A request that runs is too late: why. Its answer comes when the device is done with its inputs.
 OnTimeout = Callable[[ServeError], None]
@@ -82,8 +83,8 @@ class Runtime:
         self._solver = solver
         self._scaling = scaling or FixedGpuProvider()
         self._observers = list(observers)
-        self._answers: dict[int, OnReply] = {}
-        self._give_ups: dict[int, OnTimeout] = {}
+        self._on_replies: dict[int, OnReply] = {}
+        self._on_timeouts: dict[int, OnTimeout] = {}
         self._undelivered: dict[int, tuple[str, int]] = {}
         self._ids = count(1)
         self._turned_away: dict[str, RefusedUpstream] = {}
@@ -100,7 +101,7 @@ class Runtime:
         return next(self._ids)
 
     def start(self) -> None:
-        """Begin the epochs at which rates are looked at."""
+        """Start the epochs, at whose ends rates are sampled."""
         self.clock.call_at(self.clock.now_ms() + self._epoch_ms, self._tick)
 
     def submit(self, request: Request, answer: OnReply, give_up: OnTimeout | None = None) -> None:
@@ -109,13 +110,13 @@ class Runtime:
         ``give_up`` is called before, at most once, when the request runs far longer than was
         predicted: whoever waits for it can be told, but its inputs are still read.
         """
-        self._answers[request.id] = answer
+        self._on_replies[request.id] = answer
         if give_up is not None:
-            self._give_ups[request.id] = give_up
+            self._on_timeouts[request.id] = give_up
         self.deliver(RequestArrived(request))
 
     def count_refused(self, model: str, rows: int) -> None:
-        """A request of the model got a refusal that the engine had given to its like.
+        """A request got the refusal that the engine gave a like request a moment before.
 
         The engine hears of it with its next event that is no arrival.
         """
@@ -123,12 +124,12 @@ class Runtime:
         self._turned_away[model] = RefusedUpstream(model, before.requests + 1, before.rows + rows)
 
     def cancel(self, request: Request) -> None:
-        """The caller went away; its answer still comes, once the device let go of the inputs."""
-        if request.id in self._answers:
+        """The client went away; the reply still comes, when the device is done with the inputs."""
+        if request.id in self._on_replies:
             self.deliver(RequestCancelled(request.model, request.id))
 
     def delivered(self, reply: Reply) -> None:
-        """The reply's bytes have left; when a whole batch has, its output memory is reused."""
+        """A reply's bytes have been sent; after a batch's last one its output memory is reused."""
         if reply.batch is None or reply.batch not in self._undelivered:
             return
         gpu, left = self._undelivered[reply.batch]
@@ -139,7 +140,7 @@ class Runtime:
         self._free(gpu, reply.batch)
 
     def deliver(self, event: Event) -> None:
-        """Give the engine one event and carry out what it asks for."""
+        """Give the engine one event and carry out its commands."""
         if type(event) is not RequestArrived:
             self.changes += 1
             if self._turned_away:
@@ -166,41 +167,41 @@ class Runtime:
         return [device.gpu for device in self._devices.values()]
 
     def join(self, device: Device) -> None:
-        """An accelerator came."""
+        """Add an accelerator."""
         self._devices[device.gpu.id] = device
         device.on_lost(self.deliver)
         self.deliver(GpuJoined(device.gpu))
 
     def leave(self, gpu: str) -> None:
-        """An accelerator is gone; what it still held then fails, and is tried elsewhere."""
+        """Remove an accelerator; work that it still has fails, and is retried elsewhere."""
         device = self._devices.pop(gpu)
         self.deliver(GpuLeft(gpu))
         device.close()
 
-    def away(self, gpu: str) -> None:
-        """An accelerator failed and is being mended: plan without it meanwhile."""
+    def gpu_failed(self, gpu: str) -> None:
+        """Plan without an accelerator that failed, while it is restarted."""
         self.deliver(GpuLeft(gpu))
 
-    def back(self, gpu: str) -> None:
-        """It is there again, and holds nothing."""
+    def gpu_recovered(self, gpu: str) -> None:
+        """Plan with it again; it is empty."""
         self.deliver(GpuJoined(self._devices[gpu].gpu))
 
     @property
     def unanswered(self) -> int:
-        """Requests whose answer is still to come."""
-        return len(self._answers)
+        """The number of requests without a reply so far."""
+        return len(self._on_replies)
 
     def _perform(self, command: RuntimeCommand) -> None:
         match command:
             case SendReply(reply=reply):
-                self._give_ups.pop(reply.request.id, None)
-                self._answers.pop(reply.request.id)(reply)
+                self._on_timeouts.pop(reply.request.id, None)
+                self._on_replies.pop(reply.request.id)(reply)
             case WakeAt(at_ms=at_ms):
                 self._wake.at(at_ms)
             case TimeoutAt(at_ms=at_ms):
                 self._timeout.at(at_ms)
             case ReportTimeout(request=request, error=error):
-                give_up = self._give_ups.pop(request.id, None)
+                give_up = self._on_timeouts.pop(request.id, None)
                 if give_up is not None:
                     give_up(error)
             case SolvePlan():
@@ -217,7 +218,7 @@ class Runtime:
             self._devices[gpu].free(batch)
 
     def _expect_deliveries(self, event: WorkFinished, commands: Sequence[Command]) -> None:
-        # Before any answer is given: a transport may report delivery from inside its answer.
+        # Before any reply: a transport may report delivery while it is called with one.
         if not event.outputs:
             return
         work = event.work

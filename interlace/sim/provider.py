@@ -35,42 +35,42 @@ class SimulatedProvider:
         self._coming: dict[str, tuple[Gpu, float]] = {}
         self._going: set[str] = set()
 
-    def scale(self, wanted: Mapping[str, int], stage: GpuHost) -> None:
+    def scale(self, wanted: Mapping[str, int], host: GpuHost) -> None:
         """Order what is missing; cancel orders that are not needed any more, the last first."""
         coming = [gpu for gpu, _ in self._coming.values()]
         missing = Counter(wanted)
-        missing.subtract(gpu.kind for gpu in stage.gpus if gpu.id not in self._going)
+        missing.subtract(gpu.kind for gpu in host.gpus if gpu.id not in self._going)
         missing.subtract(gpu.kind for gpu in coming)
         for gpu in list(self._spare):
             if missing[gpu.kind] > 0:
                 missing[gpu.kind] -= 1
-                self._order(gpu, stage)
+                self._order(gpu, host)
         for gpu in reversed(coming):
             if missing[gpu.kind] < 0:
                 missing[gpu.kind] += 1
                 del self._coming[gpu.id]
                 self._spare.insert(0, gpu)
 
-    def dismiss(self, gpu: str, stage: GpuHost) -> None:
+    def dismiss(self, gpu: str, host: GpuHost) -> None:
         """Take one that is empty, and have it in reserve again."""
         self._going.add(gpu)
-        self._clock.call_soon(lambda: self._take(gpu, stage))
+        self._clock.call_soon(lambda: self._take(gpu, host))
 
-    def _order(self, gpu: Gpu, stage: GpuHost) -> None:
+    def _order(self, gpu: Gpu, host: GpuHost) -> None:
         self._spare.remove(gpu)
         at_ms = self._clock.now_ms() + self._delay_ms
         self._coming[gpu.id] = (gpu, at_ms)
-        self._clock.call_at(at_ms, lambda: self._bring(gpu, at_ms, stage))
+        self._clock.call_at(at_ms, lambda: self._bring(gpu, at_ms, host))
 
-    def _bring(self, gpu: Gpu, at_ms: float, stage: GpuHost) -> None:
+    def _bring(self, gpu: Gpu, at_ms: float, host: GpuHost) -> None:
         if self._coming.get(gpu.id) != (gpu, at_ms):
             return  # cancelled, and perhaps ordered again
         del self._coming[gpu.id]
-        stage.join(self._device(gpu))
+        host.join(self._device(gpu))
 
-    def _take(self, gpu: str, stage: GpuHost) -> None:
+    def _take(self, gpu: str, host: GpuHost) -> None:
         self._going.discard(gpu)
-        there = {one.id: one for one in stage.gpus}
+        there = {one.id: one for one in host.gpus}
         if gpu in there:  # else it was lost meanwhile
             self._spare.append(there[gpu])
-            stage.leave(gpu)
+            host.leave(gpu)

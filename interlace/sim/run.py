@@ -16,9 +16,8 @@ from interlace.device.base import Device
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
-from interlace.runtime.observe import Observer
 from interlace.runtime.plan_solver import InlinePlanSolver
-from interlace.runtime.runtime import Runtime
+from interlace.runtime.runtime import Observer, Runtime
 from interlace.sim.pipeline.runner import PipelineRunner
 from interlace.sim.provider import SimulatedProvider
 from interlace.sim.record import Recorder, RunRecord

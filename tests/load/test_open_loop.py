@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 
+from bench.harness.closed_loop import closed_loop
 from interlace.load.call import Call, EncodedCall, pack
-from interlace.load.closed_loop import closed_loop
 from interlace.load.open_loop import OpenLoop
 from interlace.load.result import UNANSWERED, CallSample, LoadRun, figures, goodput_rps, percentile
 from interlace.load.send_times import Arrival, poisson

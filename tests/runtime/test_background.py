@@ -10,8 +10,8 @@ from pathlib import Path
 from interlace.runtime.background import NICE
 
 _ASK = (
-    "import os; from pathlib import Path; from interlace.runtime.background import step_back; "
-    "step_back(); step_back(); print(os.getpriority(os.PRIO_PROCESS, 0), os.getsid(0)); "
+    "import os; from pathlib import Path; from interlace.runtime.background import yield_cores; "
+    "yield_cores(); yield_cores(); print(os.getpriority(os.PRIO_PROCESS, 0), os.getsid(0)); "
     "group = Path('/proc/self/autogroup'); print(group.read_text() if group.exists() else '')"
 )
 

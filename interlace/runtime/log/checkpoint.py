@@ -1,4 +1,4 @@
-"""An engine in the middle of its run as bytes, for a log that does not begin at the beginning.
+"""A running engine as bytes, for logs whose beginning has been thrown away.
 
 Such a log is of bounded size: its older part is thrown away, and what had become of it is kept
 here. Reading one makes data only: the unpickler knows the engine's own classes and no functions,
@@ -24,7 +24,7 @@ _SYSTEM: Final = "the system"
 
 
 def save(engine: Engine, begun: OpenWork) -> bytes:
-    """The engine's state and the work that it waits for; not its policies."""
+    """Serialize the engine's state and the work it waits for, without its policies."""
     kept = io.BytesIO()
     pickler = pickle.Pickler(kept, protocol=5)
     pickler.dispatch_table = copyreg.dispatch_table.copy()
@@ -34,7 +34,7 @@ def save(engine: Engine, begun: OpenWork) -> bytes:
 
 
 def restore(kept: bytes, system: System) -> tuple[Engine, OpenWork]:
-    """The engine as it was kept, with the policies of ``system``.
+    """The engine as it was saved, with the policies of ``system``.
 
     Raises:
         pickle.UnpicklingError: it holds anything but an engine's parts.
@@ -46,7 +46,7 @@ def restore(kept: bytes, system: System) -> tuple[Engine, OpenWork]:
 
 
 class _Named:
-    """Stands for the system in what is kept."""
+    """Stands for the system in a checkpoint."""
 
 
 class _Reader(pickle.Unpickler):

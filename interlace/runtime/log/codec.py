@@ -1,4 +1,4 @@
-"""One event as a few bytes, and back; commands as a number."""
+"""Events as bytes and back; commands as a digest."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _DECODERS: Final[Mapping[type, Any]] = {
 
 
 def _other(value: object) -> object:
-    """What MessagePack does not know: mappings that are no dicts."""
+    """Encode what MessagePack does not know: mappings other than dicts."""
     if isinstance(value, Mapping):
         return dict(value)
     raise NotImplementedError(f"{type(value).__name__} has no form in an event log")
@@ -80,14 +80,14 @@ _ENCODE: Final = msgspec.msgpack.Encoder(enc_hook=_other).encode
 
 
 def key_of(work: Run | CopyInputs) -> WorkKey:
-    """What a run or a copy is found by when it ends."""
+    """The key under which a run or copy is found when it ends."""
     if isinstance(work, Run):
         return work.batch.id
     return (work.request.id, work.gpu, work.slot)
 
 
 def track(begun: OpenWork, event: Event, commands: Sequence[Command]) -> None:
-    """Enter what an event ended and what its commands began."""
+    """Update ``begun`` with what an event ended and what its commands began."""
     if type(event) is WorkFinished and isinstance(event.work, Run | CopyInputs):
         begun.pop(key_of(event.work), None)
     for command in commands:
@@ -96,7 +96,7 @@ def track(begun: OpenWork, event: Event, commands: Sequence[Command]) -> None:
 
 
 def encode(now_ms: float, event: Event, commands: Sequence[Command]) -> bytes:
-    """An entry of a log. Tensors are left out: whose bytes they were nobody knows any more."""
+    """An entry of a log. Tensors are left out: their bytes are gone when a log is read."""
     return _ENCODE((now_ms, digest(commands), *_fields(event)))
 
 
@@ -114,7 +114,7 @@ def decode(entry: bytes, begun: Mapping[WorkKey, Run | CopyInputs]) -> tuple[flo
 
 
 def arrival(entry: bytes) -> Request | None:
-    """The request of an entry that is an arrival, else none: for those who want the traffic only.
+    """The request of an arrival; ``None`` for other entries. For readers of the traffic alone.
 
     Raises:
         ValueError: it is no entry.
@@ -127,7 +127,7 @@ def arrival(entry: bytes) -> Request | None:
 
 
 def digest(commands: Sequence[Command]) -> int:
-    """A number that equal commands share, 0 for none; of requests their ids count, not tensors."""
+    """A checksum of commands, 0 for none; requests count by id, without tensors."""
     return crc32(_ENCODE([_told(one) for one in commands])) if commands else 0
 
 
@@ -205,7 +205,7 @@ def _failure(fields: Sequence[Any] | None) -> Failure | None:
 
 
 def _hashable(value: Any) -> Hashable:
-    """Sequences come back as lists; shapes of requests are compared and looked up."""
+    """Sequences are decoded as lists; shapes must be hashable."""
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 

@@ -1,4 +1,4 @@
-"""What a log says of the run it is of."""
+"""The header of a log: which run it is of."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LogHeader(msgspec.Struct, frozen=True):
 
     ``system`` names the catalog's row, ``row+other`` where the dispatcher is another row's.
     ``fleet`` and ``reserve`` are what the engine was made with. ``from_ms`` to ``until_ms`` is
-    when arrivals are measured, on the run's clock; ``until_ms`` is ``None`` while nobody knows.
+    when arrivals are measured, on the run's clock; ``until_ms`` is ``None`` while that is unknown.
     ``checkpoint`` is the engine as it was when the file was begun; empty for a fresh one.
     """
 
@@ -33,5 +33,5 @@ class LogHeader(msgspec.Struct, frozen=True):
 
 
 def frame(body: bytes) -> bytes:
-    """A length and so many bytes."""
+    """A body with its length before it."""
     return len(body).to_bytes(LENGTH, "little") + body

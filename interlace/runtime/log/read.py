@@ -1,4 +1,4 @@
-"""A log from its file: the header, then entry by entry."""
+"""Reads a log: the header, then entry by entry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DECODER = msgspec.msgpack.Decoder(LogHeader)
 
 
 class LogError(ValueError):
-    """A file that is no log, or a broken one: what is wrong, and where."""
+    """The file is no log or is broken: what is wrong, and where."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ def open_log(path: Path) -> LogFile:
 
 
 def _frame(file: IO[bytes]) -> tuple[bytes | None, int]:
-    """The next frame, or none and the bytes of the part of one that is there."""
+    """The next frame; if it is not whole, ``None`` and how many bytes of it are there."""
     head = file.read(LENGTH)
     if len(head) < LENGTH:
         return None, len(head)

@@ -1,4 +1,4 @@
-"""A log played again by a fresh engine, which must decide as the one before it did."""
+"""Replays a log with a fresh engine, which must give the same commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from interlace.runtime.log.read import LogError, LogFile
 
 
 class ReplayStep(NamedTuple):
-    """One event, played again; ``same`` if its commands are those of the run.
+    """One replayed event; ``same`` if its commands equal those of the run.
 
     ``place`` counts from 0. ``engine`` is as it was after the event, until the next step.
     """
@@ -69,7 +69,7 @@ class Replay:
             yield ReplayStep(place, now_ms, event, commands, same, engine)
 
     def begin(self) -> tuple[Engine, OpenWork]:
-        """The engine as it was when the log was begun, and the work it then waited for.
+        """The engine as it was when the log began, and the work it then waited for.
 
         Raises:
             LogError: this version cannot take it over.

@@ -1,4 +1,4 @@
-"""An observer that keeps every event in a file of bounded size."""
+"""An observer that writes every event to files of bounded size."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class LogWriter:
             _log.error("%s: %s: events are not kept any more", self._path, error.strerror)
 
     def close(self) -> None:
-        """Write what is buffered, and no more after it."""
+        """Write what is buffered and close the file."""
         self.flush()
         if self._file is not None:
             self._file.close()
