@@ -82,6 +82,9 @@ class Build(build_ext):
 
     def run(self) -> None:
         self.inplace = self.inplace or getattr(self, "editable_mode", False)
+        if self.inplace:  # also those of modules that are hot no longer
+            for old in Path("interlace").rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
+                old.unlink()
         try:
             super().run()
         except BaseError as error:
