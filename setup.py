@@ -35,7 +35,8 @@ def extensions() -> list[Extension]:
         from mypyc.build import mypycify
     except ImportError as error:
         return _none(f"{error}; pip install mypy")
-    options = ["--config-file=pyproject.toml", "--ignore-missing-imports"]
+    # Not the project's strict settings: a build environment lacks libraries that they look into.
+    options = ["--config-file=", "--ignore-missing-imports"]
     hot = [f"interlace/{name}" for name in COMPILED["HOT"]]
     try:
         made = mypycify(
@@ -80,6 +81,7 @@ class Build(build_ext):
         super().build_extensions()
 
     def run(self) -> None:
+        self.inplace = self.inplace or getattr(self, "editable_mode", False)
         try:
             super().run()
         except BaseError as error:

@@ -51,7 +51,7 @@ _LogLimit = Annotated[
 ]
 _LogLevel = Annotated[LogLevel, typer.Option(help="From which level on messages are shown.")]
 _Requests = Annotated[
-    float, typer.Option(metavar="MB", help="Most memory for the bodies of HTTP requests.")
+    float, typer.Option(metavar="MB", help="Most memory for the bodies of requests.")
 ]
 _Delay = Annotated[float, typer.Option(help="After SIGTERM, serve on for so long while not ready.")]
 _Grace = Annotated[float, typer.Option(help="How long SIGTERM waits for accepted requests.")]

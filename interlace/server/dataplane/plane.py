@@ -28,6 +28,7 @@ IN_FLIGHT_LIMIT: Final = 8192
 HOLD: Final = 0.05
 #: The most of its SLO that a request is taken to have waited before it was read.
 WAITED: Final = 0.1
+_NEVER: Final = float("-inf")
 
 
 class InferenceRuntime(Protocol):
@@ -79,7 +80,7 @@ class DataPlane:
         self._waited_ms = waited_ms
         self._in_flight_limit = in_flight_limit
         self._quarantine = Quarantine(arenas.view)
-        self._refusing_until_ms = float("-inf")  # the latest time that known_refusal may answer
+        self._refusing_until_ms = _NEVER  # the latest time that known_refusal may answer
         self._empty: asyncio.Event | None = None  # made when ``drained`` waits
 
     def infer(
@@ -132,7 +133,11 @@ class DataPlane:
     @property
     def refusing(self) -> bool:
         """Whether ``known_refusal`` may have an answer now."""
-        return self._refusing_until_ms > self._now_ms()
+        if self._refusing_until_ms == _NEVER:
+            return False
+        if self._refusing_until_ms <= self._now_ms():
+            self._refusing_until_ms = _NEVER
+        return self._refusing_until_ms != _NEVER
 
     def known_refusal(self, template: RequestTemplate) -> ServeError | None:
         """Why a call of this template would be refused now, where that is known without its inputs.
