@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -34,8 +35,9 @@ def compile_poll() -> PollLoop:
     return poll
 
 
+@cache
 def c_library(stem: str, source: str) -> ctypes.CDLL:
-    """C compiled and loaded; the compiled library is kept on disk for the next process.
+    """C compiled and loaded once; the compiled library is kept on disk for the next process.
 
     Raises:
         OSError: there is no compiler, it refuses the source, or the library cannot be loaded.
@@ -71,11 +73,9 @@ def _compiled(source: str) -> bytes:
 
 
 def _loaded(library: bytes) -> ctypes.CDLL:
-    # From memory: the folder that it is kept in may forbid to run what lies there.
+    # From memory: the folder that it is kept in may forbid to run what lies there. The descriptor
+    # stays open, since the loader takes two libraries of one path for the same.
     fd = os.memfd_create("interlace-loops", os.MFD_CLOEXEC)
-    try:
-        with os.fdopen(os.dup(fd), "wb") as out:
-            out.write(library)
-        return ctypes.CDLL(f"/proc/self/fd/{fd}")
-    finally:
-        os.close(fd)
+    with os.fdopen(os.dup(fd), "wb") as out:
+        out.write(library)
+    return ctypes.CDLL(f"/proc/self/fd/{fd}")
