@@ -15,6 +15,7 @@ from interlace.core.messages import (
     ModelsDeployed,
     PlanSolved,
     ReleasePartition,
+    ReportSettled,
     ReportStatus,
     SolvePlan,
 )
@@ -87,7 +88,7 @@ class _Live:
         self._runtime = Runtime(
             self._engine, stand.clock, devices, self._solve, observers, epoch_ms=_NEVER_MS
         )
-        self._runtime.on_status = self._told
+        self._runtime.on_status = self._heard
         self._waiting: dict[str, asyncio.Future[ReportStatus]] = {}
         self._idle = asyncio.Event()
 
@@ -97,10 +98,12 @@ class _Live:
         )
         self._stand.clock.call_soon(lambda: done(PlanSolved(question.ticket, plan)))
 
-    def _told(self, tell: ReportStatus) -> None:
-        waiting = self._waiting.pop(tell.model, None)
+    def _heard(self, report: ReportStatus | ReportSettled) -> None:
+        if isinstance(report, ReportSettled):
+            return
+        waiting = self._waiting.pop(report.model, None)
         if waiting is not None:
-            waiting.set_result(tell)
+            waiting.set_result(report)
 
     async def deploy(self, demand: Sequence[Demand], profiles: Mapping[str, Profile]) -> None:
         loop = asyncio.get_running_loop()

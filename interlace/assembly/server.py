@@ -20,7 +20,7 @@ from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.model_folders import find_models
-from interlace.assembly.tuning import settle_memory, wait_for_turns
+from interlace.assembly.tuning import raise_descriptor_limit, settle_memory, wait_for_turns
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
@@ -173,6 +173,7 @@ class Server:
 
     async def _serve(self, on_step: OnSweepStep, on_ready: OnReady) -> None:
         wait_for_turns()
+        raise_descriptor_limit()
         server = LiveServer(self._settings)
         try:
             # Ports are taken before anything slow is begun: a busy one is told at once.

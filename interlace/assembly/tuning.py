@@ -1,9 +1,10 @@
-"""How a process that serves is scheduled, and when it collects garbage."""
+"""How a process that serves is scheduled, what it may open, and when it collects garbage."""
 
 from __future__ import annotations
 
 import gc
 import os
+import resource
 from contextlib import suppress
 
 
@@ -16,6 +17,13 @@ def wait_for_turns() -> None:
     """
     with suppress(OSError):  # forbidden in some sandboxes
         os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+
+
+def raise_descriptor_limit() -> None:
+    """Allow as many descriptors as the system does: both transports keep 1,024 connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def settle_memory() -> None:

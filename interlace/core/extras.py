@@ -11,7 +11,6 @@ _MODULES: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "serve": frozenset(
             {
-                "google",
                 "hpack",
                 "httptools",
                 "onnxruntime",

@@ -8,7 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import inspect, structs
@@ -52,7 +62,7 @@ def read_table(
     strict: bool = True,
     dec_hook: Callable[[type, Any], Any] | None = None,
 ) -> T:
-    """A parsed TOML or JSON table as ``kind``: a ``msgspec.Struct`` whose fields carry bounds.
+    """A parsed TOML or JSON table as ``kind``: a ``msgspec.Struct`` or dataclass with bounds.
 
     ``where`` is the key of the table in its file; the keys in errors begin with it. ``strict`` and
     ``dec_hook`` are those of ``msgspec.convert``. What an error says is expected is the
@@ -131,7 +141,7 @@ def _is_union(kind: Any) -> bool:
 
 
 def _fields(kind: Any) -> dict[str, Any]:
-    """Types of a struct's fields by key, of tables told apart by a key that key's; else nothing."""
+    """Types by key of a struct or dataclass; of structs told apart by a key, that key's as well."""
     found: dict[str, Any] = {}
     for one in get_args(kind) if _is_union(kind) else (kind,):
         info = inspect.type_info(one)
@@ -140,6 +150,8 @@ def _fields(kind: Any) -> dict[str, Any]:
             if info.tag_field is not None:
                 tags = (*get_args(found.get(info.tag_field)), info.tag)
                 found[info.tag_field] = Literal.__getitem__(tags)
+        elif isinstance(info, inspect.DataclassType):
+            found |= get_type_hints(info.cls, include_extras=True)
     return found
 
 
@@ -182,7 +194,7 @@ def _words(info: inspect.Type) -> str:
             return f"a list{some}, each item {_words(info.item_type)}"
         case inspect.DictType():
             return f"a table, each value {_words(info.value_type)}"
-        case inspect.StructType():
+        case inspect.StructType() | inspect.DataclassType():
             return f"a table with {', '.join(field.encode_name for field in info.fields)}"
         case inspect.UnionType():
             kinds = [one for one in info.types if not isinstance(one, inspect.NoneType)]

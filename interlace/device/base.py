@@ -13,7 +13,7 @@ Done = Callable[[WorkFinished], None]
 
 
 class Registers(Protocol):
-    """What is told of models by deployment key: a device, or several."""
+    """What knows models by deployment key: a device, or several."""
 
     def register(self, model: Model) -> None:
         """Make a deployment key known, before any ``Load`` of it."""

@@ -36,15 +36,12 @@ class PricingProblem(Protocol):
         ``price`` is the worth of one row/s of each model, ``left_rows_per_s`` how many are wanted:
         more than that is worth nothing.
         """
-        ...
 
     def of(self, turns: Sequence[tuple[int, int]], rows_per_s: Sequence[float]) -> Pattern | None:
         """These turns with what they serve here; ``None`` if one of them cannot be."""
-        ...
 
     def worth(self) -> Floats:
         """The least part of the partition's time that one request/s of each model takes."""
-        ...
 
 
 class ServiceOrder(Protocol):

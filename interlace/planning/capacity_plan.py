@@ -22,7 +22,8 @@ from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest, underserved
 
-_SCHEMA: Final = 1
+#: 2: what is not served is in rows per second, and called so.
+_SCHEMA: Final = 2
 _MOST_NAMES: Final = 8
 
 

@@ -13,11 +13,13 @@ import msgspec
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.json_text import json_text
 from interlace.core.plan import Partition, Plan
+from interlace.core.tables import TableError, read_table
 from interlace.core.user_errors import InputError
 from interlace.planning.follower import PlanFollower
 from interlace.policy.base import System
 
-_SCHEMA: Final = 1
+#: 2: rates of slots are rows per second, and are called so.
+_SCHEMA: Final = 2
 
 
 class PlanFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -109,13 +111,17 @@ def unknown_models(system: System, names: Collection[str]) -> list[str]:
 
 def _read(path: Path) -> PlanFile:
     try:
-        kept = msgspec.json.decode(path.read_bytes(), type=PlanFile)
+        table = msgspec.json.decode(path.read_bytes())
+        schema = table.get("schema") if isinstance(table, dict) else None
+        if isinstance(schema, int) and schema != _SCHEMA:
+            raise InputError(
+                f"--plan {path}: schema {schema}; this version reads {_SCHEMA}: plan again"
+            )
+        kept = read_table(table, PlanFile)
     except OSError as error:
         raise InputError(f"--plan {path}: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, TableError) as error:
         raise InputError(f"--plan {path}: not a plan file: {error}") from None
-    if kept.schema != _SCHEMA:
-        raise InputError(f"--plan {path}: schema {kept.schema}; this version reads {_SCHEMA}")
     if not any(part.slots for part in kept.partitions):
         raise InputError(f"--plan {path}: no model has a place in it")
     _check(path, kept.partitions)

@@ -44,22 +44,18 @@ class Scaler(Protocol):
     @property
     def period_ms(self) -> float:
         """Rates are sampled over periods of this length, and compared with the plan at the end."""
-        ...
 
     @property
     def weight(self) -> float:
         """The part of the newest sample in the smoothed rate."""
-        ...
 
     @property
     def cool_down_ms(self) -> float:
         """The least time between two plans that rates ask for."""
-        ...
 
     @property
     def resolve_ms(self) -> float:
         """How long rates must have been higher before a larger plan is asked for."""
-        ...
 
     @property
     def patience_ms(self) -> float:
@@ -67,15 +63,12 @@ class Scaler(Protocol):
 
         Also how long to wait for accelerators that a plan needs and that do not come.
         """
-        ...
 
     def target_rows_per_s(self, seen_rows_per_s: float) -> float:
         """The rate to plan for, of a model whose smoothed rate is this."""
-        ...
 
     def moved(self, seen_rows_per_s: float, planned_rows_per_s: float) -> int:
         """1 if a model's smoothed rate asks for more than was planned, -1 for less, else 0."""
-        ...
 
     def __call__(self, plan: Plan, fleet: Fleet) -> Mapping[str, int]:
         """Accelerators wanted in all, by kind.
@@ -83,7 +76,6 @@ class Scaler(Protocol):
         ``plan`` is on the fleet that is there, or, where more can be had, on as few of all of them
         as will do; those are then named in ``fleet`` too.
         """
-        ...
 
 
 class ColdStart(Protocol):

@@ -60,7 +60,7 @@ def own_turns(partition: PartitionView) -> int:
 
 
 def sizes(slot: Slot, partition: PartitionView, view: View) -> BatchSizes:
-    """Sizes after the sustaining batch: what arrives in a round that keeps up (``perf.pace``).
+    """Sizes after the sustaining batch: what arrives in a round of ``perf.service_round``.
 
     A single host never waits, since idle time is lost, and takes all that is queued. Several hosts
     waste less by running full batches in turn than small ones at once: they wait until a full batch

@@ -27,34 +27,28 @@ class PartitionView(Protocol):
     @property
     def slots(self) -> Sequence[Slot]:
         """Turns of the duty cycle whose model is loaded here, in plan order."""
-        ...
 
     @property
     def accepting(self) -> bool: ...  #: ready, and not draining
     def takes(self, now_ms: float) -> bool:
         """Accepting, and idle or about to be: a batch may be given to it (``Gpu.ahead_ms``)."""
-        ...
 
     @property
     def running(self) -> Batch | None: ...  #: the batch that runs now
 
     @property
     def round_ms(self) -> float:
-        """The shortest round of batches that keeps up with the rates (``perf.pace.round_ms``)."""
-        ...
+        """The shortest round of batches that keeps up with the rates (``perf.service_round``)."""
 
     def behind_ms(self, ahead: str) -> Mapping[str, float]:
         """Models that contend and had less service than ``ahead``: by how much (``fairness``)."""
-        ...
 
     def last_start_ms(self, model: str) -> float:
         """When the model's last batch here began; minus infinity if none did."""
-        ...
 
     @property
     def free_at_ms(self) -> float:
         """When all that was given to it is predicted to end; a past time if nothing runs."""
-        ...
 
 
 class QueueView(Protocol):
@@ -71,24 +65,19 @@ class QueueView(Protocol):
     @property
     def tail_deadline_ms(self) -> float:
         """The latest deadline queued; infinite if the queue is empty."""
-        ...
 
     @property
     def complete(self) -> bool:
         """True if what arrives later cannot join these rows: a ring of staged inputs ends here."""
-        ...
 
     def deadline_ms(self, index: int) -> float:
         """The deadline of the request at that place, 0 for the head; infinite past the end."""
-        ...
 
     def rows_before(self, request: Request) -> int:
         """Rows queued that are to be served before ``request``."""
-        ...
 
     def batch_rows(self, limit: int) -> int:
         """Rows the next batch would hold: the head and what may join it, up to ``limit``."""
-        ...
 
 
 class ModelView(Protocol):
@@ -99,21 +88,18 @@ class ModelView(Protocol):
     @property
     def hosts(self) -> Sequence[PartitionView]:
         """Accepting partitions where the model is loaded, on any accelerator."""
-        ...
 
     @property
     def lenders(self) -> Sequence[PartitionView]: ...  #: the same, where it is a guest
     @property
     def admission_margin_ms(self) -> float:
         """How long before its deadline a request should be predicted to end, to be admitted."""
-        ...
 
     def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
         """Predicted command-to-completion time, corrected by what was measured lately.
 
         ``shape`` is the batch's shape key, where known: corrections are kept for each.
         """
-        ...
 
 
 class Tally(Struct, frozen=True, gc=False):
@@ -129,7 +115,6 @@ class History(Protocol):
     def tally(self, model: str) -> Tally: ...
     def runs_since(self, model: str, since_ms: float) -> int:
         """Batches of the model that began at or after ``since_ms``, of the last 256."""
-        ...
 
 
 class View(Protocol):
@@ -148,19 +133,15 @@ class View(Protocol):
     def model(self, model: str) -> ModelView: ...
     def rows_per_s(self, model: str) -> float:
         """Rows per second that arrive, smoothed; the planned rate before any has arrived."""
-        ...
 
     def queue(self, model: str) -> QueueView:
         """What can be launched: all that waits, or a row of staged inputs (E2bird section 5.1)."""
-        ...
 
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
         """Slots of a partition whose model may have something to launch: of many, few."""
-        ...
 
     def waiting_rows(self, model: str) -> int:
         """Rows that wait here, whether or not they can be launched at this instant."""
-        ...
 
 
 class Launch(Struct, frozen=True, gc=False):

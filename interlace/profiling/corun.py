@@ -1,4 +1,4 @@
-"""What executions side by side say: who slows whom, and how much of the time they shared."""
+"""What executions side by side show: how much models slow each other, and the time they shared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from interlace.profiling.overlap import Interval, inside, overlap, together
 
 
 class CoRunModel(NamedTuple):
-    """Who runs in one of the partitions, in batches of how many rows."""
+    """A model that runs in one of the partitions, and its batch size in rows."""
 
     model: Model
     batch: int
@@ -37,7 +37,7 @@ class CoRun(NamedTuple):
 
     @property
     def slowdown(self) -> float:
-        """As seen: neighbours that rested meanwhile slowed nobody."""
+        """As measured, with neighbours that were idle part of the time."""
         return self.beside_ms / self.alone_ms
 
     @property
@@ -74,12 +74,12 @@ def batch_for(profile: Profile, share_pct: int, slo_ms: float) -> int:
 
 
 def pairs(sides: Sequence[CoRunModel]) -> list[tuple[CoRunModel, ...]]:
-    """Every two, each beside itself too."""
+    """Every pair of models, each with itself too."""
     return list(combinations_with_replacement(sides, 2))
 
 
 def triples(sides: Sequence[CoRunModel]) -> list[tuple[CoRunModel, ...]]:
-    """As many threes as there are models, each model in three of them: all would be many."""
+    """As many triples as there are models, each model in three of them: all would be too many."""
     count = len(sides)
     if count < 3:
         return []
@@ -91,9 +91,9 @@ def coruns_from(
     alone: Sequence[Sequence[Interval]],
     beside: Sequence[Sequence[Interval]],
 ) -> list[CoRun]:
-    """What the executions of all runners say of each; nothing of a time when one had not begun.
+    """A ``CoRun`` for each runner, from the time during which all of them ran.
 
-    One that never ran whole beside the others is left out.
+    A runner without a complete execution in that time is left out.
     """
     window = together(beside)
     if window is None:

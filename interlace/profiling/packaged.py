@@ -22,7 +22,7 @@ _FILES: Final = "*-*-*.json"
 
 
 class NotMeasuredError(LookupError):
-    """The package has no profiles of that kind: nobody has measured them yet."""
+    """The package has no profiles of that kind: none were measured yet."""
 
 
 def packaged(kind: str, folder: Path = FOLDER) -> dict[str, Profile]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import pytest
@@ -26,7 +27,14 @@ class Steps(Struct, tag_field="kind", tag="steps", forbid_unknown_fields=True):
     steps: Annotated[list[tuple[float, Positive]], Meta(min_length=1)]
 
 
+@dataclass
+class Slot:
+    model: str
+    batch: Annotated[int, Meta(ge=1)]
+
+
 class File(Struct, forbid_unknown_fields=True):
+    slots: list[Slot] = []
     models: dict[str, Model] = {}
     price: Positive | dict[str, Positive] | None = None
     shares: list[Annotated[int, Meta(ge=1, le=100)]] = []
@@ -72,9 +80,12 @@ def test_a_legal_table_becomes_its_struct() -> None:
         ({"workload": {"kind": "steps", "steps": []}}, "workload.steps", "[]",
          "a list that is not empty, each item a list of 2: a number, a number above 0"),
         ({"workload": 3}, "workload", "3", "a table with rate_rps or a table with steps"),
+        ({"slots": [{"model": "a", "batch": 0}]}, "slots[0].batch", "0",
+         "a whole number of at least 1"),
+        ({"slots": [{"model": "a"}]}, "slots[0].batch", "missing", "a whole number of at least 1"),
         ({"every": [1, 0]}, "every[1]", "0", "a number above 0"),
         ({"mode": "fats"}, "mode", "'fats'", "one of fast, slow (did you mean fast?)"),
-        (3, "", "3", "a table with models, price, shares, workload, every, mode"),
+        (3, "", "3", "a table with slots, models, price, shares, workload, every, mode"),
     ],
 )  # fmt: skip
 def test_an_illegal_one_is_told_by_key(table: object, key: str, what: str, expected: str) -> None:

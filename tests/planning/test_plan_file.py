@@ -92,6 +92,13 @@ def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
         load_plan(tmp_path / "none.json", GPU, "interlace")
 
 
+def test_a_key_that_is_wrong_is_named(tmp_path: Path) -> None:
+    path = kept(tmp_path)
+    path.write_text(path.read_text().replace('"batch": ', '"batsh": ', 1))
+    with pytest.raises(InputError, match=r"partitions\[0\]\.slots\[0\]\.batch is missing"):
+        load_plan(path, GPU, "interlace")
+
+
 def test_other_schema_is_refused(tmp_path: Path) -> None:
     path = kept(tmp_path)
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema": 9}))

@@ -1,4 +1,4 @@
-"""Cores as the compute units of a CPU: legal shares, who holds which, what to call the kind."""
+"""Cores as the compute units of a CPU: legal shares, their allocation, the name of the kind."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ class Describer:
                 settle(answer)
 
         setup = self._settings.setup("describe", self._settings.cores, arena, background=True)
-        speech = FrameProtocol(decode_from_worker, _line)
-        link: CpuWorkerLink = WorkerLink(self._loop, setup.name, speech, lambda cause: None)
+        protocol = FrameProtocol(decode_from_worker, _line)
+        link: CpuWorkerLink = WorkerLink(self._loop, setup.name, protocol, lambda cause: None)
         self._links.add(link)
         try:
             link.start(self._spawner, setup, PendingRequest(started, limit_s, "start"))

@@ -194,7 +194,7 @@ class CpuDevice:
 
     def _carved(self, partition: CpuPartition, done: Done, finished: WorkFinished) -> None:
         if finished.failure is not None and not finished.failure.fatal:
-            self._drop(partition)  # its worker lives but could not settle: nobody ever had it
+            self._drop(partition)  # its worker lives, but could not be set up
             partition.link.close(finished.failure.detail)
         done(finished)
 

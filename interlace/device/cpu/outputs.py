@@ -53,7 +53,7 @@ class OutputWriter:
         return BatchOutput(spec.name, spec.datatype, array.shape, arena, offset, row_bytes, ())
 
     def undo(self) -> None:
-        """Free what was taken; gathered inputs stay with whoever gathered them."""
+        """Free what was taken here, not the blocks of gathered inputs."""
         for offset in self.taken:
             if offset not in self.borrowed:
                 self._blocks.give_back(offset)

@@ -60,8 +60,8 @@ class CpuPartition:
         self.name = setup.name
         self.cores = setup.cores
         self.blamed: tuple[str, ...] = ()  #: models for which its worker is ended
-        speech = FrameProtocol(decode_from_worker, self._heard)
-        self.link: CpuWorkerLink = WorkerLink(loop, setup.name, speech, partial(on_dead, self))
+        protocol = FrameProtocol(decode_from_worker, self._heard)
+        self.link: CpuWorkerLink = WorkerLink(loop, setup.name, protocol, partial(on_dead, self))
         self._setup = setup
         self._limits = limits
         self.outputs = OutputArena(held, arena, self.link.tell)
@@ -155,7 +155,7 @@ def _ended(work: Unload, done: Done, answer: WorkerAnswer | Failure) -> None:
 
 
 def _failure(answer: WorkerAnswer | Failure, spared: bool = False) -> Failure | None:
-    """``spared``: who was killed from outside is not to blame for it."""
+    """``spared``: a worker killed from outside is not blamed on what it ran."""
     if isinstance(answer, Failure):
         return answer if spared else replace(answer, innocent=False)
     detail = getattr(answer, "detail", None)

@@ -1,4 +1,4 @@
-"""What a GPU's process answers, as those who asked hear it."""
+"""Answers of a GPU's process as finished work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def finish_load(work: Load, done: Done, answer: GpuAnswer | Failure) -> None:
 
 
 def staged_columns(batch: Batch) -> tuple[Column, ...] | None:
-    """What the rows of a staged batch are; where they are is told by its slot."""
+    """The columns of a staged batch, without places: its slot says where the rows are."""
     if batch.slot is None or not batch.requests:
         return None
     return tuple(

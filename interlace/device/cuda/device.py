@@ -1,4 +1,4 @@
-"""A GPU as a device: the main process's side, which never touches CUDA."""
+"""A GPU as a ``Device``. It lives in the main process, which never touches CUDA."""
 
 from __future__ import annotations
 
@@ -147,14 +147,14 @@ class CudaDevice:
     # --------------------------------------------------------------------------------------- death
 
     def _dead(self, process: GpuProcess, cause: str) -> None:
-        """Tell of everything that ended with a process.
+        """Report everything that ended with a process.
 
-        Partitions that held nothing are lost first: nobody may send what failed elsewhere to them.
+        Partitions without open work are reported lost first, so that no retry is sent to them.
         """
         if self._absence is not None and self._open and process.ready:
             self._absence.begin()
         lost = process.partitions - process.releasing if process.ready else set()
-        verdicts = process.docket.verdicts()
+        verdicts = process.faults.verdicts()
         for name in sorted(lost - verdicts.keys()):
             self._lose(name, cause)
         for name, tells in verdicts.items():

@@ -56,7 +56,7 @@ def discover(nvml: Any = None) -> tuple[DiscoveredGpu, ...]:
     ``nvml`` is the module ``pynvml``, or one that does the same.
 
     Raises:
-        NoGpus: there is none, or no driver, or no way to ask it.
+        NoGpuError: there is none, or no driver, or no way to ask it.
     """
     nvml = nvml or _pynvml()
     with _session(nvml):

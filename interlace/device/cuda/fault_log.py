@@ -1,4 +1,4 @@
-"""What one process was asked and has not answered, and what its end means for each of it."""
+"""Requests that a GPU's process has not answered, and which of them caused its end."""
 
 from __future__ import annotations
 
@@ -15,53 +15,57 @@ OnAnswer = Callable[[GpuAnswer | Failure], None]
 
 
 class FaultLog:
-    """Open work by line, and whose fault it was when the process ended.
+    """Open requests by line, and the line that is blamed when the process ends.
 
-    Failures that come with the end are kept until ``verdicts``: whoever hears of one may send new
-    work at once, and must find nothing half dead.
+    The rule: a line is to blame if it was the only one under way when the process ended; if there
+    were several, none is, and each is tried again alone. Fatal failures are held back until
+    ``verdicts``: their receivers may send new work at once, which must not meet a half-dead device.
     """
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
         self._culprits: frozenset[str] | None = None
-        self._fallen: list[tuple[str, Callable[[], None]]] = []
-        self._told = False
+        self._held_back: list[tuple[str, Callable[[], None]]] = []
+        self._judged = False
 
-    def entered(self, asked: GpuRequest, answer: OnAnswer) -> OnAnswer:
-        """Enter a piece of work; what is returned hears its answer."""
-        self._open[asked.line] += 1
+    def track(self, request: GpuRequest, answer: OnAnswer) -> OnAnswer:
+        """Count a request as open; give its answer to what is returned instead of ``answer``."""
+        self._open[request.line] += 1
 
-        def heard(said: GpuAnswer | Failure) -> None:
-            if isinstance(said, Failure) and said.fatal:
-                if not self._told:
-                    judged = self._judged(said, asked)
-                    self._fallen.append((asked.partition, partial(answer, judged)))
+        def answered(result: GpuAnswer | Failure) -> None:
+            if isinstance(result, Failure) and result.fatal:
+                if not self._judged:
+                    verdict = self._verdict(result, request)
+                    self._held_back.append((request.partition, partial(answer, verdict)))
                     return
-                said = replace(said, innocent=True)  # it came too late to be the cause
-            self._open[asked.line] -= 1
-            answer(said)
+                result = replace(result, innocent=True)  # sent after the cause
+            self._open[request.line] -= 1
+            answer(result)
 
-        return heard
+        return answered
 
-    def blame(self, lines: Collection[str]) -> None:
-        """These were under way when it ended: one alone is the cause, of several nobody knows."""
+    def blame(self, under_way: Collection[str]) -> None:
+        """These lines were under way when the process ended. Only the first call counts."""
         if self._culprits is None:
-            self._culprits = frozenset(lines) if len(lines) == 1 else frozenset()
+            self._culprits = frozenset(under_way) if len(under_way) == 1 else frozenset()
 
     def verdicts(self) -> dict[str, list[Callable[[], None]]]:
-        """What is to be told, by partition, the cause first; later failures are told at once."""
-        self._told = True
+        """Answers held back, as calls by partition, the blamed one first.
+
+        Failures that come after this call are answered at once.
+        """
+        self._judged = True
         found: dict[str, list[Callable[[], None]]] = {}
         guilty = self._culprits or frozenset()
-        self._fallen.sort(key=lambda one: not {one[0], f"{one[0]}+"} & guilty)
-        for partition, tell in self._fallen:
-            found.setdefault(partition, []).append(tell)
-        self._fallen.clear()
+        self._held_back.sort(key=lambda one: not {one[0], f"{one[0]}+"} & guilty)
+        for partition, answer in self._held_back:
+            found.setdefault(partition, []).append(answer)
+        self._held_back.clear()
         return found
 
-    def _judged(self, failure: Failure, asked: GpuRequest) -> Failure:
-        # Without a word of the process: whoever was alone in it.
+    def _verdict(self, failure: Failure, request: GpuRequest) -> Failure:
+        # If the process did not say what was under way, all that is open was.
         self.blame([line for line, count in self._open.items() if count > 0])
-        # Killed from outside while it ran a batch: once that is chance, twice it is not.
-        spared = failure.innocent and isinstance(asked.what, RunBatch) and not asked.alone
-        return replace(failure, innocent=spared or asked.line not in (self._culprits or ()))
+        # Killed from outside during a batch: once that is chance, twice it is not.
+        spared = failure.innocent and isinstance(request.what, RunBatch) and not request.alone
+        return replace(failure, innocent=spared or request.line not in (self._culprits or ()))

@@ -18,8 +18,8 @@ class Lane:
 
     A lane outlives its partition: while it is idle (``name is None``) it keeps what was captured on
     it, so the next partition that gets it runs at once. ``index`` is its number among the lanes of
-    the process that exist now, 0 for the lane aside. ``mask`` are its atoms, 0 where SMs are not
-    parted; ``units`` are its SMs by number, ``sms`` how many of them the driver granted, read back.
+    the process that exist now, 0 for the staging lane. ``mask`` are its atoms, 0 without green
+    contexts; ``units`` are its SMs by number, ``sms`` how many the driver granted, read back.
     ``capture_stream`` is set while graphs of the lane exist.
     """
 
@@ -54,7 +54,7 @@ class Lanes(Protocol):
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """All that exist, idle ones too; the lane aside is not among them."""
+        """All that exist, idle ones too, without the staging lane."""
         ...
 
     @property
@@ -63,7 +63,7 @@ class Lanes(Protocol):
         ...
 
     def aside(self) -> Lane:
-        """The lane of work that belongs to no partition, such as staging inputs."""
+        """The staging lane: for work that belongs to no partition, such as copying inputs."""
         ...
 
     def carve(self, name: str, share_pct: int, leaving: Collection[str] = ()) -> Lane:

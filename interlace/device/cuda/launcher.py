@@ -39,7 +39,7 @@ class LaunchSpec(NamedTuple):
 
     name: str
     descriptor: int
-    birth: SpawnCallbacks
+    callbacks: SpawnCallbacks
     environment: Mapping[str, str]
 
 
@@ -53,7 +53,7 @@ class RunningProcess(Protocol):
 
 
 class ProcessLauncher:
-    """Starts processes and hears of their end.
+    """Starts processes and reports their end.
 
     No fork server, which would have to be kept, with torch in it, for a process or two.
     """
@@ -100,16 +100,16 @@ class ProcessLauncher:
         )
 
     def _start(self, order: LaunchSpec) -> None:
-        birth = order.birth
+        callbacks = order.callbacks
         try:
             process = self.begin(order)
             watch = os.pidfd_open(process.pid)
         except OSError:
-            self._loop.call_soon(birth.exited, None)
+            self._loop.call_soon(callbacks.exited, None)
             return
-        self._running[process.pid] = (process, watch, birth)
+        self._running[process.pid] = (process, watch, callbacks)
         self._loop.add_reader(watch, self._ended, process.pid)
-        self._loop.call_soon(partial(birth.forked, process.pid))
+        self._loop.call_soon(partial(callbacks.forked, process.pid))
 
     def close(self) -> None:
         """Wait a little for processes whose sockets are closed, and kill those that stay."""
@@ -126,10 +126,10 @@ class ProcessLauncher:
         self._running.clear()
 
     def _ended(self, pid: int) -> None:
-        process, watch, birth = self._running.pop(pid)
+        process, watch, callbacks = self._running.pop(pid)
         self._loop.remove_reader(watch)
         os.close(watch)
-        birth.exited(process.wait())
+        callbacks.exited(process.wait())
         self._leaving.discard(pid)
         while self._waiting and not self._leaving:
             order = self._waiting.popleft()
@@ -143,6 +143,6 @@ class _Spawner(NamedTuple):
     launcher: ProcessLauncher
     environment: Mapping[str, str]
 
-    def spawn(self, name: str, descriptor: int, birth: SpawnCallbacks) -> None:
+    def spawn(self, name: str, descriptor: int, callbacks: SpawnCallbacks) -> None:
         environment = {**BEFORE_CUDA, **self.environment}
-        self.launcher.spawn(LaunchSpec(name, descriptor, birth, environment))
+        self.launcher.spawn(LaunchSpec(name, descriptor, callbacks, environment))

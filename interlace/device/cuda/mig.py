@@ -23,7 +23,7 @@ def instances(found: DiscoveredGpu) -> tuple[MigInstance, ...]:
     """The instances of a GPU.
 
     Raises:
-        ValueError: MIG is on and nobody has made any; making them is the operator's to do.
+        ValueError: MIG is on without instances, which only an operator makes.
     """
     if found.mig and not found.instances:
         raise ValueError(

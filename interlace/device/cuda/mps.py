@@ -1,4 +1,4 @@
-"""A GPU parted by MPS: a process per partition, held to a percentage of the SMs."""
+"""A GPU partitioned by MPS: a process per partition, limited to a percentage of the SMs."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _run_control(
 
 
 def lacking(found: DiscoveredGpu) -> str:
-    """Why a GPU cannot be parted so; empty if it can."""
+    """Why a GPU cannot be partitioned so; empty if it can."""
     if not found.mig and found.capability < (7, 0):
         have = ".".join(map(str, found.capability))
         return f"GPU {found.number} has compute capability {have}; MPS limits SMs from 7.0"

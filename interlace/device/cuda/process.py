@@ -1,4 +1,4 @@
-"""The main process's side of one process that holds a GPU, for one partition or for all."""
+"""One process that holds a GPU, as the main process sees it: for one partition or for all."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class GpuProcess:
         self.ready = False
         self.broken = False  #: the GPU failed in it
         self.took_s: dict[str, float] = {}  #: the steps of its start
-        self.docket = FaultLog()
+        self.faults = FaultLog()
         self._worn = False
         self._setup = setup
         self.rest_us = setup.rest_us if isinstance(setup, GpuSetup) else 0
@@ -88,14 +88,14 @@ class GpuProcess:
         self._on_started: OnStarted = lambda failure: None
         self._releases: list[Callable[[], None]] = []
         self._stages = StageBatcher(loop, self._stage)
-        speech = FrameProtocol(decode_from_gpu, self._heard)
+        protocol = FrameProtocol(decode_from_gpu, self._heard)
         self.link: WorkerLink[ToGpu, FromGpu, GpuAnswer] = WorkerLink(
-            loop, settings.gpu.id, speech, partial(on_dead, self)
+            loop, settings.gpu.id, protocol, partial(on_dead, self)
         )
         self.outputs = None if arena is None else OutputArena(held, arena, self.link.tell)
 
     def start(self, launcher: ProcessSpawner, on_started: OnStarted) -> None:
-        """Have the process born; ``on_started`` hears of it.
+        """Start the process; ``on_started`` is called when it is ready or has failed.
 
         Raises:
             OSError: no file descriptor is left.
@@ -148,11 +148,11 @@ class GpuProcess:
 
     def fall(self, cause: str) -> None:
         """End it now, for something that it has no part in."""
-        self.docket.blame(())
+        self.faults.blame(())
         self.link.close(cause)
 
     def buried(self) -> None:
-        """The process is gone: what was to end with it has."""
+        """The process has ended: answer the releases that waited for that."""
         releases, self._releases = self._releases, []
         for release in releases:
             release()
@@ -180,7 +180,7 @@ class GpuProcess:
         limit_s: float,
         what: str,
     ) -> bool:
-        heard = self.docket.entered(asked, answer)
+        heard = self.faults.track(asked, answer)
         question: PendingRequest[GpuAnswer] = PendingRequest(heard, limit_s, what)
         return self.link.ask(asked, question, asked.line)
 
@@ -192,7 +192,7 @@ class GpuProcess:
                 return line, answer
             case GpuFailed(detail=detail, lines=lines):
                 self.broken = True
-                self.docket.blame(lines)
+                self.faults.blame(lines)
                 self.link.kill(detail)
             case Notice(text=text):
                 _log.info("%s: %s", self._settings.gpu.id, text)
@@ -217,7 +217,7 @@ class GpuProcess:
         self._on_started(failure)
 
     def _cut_otherwise(self, ready: GpuReady) -> Failure | None:
-        """What planners were told of this GPU's blocks must hold, or shares would overlap."""
+        """Why shares would overlap in plans made for this GPU; ``None`` if they would not."""
         told, (count, sms) = self._settings.gpu.blocks, ready.blocks
         if not told[0] or (told[1] == sms and told[0] <= count):
             return None
@@ -251,7 +251,7 @@ class GpuProcess:
         self.link.finish()
 
     def _renew(self) -> None:
-        """End it if a failed capture left its mark and nobody needs it, nor what it keeps."""
+        """Restart it after a failed capture, once it has no partitions and keeps no models."""
         if self._worn and not self.partitions and not self._settings.keep_bytes:
             _log.info("%s: its process is started anew", self._settings.gpu.id)
             self.link.close("it is started anew after a failed capture", kill=False)

@@ -25,14 +25,14 @@ _WATCHING_MAX: Final = 4
 _REST_US: Final = 20
 
 
-def _nobody(failure: Failure | None) -> None:
-    """Nobody waits for a process to start: work is sent to it at once, and waits in its socket."""
+def _ignore(failure: Failure | None) -> None:
+    """Work is sent to a process before it has started, and waits in its socket."""
 
 
 class GpuProcesses:
     """Started when they are needed, and let go of with care.
 
-    ``on_dead`` hears of each that ended, when it is in none of these lists any more.
+    ``on_dead`` is called for each that ended, after it has been taken off these lists.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class GpuProcesses:
         arenas.watchers.append(self._forget_arena)
         self._settings = settings
         self._on_dead = on_dead
-        self._keeper: GpuProcess | None = None
+        self._weight_server: GpuProcess | None = None
         self._folder = TemporaryDirectory(prefix="interlace-") if settings.private else None
 
     def of(self, partition: str) -> GpuProcess | None:
         """The process that has a partition."""
         return next((one for one in self.running if partition in one.partitions), None)
 
-    def home(self, share_pct: int, on_started: OnStarted = _nobody) -> GpuProcess:
-        """The process for a new partition; started now if it is not there, which is told then.
+    def home(self, share_pct: int, on_started: OnStarted = _ignore) -> GpuProcess:
+        """The process for a new partition, started if there is none; ``on_started`` is called then.
 
         Raises:
             OSError: no memory or file descriptor is left.
@@ -81,7 +81,7 @@ class GpuProcesses:
             settings.patience_s,
             lender,
             settings.handle_context,
-            0 if settings.private else settings.keep_bytes,  # its keeper keeps them
+            0 if settings.private else settings.keep_bytes,  # the weight server keeps them
             settings.choices,
             self._rest_us(),
         )
@@ -112,7 +112,7 @@ class GpuProcesses:
             process.link.tell(ForgetArena(number))
 
     def _all(self) -> list[GpuProcess]:
-        return [*self.running, *([self._keeper] if self._keeper else [])]
+        return [*self.running, *([self._weight_server] if self._weight_server else [])]
 
     def _rest_us(self) -> int:
         """How long the next process's poller rests: of many processes, few may take a core each."""
@@ -128,22 +128,24 @@ class GpuProcesses:
         if self._folder is None:
             return ""
         path = f"{self._folder.name}/weights"
-        if self._keeper is None:
+        if self._weight_server is None:
             settings = self._settings
             Path(path).unlink(missing_ok=True)
             names = (settings.backend, settings.lanes, settings.opener)
             kept = (settings.keep_bytes, settings.choices)
             setup = WeightServerSetup(settings.uuid, *names, path, *kept)
-            self._keeper = GpuProcess(self._loop, setup, None, self._held, settings, self._dead)
+            self._weight_server = GpuProcess(
+                self._loop, setup, None, self._held, settings, self._dead
+            )
             spawner = self.launcher.spawner(settings.environment(_WHOLE))
-            self._keeper.start(spawner, _nobody)
+            self._weight_server.start(spawner, _ignore)
         return path
 
     # --------------------------------------------------------------------------------------- death
 
     def _dead(self, process: GpuProcess, cause: str) -> None:
-        if process is self._keeper:
-            self._keeper = None
+        if process is self._weight_server:
+            self._weight_server = None
             self.launcher.wait_for_all()
             self._take_along(cause)  # it takes the weights with it
             return

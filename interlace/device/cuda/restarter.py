@@ -18,7 +18,7 @@ OnStarted = Callable[[Failure | None], None]
 
 
 class Restarter:
-    """Tells that an accelerator is away, starts its process again, and tells when it is back.
+    """Reports that an accelerator is away, restarts its process, and reports that it is back.
 
     ``start`` starts the process and says how that ended. A GPU that does not come back is tried
     again, less and less often.

@@ -40,11 +40,8 @@ class CudaSettings:
     process, page-locked too; ``patience_s`` how long a batch waits for it. ``environment`` is what
     CUDA reads when a process starts, given the share of the partition that it is started for.
     ``handle_context`` is where torch's libraries make their handles for work on a green context
-    (``engine.threads``), of no effect elsewhere. With ``carve_out`` they are told how many SMs a
-    partition has while its work is prepared (``engine.carve_out``): it holds for the whole process
-    meanwhile, and nobody has measured what it gains, so it is off. A ``private`` device has a
-    process per partition, and no rings of inputs. ``at_close`` is called when all processes are
-    gone.
+    (``backend.library_threads``), of no effect elsewhere. A ``private`` device has a process per
+    partition, and no rings of inputs. ``at_close`` is called when all processes have ended.
 
     Models that no partition has any more stay open as long as all of them together hold at most
     ``keep_bytes`` of the GPU's memory, so that they come back with what they had: weights, variant,

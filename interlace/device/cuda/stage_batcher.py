@@ -1,4 +1,4 @@
-"""Inputs to be copied to a GPU, as many in a frame as the event loop hears of in one turn."""
+"""Inputs to be copied to a GPU, sent together: all that one turn of the event loop brings."""
 
 from __future__ import annotations
 

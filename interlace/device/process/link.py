@@ -25,7 +25,7 @@ _STATUS_S: Final = 0.25  #: how long to wait for the reason of a death
 class ProcessSpawner(Protocol):
     """Starts processes; nothing here blocks."""
 
-    def spawn(self, name: str, descriptor: int, birth: SpawnCallbacks) -> None:
+    def spawn(self, name: str, descriptor: int, callbacks: SpawnCallbacks) -> None:
         """One that talks over ``descriptor``, which must stay open until it is there."""
         ...
 
@@ -44,7 +44,7 @@ class FrameProtocol(NamedTuple, Generic[From, A]):
 class WorkerLink(Generic[To, From, A]):
     """One worker process. ``on_dead`` is called once, after every open question got a failure.
 
-    The failure is innocent where somebody else killed the worker.
+    The failure is innocent if the worker was killed from outside.
 
     A worker that does not answer within a question's limit, counted from when it could begin, is
     killed. Questions of one line are answered in order; a worker that does one thing at a time has
@@ -55,12 +55,12 @@ class WorkerLink(Generic[To, From, A]):
         self,
         loop: asyncio.AbstractEventLoop,
         name: str,
-        speech: FrameProtocol[From, A],
+        protocol: FrameProtocol[From, A],
         on_dead: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._name = name
-        self._speech = speech
+        self._protocol = protocol
         self._on_dead = on_dead
         self._questions: PendingRequests[A] = PendingRequests(
             loop, lambda late: self.kill(f"killed: {late}")
@@ -75,13 +75,13 @@ class WorkerLink(Generic[To, From, A]):
         self.dead = False
 
     def start(self, spawner: ProcessSpawner, setup: To, question: PendingRequest[A]) -> None:
-        """Have the worker born and told what it is; the answer is the first of line "".
+        """Start the worker and send it its setup; the answer is the first of line "".
 
         Raises:
             OSError: no file descriptor is left.
         """
         ours, self._child = frame_pair()
-        decode = self._speech.decode
+        decode = self._protocol.decode
         self._frames = AsyncFrameSocket(self._loop, ours, decode, self._heard, self._closed)
         self.ask(setup, question)
         spawner.spawn(self._name, self._child.fileno(), SpawnCallbacks(self._forked, self._exited))
@@ -111,7 +111,7 @@ class WorkerLink(Generic[To, From, A]):
         self._questions.forget(line)
 
     def extend(self, line: str, by_s: float) -> None:
-        """Give what is under way in a line so much longer: it waits for somebody else."""
+        """Allow the line's current request so much longer: it waits for replies to be delivered."""
         self._questions.extend(line, by_s)
 
     def finish(self) -> None:
@@ -139,7 +139,7 @@ class WorkerLink(Generic[To, From, A]):
         self._die()
 
     def _heard(self, frame: From) -> None:
-        answer = self._speech.answer(frame)
+        answer = self._protocol.answer(frame)
         if answer is None:
             return
         question = self._questions.answered(answer[0])

@@ -1,4 +1,4 @@
-"""The main process's side of the fork server: asks for workers, hears of their end."""
+"""The fork server's client: asks for workers and reports their end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CLOSE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SpawnCallbacks:
-    """A worker asked for: what its owner hears of it. ``status`` as in ``wire.Exited``."""
+    """Called when a worker was forked and when it ended; ``status`` as in ``wire.Exited``."""
 
     forked: Callable[[int], None]  #: its process id
     exited: Callable[[int | None], None]  #: exit status, ``None`` if the fork server died before
@@ -54,7 +54,7 @@ class ForkServerSpawner:
         self._entry = entry
         self._ids = count(1)
         self._modules: dict[str, None] = {}
-        self._births: dict[int, SpawnCallbacks] = {}
+        self._callbacks: dict[int, SpawnCallbacks] = {}
         self._frames: AsyncFrameSocket[ToForkServer, FromForkServer] | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -64,16 +64,16 @@ class ForkServerSpawner:
         self._modules.update(dict.fromkeys(new))
         if not new:
             return
-        with contextlib.suppress(OSError, BufferError):  # told to whoever needs a worker
+        with contextlib.suppress(OSError, BufferError):  # reported when a worker is needed
             if self._frames is not None:
                 self._frames.send(Preload(tuple(new)))
             else:
                 self._started()
 
-    def spawn(self, name: str, descriptor: int, birth: SpawnCallbacks) -> None:
+    def spawn(self, name: str, descriptor: int, callbacks: SpawnCallbacks) -> None:
         """Fork a worker that talks over ``descriptor``, which must stay open until it is forked."""
         worker = next(self._ids)
-        self._births[worker] = birth
+        self._callbacks[worker] = callbacks
         try:
             self._started().send(ForkWorker(worker, name), descriptor)
         except (OSError, BufferError):
@@ -114,18 +114,18 @@ class ForkServerSpawner:
     def _heard(self, frame: FromForkServer) -> None:
         match frame:
             case Forked(worker=worker, pid=pid):
-                self._births[worker].forked(pid)
+                self._callbacks[worker].forked(pid)
             case Exited(worker=worker, status=status):
                 self._exited(worker, status)
 
     def _exited(self, worker: int, status: int | None) -> None:
-        self._births.pop(worker).exited(status)
+        self._callbacks.pop(worker).exited(status)
 
     def _lost(self) -> None:
         # Workers it forked live on; what they do is seen on their own sockets.
         self._frames = None
         self._bury(0.0)
-        for worker in list(self._births):
+        for worker in list(self._callbacks):
             self._exited(worker, None)
 
     def _bury(self, patience_s: float) -> None:

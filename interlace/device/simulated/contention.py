@@ -55,8 +55,8 @@ class EqualRows:
         slower = 1.0 + self.switch_part * (len(running) - 1)
         speeds: list[float] = []
         for index, one in enumerate(running):
-            crowd, share_pct = parts[_key(index, one)]
-            all_ms = _latency_ms(crowd.latency, crowd.rows, share_pct)
+            group, share_pct = parts[_key(index, one)]
+            all_ms = _latency_ms(group.latency, group.rows, share_pct)
             alone_ms = _latency_ms(one.latency, one.rows, one.share_pct)
             speeds.append(min(1.0, alone_ms / (all_ms * slower)))
         return speeds
@@ -79,9 +79,9 @@ class SharedWork:
         for index, one in enumerate(running):
             members.setdefault(_key(index, one), []).append(index)
         speeds = [1.0] * len(running)
-        for key, (crowd, share_pct) in _allotted(running).items():
-            all_ms = _latency_ms(crowd.latency, crowd.rows, share_pct)
-            part = _latency_ms(crowd.latency, crowd.rows, crowd.share_pct) / all_ms
+        for key, (group, share_pct) in _allotted(running).items():
+            all_ms = _latency_ms(group.latency, group.rows, share_pct)
+            part = _latency_ms(group.latency, group.rows, group.share_pct) / all_ms
             sizes = [running[index].rows for index in members[key]]
             for index, speed in zip(members[key], self.sharing.speeds(sizes), strict=True):
                 speeds[index] = min(1.0, part * speed)
@@ -91,7 +91,7 @@ class SharedWork:
 def _allotted(
     running: Sequence[RunningBatch],
 ) -> Mapping[tuple[str, int], tuple[RunningBatch, float]]:
-    """Each crowd as one batch, and the share it gets: its own, unless needs exceed the whole."""
+    """Each group as one batch, and the share it gets: its own, unless needs exceed the whole."""
     together = _together(running)
     needs_pct = {key: _need_pct(busy) for key, busy in together.items()}
     total_pct = sum(needs_pct.values())
@@ -101,12 +101,12 @@ def _allotted(
 
 
 def _key(index: int, one: RunningBatch) -> tuple[str, int]:
-    """Workers without limits are one crowd by model; whoever has a limit is on its own."""
+    """Workers of a model without limits count as one; one with a limit counts alone."""
     return one.model, index if one.share_pct < 100 else -1
 
 
 def _together(running: Sequence[RunningBatch]) -> Mapping[tuple[str, int], RunningBatch]:
-    """The batches of each crowd as one, rows added up."""
+    """The batches of each group as one, rows added up."""
     groups: dict[tuple[str, int], RunningBatch] = {}
     for index, one in enumerate(running):
         key = _key(index, one)

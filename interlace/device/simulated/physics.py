@@ -42,7 +42,7 @@ NOTIFICATION: Final[Mapping[str, HostCost]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Physics:
-    """Everything off by default: then a batch takes its median, whoever runs beside it.
+    """Everything off by default: then a batch takes its median, whatever runs beside it.
 
     ``interference`` slows batches beside others, ``contention`` all the more where the running
     shares exceed 100. ``transfers`` are bytes per row of the models that copy anything

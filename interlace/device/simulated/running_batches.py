@@ -1,4 +1,4 @@
-"""Batches that run side by side, each at a speed that its company decides."""
+"""Batches that run side by side, each at a speed that depends on the others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RunningBatches:
         self._shares_pct = 0
         self._stalled_until_ms = float("-inf")
         self._stalled = False
-        #: somebody's speed may not be 1
+        #: some speed may differ from 1
         self._mixed = interference is not None
 
     def begin(
@@ -88,21 +88,21 @@ class RunningBatches:
             self._retime()
 
     def _retime(self) -> None:
-        company = list(self._running.items())
+        running = list(self._running.items())
         over = self._shares_pct > 100
         self._mixed = over or self._stalled or self._interference is not None
-        speeds = self._speeds([one for _, one in company], over)
-        for (name, one), speed in zip(company, speeds, strict=True):
+        speeds = self._speeds([one for _, one in running], over)
+        for (name, one), speed in zip(running, speeds, strict=True):
             if speed != one.speed:
                 self._set(name, one, speed)
 
-    def _speeds(self, company: Sequence[_Running], over: bool) -> Sequence[float]:
-        if self._stalled or not company:
-            return [0.0] * len(company)
-        speeds = self._contention([one.busy for one in company]) if over else [1.0] * len(company)
+    def _speeds(self, running: Sequence[_Running], over: bool) -> Sequence[float]:
+        if self._stalled or not running:
+            return [0.0] * len(running)
+        speeds = self._contention([one.busy for one in running]) if over else [1.0] * len(running)
         if self._interference is None:
             return speeds
-        runners = [CoRunner(one.busy.model, one.busy.rows, one.busy.share_pct) for one in company]
+        runners = [CoRunner(one.busy.model, one.busy.rows, one.busy.share_pct) for one in running]
         return [
             speed / self._interference(one, runners[:index] + runners[index + 1 :])
             for index, (one, speed) in enumerate(zip(runners, speeds, strict=True))

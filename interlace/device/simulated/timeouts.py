@@ -9,7 +9,7 @@ from interlace.device.simulated.running_batches import Timer
 
 
 class RunTimeouts:
-    """When what runs in each partition costs it its process. ``late`` hears of those that do."""
+    """When what runs in each partition exceeds its limit; ``late`` is called with the partition."""
 
     def __init__(self, timer: Timer, late: Callable[[str], None]) -> None:
         self._timer = timer

@@ -19,7 +19,7 @@ class Ideal:
     """The fewest accelerators that serve every rate in duty cycles (gpulet section 3.2 and 5.2).
 
     gpulet's own ideal tries every layout with its greedy placement; this one tries every filling
-    of the partitions too (``policy.exhaustive`` says which). Interference is left out. After
+    of the partitions too (``packing.exhaustive`` says which). Interference is left out. After
     ``steps`` duty cycles and partial plans it stops with the best it met, and says so in its notes
     and reasons.
     """

@@ -1,4 +1,4 @@
-"""A measuring process started, waited for, and its findings put into profiles."""
+"""Starts the process that measures on a GPU, and puts its findings into profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that only read, beside a model: what both suffer says how much L2 and DRAM it uses."""
+"""Kernels that only read, run beside a model: both slow down by its use of L2 and DRAM."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from interlace.device.cuda.driver.api import Driver, GreenContext
 
 #: Where libraries make their handles: in the GPU's primary context, or in the lane's green one.
 LibraryContext = Literal["primary", "green"]
-#: The same, or what a trial finds when a process starts (``engine.libraries``).
+#: The same, or what a trial finds when a process starts (``backend.library_trial``).
 LibraryChoice = Literal["auto", "primary", "green"]
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class CallerThread:
 
 class ContextThreads:
     """A thread for each pair of a caller and a green context, which is current on it: handles are
-    of that context. Callers have threads of their own so that one which loads holds up nobody.
+    of that context. Each caller has threads of its own, so that loading does not delay serving.
 
     A thread stays until ``close``, its context's end or not: torch gives the handles of a thread
     that ended to the next new one, which may be another context's.

@@ -26,7 +26,7 @@ def library_threads(
 ) -> LibraryThreads:
     """The threads on which torch works, as chosen; ``auto`` tries a convolution on a lane.
 
-    Where SMs are not parted, there is one context and nothing to choose.
+    Without green contexts there is one context and nothing to choose.
 
     Raises:
         CudaError: the GPU failed, or has no lane.

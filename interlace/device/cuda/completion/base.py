@@ -1,4 +1,4 @@
-"""The contract of completion: who says that a batch has ended, without blocking a stream."""
+"""The contract of completion: how the end of a batch is learnt without blocking a stream."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class BlockingEvents:
         return self._fd
 
     def look(self, for_s: float) -> bool:
-        return False  # who looks keeps the threads that tell from running
+        return False  # polling would keep the waiting threads from running
 
     def drain(self) -> list[tuple[int, int]]:
         with suppress(BlockingIOError):

@@ -33,7 +33,7 @@ class EventPool:
         return event
 
     def give_back(self, event: int) -> None:
-        """It ended, and nobody asks for it any more."""
+        """It has ended and will not be queried again."""
         self._free.append(event)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One driver call: made in the right context, its failure in words. Imports the CUDA bindings."""
+"""One driver call in the right context, its status as an exception. Imports the CUDA bindings."""
 
 from __future__ import annotations
 

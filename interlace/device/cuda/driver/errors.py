@@ -1,4 +1,4 @@
-"""Driver errors in words: which call, what it said, what to do."""
+"""Errors of driver calls: which call, what it returned, what to do."""
 
 from __future__ import annotations
 

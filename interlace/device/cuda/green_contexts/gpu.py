@@ -1,4 +1,4 @@
-"""A GPU parted by green contexts: one process, partitions are sets of its SMs."""
+"""A GPU partitioned by green contexts: one process, partitions are sets of its SMs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CAPABILITY: Final = (9, 0)
 
 
 def lacking(found: DiscoveredGpu) -> str:
-    """Why a GPU cannot be parted so; empty if it can."""
+    """Why a GPU cannot be partitioned so; empty if it can."""
     if found.mig:
         return found.mig_refusal
     if found.capability < CAPABILITY:

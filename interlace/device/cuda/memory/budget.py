@@ -1,4 +1,4 @@
-"""Who holds how much of a GPU's memory, who may hold more, and what to say when there is none."""
+"""A GPU's memory by model: what each holds, what it may take, and errors that say why not."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class PooledDriver:
                 steps.callback(self._driver.free, begin)
 
     def trim(self) -> None:
-        """Give slabs of which nothing is taken back to the driver; whoever runs may wait for it.
+        """Give slabs of which nothing is taken back to the driver; what runs may wait for it.
 
         Raises:
             CudaError: the driver refused.

@@ -36,7 +36,7 @@ class DeviceRings:
     """The rings of all models of a process, filled on one lane in the order asked for.
 
     ``flag`` is the lane's flag as the GPU sees it: ``tell`` has a number written there when all
-    copies before it are done, and whoever reads it calls ``ended``.
+    copies before it are done; its reader calls ``ended``.
     """
 
     def __init__(

@@ -260,7 +260,7 @@ class LoadedModel:
         self._context.note(f"{self.model.key} left {len(caches)} lane(s): {change}")
 
     def _trim(self) -> None:
-        """Memory goes back to the driver when nobody is served: he would wait for it."""
+        """Give memory back to the driver unless requests are served: they would wait."""
         if self._context.quiet():
             self._context.backend.capturer.trim()
 

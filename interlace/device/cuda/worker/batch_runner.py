@@ -80,7 +80,7 @@ class BatchRunner:
         self.advance(partition)
 
     def free(self, batches: tuple[int, ...]) -> None:
-        """Replies are delivered: who waited for their memory may go on."""
+        """Replies are delivered: batches that waited for their memory may go on."""
         self._blocks.free(batches)
         for partition in list(self._partitions.values()):
             if partition.patient_until_s is not None:

@@ -101,7 +101,7 @@ class GpuContext:
 
     @property
     def worn(self) -> bool:
-        """Whether a new process would be better, when nobody needs this one."""
+        """Whether the process should be restarted once it has no partitions."""
         return self._backend.capturer.worn
 
     def _stager(self, backend: CudaBackend, steps: ExitStack) -> InputStager:
@@ -130,7 +130,7 @@ class StartTimes:
 def weight_server_models(
     setup: WeightServerSetup, note: Callable[[str], None], steps: ExitStack
 ) -> tuple[ModelCache, Lane]:
-    """The models of a process that serves nobody, and the lane that they are tried on.
+    """The models of a process that only lends weights, and the lane that they are tried on.
 
     Raises:
         CudaError: the GPU or its driver refused.
@@ -156,7 +156,7 @@ def _load_context(
     flag: Callable[[int], MappedBlock],
     note: Callable[[str], None],
 ) -> LoadContext:
-    """What the process loads models with, its own weights, and no regard for who is served."""
+    """What models are loaded with where weights are not borrowed and no requests are served."""
     return LoadContext(
         backend,
         memory,

@@ -19,7 +19,7 @@ class OutputMemoryFull(Exception):
 
 
 class InFlightBatch:
-    """A batch that was launched, and what its answer needs. ``sequence`` is told by its end."""
+    """A launched batch, and what its answer needs. The GPU stores ``sequence`` when it ends."""
 
     __slots__ = (
         "_began",

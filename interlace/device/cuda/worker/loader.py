@@ -1,4 +1,4 @@
-"""Work aside: one thread that opens, captures and closes models while others are served."""
+"""One thread that opens, captures and closes models while requests are served."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _LoaderJob(NamedTuple):
 
 
 class LoaderThread:
-    """Jobs one after the other on a thread of its own; their ends are heard in ``drain``.
+    """Jobs one after the other on a thread of its own; ``drain`` reports those that ended.
 
     One at a time, since captures are, and since models that load side by side would each see the
     memory that the other takes. ``fileno`` is readable when a job has ended.
@@ -37,7 +37,7 @@ class LoaderThread:
 
     @property
     def idle(self) -> bool:
-        """Nothing is under way, and every end was heard."""
+        """No job is under way, and every end was reported."""
         return self._open == 0
 
     def submit(self, run: Callable[[], Any], ended: Callable[[Any], None]) -> None:
@@ -49,7 +49,7 @@ class LoaderThread:
         return self._wake
 
     def drain(self) -> None:
-        """Hear of what has ended."""
+        """Report the jobs that have ended."""
         os.eventfd_read(self._wake)
         while self._ended:
             ended, result = self._ended.popleft()

@@ -96,11 +96,11 @@ def _serve(frames: BlockingFrameSocket[FromGpu, ToGpu]) -> int:
 
 def _keep(setup: WeightServerSetup, frames: BlockingFrameSocket[FromGpu, ToGpu], note: Note) -> int:
     with ExitStack() as steps:
-        keeper = WeightServer(
+        server = WeightServer(
             setup.path, frames.fileno(), *weight_server_models(setup, note, steps)
         )
         frames.send(GpuReply("", Ready()))
-        keeper.serve()
+        server.serve()
     return 0
 
 

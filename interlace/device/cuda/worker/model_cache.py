@@ -28,7 +28,7 @@ class ModelCache:
     ) -> None:
         """``closed`` gets the key of a model when nothing is left of it.
 
-        ``trim`` gives the driver back what was freed, and may hold up those who are served.
+        ``trim`` gives the driver back what was freed, and may delay what is being served.
 
         What nobody holds is kept while all of that takes at most ``keep_bytes``. Who left longest
         ago goes first, and all go when another model is short of memory.
@@ -79,14 +79,14 @@ class ModelCache:
         return served
 
     def leave(self, key: str, partition: str) -> bool:
-        """A partition serves it no more; true if nobody does, so that it is to be dropped."""
+        """A partition serves it no more; true if no other does, so that it is to be dropped."""
         with self._lock:
             holders = self._holders.get(key, set())
             holders.discard(partition)
             return not holders
 
     def drop(self, key: str) -> None:
-        """A job: let go of a model, unless somebody holds it again.
+        """A job: close a model, unless a partition holds it again.
 
         Raises:
             Exception: whatever closing it, or one that was kept, raises.
@@ -135,7 +135,7 @@ class ModelCache:
         return bool(kept or jobs)
 
     def _forget(self, key: str) -> None:
-        """Close one that nobody holds."""
+        """Close a model that no partition holds."""
         with self._lock:
             if self._holders.get(key):
                 return

@@ -1,4 +1,4 @@
-"""Inputs on their way to the rings of a process, and who waits for them."""
+"""Inputs being copied to the rings of a process, and the requests that wait for them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Numbered = tuple[int, StageRequest]
 
 
 class InputStager:
-    """Copies inputs on the lane aside; batches read them where they lie."""
+    """Copies inputs on the staging lane; batches read them in place."""
 
     def __init__(self, rings: DeviceRings, lane: Lane, completions: Completions) -> None:
         self.lane = lane

@@ -1,4 +1,4 @@
-"""Weights once on a GPU that several processes use: one keeps them, the others borrow."""
+"""Weights held once on a GPU that several processes use: one process lends them to the others."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from interlace.device.cuda.models.weights import WeightsHandle
     from interlace.device.cuda.worker.model_cache import ModelCache
 
-#: A borrower may be there before the keeper is.
-_KEEPER_S: Final = 120.0
+#: A borrower may be ready before the weight server is.
+_CONNECT_S: Final = 120.0
 _LOOK_S: Final = 0.05
-#: How long the keeper stays for those who still read, when all is over.
+#: How long the weight server outlives its owner while borrowers still read.
 _LAST_S: Final = 3.0
 
 
@@ -70,7 +70,11 @@ class WeightBorrower:
         except OSError as error:
             answer = LoanRefused(str(error))
         if not isinstance(answer, WeightsLent):
-            why = answer.detail if isinstance(answer, LoanRefused) else "their keeper is gone"
+            why = (
+                answer.detail
+                if isinstance(answer, LoanRefused)
+                else "the process that lends them is gone"
+            )
             self._note(f"{model.key}: its weights are not shared: {why}")
             return None
         self._connections[model.key] = connection
@@ -84,7 +88,7 @@ class WeightBorrower:
             connection.close()
 
     def _connected(self) -> socket.socket:
-        ends_s = time.monotonic() + _KEEPER_S
+        ends_s = time.monotonic() + _CONNECT_S
         while True:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
@@ -117,7 +121,7 @@ class WeightServer:
         self._selector.register(owner, selectors.EVENT_READ, partial(self._end, owner))
 
     def serve(self) -> None:
-        """Until the owner's end is closed, and a little longer for those who still read."""
+        """Until the owner closes its end, and a little longer while borrowers still read."""
         last_s = float("inf")
         while self._open or (self._connections and time.monotonic() < last_s):
             for key, _ in self._selector.select(None if self._open else _LOOK_S):

@@ -27,7 +27,7 @@ from interlace.device.process.wire import (
 
 
 class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
-    """The first frame: which GPU, how it is parted, where outputs go.
+    """The first frame: which GPU, how it is partitioned, where outputs go.
 
     ``backend``, ``lanes`` and ``opener`` are ``module:function``: what makes the ``Backend`` of a
     process, what makes its ``Lanes`` from the driver, and what opens a model on the host.
@@ -46,7 +46,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     arena: int  #: where outputs are published, made by the main process
     arenas: tuple[int, ...]  #: where inputs will lie, registered before anything is served
     patience_s: float  #: how long a batch waits for output memory
-    lender: str = ""  #: path of the socket of whoever lends weights; empty: weights of its own
+    lender: str = ""  #: socket of the process that lends weights; empty: weights of its own
     handle_context: LibraryChoice = "auto"
     keep_bytes: int = 0  #: as in ``CudaSettings``
     choices: str = ""  #: as in ``CudaSettings``
@@ -123,7 +123,7 @@ ToGpu = GpuSetup | WeightServerSetup | GpuRequest | FreeBatches | ForgetInputs |
 class GpuReady(msgspec.Struct, array_like=True, tag=20, frozen=True):
     """The answer to ``GpuSetup``: how the driver cut the GPU, and how long which step took.
 
-    ``blocks`` as in ``Gpu``: (0, 0) where SMs are not parted. ``took_s`` are steps in words.
+    ``blocks`` as in ``Gpu``: (0, 0) without green contexts. ``took_s`` names the steps.
     """
 
     blocks: tuple[int, int]
@@ -131,7 +131,7 @@ class GpuReady(msgspec.Struct, array_like=True, tag=20, frozen=True):
 
 
 class Carved(msgspec.Struct, array_like=True, tag=11, frozen=True):
-    """``units`` are the SMs granted, as numbers; where SMs are not parted, all of them."""
+    """``units`` are the numbers of the SMs granted: all of them without partitions of SMs."""
 
     units: tuple[int, ...]
 

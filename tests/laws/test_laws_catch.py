@@ -1,0 +1,139 @@
+"""The laws fail for systems that break them, each for the law that it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import Phase, settings
+from msgspec import structs
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Partition, Plan
+from interlace.core.profile import Profiles
+from interlace.core.request import Request
+from interlace.policy.base import System
+from interlace.policy.catalog import resolve
+from interlace.policy.view import Dispatch, Drop, Launch, Refusal, View
+from interlace.testing import Law, check_system, laws_of
+
+GOOD = resolve("gpulet")
+_calls = count()
+
+
+def _same_partition_twice(view: View, now_ms: float) -> Dispatch:
+    found = GOOD.dispatcher(view, now_ms)
+    return structs.replace(found, launches=(*found.launches, *found.launches))
+
+
+def _busy_partitions(view: View, now_ms: float) -> Dispatch:
+    return Dispatch(
+        tuple(
+            Launch(partition.id, slot.model, 1)
+            for partition in view.partitions
+            for slot in partition.slots[:1]
+            if view.queue(slot.model).rows
+        )
+    )
+
+
+def _never_the_same(view: View, now_ms: float) -> Dispatch:
+    return structs.replace(GOOD.dispatcher(view, now_ms), wake_ms=now_ms + 1.0 + next(_calls))
+
+
+def _wakes_at_once(view: View, now_ms: float) -> Dispatch:
+    return structs.replace(GOOD.dispatcher(view, now_ms), wake_ms=now_ms)
+
+
+def _drops_what_is_not_there(view: View, now_ms: float) -> Dispatch:
+    return structs.replace(GOOD.dispatcher(view, now_ms), drops=(Drop("a", 10_000),))
+
+
+def _admits_none(request: Request, view: View, now_ms: float) -> Refusal:
+    return Refusal(1.0, 1.0)
+
+
+def _altered(change: Callable[[Plan, Fleet], Plan]) -> Callable[..., Plan]:
+    def planner(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+        return change(GOOD.packer(demand, fleet, profiles, current), fleet)
+
+    return planner
+
+
+def _too_much(plan: Plan, fleet: Fleet) -> Plan:
+    more = tuple(Partition(f"{gpu.id}:more", gpu.id, 100) for gpu in fleet.gpus)
+    return replace(plan, partitions=(*plan.partitions, *more))
+
+
+def _slower_cycles(plan: Plan, fleet: Fleet) -> Plan:
+    return replace(
+        plan, partitions=tuple(replace(p, duty_ms=10.0 * p.duty_ms) for p in plan.partitions)
+    )
+
+
+def _half_served(plan: Plan, fleet: Fleet) -> Plan:
+    halved = tuple(
+        replace(p, slots=tuple(replace(s, rows_per_s=s.rows_per_s / 2) for s in p.slots))
+        for p in plan.partitions
+    )
+    return replace(plan, partitions=halved)
+
+
+DECISIONS = "decisions_are_legal_and_every_request_is_answered_once"
+BROKEN = {
+    "a partition twice": (DECISIONS, replace(GOOD, dispatcher=_same_partition_twice)),
+    "busy partitions": (DECISIONS, replace(GOOD, dispatcher=_busy_partitions)),
+    "another answer": (DECISIONS, replace(GOOD, dispatcher=_never_the_same)),
+    "waking at once": (DECISIONS, replace(GOOD, dispatcher=_wakes_at_once)),
+    "drops of nothing": (DECISIONS, replace(GOOD, dispatcher=_drops_what_is_not_there)),
+    "refusing all": (DECISIONS, replace(GOOD, admission=_admits_none)),
+    "more than 100 %": (DECISIONS, replace(resolve("fixed"), within_100=True)),
+    "unfair": (
+        "no_contending_model_falls_behind_the_bound",
+        replace(resolve("clockwork"), fair=True),
+    ),
+    "illegal plans": ("plans_are_legal", replace(GOOD, planner=_altered(_too_much))),
+    "slow cycles": ("packed_cycles_keep_every_slo", replace(GOOD, packer=_altered(_slower_cycles))),
+    "lost demand": (
+        "demand_is_conserved_and_partitions_fit_side_by_side",
+        replace(GOOD, packer=_altered(_half_served)),
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _unshrunk() -> Iterator[None]:
+    """The first case that breaks a law is enough."""
+    settings.register_profile("unshrunk", phases=[Phase.generate])
+    settings.load_profile("unshrunk")
+    yield
+    settings.load_profile("default")
+
+
+@pytest.mark.parametrize("broken", sorted(BROKEN))
+def test_a_broken_system_breaks_its_law(broken: str) -> None:
+    name, system = BROKEN[broken]
+    law = _law(system, name)
+    with pytest.raises(AssertionError):
+        law(system)
+
+
+def _law(system: System, name: str) -> Law:
+    (found,) = [one for one in laws_of(system) if one.name == name]
+    return found
+
+
+def test_promises_bring_their_laws() -> None:
+    bare = replace(GOOD, cyclic_planner=False, cyclic_packer=False)
+    more = {one.name for one in laws_of(GOOD)} - {one.name for one in laws_of(bare)}
+    assert "planned_cycles_keep_every_slo" in more and "packed_cycles_keep_every_slo" in more
+    assert not any("contending" in one.name for one in laws_of(GOOD))
+
+
+def test_check_system_names_the_law() -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_system(replace(GOOD, planner=_altered(_too_much)))
+    notes = caught.value.__notes__
+    assert any("'gpulet' breaks the law plans_are_legal" in note for note in notes)
