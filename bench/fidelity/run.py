@@ -1,4 +1,4 @@
-"""Simulated against live on this machine: `python -m bench.fidelity.run --out FOLDER`.
+"""Simulated against live on this machine.
 
 Profiles and the slowdown of busy neighbours are measured first, the machine's speed of the moment
 around each run; then every system meets every load
@@ -10,13 +10,11 @@ how well a run agrees with itself.
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from bench.fidelity.gaps import figures, gap
 from bench.fidelity.live import play
@@ -24,6 +22,7 @@ from bench.fidelity.measured import Measured, half_pct, measure
 from bench.fidelity.stand import Stand
 from bench.fidelity.truth import at_the_moment, busy, simulated_device
 from bench.fidelity.twin import sent, twin
+from bench.harness import Report, Table, main
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
@@ -34,13 +33,17 @@ from interlace.sim.workload.renewal import poisson
 
 MODELS: Final = ("cnn_small", "cnn_large", "embedder")
 _SYSTEMS: Final = ("interlace", "gpulet", "temporal", "gslice")
-_HALF_PCT: Final = 50
 #: SLO over the latency of one row on half the cores, for each model.
 _SLO_FACTORS: Final = (4.0, 12.0)
 #: A run and its repetition agree if goodput and median differ by no more than this; else the
 #: machine was disturbed, and both are made again, so often at most.
 _AGREE: Final = 0.05
 _TAKES: Final = 3
+_LOADS: Final = (0.3, 0.7, 1.0, 1.5)
+_HEADS: Final = (
+    "system", "load", "SLO", "goodput live/s", "simulated/s", "gap", "p50 gap", "p99 gap",
+    "live again: goodput", "p50", "p99",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,33 @@ def cases(
         for load in loads:
             for system in systems:
                 yield Case(system, load, slo_factor)
+
+
+async def fidelity(
+    *,
+    systems: tuple[str, ...] = _SYSTEMS,
+    loads: Annotated[tuple[float, ...], "parts of what both cores do at best"] = _LOADS,
+    slos: Annotated[tuple[float, ...], "executions of one row on half the cores"] = _SLO_FACTORS,
+    seconds: float = 15.0,
+    models: Annotated[Path, "the example models"] = Path("models"),
+) -> Report:
+    """Every case twice live and once simulated."""
+    chosen = list(cases(systems, loads, slos))
+    found: list[dict[str, Any]] = []
+    async with Stand(models, MODELS) as stand:
+        measured = await measure(stand, SweepSettings(samples=150, budget_s=1.0, retakes=4))
+        print({f"{a}|{b}": round(f, 3) for (a, b), f in measured.pairs.factors.items()})
+        for number, case in enumerate(chosen, 1):
+            found.append(await compare(stand, measured, case, seconds))
+            print(f"{number}/{len(chosen)}", json.dumps(found[-1]), flush=True)
+    return Report(tables=[Table(_HEADS, [_cells(one) for one in found])], figures=found)
+
+
+def _cells(one: Mapping[str, Any]) -> list[str]:
+    gaps = [f"{one['gap'][name]:+.2f}" for name in ("goodput", "p50", "p99")]
+    again = [f"{one['live_again'][name]:+.2f}" for name in ("goodput", "p50", "p99")]
+    rates = [f"{one[kind]['goodput_rps']:.0f}" for kind in ("live", "simulated")]
+    return [one["system"], f"{one['load']:g}", f"{one['slo_factor']:g}", *rates, *gaps, *again]
 
 
 def demand(profiles: Mapping[str, Profile], case: Case) -> tuple[Demand, ...]:
@@ -123,36 +153,5 @@ async def _take(stand: Stand, measured: Measured, case: Case, seconds: float) ->
     }
 
 
-async def _all(out: Path, chosen: Sequence[Case], seconds: float) -> None:
-    rows: list[dict[str, Any]] = []
-    async with Stand(Path("models"), MODELS) as stand:
-        measured = await measure(stand, SweepSettings(samples=150, budget_s=1.0, retakes=4))
-        print({f"{a}|{b}": round(f, 3) for (a, b), f in measured.pairs.factors.items()})
-        for number, case in enumerate(chosen, 1):
-            rows.append(await compare(stand, measured, case, seconds))
-            print(f"{number}/{len(chosen)}", json.dumps(_rounded(rows[-1])), flush=True)
-            out.mkdir(parents=True, exist_ok=True)
-            (out / "fidelity.json").write_text(json.dumps(rows, indent=1))
-
-
-def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: {k: round(v, 3) for k, v in value.items()} if isinstance(value, dict) else value
-        for key, value in row.items()
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("build/bench/fidelity"))
-    parser.add_argument("--seconds", type=float, default=15.0)
-    parser.add_argument("--systems", nargs="+", default=list(_SYSTEMS))
-    parser.add_argument("--loads", nargs="+", type=float, default=[0.3, 0.7, 1.0, 1.5])
-    parser.add_argument("--slos", nargs="+", type=float, default=list(_SLO_FACTORS))
-    asked = parser.parse_args()
-    chosen = list(cases(asked.systems, asked.loads, asked.slos))
-    asyncio.run(_all(asked.out, chosen, asked.seconds))
-
-
 if __name__ == "__main__":
-    main()
+    main(fidelity)

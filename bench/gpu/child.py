@@ -21,6 +21,7 @@ from typing import Final
 
 from bench.gpu.bench import Bench, Entry
 from bench.gpu.rows import Row, failed
+from bench.harness import processes
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.launcher import BEFORE_CUDA
 
@@ -121,7 +122,7 @@ def _end(pid: int) -> None:
 
 
 def _kill_descendants(pid: int) -> None:
-    for one in _descendants(pid):  # a GPU's process is in a session of its own
+    for one in processes.descendants([pid]):  # a GPU's process is in a session of its own
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
 
@@ -133,24 +134,6 @@ def _end_with(owner: int) -> None:
         select.select([watch], [], [])
     _kill_descendants(os.getpid())
     os.killpg(os.getpid(), signal.SIGKILL)
-
-
-def _descendants(pid: int) -> list[int]:
-    """The processes that one started, and those that they started."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # "pid (name) state parent ...", where the name may hold anything
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[1])
-    found, todo = [], [pid]
-    while todo:
-        one = todo.pop()
-        children = [child for child, parent in parents.items() if parent == one]
-        found += children
-        todo += children
-    return found
 
 
 def _nothing() -> None:

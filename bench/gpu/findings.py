@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from bench.gpu.parts import Part
 from bench.gpu.rows import Row, Verdict, as_json, as_line, row_of
+from bench.harness.conditions import conditions
 
 ROWS: Final = "rows.jsonl"
 SUMMARY: Final = "summary.json"
@@ -49,6 +50,7 @@ class Findings:
         self.results: list[Found] = []
         self.left_out: list[Part] = []
         self.machine: list[Row] = []
+        self._conditions = conditions()
         self._began, self._began_s = datetime.now(UTC), time.monotonic()
         self._open: tuple[Found, datetime, float, Mapping[str, str]] | None = None
         self._lines = (out / ROWS).open("a", encoding="utf-8")
@@ -122,8 +124,7 @@ class Findings:
     def _summary(self) -> dict[str, Any]:
         return {
             "dry": self.dry,
-            "date": self._began.isoformat(timespec="seconds"),
-            "command": _command(),
+            **self._conditions,
             "seconds": round(time.monotonic() - self._began_s, 2),
             "cut": self.cut,
             "left_out": [part.name for part in self.left_out],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
+from interlace.core.quantile import quantile as nearest_rank
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.driver.api import Atom, Driver, GreenContext, MappedBlock, SmSplit
 from interlace.device.cuda.graphs.capture import CapturedGraph
@@ -163,9 +163,8 @@ def times_ms(
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The nearest-rank quantile."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
+    """The nearest-rank quantile of values in any order."""
+    return nearest_rank(sorted(values), part)
 
 
 def middle(values: Sequence[float]) -> float:

@@ -112,13 +112,6 @@ PARTS: Final[tuple[Part, ...]] = (
         "bench.gpu.coruns:rows", ("profiles",),
     ),
     _check(7, "host-access", 12, "layers that read their weights from host memory"),
-    _check(12, "aoti", 35, "whether a compiled package takes our weights and our streams"),
-    _check(14, "counters", 20, "which pressure counters can be read"),
-    Part(
-        "connections", "checks", 10, "6. streams side by side with 8 hardware queues instead of 32",
-        "bench.gpu.checks.isolation:overlap", (), {"CUDA_DEVICE_MAX_CONNECTIONS": "8"},
-    ),
-    _check(9, "pinning", 10, "how fast host memory is page-locked"),
 )  # fmt: skip
 
 GROUPS: Final = tuple(dict.fromkeys(part.group for part in PARTS))

@@ -60,7 +60,8 @@ def show(report: Report, name: str, out: Path) -> None:
 
 def name_of(benchmark: Benchmark) -> str:
     """A benchmark's files are named after its module: ``dstack-figure4`` of the papers."""
-    parts = Path(inspect.getfile(benchmark)).relative_to(ROOT / "bench").with_suffix("").parts
+    file = Path(inspect.getfile(benchmark)).with_suffix("")
+    parts = file.relative_to(ROOT / "bench" if file.is_relative_to(ROOT / "bench") else ROOT).parts
     return "-".join(part for part in parts if part not in ("papers", "run"))
 
 

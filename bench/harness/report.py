@@ -118,8 +118,8 @@ def compared(rows: Sequence[Row]) -> Table:
     cells = [
         (
             row.what,
-            None if row.published is None else f"{row.published:.4g}{row.unit}",
-            f"{row.ours:.4g}{row.unit}",
+            None if row.published is None else f"{_number(row.published)}{row.unit}",
+            f"{_number(row.ours)}{row.unit}",
             None if row.ratio is None else f"{row.ratio:.2f}",
         )
         for row in rows
@@ -131,7 +131,12 @@ def as_text(cell: Cell) -> str:
     """A cell as it is shown."""
     if cell is None:
         return "-"
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    return _number(cell) if isinstance(cell, float) else str(cell)
+
+
+def _number(value: float) -> str:
+    """Four digits, and all of those before the point."""
+    return f"{value:.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
 def _line(cells: Sequence[str]) -> str:

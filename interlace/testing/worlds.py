@@ -54,6 +54,7 @@ def planning_cases(
     least_rows_per_s: float = 0.0,
 ) -> PlanningCase:
     """Up to ``models`` models and ``gpus`` accelerators of one kind, some of it impossible."""
+    kind = draw(st.sampled_from(kinds))
     names = [f"m{i}" for i in range(draw(st.integers(1, models)))]
     profiles = {
         name: scaled_profile(
@@ -62,6 +63,7 @@ def planning_cases(
             draw(st.floats(0.05, 5.0)),
             draw(st.integers(10, 100)),
             draw(st.integers(1, 1_200)),
+            kind.shares_pct,
         )
         for name in names
     }
@@ -69,7 +71,7 @@ def planning_cases(
         Demand(name, draw(st.floats(least_rows_per_s, 500.0)), draw(st.floats(5.0, 400.0)))
         for name in names
     ]
-    fleet = fleet_of(draw(st.sampled_from(kinds)), draw(st.integers(1, gpus)))
+    fleet = fleet_of(kind, draw(st.integers(1, gpus)))
     return PlanningCase(demand, fleet, profiles)
 
 
@@ -79,11 +81,16 @@ def fleet_of(kind: Gpu, count: int) -> Fleet:
 
 
 def scaled_profile(
-    model: str, fixed_ms: float, row_ms: float, width_pct: int, weights_bytes: int
+    model: str,
+    fixed_ms: float,
+    row_ms: float,
+    width_pct: int,
+    weights_bytes: int,
+    shares_pct: Sequence[int] = SHARES,
 ) -> Profile:
-    """L(b, p) = (fixed + row b) max(1, width / p), at 1 to 32 rows and every share used here."""
+    """L(b, p) = (fixed + row b) max(1, width / p), at 1 to 32 rows and these shares p."""
     points = {}
-    for share_pct in sorted({*SHARES, *SEVENTHS.shares_pct}):
+    for share_pct in shares_pct:
         for batch in (1, 2, 4, 8, 16, 32):
             ms = (fixed_ms + row_ms * batch) * max(1.0, width_pct / share_pct)
             points[batch, share_pct] = LatencyPoint(ms, ms, ms, 5)

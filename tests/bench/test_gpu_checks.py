@@ -6,11 +6,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from cuda.bindings import driver as cu
 
 from bench.gpu.bench import Bench
 from bench.gpu.checks import (
@@ -22,21 +20,18 @@ from bench.gpu.checks import (
     host_access,
     isolation,
     libraries,
-    pinning,
-    rebuilt,
     split,
     versions,
 )
 from bench.gpu.lanes import ask_sms, captured, lanes, quantile, rate_gbs, ratio, sms_of, times_ms
 from bench.gpu.rows import Row, Verdict
 from interlace.device.cuda.backend.base import CudaBackend
-from interlace.device.cuda.driver.api import GreenContext
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.fake import FakeDriver
 from tests.device.cuda.fake.backend import on
 
 CHECKS = (
-    completion, copies, graph_memory, graphs, green_cost, host_access, libraries, pinning, split,
+    completion, copies, graph_memory, graphs, green_cost, host_access, libraries, split,
     versions,
 )  # fmt: skip
 
@@ -135,28 +130,6 @@ def test_a_lane_waits_for_tensors_that_torch_makes_on_its_own_stream(
         with captured(on_gpu, cut.first(16), lambda: order.append("used")):
             pass
     assert order[:2] == ["made", "used"]
-
-
-def test_a_graph_is_moved_where_its_kernels_know_no_context() -> None:
-    kernel, copy = cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL, "copy"
-    good = cu.CUresult.CUDA_SUCCESS
-    nodes = {1: kernel, 2: copy, 3: kernel}
-    given = {1: SimpleNamespace(kern=7, func=9, ctx=0), 3: SimpleNamespace(kern=0, func=9, ctx=0)}
-    changed: list[int] = []
-    fake = SimpleNamespace(
-        CUgreenCtx=int, CUfunction=int, CUgraphNodeType=cu.CUgraphNodeType,
-        cuCtxFromGreenCtx=lambda green: (good, 100 + green),
-        cuGraphGetNodes=lambda graph, count=0: (good, list(nodes)[:count], len(nodes)),
-        cuGraphNodeGetType=lambda node: (good, nodes[node]),
-        cuGraphKernelNodeGetParams=lambda node: (good, given[node]),
-        cuGraphKernelNodeSetParams=lambda node, params: (changed.append(node), (good,))[1],
-        cuGraphInstantiate=lambda graph, flags: (good, 55),
-    )  # fmt: skip
-    it = rebuilt._rebuilt(fake, "graph", GreenContext(5, 16))
-    assert it == (55, 2, 1)
-    assert changed == [1]
-    assert (given[1].func, given[1].ctx) == (0, 105)
-    assert given[3].ctx == 0
 
 
 def test_the_hosts_time_before_is_not_the_gpus() -> None:

@@ -1,4 +1,4 @@
-"""What benchmarks may import: the package, each other, and what the README's environment has."""
+"""What benchmarks may import: the package, each other, and what the extra `bench` installs."""
 
 from __future__ import annotations
 

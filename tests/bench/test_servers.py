@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+from bench.front import front
 from bench.harness.command import run
 from bench.mix.run import ratio, table
 from bench.overload.run import points
 from bench.peers.summarise import FILE, summarise
+from bench.round_trip import round_trip
 
 
 def _row(rep: int, peer: str, rps: float, others: float = 0.0) -> dict[str, Any]:
@@ -59,3 +63,24 @@ def test_a_curve_has_its_spread_in_parts_of_the_own_capacity() -> None:
         for rate in (5.0, 7.0, 9.0)
     ]
     assert points(rows, "ours", "goodput_rps", scale=True) == [(1.0, 0.7, 0.5, 0.9)]
+
+
+def test_both_front_ends_answer_every_call() -> None:
+    cores = os.sched_getaffinity(0)
+    try:
+        found = front(connections=(2,), seconds=0.1).figures
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert {(one["protocol"], one["tensor"]) for one in found} == {
+        (protocol, tensor) for protocol in ("http", "grpc") for tensor in ("echo", "img")
+    }
+    assert all(one["ok"] == one["calls"] > 0 for one in found)
+
+
+def test_batches_come_back_from_a_worker() -> None:
+    cores = os.sched_getaffinity(0)
+    try:
+        ours = asyncio.run(round_trip(trips=20, rows=2)).ours
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert 0.0 < ours["in the worker's phases, p50"] < ours["round trip, p50"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from bench.gpu.bench import Bench
-from bench.gpu.checks import layers, rebuilt
+from bench.gpu.checks import layers
 from bench.gpu.lanes import Lane, Lanes, ask_sms, captured, lanes, mapped, middle, ratio, times_ms
 from bench.gpu.lanes import words as words_of
 from bench.gpu.rows import Row, attempt, judged
@@ -24,7 +24,6 @@ def rows(bench: Bench) -> Iterator[Row]:
         for name, make in _layers().items():
             body = partial(make, bench, backend.torch_device)
             yield from attempt(name, partial(_times, bench, backend, name, body, few, whole))
-        yield from rebuilt.rows(bench, backend, cut, few)
 
 
 def _layers() -> dict[str, Callable[[Bench, str], layers.Body]]:

@@ -4,7 +4,7 @@ Why not grpcio: on one quiet core, with 32 calls of 64-byte tensors in flight, a
 behind grpcio's Python servers costs 85-98 us of CPU a call (a pool of threads, one of which would
 be held by each call that waits) or 135 us (asyncio), and 1.6-2.0 ms with 602 KB. This server costs
 27 us and 0.27 ms, since it receives tensors straight into shared memory and parses what repeats
-once; ``bench.grpc_front`` measures it.
+once; ``bench.front`` measures it.
 
 Why not a process of its own: it took 35 us a call (27 in that process, 8 in the main process) and
 0.30 ms with 602 KB, and every call made two more hops. It freed the main process of most of the

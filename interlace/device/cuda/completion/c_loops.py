@@ -74,8 +74,13 @@ def _compiled(source: str) -> bytes:
 
 def _loaded(library: bytes) -> ctypes.CDLL:
     # From memory: the folder that it is kept in may forbid to run what lies there. The descriptor
-    # stays open, since the loader takes two libraries of one path for the same.
+    # stays open, because the loader knows libraries by their path: another one that was given the
+    # same number would be taken for this.
     fd = os.memfd_create("interlace-loops", os.MFD_CLOEXEC)
-    with os.fdopen(os.dup(fd), "wb") as out:
-        out.write(library)
-    return ctypes.CDLL(f"/proc/self/fd/{fd}")
+    try:
+        with os.fdopen(os.dup(fd), "wb") as out:
+            out.write(library)
+        return ctypes.CDLL(f"/proc/self/fd/{fd}")
+    except OSError:
+        os.close(fd)
+        raise

@@ -1,0 +1,138 @@
+"""The HTTP and gRPC front-ends alone: calls a second, latency, and CPU a call.
+
+A server of both protocols, over a runtime that gives inputs back on the next turn of the loop, is
+pinned to core 0, the load generator to core 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import Annotated, Any, Final
+
+from bench.harness import Report, Table, main, processes
+from bench.harness.closed_loop import closed_loop
+from bench.peers import models, wire
+from interlace.core.model import Format, Model, ServiceTerms
+from interlace.core.request import Outcome, Reply, Request
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.load.call import pack
+from interlace.load.result import figures
+from interlace.runtime.clock import WallClock
+from interlace.server.dataplane.plane import DataPlane
+from interlace.server.grpc.server import GrpcServer
+from interlace.server.http.inference_context import InferenceContext
+from interlace.server.http.inference_handler import InferenceHandler
+from interlace.server.http.limits import HttpLimits
+from interlace.server.http.server import HttpServer, inference_routes
+from interlace.server.model_table import ModelTable, ServedModel
+from interlace.server.shared_memory import Regions
+from interlace.shm.arena import Arena, ArenaMap
+
+MODELS: Final = ("echo", "img")
+CALLS: Final[dict[str, Callable[..., Any]]] = {"http": wire.v2_http, "grpc": wire.v2_grpc}
+
+
+def front(
+    *,
+    protocols: tuple[str, ...] = tuple(CALLS),
+    connections: tuple[int, ...] = (1, 32),
+    seconds: Annotated[float, "of each run"] = 2.0,
+) -> Report:
+    """Every protocol, tensor and number of connections."""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    server = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,), daemon=True)
+    server.start()
+    assert server.pid is not None
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    found: list[dict[str, Any]] = []
+    try:
+        ports = ours.recv()
+        for protocol in protocols:
+            for name in MODELS:
+                call = replace(CALLS[protocol](name, models.sample(name)), port=ports[protocol])
+                for count in connections:
+                    before_s = processes.cpu_s([server.pid])
+                    run = figures(closed_loop(pack(call), count, seconds, 0.0))
+                    spent_us = (processes.cpu_s([server.pid]) - before_s) * 1e6 / max(1, run["ok"])
+                    head = {"protocol": protocol, "tensor": name, "connections": count}
+                    found.append({**head, **run, "cpu_us": round(spent_us, 1)})
+                    print(found[-1], flush=True)
+    finally:
+        server.kill()
+        server.join()
+    heads = ("protocol", "tensor", "connections", "rps", "p50_ms", "p99_ms", "cpu_us")
+    return Report(
+        tables=[Table(heads, [[one[head] for head in heads] for one in found])], figures=found
+    )
+
+
+def serve(ports: Connection) -> None:
+    """Serve until this process is ended; the ports are sent once they listen."""
+    import uvloop
+
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    uvloop.run(_serve(ports))
+
+
+async def _serve(ports: Connection) -> None:
+    arena, arenas = Arena.create(1 << 28), ArenaMap(os.getpid())
+    arenas.add(arena)
+    table, limits, regions = ModelTable(), HttpLimits(), Regions()
+    for name in MODELS:
+        table.publish(ServedModel(_echo(name)))
+    plane = DataPlane(EchoRuntime(), table, arenas)
+    context = InferenceContext(plane, table, arena, arenas, regions, limits)
+    http = HttpServer(inference_routes(), InferenceHandler(context), limits)
+    no_administration: Any = None
+    grpc = GrpcServer(plane, no_administration, table, regions, arena, arenas)
+    listening = {
+        "http": await http.listen("127.0.0.1", 0),
+        "grpc": await grpc.listen("127.0.0.1", 0),
+    }
+    ports.send(listening)
+    await asyncio.Event().wait()
+
+
+def _echo(name: str) -> Model:
+    shape = models.SHAPES[name][0]
+    inputs, outputs = (TensorSpec(tensor, "FP32", shape) for tensor in ("INPUT", "OUTPUT"))
+    signature = Signature((inputs,), (outputs,), True, 16)
+    return Model(name, 1, Format.ONNX, "", "", signature, ServiceTerms(1000.0))
+
+
+class EchoRuntime:
+    """Gives every request its inputs back, on the next turn of the loop."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.clock = WallClock(loop)
+        self._soon = loop.call_soon
+        self._ids = 0
+
+    def next_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+    def submit(
+        self, request: Request, answer: Callable[[Reply], None], give_up: object = None
+    ) -> None:
+        self._soon(self._answer, request, answer)
+
+    def cancel(self, request: Request) -> None:
+        """Nothing is ever cancelled: every answer comes at once."""
+
+    def delivered(self, reply: Reply) -> None:
+        """Nothing is held."""
+
+    def _answer(self, request: Request, answer: Callable[[Reply], None]) -> None:
+        outputs = (request.inputs[0]._replace(name="OUTPUT"),)
+        answer(Reply(request, Outcome.OK, outputs))
+
+
+if __name__ == "__main__":
+    main(front)
