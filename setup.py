@@ -81,6 +81,7 @@ class Build(build_ext):
         super().build_extensions()
 
     def run(self) -> None:
+        self.inplace = self.inplace or getattr(self, "editable_mode", False)
         try:
             super().run()
         except BaseError as error:

@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Final
 
 _ROOT: Final = Path(__file__).parent
-#: What every request goes through; docs/architecture.md says what these modules may not do.
+#: What every request goes through; docs/architecture.md says what they may not do.
 HOT: Final = (
     *(f"engine/{name}.py" for name in (
         "arrival_rates", "contention", "engine", "input_pool", "input_staging", "latency_estimator",
@@ -32,17 +32,37 @@ HOT: Final = (
         "service_tags", "state", "timeouts", "view",
     )),
     *(f"perf/{name}.py" for name in ("buckets", "curves", "latency", "service_round")),
-    *(f"policy/{name}.py" for name in ("admission", "batching", "fairness")),
+    *(f"policy/{name}.py" for name in ("admission", "availability", "batching", "fairness")),
     *(f"policy/dispatchers/{name}.py" for name in (
         "clockwork", "deadline", "duty", "dynamic_batching", "elastic", "greedy", "spatiotemporal",
         "temporal",
     )),
     *(f"runtime/{name}.py" for name in ("alarm", "clock", "runtime")),
+    *(f"shm/{name}.py" for name in ("arena", "blocks", "buddy_allocator")),
     *(f"device/simulated/{name}.py" for name in (
         "contention", "copy_engines", "device", "host_link", "jitter", "partition_table", "physics",
-        "running_batches", "timeouts",
+        "queued_work", "running_batches", "timeouts",
     )),
+    *(f"device/process/{name}.py" for name in (
+        "batch_frames", "link", "output_arena", "output_blocks", "pending",
+    )),
+    "device/cpu/device.py",
     *(f"sim/{name}.py" for name in ("record", "run")),
+    *(f"server/{name}.py" for name in ("cache", "heap_budget", "shared_memory", "tensor_json")),
+    *(f"server/dataplane/{name}.py" for name in ("call", "plane", "run_delay", "validation")),
+    *(f"server/statistics/{name}.py" for name in ("execution_counter", "model_statistics")),
+    *(f"server/http/{name}.py" for name in (
+        "arena_body", "chunked_coding", "connection", "connection_limit",
+        "exchange", "heap_body", "inference", "inference_context", "inference_handler",
+        "input_tensors", "raw_body", "reply_body", "request_head", "responses", "server_state",
+        "timeouts",
+    )),
+    *(f"server/grpc/{name}.py" for name in (
+        "abuse", "buffered_sink", "frame_reader", "frame_writer", "header_blocks", "headers",
+        "http2_connection", "http2_frames", "infer_calls", "infer_decoder", "infer_head",
+        "infer_response", "infer_wire", "lingering", "pending_calls", "rpc", "service",
+        "stall_timeouts", "status", "stream", "typed_contents",
+    )),
 )  # fmt: skip
 MANIFEST: Final = _ROOT / "compiled.json"
 

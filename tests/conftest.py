@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from interlace.compiled import is_compiled, prefer_sources
+
+# Before any other conftest imports what it tests; options are not parsed yet.
+if "--compiled" not in sys.argv:
+    prefer_sources()
 
 HERE = Path(__file__).parent
 #: What a whole folder, or file, of tests needs; `scripts/test fast` leaves all of these out.
@@ -34,7 +39,11 @@ MARKS = {
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--compiled"):
+        for item in items:
+            if item.get_closest_marker("sources"):
+                item.add_marker(pytest.mark.skip(reason="runs on the sources alone"))
     for place, mark in MARKS.items():
         folder = HERE / place
         for item in items:
@@ -47,7 +56,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not config.getoption("--compiled"):
-        prefer_sources()
-    elif not is_compiled():
+    if config.getoption("--compiled") and not is_compiled():
         raise pytest.UsageError("nothing is compiled: python setup.py build_ext --inplace")

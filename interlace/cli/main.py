@@ -9,7 +9,7 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from interlace.compiled import is_compiled
+from interlace.compiled import is_compiled, prefer_sources
 from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.extras import remedy
 from interlace.core.user_errors import InputError, UserError
@@ -66,6 +66,8 @@ def build(argv: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     asked = next((word for word in argv if not word.startswith("-")), "")
+    if asked == "replay" or any(word.split("=")[0] == "--log" for word in argv):
+        prefer_sources()  # a log keeps pickled engines, which compiled classes cannot be
     for name, summary in COMMANDS:
         function: Callable[..., None] = _placeholder
         if name == asked:

@@ -26,6 +26,7 @@ def _two(slo_ms: float, other_slo_ms: float) -> Simulation:
     return Simulation(OURS, machine(), demand, profiles, profiles, arrivals, plan)
 
 
+@pytest.mark.sources
 def test_by_deadline_alone_the_gap_is_far_larger(monkeypatch: pytest.MonkeyPatch) -> None:
     fair = measured(_two(20.0, 200.0), OURS)
     monkeypatch.setattr(ServiceTags, "behind_ms", lambda tags, ahead: {})

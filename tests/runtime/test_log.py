@@ -75,6 +75,7 @@ def test_every_system_replays_alike(name: str, tmp_path: Path) -> None:
     assert told == [digest(commands) for _, _, commands in world.log]
 
 
+@pytest.mark.sources
 @pytest.mark.parametrize("name", ["interlace", "dstack", "e2bird"])
 def test_a_file_that_follows_another_replays_from_its_checkpoint(name: str, tmp_path: Path) -> None:
     path = tmp_path / "run.log"

@@ -78,7 +78,8 @@ class FrameReader:
         """
         if self.unfinished:
             rest = memoryview(self._rest)
-            self._rest = rest[self._consume(rest) :]
+            used = self._consume(rest)  # mypyc evaluates what is inside a slice twice
+            self._rest = rest[used:]
             return True
         landing = self._landing()
         kept = len(self._rest)

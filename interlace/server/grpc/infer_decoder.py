@@ -211,7 +211,7 @@ class InferSink:
         tag = self._tag
         if len(tag) > 20:
             raise malformed("a field that begins with more than 20 bytes")
-        ends = [i for i, byte in enumerate(tag) if byte < 0x80]
+        ends = [i for i, byte in enumerate(bytes(tag)) if byte < 0x80]
         if not ends:
             return
         kind = tag[0] & 7
