@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,11 @@ class Result:
     tried: int
     broken: Counter[str] = field(default_factory=Counter)
     figures: dict[str, Any] = field(default_factory=dict)
+
+
+def grown(before: Mapping[str, float], after: Mapping[str, float], *names: str) -> dict[str, str]:
+    """What the server held before and after, where it can grow."""
+    return {name: f"{before[name]:g} -> {after[name]:g}" for name in names}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from bench.attack.attack import WIDE, WIDE_NUMBERS, Ground, Result
+from bench.attack.attack import WIDE, WIDE_NUMBERS, Ground, Result, grown
 from bench.attack.calls import HttpCaller
 from bench.attack.stand import Stand
 
@@ -69,8 +69,7 @@ def _send(ground: Ground, stand: Stand, bodies: Sequence[Body]) -> Result:
     for status, count in statuses.items():
         result.broken[status] += count * (status.isdigit() and status not in right)
     result.broken["kept after a minute and a half"] += given_back_s is None
-    result.broken = +result.broken
-    result.figures["pss_mb"] = f"{before['pss_mb']:g} -> {after['pss_mb']:g}"
+    result.figures |= grown(before, after, "pss_mb")
     result.figures["given_back_s"] = given_back_s
     return result
 

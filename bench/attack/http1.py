@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from typing import Final
 
-from bench.attack.attack import VICTIM, Ground, Result
+from bench.attack.attack import VICTIM, Ground, Result, grown
 from bench.attack.calls import body
 from bench.attack.mutate import damaged
 from bench.attack.stand import Stand
@@ -143,12 +143,10 @@ def mutated(ground: Ground, stand: Stand) -> Result:
     result.broken["500"] += statuses["500"]
     result.broken["garbled answer"] += sum(_garbled(one) for one in sent)
     result.broken["server ended"] += stand.process.poll() is not None
-    result.broken = +result.broken
     result.figures |= {
         "slowest_s": round(max(one.seconds for one in sent), 2),
         "log_lines": len(stand.lines) - lines_before,
-        "main_pss_mb": f"{before['main_pss_mb']:g} -> {after['main_pss_mb']:g}",
-        "main_descriptors": f"{before['main_descriptors']:g} -> {after['main_descriptors']:g}",
+        **grown(before, after, "main_pss_mb", "main_descriptors"),
     }
     return result
 

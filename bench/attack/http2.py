@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import hpack
 
-from bench.attack.attack import VICTIM, Ground, Result
+from bench.attack.attack import VICTIM, Ground, Result, grown
 from bench.attack.calls import message
 from bench.attack.mutate import damaged
 from bench.attack.stand import Stand
@@ -202,10 +202,8 @@ def _judged(
 ) -> Result:
     after = stand.held()
     result.broken["descriptors kept"] += after["main_descriptors"] - before["main_descriptors"] > 20
-    result.broken = +result.broken
     result.figures = {
         **ended,
-        "main_pss_mb": f"{before['main_pss_mb']:g} -> {after['main_pss_mb']:g}",
-        "main_descriptors": f"{before['main_descriptors']:g} -> {after['main_descriptors']:g}",
+        **grown(before, after, "main_pss_mb", "main_descriptors"),
     }
     return result

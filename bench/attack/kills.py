@@ -8,9 +8,9 @@ import signal
 import time
 from contextlib import suppress
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
-from bench.attack.attack import OTHER, VICTIM, Ground, Result
+from bench.attack.attack import OTHER, VICTIM, Ground, Result, grown
 from bench.attack.calls import HttpCaller, row
 from bench.attack.stand import Stand
 from bench.attack.traffic import Traffic
@@ -50,7 +50,7 @@ def workers(ground: Ground, stand: Stand) -> Result:
             "back_worst_s": max(back_s),
             "set_aside_at_the_end": refused,
             "all_ready_again_s": returned_s,
-            **_grown(before, after),
+            **grown(before, after, "pss_mb", "main_pss_mb", "main_descriptors"),
         },
     )
 
@@ -93,7 +93,6 @@ def stopped_worker(ground: Ground, stand: Stand) -> Result:
     result.broken["answered after more than 1 s"] += sum(s > 1.0 for _, s in answers)
     result.broken["not replaced within 10 s"] += sum(s > 10.0 for s in gone_s)
     result.broken["hung, lost or wrong"] += sum(a in ("hung", "lost", "wrong") for a, _ in answers)
-    result.broken = +result.broken
     return result
 
 
@@ -133,9 +132,3 @@ def _all_ready_s(stand: Stand, limit_s: float) -> float | None:
             return round(time.monotonic() - began_s, 2)
         time.sleep(0.2)
     return None
-
-
-def _grown(before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
-    """What the server holds before and after, where it can grow."""
-    names = ("pss_mb", "main_pss_mb", "main_descriptors")
-    return {name: f"{before[name]:g} -> {after[name]:g}" for name in names}

@@ -40,7 +40,6 @@ def models(ground: Ground) -> Result:
             result.figures[what] = {"answers": answers, "back_s": back_s, "beside": beside.figures}
     finally:
         result.figures["stop"] = stand.stop()
-    result.broken = +result.broken
     return result
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from bench.attack.attack import SLOW, Ground, Result
+from bench.attack.attack import SLOW, Ground, Result, grown
 from bench.attack.calls import body
 from bench.attack.stand import Stand
 from bench.attack.traffic import Traffic
@@ -37,8 +37,7 @@ def overload(ground: Ground, stand: Stand) -> Result:
         found["back_s"] = _back_s(stand, ended_s)
         result.figures[f"x{factor:g}"] = found
         result.broken["unanswered"] += found["unanswered"]
-    result.figures["pss_mb"] = f"{before['pss_mb']:g} -> {stand.held()['pss_mb']:g}"
-    result.broken = +result.broken
+    result.figures |= grown(before, stand.held(), "pss_mb")
     return result
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from statistics import median
 from typing import Final
 
-from bench.attack.attack import OTHER, VICTIM, Ground, Result
+from bench.attack.attack import OTHER, VICTIM, Ground, Result, grown
 from bench.attack.calls import HttpCaller
 from bench.attack.stand import Stand
 from bench.attack.traffic import Traffic
@@ -43,12 +43,11 @@ def reloads(ground: Ground, stand: Stand) -> Result:
     result.broken["steady model refused"] += sum(
         count for status, count in other["statuses"].items() if status not in ("200",)
     ) * (other["statuses"].get("200", 0) == 0)
-    result.broken = +result.broken
     after = stand.held()
     result.figures = {
         **{f"{what}_median_s": round(median(found), 2) for what, found in times.items()},
         **other,
-        **{name: f"{before[name]:g} -> {after[name]:g}" for name in before},
+        **grown(before, after, *before),
     }
     return result
 
@@ -77,10 +76,9 @@ def names_that_never_were(ground: Ground, stand: Stand) -> Result:
     result.broken["names kept in the index"] += sum(len(n) > 100 or "/" in n for n in listed)
     result.broken["500"] += statuses["500"]
     result.broken["grown by more than 30 MB"] += after["main_pss_mb"] - before["main_pss_mb"] > 30
-    result.broken = +result.broken
     result.figures |= {
         "index_bytes": len(index),
         "index_ms": round(index_s * 1e3, 1),
-        "main_pss_mb": f"{before['main_pss_mb']:g} -> {after['main_pss_mb']:g}",
+        **grown(before, after, "main_pss_mb"),
     }
     return result

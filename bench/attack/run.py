@@ -92,7 +92,7 @@ def attack(one: Attack, ground: Ground) -> dict[str, Any]:
     row: dict[str, Any] = {"attack": one.name, "about": one.about}
     try:
         found = _own(one, ground) if one.own else _beside(one, ground, row)
-        row |= {"tried": found.tried, "broken": dict(found.broken), **found.figures}
+        row |= {"tried": found.tried, "broken": dict(+found.broken), **found.figures}
     except Exception as error:  # one attack that cannot go on leaves the others
         traceback.print_exc()
         row |= {"tried": 0, "broken": {f"the attack itself: {error!r}"[:300]: 1}}

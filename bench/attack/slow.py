@@ -49,7 +49,6 @@ def _judged(result: Result, probes: Counter[str]) -> Result:
     result.broken["probe not answered 200"] += sum(
         count for said, count in probes.items() if not said.endswith(" 200")
     )
-    result.broken = +result.broken
     return result
 
 

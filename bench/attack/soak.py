@@ -47,7 +47,6 @@ def soak(ground: Ground, stand: Stand) -> Result:
         thread.join(10)
     result = Result(len(traffic.answers), traffic.bad(), {**traffic.figures(), "points": points})
     _flat(result, points)
-    result.broken = +result.broken
     return result
 
 

@@ -26,7 +26,7 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.policy.catalog import CATALOG
-from interlace.policy.fewest import fewest, underserved
+from interlace.policy.fewest import fewest
 
 GPU = GPU_KINDS["a100-mig"]
 LIMIT = 24
@@ -156,7 +156,7 @@ def lines(one: Published, systems: Sequence[str], seeds: int, seconds: float) ->
             bound.best.accelerators,
             bound.gpus,
             took_s,
-            tuple(sorted(underserved(plan))),
+            tuple(sorted(plan.underserved)),
             own,
             ours,
         )

@@ -65,7 +65,7 @@ def tables_of(name: str, seen: Sequence[Observation], results: Results) -> list[
         (
             split,
             one,
-            *(f"{100 * row[k]:.2f}" for k in ("p50", "p90", "p95", "mape")),
+            *(f"{100 * row[k]:.2f}" for k in _ERRORS),
             f"{row['r2']:.3f}",
         )
         for split, rows in _errors_of(results).items()
@@ -75,7 +75,7 @@ def tables_of(name: str, seen: Sequence[Observation], results: Results) -> list[
     better = [(one, f"{won[one][0]} of {won[one][1]}") for one in ("linear", "ours")]
     known = [(one, f"{r2:.3f}") for one, r2 in explained(seen).items()]
     return [
-        Table(("split", "predictor", "p50", "p90", "p95", "mape", "R2"), cells, title),
+        Table(("split", "predictor", *_ERRORS, "R2"), cells, title),
         Table(("unseen pairs with a lower mean error than the constant's", "pairs"), better),
         Table(("R2 within reach of names alone, fitted and tested on everything", "R2"), known),
     ]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+#: What rounding leaves unserved does not count.
+_NOTHING_ROWS_PER_S: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +93,9 @@ class Plan:
     overlapping: bool = False
     elastic: Mapping[str, ElasticBatching] = field(default_factory=dict)  #: by model
     notes: tuple[str, ...] = ()  #: what the planner says of its own answer: gap, limits, moves
+
+    @property
+    def underserved(self) -> set[str]:
+        """Models that are not served all that they ask for."""
+        left = self.unserved_rows_per_s.items()
+        return {model for model, rate in left if not rate <= _NOTHING_ROWS_PER_S}

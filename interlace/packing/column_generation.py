@@ -15,7 +15,7 @@ from interlace.packing.pattern import Pattern, PricingProblem
 from interlace.packing.queueing import Floats
 
 #: Requests per second below which a rate counts as served: rounding.
-NOTHING_RPS: Final = 1e-6
+NOTHING_RATE: Final = 1e-6
 _TOLERANCE: Final = 1e-6
 _PROGRESS: Final = 1e-3
 
@@ -84,7 +84,7 @@ def greedy(
     """Take the pattern of most value for its share, as often as it is full, until all is served."""
     left = rows_per_s.copy()
     taken: Counter[Pattern] = Counter()
-    while (left > NOTHING_RPS).any():
+    while (left > NOTHING_RATE).any():
         offers = [p for problem in problems.values() for p in problem.best(price, left)]
         offers = [p for p in offers if _value(p, price, left) > 0]
         if not offers:
@@ -92,7 +92,7 @@ def greedy(
         best = max(offers, key=lambda p: _value(p, price, left) / share_price[p.share_pct])
         models = [model for model, _ in best.turns]
         rates = np.array(best.rows_per_s)
-        count = max(1, int((left[models] / np.maximum(rates, NOTHING_RPS)).min()))
+        count = max(1, int((left[models] / np.maximum(rates, NOTHING_RATE)).min()))
         left[models] = np.maximum(left[models] - count * rates, 0.0)
         taken[best] += count
     return taken
@@ -151,7 +151,7 @@ def _dive(
     left = master.rows_per_s.copy()
     before = float("inf")
     # What is left shrinks with every pattern, or the accelerators are used up.
-    while (left > NOTHING_RPS).any() and (work := float((left * master.worth).sum())) < before:
+    while (left > NOTHING_RATE).any() and (work := float((left * master.worth).sum())) < before:
         before = work * (1 - _PROGRESS)
         order = np.argsort(-relaxed.amounts, kind="stable")
         fresh = relaxed.amounts - [master.fixed[p] for p in master.patterns]

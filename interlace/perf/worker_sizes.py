@@ -22,11 +22,6 @@ Configuration = tuple[int, ...]
 Measure = Callable[[Configuration], float]
 
 
-def rows(configuration: Sequence[int]) -> int:
-    """TotalBS of equation 6: rows in flight when all workers run."""
-    return sum(count << power for power, count in enumerate(configuration))
-
-
 def configurations(total: int, sizes: int = SIZES) -> Iterator[Configuration]:
     """Every configuration of ``total`` rows in workers of 2^0 to 2^(sizes - 1) (equation 6)."""
     if sizes == 1:

@@ -20,7 +20,7 @@ from interlace.planning.plan_file import save_plan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
-from interlace.policy.fewest import fewest, underserved
+from interlace.policy.fewest import fewest
 
 #: 2: what is not served is in rows per second, and called so.
 _SCHEMA: Final = 2
@@ -62,7 +62,7 @@ class CapacityPlan:
     @property
     def served(self) -> bool:
         """True if nothing is left unserved."""
-        return not underserved(self.plan)
+        return not self.plan.underserved
 
     @property
     def worst_attainment(self) -> float:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from interlace.core.figure_file import check_figure_path, save_figure
 from interlace.core.plan import Partition, Slot
 from interlace.planning.capacity_plan import CapacityPlan
-from interlace.policy.fewest import underserved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +92,7 @@ def draw_what_ifs(found: Mapping[str, CapacityPlan], path: Path) -> None:
 def _title(found: CapacityPlan) -> tuple[str, str]:
     """What is used, and what would be used at least."""
     cost = "" if found.cost_per_hour is None else f", {found.cost_per_hour:.2f} an hour"
-    lost = len(underserved(found.plan))
+    lost = len(found.plan.underserved)
     rest = f", {lost} model{'s' if lost > 1 else ''} not served in full" if lost else ""
     gap = f", gap {found.gpus - found.bound.gpus}" if not lost else ""
     return (

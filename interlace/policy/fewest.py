@@ -12,7 +12,6 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.policy.base import Planner
 
-_NOTHING_RPS: Final = 1e-3
 #: A part of a rate that asks only whether the model can be served at all.
 _TRICKLE: Final = 1e-3
 
@@ -49,7 +48,7 @@ def first_of(
     serves not even a thousandth are not waited for. If all do not suffice, the plan on all.
     """
     most = packer(demand, largest, profiles, current)
-    missing = underserved(most)
+    missing = most.underserved
     if missing:
         alone = Fleet(largest.gpus[:1])
         hopeless = {
@@ -66,16 +65,11 @@ def first_of(
         count = (low + high) // 2
         few = Fleet(largest.gpus[:count])
         plan = packer(demand, few, profiles, current)
-        if underserved(plan) <= missing:
+        if plan.underserved <= missing:
             best, high = (plan, few), count
         else:
             low = count + 1
     return best
-
-
-def underserved(plan: Plan) -> set[str]:
-    """Models that are not served all that they ask for."""
-    return {model for model, rps in plan.unserved_rows_per_s.items() if not rps <= _NOTHING_RPS}
 
 
 def _hopeless(packer: Planner, one: Demand, alone: Fleet, profiles: Profiles) -> bool:

@@ -11,8 +11,6 @@ from typing import Final
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Plan
 
-_NOTHING_RPS: Final = 1e-3
-
 
 @dataclass(frozen=True, slots=True)
 class FixedFleet:
@@ -116,7 +114,7 @@ def _used(plan: Plan, fleet: Fleet) -> Mapping[str, int]:
     """The accelerators that a plan uses, and one more while it leaves something unserved."""
     used = {partition.gpu for partition in plan.partitions}
     wanted = Counter(gpu.kind for gpu in fleet.gpus if gpu.id in used)
-    if any(rate > _NOTHING_RPS for rate in plan.unserved_rows_per_s.values()) and fleet.gpus:
+    if plan.underserved and fleet.gpus:
         wanted[fleet.gpus[-1].kind] += 1
     return wanted
 

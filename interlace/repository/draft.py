@@ -149,10 +149,11 @@ def _terms(settings: ModelSettings, config: ModelConfig) -> ServiceTerms:
     batching = config.values.get("dynamic_batching", {})
     queue_size = batching.get("default_queue_policy", {}).get("max_queue_size", 0)
     level = batching.get("default_priority_level", 0)
+    limit_bytes = settings.memory_limit_bytes
     return ServiceTerms(
         slo_ms=settings.slo_ms or DEFAULT_SLO_MS,
         priority=level if settings.priority is None else settings.priority,
-        memory_limit_bytes=settings.memory_limit_bytes,
+        memory_limit_bytes=None if limit_bytes is None else int(limit_bytes),  # plain, for msgspec
         rate_rps=settings.rate_rps,
         queue_limit=settings.queue_limit or queue_size or DEFAULT_QUEUE_LIMIT,
         precision=settings.precision or Precision.FP32,

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.papers.dstack.ideal_schedule import IdealSchedule, Kernel, ideal_bound
-from bench.papers.dstack.knee_search import knee_search
 from bench.papers.dstack.slotted_schedule import slotted
 from bench.papers.primitives.instances import Instances, batch_latency, multi_model
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import Surface
 from interlace.perf.sizing import Sizing
+from tests.oracles.dstack_knee_search import knee_search
 
 SHARES = tuple(range(10, 101, 10))
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.papers.e2bird.model import equally_shared, hidden_part, throughput_gain
+from bench.papers.e2bird.model import equally_shared, hidden_part, rows, throughput_gain
 from interlace.perf.latency import Surface
 from interlace.perf.worker_sizes import (
     Configuration,
@@ -14,7 +14,6 @@ from interlace.perf.worker_sizes import (
     engine,
     largest_in_time,
     naive,
-    rows,
     search,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,6 +60,13 @@ def test_files_win_where_they_do_not_contradict(tmp_path: Path) -> None:
     assert model.sample == {"mask": (12,)}
     assert (model.terms.slo_ms, model.terms.priority, model.terms.queue_limit) == (7.0, 2, 9)
     assert model.labels == {"y": ("cat", "dog")}
+
+
+def test_a_model_can_be_sent_to_a_worker(tmp_path: Path) -> None:
+    """Also with a size that was given with a unit."""
+    model = complete(draft(tmp_path, toml='memory_limit = "200MiB"'), SAID, 0)
+    assert model.terms.memory_limit_bytes == 200 << 20
+    assert msgspec.msgpack.encode(model)
 
 
 def test_naming_labels_hides_no_output(tmp_path: Path) -> None:

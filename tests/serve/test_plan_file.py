@@ -44,7 +44,7 @@ def test_a_plan_for_other_hardware_ends_the_start_in_words(
     write_model(root, "one")
     part = {"id": "p", "gpu": "gpu0", "share_pct": 100, "duty_ms": 0.0}
     slots = [{"model": "one", "batch": 1, "rows_per_s": 1.0}]
-    plan = {"schema": 1, "system": "interlace", "gpu_kind": "h100", "gpus": ["gpu0"]}
+    plan = {"schema": 2, "system": "interlace", "gpu_kind": "h100", "gpus": ["gpu0"]}
     kept = tmp_path / "plan.json"
     kept.write_text(json.dumps({**plan, "partitions": [{**part, "slots": slots}]}))
     server = start("--cores", "0", "--plan", str(kept))

@@ -17,11 +17,11 @@ from typing import Final
 from matplotlib.figure import Figure
 
 from bench.harness import Report, Row, grouped_bars, main
+from bench.papers.e2bird.model import rows as rows_of
 from bench.papers.e2bird.networks import NETWORKS, graph
 from bench.papers.e2bird.published import E_UNDER_NM_PCT, E_UNDER_TF_PCT, MAX_BATCH, NM_OVER_TF_PCT
 from bench.papers.e2bird.table4 import guideline
 from interlace.perf.worker_sizes import naive
-from interlace.perf.worker_sizes import rows as rows_of
 
 SYSTEMS: Final = ("TF-Serving", "NM-Ebird", "E2bird")
 _MB: Final = 4 / 1e6

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from interlace.perf.latency import Surface
-from interlace.perf.worker_sizes import Configuration, Measure, rows
+from interlace.perf.worker_sizes import Configuration, Measure
+
+
+def rows(configuration: Sequence[int]) -> int:
+    """TotalBS of equation 6: rows in flight when all workers run."""
+    return sum(count << power for power, count in enumerate(configuration))
 
 
 def hidden_part(transfer_ms: float, compute_ms: float) -> float:

@@ -22,9 +22,6 @@ FIVE_OVER_ONE: Final = 1.5
 INTERACTIVE_MS: Final = 50.0
 #: Figure 12 and section VI-C: shares of each instance.
 FIGURE_12_SHARES_PCT: Final = {"alexnet": 25, "resnet50": 40}
-#: Figure 12c and section VI-D: memory throughput lost from one to five VGG-19: most kernels, one.
-MOST_KERNELS_LOSE_PCT: Final = 5.0
-ONE_KERNEL_LOSES_PCT: Final = 20.0
 #: Table II and section V-E: instances more in one T4 (16 GB) with shared weights.
 MORE_INSTANCES: Final = {"resnet50": 1, "vgg19": 2, "resnext50": 2}
 #: Sections I and VII: models more in a GPU.
