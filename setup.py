@@ -20,6 +20,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError
 
 COMPILED = runpy.run_path("interlace/compiled.py")
+SOURCES = COMPILED["sources"]()  # as they are before mypyc reads them
 C_SOURCES = Path("build/mypyc")
 BUILDS = {"build", "build_ext", "bdist_wheel", "editable_wheel", "install"}
 
@@ -92,7 +93,7 @@ class Build(build_ext):
         manifest: Path = COMPILED["MANIFEST"]
         manifest.unlink(missing_ok=True)
         if self.inplace and self.extensions:
-            manifest.write_text(json.dumps(COMPILED["sources"]()))
+            manifest.write_text(json.dumps(SOURCES))
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": Build})
