@@ -145,7 +145,12 @@ def _checked(table: object, where: Callable[[str], str], strict: bool = True) ->
         read = read_table(table, SettingsTable, strict=strict, dec_hook=_decode)
     except TableError as error:
         raise RepositoryError(where(error.key), error.found, error.expected) from error
-    return structs.asdict(read)
+    fields = structs.asdict(read)
+    # Frames between processes take plain numbers and tuples, not their subclasses.
+    if read.memory_limit_bytes is not None:
+        fields["memory_limit_bytes"] = int(read.memory_limit_bytes)
+    fields["sample"] = {name: tuple(sizes) for name, sizes in read.sample.items()}
+    return fields
 
 
 def _decode(kind: type, value: Any) -> ByteSize | Sizes:

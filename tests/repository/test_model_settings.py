@@ -31,6 +31,8 @@ def test_a_whole_file() -> None:
     read = parse_settings(WHOLE, "t")
     assert (read.slo_ms, read.max_batch, read.priority) == (20.0, 16, 1)
     assert (read.memory_limit_bytes, read.rate_rps, read.queue_limit) == (3 << 29, 12.5, 100)
+    assert type(read.memory_limit_bytes) is int  # frames to workers encode no subclass
+    assert {type(sizes) for sizes in read.sample.values()} <= {tuple}
     assert read.sample == {"x": (3, 224, 224), "input.1": (7,)}
     assert read.where("queue_limit") == "t:7: queue_limit"
     assert (read.precision, read.compiled) == (Precision.BF16, True)

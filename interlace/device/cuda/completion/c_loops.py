@@ -35,8 +35,9 @@ def compile_poll() -> PollLoop:
     return poll
 
 
+@cache
 def c_library(stem: str, source: str) -> ctypes.CDLL:
-    """C compiled and loaded; the compiled library is kept on disk for the next process.
+    """C compiled and loaded once; the compiled library is kept on disk for the next process.
 
     Raises:
         OSError: there is no compiler, it refuses the source, or the library cannot be loaded.
