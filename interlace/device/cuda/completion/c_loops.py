@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
@@ -34,8 +35,9 @@ def compile_poll() -> PollLoop:
     return poll
 
 
+@cache
 def c_library(stem: str, source: str) -> ctypes.CDLL:
-    """C compiled and loaded; the compiled library is kept on disk for the next process.
+    """C compiled and loaded once; the compiled library is kept on disk for the next process.
 
     Raises:
         OSError: there is no compiler, it refuses the source, or the library cannot be loaded.
@@ -70,10 +72,11 @@ def _compiled(source: str) -> bytes:
         return out.read_bytes()
 
 
+@cache
 def _loaded(library: bytes) -> ctypes.CDLL:
     # From memory: the folder that it is kept in may forbid to run what lies there. The descriptor
-    # stays open, because the loader knows libraries by their path: another one that was given the
-    # same number would be taken for this.
+    # of each library stays open: the loader knows libraries by their path, and another one that was
+    # given the same number would be taken for this.
     fd = os.memfd_create("interlace-loops", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(fd), "wb") as out:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from interlace.device.cuda.completion.c_loops import c_library
 from interlace.device.cuda.completion.kinds import completions, default_kind
 from interlace.device.cuda.completion.loops import NoCompilerError, poll_loop
 from tests.device.cuda.fake import FakeDriver
@@ -22,8 +23,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Nothing tried and nothing kept so far."""
     monkeypatch.setenv("HOME", str(tmp_path))
     poll_loop.cache_clear()
+    c_library.cache_clear()
     yield
     poll_loop.cache_clear()
+    c_library.cache_clear()
 
 
 def broken_numba(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,6 +43,7 @@ def test_the_c_compiler_is_used_once_and_its_work_kept(
     (library,) = (tmp_path / ".cache/interlace/kernels").iterdir()
     assert library.suffix == ".so"
     poll_loop.cache_clear()
+    c_library.cache_clear()
     monkeypatch.setenv("PATH", "/nowhere")
     assert default_kind(notes.append) == "flags" and notes == []
 
@@ -88,3 +92,9 @@ def test_with_neither_events_are_waited_for_and_that_is_said(
     with pytest.raises(NoCompilerError):
         completions("flags", driver, 2)
     driver.close()
+
+
+def test_two_libraries_are_two() -> None:
+    one = c_library("one", "int one(void) { return 1; }")
+    two = c_library("two", "int two(void) { return 2; }")
+    assert (one.one(), two.two()) == (1, 2)
