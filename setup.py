@@ -20,6 +20,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError
 
 COMPILED = runpy.run_path("interlace/compiled.py")
+SOURCES = COMPILED["sources"]()  # as they are before mypyc reads them
 C_SOURCES = Path("build/mypyc")
 BUILDS = {"build", "build_ext", "bdist_wheel", "editable_wheel", "install"}
 
@@ -82,6 +83,9 @@ class Build(build_ext):
 
     def run(self) -> None:
         self.inplace = self.inplace or getattr(self, "editable_mode", False)
+        if self.inplace:  # also those of modules that are hot no longer
+            for old in Path("interlace").rglob(f"*{sysconfig.get_config_var('EXT_SUFFIX')}"):
+                old.unlink()
         try:
             super().run()
         except BaseError as error:
@@ -89,7 +93,7 @@ class Build(build_ext):
         manifest: Path = COMPILED["MANIFEST"]
         manifest.unlink(missing_ok=True)
         if self.inplace and self.extensions:
-            manifest.write_text(json.dumps(COMPILED["sources"]()))
+            manifest.write_text(json.dumps(SOURCES))
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": Build})

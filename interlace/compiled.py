@@ -27,9 +27,9 @@ _ROOT: Final = Path(__file__).parent
 #: What every request goes through; docs/architecture.md says what they may not do.
 HOT: Final = (
     *(f"engine/{name}.py" for name in (
-        "arrival_rates", "contention", "engine", "input_pool", "input_staging", "latency_estimator",
-        "live_partition", "refusals", "request_queue", "request_scheduler", "round_times",
-        "service_tags", "state", "timeouts", "view",
+        "admission_margin", "arrival_rates", "contention", "engine", "input_pool", "input_staging",
+        "latency_estimator", "live_partition", "refusals", "request_queue", "request_scheduler",
+        "round_times", "service_tags", "state", "timeouts", "view",
     )),
     *(f"perf/{name}.py" for name in ("buckets", "curves", "latency", "service_round")),
     *(f"policy/{name}.py" for name in ("admission", "availability", "batching", "fairness")),

@@ -91,7 +91,7 @@ def _crash(world: World, times: int) -> None:
         world.run(500)
 
 
-def test_a_model_set_aside_is_tried_again_after_growing_pauses() -> None:
+def test_a_quarantined_model_is_tried_again_after_growing_pauses() -> None:
     world = _world()
     pauses_s = []
     for _ in range(3):

@@ -51,7 +51,7 @@ def test_a_killed_worker_is_replaced_and_every_request_answered(root: Path, star
     assert _metric(server, "interlace_worker_restarts_total")[0].endswith(" 1")
 
 
-def test_a_model_that_kills_its_worker_is_set_aside_and_the_rest_serves(
+def test_a_model_that_kills_its_worker_is_quarantined_and_the_rest_serves(
     root: Path, start: Start
 ) -> None:
     write_model(root, "bomb", extra=CRASH)
@@ -79,7 +79,7 @@ def test_a_model_that_kills_its_worker_is_set_aside_and_the_rest_serves(
 
 
 def _until_aside(server: Server, poison: float) -> dict[str, Any]:
-    """Poison the model until it is set aside; what its next caller is told.
+    """Poison the model until it is quarantined; what its next caller is told.
 
     On a slow machine a deadline may pass before the second try, which alone is the model's doing.
     """
@@ -88,7 +88,7 @@ def _until_aside(server: Server, poison: float) -> dict[str, Any]:
         status, body = server.infer("bomb")
         if status == 503:
             return body
-    raise AssertionError("nine poisoned requests, and it is not set aside")
+    raise AssertionError("nine poisoned requests, and it is not quarantined")
 
 
 def test_inputs_that_killed_twice_are_refused_and_every_death_is_told(
@@ -100,7 +100,7 @@ def test_inputs_that_killed_twice_are_refused_and_every_death_is_told(
     for _ in range(5):
         status, body = server.infer("bomb", 2e6)
         assert status == 500 and "ended the worker of 'bomb' 2 times" in body["error"]
-        assert server.infer("bomb")[0] == 200, "others are served, and it is not set aside"
+        assert server.infer("bomb")[0] == 200, "others are served, and it is not quarantined"
     stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]+ +"
     server.wait_for(
         rf"{stamp}worker \S+ of cpu0 died \(running batch \d+ of bomb/1, 1 rows\): "

@@ -72,10 +72,11 @@ def _compiled(source: str) -> bytes:
         return out.read_bytes()
 
 
+@cache
 def _loaded(library: bytes) -> ctypes.CDLL:
     # From memory: the folder that it is kept in may forbid to run what lies there. The descriptor
-    # stays open, because the loader knows libraries by their path: another one that was given the
-    # same number would be taken for this.
+    # of each library stays open: the loader knows libraries by their path, and another one that was
+    # given the same number would be taken for this.
     fd = os.memfd_create("interlace-loops", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(fd), "wb") as out:

@@ -1,0 +1,40 @@
+"""Compiled modules are used only as long as they are what the sources say."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from interlace import compiled
+from interlace.policy.catalog import CATALOG
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_changed_sources_win(
+    changed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = dict(compiled.sources())
+    if changed:
+        sources["engine/engine.py"] = [1, 1]
+    manifest = tmp_path / "compiled.json"
+    manifest.write_text(json.dumps(sources))
+    monkeypatch.setattr(compiled, "MANIFEST", manifest)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    before = len(sys.meta_path)
+    compiled.prefer_sources_if_changed()
+    assert len(sys.meta_path) == before + changed
+
+
+def test_what_is_hot_is_there() -> None:
+    root = Path(compiled.__file__).parent
+    assert [name for name in compiled.HOT if not (root / name).is_file()] == []
+
+
+def test_planners_of_every_system_reach_the_planning_process() -> None:
+    for system in CATALOG.values():
+        planners = (system.planner, system.packer)
+        assert pickle.loads(pickle.dumps(planners)) == planners
