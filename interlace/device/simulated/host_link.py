@@ -9,16 +9,14 @@ from typing import NamedTuple
 class FifoResource:
     """First come, first served."""
 
-    __slots__ = ("_free_at_ms", "busy_ms")
+    __slots__ = ("_free_at_ms",)
 
     def __init__(self) -> None:
         self._free_at_ms = 0.0
-        self.busy_ms = 0.0
 
     def take(self, now_ms: float, for_ms: float) -> float:
         """Use it for that long as soon as it is free; when that ends."""
         self._free_at_ms = max(now_ms, self._free_at_ms) + for_ms
-        self.busy_ms += for_ms
         return self._free_at_ms
 
 

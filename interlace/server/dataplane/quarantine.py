@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from interlace.core.deployment_key import model_name
 from interlace.core.errors import Reason, ServeError
 from interlace.core.tensor import Span, Tensor
 
@@ -58,7 +59,7 @@ class Quarantine:
         left_ms = last_ms + KEPT_MS - now_ms
         raise ServeError(
             Reason.BACKEND,
-            f"not run: these inputs ended the worker of '{key.split('/', 1)[0]}' {deaths} times; "
+            f"not run: these inputs ended the worker of '{model_name(key)}' {deaths} times; "
             f"they are tried again after {left_ms / 1000.0:.0f} s, or when the model is reloaded",
             retry_after_ms=left_ms,
         )

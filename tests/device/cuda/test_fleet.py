@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_the_other_gpu_serves_while_one_is_away(rig: Rig, second: CudaDevice) ->
     runtime = Runtime(engine, WallClock(rig.loop), devices, solve, [watch])
     for name, device in devices.items():
         device.register(DOUBLE)
-        device.on_away(lambda n=name: runtime.away(n), lambda n=name: runtime.back(n))
+        device.on_away(partial(runtime.gpu_failed, name), partial(runtime.gpu_recovered, name))
     profile = line_profile(DOUBLE.key, 1.0, 0.1)
     demand = Demand(DOUBLE.key, 0.0, 20_000.0, max_batch=4)
     runtime.deliver(ModelsDeployed((Deployment(demand, profile),)))
