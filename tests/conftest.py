@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import pytest
 
 from interlace.compiled import is_compiled, prefer_sources
 
-# Before any other conftest imports what it tests; options are not parsed yet.
-if "--compiled" not in sys.argv:
+# Before any other conftest imports what it tests; options are not parsed yet. Workers of xdist
+# do not see the command line, but inherit the environment.
+if "--compiled" in sys.argv or "TEST_COMPILED" in os.environ:
+    os.environ["TEST_COMPILED"] = "1"
+else:
     prefer_sources()
 
 HERE = Path(__file__).parent
