@@ -61,10 +61,10 @@ class Engine:
         match event:
             case RequestArrived(request=request):
                 return self._scheduler.arrive(request, now_ms)
-            case RefusedUpstream(model=model, rows=rows):
-                return self._scheduler.count_refused(model, rows, now_ms)
             case WorkFinished():
                 return self._finished(event, now_ms)
+            case RefusedUpstream(model=model, rows=rows):
+                return self._scheduler.count_refused(model, rows, now_ms)
             case RequestCancelled(model=model, request_id=request_id):
                 return self._scheduler.cancel(model, request_id)
             case Woke():
@@ -105,14 +105,15 @@ class Engine:
 
     def _finished(self, finished: WorkFinished, now_ms: float) -> list[Command]:
         work = finished.work
-        if isinstance(work, CopyInputs):
-            return self._scheduler.staged(finished, work, now_ms)
-        commands = self._quarantine.worker_died(work, finished.failure, now_ms)
         if isinstance(work, Run):
+            commands = self._quarantine.worker_died(work, finished.failure, now_ms)
             commands += self._scheduler.finish(finished, work, now_ms)
             if not self._may_go_on(work):
                 return commands + self._scheduler.dispatch((work.gpu,), now_ms)
+        elif isinstance(work, CopyInputs):
+            return self._scheduler.staged(finished, work, now_ms)
         else:
+            commands = self._quarantine.worker_died(work, finished.failure, now_ms)
             commands += self._reconciler.finished(finished, work, now_ms)
             if isinstance(work, CreatePartition) and finished.failure is not None:
                 return commands  # tried again when the epoch ends, not at once
@@ -126,4 +127,5 @@ class Engine:
         deployed = self._state.models.get(run.batch.model)
         if deployed is None or deployed.leaving:
             return True
-        return all(slot.model != run.batch.model for slot in live.slots)
+        model = run.batch.model
+        return all(slot.model != model for slot in live.slots)

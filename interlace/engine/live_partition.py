@@ -144,7 +144,7 @@ class LivePartition:
         return last.expected_end_ms if last else -inf
 
     def last_start_ms(self, model: str) -> float:
-        return self.starts_ms.get(model, float("-inf"))
+        return self.starts_ms.get(model, -inf)
 
     def behind_ms(self, ahead: str) -> Mapping[str, float]:
         return self.service_tags.behind_ms(ahead)

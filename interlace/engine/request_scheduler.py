@@ -54,7 +54,10 @@ class RequestScheduler:
             return [*stages, WakeAt(request.deadline_ms + AFTER_MS)]
         # Hosts' order, not a set's, whose order differs between processes: replays must agree.
         places = (*deployed.hosts, *deployed.lenders) if deployed.lenders else deployed.hosts
-        open_ = dict.fromkeys(host.gpu for host in places if host.takes(now_ms))
+        open_: dict[str, None] = {}
+        for host in places:
+            if host.takes(now_ms):
+                open_[host.gpu] = None
         commands = self.dispatch(open_, now_ms) if open_ else []
         if deployed.queue.head is request:
             commands.append(WakeAt(request.deadline_ms + AFTER_MS))
@@ -190,7 +193,9 @@ class RequestScheduler:
             # A request whose batch failed before runs alone: if it is the cause, it fails alone.
             rows = head.rows if attempt > 1 else launch.rows
             requests = source.take(rows)
-        rows = sum(request.rows for request in requests)
+        rows = 0
+        for request in requests:
+            rows += request.rows
         self._state.batch_serial += 1
         batch = Batch(
             self._state.batch_serial,

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import inf
 from typing import Final
 
 from interlace.core.hardware import Fleet, Gpu
@@ -72,8 +73,11 @@ class DeployedModel:
 
     def earliest_start_ms(self, now_ms: float) -> float:
         """The earliest start of a batch that is launched now."""
-        takers = [host.free_at_ms for host in self.hosts if host.takes(now_ms)]
-        return max(now_ms, min(takers, default=now_ms))
+        soonest_ms = inf
+        for host in self.hosts:
+            if host.takes(now_ms):
+                soonest_ms = min(soonest_ms, host.free_at_ms)
+        return now_ms if soonest_ms == inf else max(now_ms, soonest_ms)
 
     @property
     def full(self) -> bool:

@@ -39,7 +39,9 @@ def limit_ms(state: EngineState, live: LivePartition, run_ms: float) -> float:
 
 def began(state: EngineState, running: LaunchedBatch) -> list[Command]:
     """A batch was launched: ask for a look when the first of its requests would be given up."""
-    at_ms = min(_give_up_ms(running, request) for request in running.run.batch.requests)
+    at_ms = inf
+    for request in running.run.batch.requests:
+        at_ms = min(at_ms, _give_up_ms(running, request))
     if at_ms >= state.timeout_ms:
         return []
     state.timeout_ms = at_ms

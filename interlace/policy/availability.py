@@ -10,6 +10,8 @@ from interlace.policy.view import PartitionView, View
 def available_partitions(view: View, now_ms: float) -> Sequence[PartitionView]:
     """Partitions of an accelerator that take a batch now: the idle, then those about to be."""
     found = [partition for partition in view.partitions if partition.takes(now_ms)]
+    if len(found) < 2:
+        return found
     return sorted(found, key=lambda partition: partition.running is not None)
 
 

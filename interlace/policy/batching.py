@@ -56,7 +56,11 @@ def limit_rows(slot: Slot, partition: PartitionView, model: ModelView) -> int:
 
 def own_turns(partition: PartitionView) -> int:
     """Models that have a turn here, guests left out."""
-    return sum(not slot.guest for slot in partition.slots)
+    count = 0
+    for slot in partition.slots:
+        if not slot.guest:
+            count += 1
+    return count
 
 
 def sizes(slot: Slot, partition: PartitionView, view: View) -> BatchSizes:

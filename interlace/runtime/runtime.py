@@ -151,14 +151,21 @@ class Runtime:
         commands = self._engine.handle(event, now_ms)
         if self._observers:
             self._observe(now_ms, event, commands)
-        if isinstance(event, WorkFinished):
+        if type(event) is WorkFinished:
             self._expect_deliveries(event, commands)
         # Devices first: a reply takes a while to write, and an accelerator may be idle meanwhile.
+        # The usual by identity: ``isinstance`` is slow where a struct is of another type.
         for command in commands:
-            if isinstance(command, _WORK):
+            if type(command) is not SendReply and isinstance(command, _WORK):
                 self._devices[command.gpu].do(command, self.deliver)
         for command in commands:
-            if not isinstance(command, _WORK):
+            if type(command) is SendReply:
+                reply = command.reply
+                self._on_timeouts.pop(reply.request.id, None)
+                self._on_replies.pop(reply.request.id)(reply)
+            elif type(command) is WakeAt:
+                self._wake.at(command.at_ms)
+            elif not isinstance(command, _WORK):
                 self._perform(command)
 
     @property
@@ -193,11 +200,6 @@ class Runtime:
 
     def _perform(self, command: RuntimeCommand) -> None:
         match command:
-            case SendReply(reply=reply):
-                self._on_timeouts.pop(reply.request.id, None)
-                self._on_replies.pop(reply.request.id)(reply)
-            case WakeAt(at_ms=at_ms):
-                self._wake.at(at_ms)
             case TimeoutAt(at_ms=at_ms):
                 self._timeout.at(at_ms)
             case ReportTimeout(request=request, error=error):
@@ -225,7 +227,10 @@ class Runtime:
         if not isinstance(work, Run):
             return
         batch = work.batch
-        replies = sum(1 for c in commands if isinstance(c, SendReply) and c.reply.batch == batch.id)
+        replies = 0
+        for command in commands:
+            if type(command) is SendReply and command.reply.batch == batch.id:
+                replies += 1
         if replies:
             self._undelivered[batch.id] = (work.gpu, replies)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import nan
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from interlace.core.messages import (
     RequestArrived,
     Run,
     SendReply,
+    WakeAt,
     WorkFinished,
 )
 from interlace.core.request import Outcome
@@ -107,9 +109,10 @@ class Recorder:
 
     def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
         ended: tuple[Run, float] | None = None
-        if isinstance(event, RequestArrived) and not commands:
-            return  # queued: most events
-        if isinstance(event, WorkFinished):
+        if type(event) is RequestArrived:
+            if not commands:
+                return  # queued: most events
+        elif type(event) is WorkFinished:
             ended = self._finished(event, now_ms)
         elif isinstance(event, PartitionLost):
             self._end(event.partition, now_ms)
@@ -118,9 +121,12 @@ class Recorder:
         elif isinstance(event, GpuLeft):
             self._left(event.gpu, now_ms)
         for command in commands:
+            if type(command) is SendReply:
+                self._answered(command, ended, now_ms)
+                continue
+            if type(command) is WakeAt:
+                continue
             match command:
-                case SendReply():
-                    self._answered(command, ended, now_ms)
                 case Run(partition=partition):
                     self._running.setdefault(partition, deque()).append((command, now_ms))
                 case CreatePartition(gpu=gpu, partition=partition, share_pct=share_pct):
@@ -190,7 +196,7 @@ class Recorder:
             return
         reply = answer.reply
         request = reply.request
-        started_ms, rows, partition = float("nan"), 0, ""
+        started_ms, rows, partition = nan, 0, ""
         if ended is not None and reply.batch == ended[0].batch.id:
             run, started_ms = ended
             rows, partition = run.batch.rows, run.partition

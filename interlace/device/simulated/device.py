@@ -89,7 +89,7 @@ class SimulatedDevice:
         self._lost = lost
 
     def do(self, work: Work, done: Done) -> None:
-        if isinstance(work, CopyInputs):
+        if not isinstance(work, Run) and isinstance(work, CopyInputs):
             self._stage(work, done)
             return
         if not (isinstance(work, Run) and self._holding.has(work.partition, work.batch.model)):
