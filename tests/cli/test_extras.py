@@ -14,7 +14,7 @@ BLOCK = """
 import sys
 
 NAMES = {"torch", "transformers", "onnxruntime", "safetensors", "uvloop", "httptools", "hpack",
-         "google", "matplotlib", "cuda", "pynvml", "numba", "hypothesis", "onnx", "PIL", "grpc",
+         "matplotlib", "cuda", "pynvml", "numba", "hypothesis", "onnx", "PIL", "grpc",
          "tritonclient", "tokenizers", "psutil", "prometheus_client"}
 
 
