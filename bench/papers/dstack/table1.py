@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, each, main
 from bench.papers.dstack.published import TABLE_1_S
 from bench.papers.dstack.trial import of_table_6, planned, run
 from bench.papers.dstack.v100 import profiles
@@ -42,16 +41,12 @@ class AtOnce:
 def table1(*, images: Annotated[int, "of each model; the paper has 10000"] = 1_000) -> Report:
     """Seconds until the last image is answered."""
     found = {name: completion_s(name, images) * _IMAGES / images for name in SYSTEMS}
-    rows = [Row(name, TABLE_1_S.get(name), taken, " s") for name, taken in found.items()]
+    rows = each("{}", found, " s", TABLE_1_S)
     ours, printed = found["dstack"] / found["triton"], TABLE_1_S["dstack"] / TABLE_1_S["triton"]
     rows.append(Row("D-STACK saves", 100 * (1 - printed), 100 * (1 - ours), " %"))
-
-    def draw(figure: Figure) -> None:
-        published = [TABLE_1_S.get(name, 0.0) for name in found]
-        shown = {"published": published, "ours": list(found.values())}
-        grouped_bars(figure, list(found), shown, "s")
-
-    return Report(rows, draw, (5.0, 3.0))
+    published = [TABLE_1_S.get(name, 0.0) for name in found]
+    shown = {"published": published, "ours": list(found.values())}
+    return Report(rows, bars(found, shown, "s"), (5.0, 3.0))
 
 
 def completion_s(name: str, images: int) -> float:
