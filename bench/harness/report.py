@@ -34,7 +34,7 @@ def each(
     what: str,
     values: Mapping[Any, float],
     unit: str = "",
-    published: Mapping[Any, float] | float | None = None,
+    published: Mapping[Any, float] | Mapping[Any, float | None] | float | None = None,
 ) -> list[Row]:
     """A row for each value; ``what`` has the name, or its parts, where the braces are."""
     rows = []

@@ -47,7 +47,9 @@ def cost(
     drawn = curves(
         lines,
         "o-",
-        **{"xscale": "log", "yscale": "log", "ylabel": "planning time, ms"},
+        xscale="log",
+        yscale="log",
+        ylabel="planning time, ms",
         xlabel="models (0.64 accelerators for each)",
     )
     return Report((), drawn, (6.4, 3.8), tables=[table], figures=figures)

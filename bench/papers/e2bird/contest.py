@@ -22,6 +22,7 @@ from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.planners.elastic_workers import ElasticWorkers, SearchedEngine, naive_engine
 from interlace.policy.planners.spread import spread
 from interlace.sim.arrivals import Arrivals
+from interlace.sim.record import RunRecord
 from interlace.sim.scenario import MakeDevice
 
 Latencies = NDArray[np.float64]
@@ -100,8 +101,13 @@ def latencies_ms(entrant: Entrant, model: str, times_ms: Sequence[float]) -> Lat
         device=entrant.device,
         warm_ms=2_000.0,
     )
+    assert len(record.served) == len(times)
+    return in_order(record)
+
+
+def in_order(record: RunRecord) -> Latencies:
+    """End-to-end latencies of a record in order of arrival."""
     served = sorted(record.served, key=lambda one: one.arrived_ms)
-    assert len(served) == len(times)
     return np.array([one.answered_ms - one.arrived_ms for one in served])
 
 

@@ -35,8 +35,8 @@ def figure12() -> Report:
         *(Row(f"next: {list(one)}", None, ms, " ms") for ms, one in found[1:_SHOWN]),
     ]
     lines = {f"{ms:.1f} ms": (range(6), one) for ms, one in [*found[:_SHOWN], *found[-2:]]}
-    labels = {"xlabel": "log2 of the workers' batch", "ylabel": "workers", "yscale": "symlog"}
-    return Report(rows, curves(lines, "o-", **labels), (6.0, 3.0))
+    drawn = curves(lines, "o-", xlabel="log2 of a batch", ylabel="workers", yscale="symlog")
+    return Report(rows, drawn, (6.0, 3.0))
 
 
 def tried() -> list[tuple[float, Configuration]]:

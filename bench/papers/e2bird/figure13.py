@@ -46,8 +46,9 @@ def figure13(*, models: tuple[str, ...] = MODELS) -> Report:
         slowest = {name: float(seen.max()) for name, seen in one.items()}
         rows += each(f"{model}, {{}}, slowest", slowest, " ms")
     lines = {name: (range(len(seen)), seen.tolist()) for name, seen in found[models[-1]].items()}
-    labels = {"xlabel": f"request ({models[-1]})", "ylabel": "latency, ms"}
-    return Report(rows, curves(lines, level=paper.QOS_MS, ylim=(0, None), **labels), (6.0, 3.0))
+    label = f"request ({models[-1]})"
+    drawn = curves(lines, level=paper.QOS_MS, xlabel=label, ylabel="latency, ms", ylim=(0, None))
+    return Report(rows, drawn, (6.0, 3.0))
 
 
 def high_rps(model: str, entrant: Entrant) -> float:

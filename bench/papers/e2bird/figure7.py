@@ -49,8 +49,8 @@ def figure7(*, pictures: int = INFERENCES) -> Report:
         name: (list(seen), list(seen.values()))
         for name, seen in (("computing", computed), ("copying", copied))
     }
-    labels = {"xlabel": "workers or pieces", "ylabel": "ms for 256", "xscale": "log"}
-    return Report(rows, curves(lines, "o-", ylim=(0, None), **labels), (6.0, 3.0))
+    drawn = curves(lines, "o-", xlabel="workers or pieces", ylabel="ms for 256", xscale="log")
+    return Report(rows, drawn, (6.0, 3.0))
 
 
 def computed_ms(workers: int) -> float:

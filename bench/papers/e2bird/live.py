@@ -21,7 +21,7 @@ from bench.fidelity.live import play
 from bench.fidelity.network import network, write_network
 from bench.fidelity.stand import Stand
 from bench.harness import Report, curves, each, main
-from bench.papers.e2bird.contest import Latencies, low_then_high, saved_pct
+from bench.papers.e2bird.contest import Latencies, in_order, low_then_high, saved_pct
 from bench.papers.e2bird.published import OPT_WAIT_MS, QOS_MS
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
@@ -101,9 +101,7 @@ async def _played(
     asked = Demand(key, 10.0, QOS_MS, _MAX_BATCH)
     plan = one.planner([asked], Fleet((stand.device.gpu,)), profiles, Plan())
     patient = replace(asked, slo_ms=_PATIENT_MS)
-    record = await play(stand, one, plan, [patient], profiles, arrivals)
-    served = sorted(record.served, key=lambda request: request.arrived_ms)
-    return np.array([request.answered_ms - request.arrived_ms for request in served])
+    return in_order(await play(stand, one, plan, [patient], profiles, arrivals))
 
 
 if __name__ == "__main__":

@@ -58,8 +58,10 @@ def table2(
     for shared, name in ((False, "their own"), (True, "shared")):
         each = float(np.diff(live[shared]).mean()) / 1e6
         rows.append(Row(f"live: a worker more, weights {name}", None, each, " MB"))
-    own, both = zip(*counts.values(), strict=True)
-    series = {"own weights": own, "shared": both}
+    series = {
+        name: [count[place] for count in counts.values()]
+        for place, name in enumerate(("own weights", "shared"))
+    }
     lines = {
         "shared" if shared else "own weights": (range(1, workers + 1), [one / 1e6 for one in taken])
         for shared, taken in live.items()
