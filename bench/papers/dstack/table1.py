@@ -9,7 +9,6 @@ add: the row of our own scheduler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import numpy as np
@@ -18,7 +17,7 @@ from bench.harness import Report, Row, bars, each, main
 from bench.papers.dstack.published import TABLE_1_S
 from bench.papers.dstack.trial import of_table_6, planned, run
 from bench.papers.dstack.v100 import profiles
-from interlace.sim.arrivals import Times
+from interlace.sim.workload.recorded import ReplayedTrace
 
 MODELS: Final = ("alexnet", "mobilenet", "resnet50", "vgg19")
 SYSTEMS: Final = ("triton", "dstack", "interlace")
@@ -26,16 +25,6 @@ _IMAGES: Final = 10_000
 _HOUR_MS: Final = 3.6e6
 #: 10,000 of each in the published time.
 _RATE_RPS: Final = 280.0
-
-
-@dataclass(frozen=True, slots=True)
-class AtOnce:
-    """So many requests at the very start."""
-
-    count: int
-
-    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
-        return np.zeros(self.count)
 
 
 def table1(*, images: Annotated[int, "of each model; the paper has 10000"] = 1_000) -> Report:
@@ -53,7 +42,7 @@ def completion_s(name: str, images: int) -> float:
     """When the last of so many images of each model is answered."""
     case = of_table_6(dict.fromkeys(MODELS, _RATE_RPS), profiles())
     patient = case._replace(slos_ms=dict.fromkeys(MODELS, _HOUR_MS))
-    jobs = {model: AtOnce(images) for model in MODELS}
+    jobs = {model: ReplayedTrace(np.zeros(images)) for model in MODELS}
     found = run(name, patient, 1.0, jobs, planned(name, case))
     ended_ms = max(one.answered_ms for one in found.record.served)
     return (ended_ms - found.record.from_ms) / 1000.0

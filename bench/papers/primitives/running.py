@@ -15,7 +15,9 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.device.simulated.physics import Physics
+from interlace.policy.base import Dispatcher
 from interlace.policy.catalog import resolve
+from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.view import Dispatch, Launch, View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.record import Execution, RunRecord
@@ -53,24 +55,6 @@ class Adaptive:
         return rows
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """Every idle partition runs its planned batch, once there are so many requests."""
-
-    def __call__(self, view: View, now_ms: float) -> Dispatch:
-        launches: list[Launch] = []
-        taken: dict[str, int] = {}
-        for partition in view.partitions:
-            if not partition.accepting or partition.running is not None:
-                continue
-            for slot in partition.slots:
-                left = view.queue(slot.model).rows - taken.get(slot.model, 0)
-                if left >= slot.batch:
-                    taken[slot.model] = taken.get(slot.model, 0) + slot.batch
-                    launches.append(Launch(partition.id, slot.model, slot.batch))
-        return Dispatch(tuple(launches))
-
-
 def instances(model: str, share_pct: int, batch: int, count: int) -> list[Partition]:
     """``count`` instances of a model, each with a share of its own."""
     slot = Slot(model, batch, 1.0)
@@ -80,7 +64,7 @@ def instances(model: str, share_pct: int, batch: int, count: int) -> list[Partit
 def kept_busy(
     partitions: Sequence[Partition],
     profiles: Mapping[str, Profile],
-    dispatcher: Adaptive | Fixed,
+    dispatcher: Dispatcher,
     physics: Physics,
     gpu: Gpu,
     rates_rps: Mapping[str, float],
@@ -121,7 +105,7 @@ def crowd(
     record = kept_busy(
         instances(model, share_pct, batch, count),
         {model: profile},
-        Fixed(),
+        DynamicBatching(wait_part=float("inf")),
         Physics(jitter=True),
         gpu,
         {model: rate_rps},
