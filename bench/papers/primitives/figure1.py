@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from bench.harness import COLOURS, Report, Row, each, main
 from bench.papers.primitives import running
 from bench.papers.primitives.published import FIGURE_1_SHARES_PCT, FIGURE_1_SLO_MS
-from bench.papers.primitives.sharing import FirstCome, time_sliced
 from bench.papers.primitives.v100 import MODELS, V100, profile
 from interlace.device.simulated.physics import Physics
 from interlace.sim.record import RunRecord
@@ -78,8 +77,8 @@ def tried(seconds: float) -> dict[str, RunRecord]:
     """The three ways."""
     whole = dict.fromkeys(MODELS, 100)
     return {
-        "temporal": shared(Physics(contention=time_sliced, jitter=True), whole, seconds),
-        "MPS": shared(Physics(contention=FirstCome(), jitter=True), whole, seconds),
+        "temporal": shared(Physics(contention=running.time_sliced, jitter=True), whole, seconds),
+        "MPS": shared(Physics(contention=running.FirstCome(), jitter=True), whole, seconds),
         "CSS": shared(Physics(jitter=True), FIGURE_1_SHARES_PCT, seconds),
     }
 
