@@ -4,7 +4,7 @@
 and our own row, at the paper's rates: 700/s for BERT and Mobilenet (BERT's is not given), 320 for
 ResNet-50, 160 for VGG-19; in C-7 440, 220 and 80. Throughput is what was answered; missed is late,
 dropped or refused. FB waits for a batch of 16 for half the SLO at most; "FB, 16 every time" is the
-paper's word taken literally, without a timeout and with nobody dropped (``fullbatches``).
+paper's word taken literally, without a timeout and with nobody dropped (``every_time_16``).
 
 Left open, and decisive: how steep latency is below the knee ("exponential" in section 3.1). The
 bars are for share^-2, a power that was CHOSEN because FB and GSLICE then miss what is published:

@@ -49,8 +49,9 @@ def figure12(*, seconds: float = 2.0) -> Report:
             [count * FIGURE_12_SHARES_PCT[model] for count in found],
             [one.rps for one in found.values()],
             [p99_ms(one) for one in found.values()],
+            mark=100.0,
             title=model,
-            xlabel="sum of shares, % of the GPU",
+            xlabel="sum of shares, %",
         )
         for model, found in seen.items()
     ]

@@ -57,11 +57,11 @@ def figure9(*, seconds: float = 2.0) -> Report:
             rows.append(Row(what, None, advice.rows_per_s, " /s"))
     drawn = [
         rate_and_latency(
-            [100 / n for n in COUNTS],
+            COUNTS,
             [seen[batch, n].rps for n in COUNTS],
             [p99_ms(seen[batch, n]) for n in COUNTS],
             title=f"batch of {batch}",
-            xlabel="share of each instance, %",
+            xlabel="instances of even shares",
         )
         for batch in BATCHES
     ]
