@@ -49,7 +49,8 @@ def figure7(*, pictures: int = INFERENCES) -> Report:
         name: (list(seen), list(seen.values()))
         for name, seen in (("computing", computed), ("copying", copied))
     }
-    drawn = curves(lines, "o-", xlabel="workers or pieces", ylabel="ms for 256", xscale="log")
+    label = "workers or pieces"
+    drawn = curves(lines, "o-", xlabel=label, ylabel="ms for 256", xscale="log", ylim=(0, None))
     return Report(rows, drawn, (6.0, 3.0))
 
 
