@@ -19,11 +19,9 @@ from typing import Final, NamedTuple
 from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import Opened, Stand
 from bench.gpu.bench import Bench
-from bench.gpu.devices import lacking, maker
-from bench.gpu.flowing import flow
 from bench.gpu.lanes import middle, quantile
-from bench.gpu.opened import stand
-from bench.gpu.rows import Row, failed, judged, law, seen, skipped
+from bench.gpu.opened import on_each
+from bench.gpu.rows import Row, judged, law, seen
 from interlace.core.hardware import Fleet
 from interlace.core.messages import (
     Command,
@@ -77,26 +75,19 @@ class Ran(NamedTuple):
     ended_ms: float
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """Gaps of engine and device together, then of the device alone; on green, then on MPS."""
-    yield from flow(_rows(bench))
 
+    async def ask(opened: Stand, kind: str) -> AsyncIterator[Row]:
+        green = kind == "green"
+        count = bench.size(30, 2) if green else 1
+        for row in told(kind, await changed(opened, count, bench.size(0.15, 0.05))):
+            yield row
+        if green:
+            yield await alone(opened, bench.size(200, 5))
 
-async def _rows(bench: Bench) -> AsyncIterator[Row]:
-    for kind, changes in (("green", bench.size(30, 2)), ("mps", 1)):
-        why = lacking(bench, kind)
-        if why:
-            yield skipped(kind, why)
-            continue
-        try:
-            async with stand(bench, maker(bench, kind), _MODEL) as opened:
-                found = await changed(opened, changes, bench.size(0.15, 0.05))
-                for row in told(kind, found):
-                    yield row
-                if kind == "green":
-                    yield await alone(opened, bench.size(200, 5))
-        except Exception as error:
-            yield failed(kind, error)
+    async for row in on_each(bench, ("green", "mps"), _MODEL, ask):
+        yield row
 
 
 def told(kind: str, found: Changes) -> Iterator[Row]:

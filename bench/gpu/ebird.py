@@ -13,7 +13,6 @@ from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import Contestant
 from bench.gpu.devices import maker, parted
-from bench.gpu.flowing import flow
 from bench.gpu.mechanisms.published import (
     E_OVER_N,
     E_OVER_N_SAVED_PCT,
@@ -39,12 +38,8 @@ SYSTEMS: Final = (
 _LOW, _HIGH = 0.2, 0.95
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """The pool on and off, then the systems by pairs."""
-    yield from flow(_rows(bench))
-
-
-async def _rows(bench: Bench) -> AsyncIterator[Row]:
     async with stand(bench, maker(bench, parted(bench), keep=True), _MODEL) as opened:
         try:
             yield await pool(opened, bench.size(100, 3))

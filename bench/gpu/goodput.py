@@ -20,7 +20,6 @@ from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import OURS, PAPERS, STREAMS, WHOLE, Contestant, protecting, scaled
 from bench.gpu.devices import maker, parted
-from bench.gpu.flowing import flow
 from bench.gpu.opened import stand
 from bench.gpu.ratios import Ratio, at_one_load, reached
 from bench.gpu.rows import Row, failed, judged, seen, skipped
@@ -43,12 +42,8 @@ _LIMIT_S: Final = 40.0
 _PROTECTED: Final = "p99 of a protected model beside a full GPU"
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """A row a system, the ratios that are aimed at, and a protected model beside a full GPU."""
-    yield from flow(_rows(bench))
-
-
-async def _rows(bench: Bench) -> AsyncIterator[Row]:
     kind = parted(bench)
     async with stand(bench, maker(bench, kind, keep=True), MODELS) as opened:
         profiles = await profiles_of(bench, opened)

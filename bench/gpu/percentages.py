@@ -7,14 +7,13 @@ system begins at the load that it kept on green contexts, and goes on from there
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Final
 
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import ON_MPS, Contestant
 from bench.gpu.devices import lacking, maker
-from bench.gpu.flowing import flow
 from bench.gpu.goodput import MODELS, told
 from bench.gpu.lanes import ratio
 from bench.gpu.opened import stand
@@ -32,12 +31,8 @@ _MOST_PROCESSES: Final = 16
 _LIMIT_S: Final = 60.0
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """A row a system, with its goodput over the same system's on green contexts."""
-    yield from flow(_rows(bench))
-
-
-async def _rows(bench: Bench) -> AsyncIterator[Row]:
     why = lacking(bench, "mps")
     if why:
         yield skipped("MPS percentages", why)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Final
 
 from bench.gpu.bench import Bench
 from bench.gpu.devices import maker, offered_pct, parted
-from bench.gpu.flowing import flow
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, seen
 from interlace.core.profile import Profile
@@ -34,12 +32,8 @@ def store_of(bench: Bench) -> ProfileStore:
     return ProfileStore(bench.out / "profiles")
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """A row a model; a model that cannot be measured is a row too."""
-    yield from flow(_profiles(bench))
-
-
-async def _profiles(bench: Bench) -> AsyncIterator[Row]:
     kind = parted(bench)
     legal = offered_pct(bench, kind)
     wanted = bench.size(_SHARES_PCT, (48, 100))
@@ -55,7 +49,6 @@ async def _profiles(bench: Bench) -> AsyncIterator[Row]:
             yield _row(measured.model.name, measured.profile)
             if bench.left_s <= 0:
                 break
-    await asyncio.sleep(0)
 
 
 def _row(name: str, profile: Profile) -> Row:
