@@ -20,7 +20,7 @@ class Sent(NamedTuple):
     seconds: float
 
 
-async def exchange(port: int, data: bytes, limit_s: float, half_close: bool = False) -> Sent:
+async def exchange(port: int, data: bytes, limit_s: float) -> Sent:
     """Send bytes, read until the server closes or ``limit_s`` has passed without a byte."""
     began_s = time.monotonic()
     answer, closed, writer = bytearray(), False, None
@@ -29,8 +29,6 @@ async def exchange(port: int, data: bytes, limit_s: float, half_close: bool = Fa
         writer.write(data)
         with suppress(OSError):
             await writer.drain()
-        if half_close:
-            writer.write_eof()
         while True:
             piece = await asyncio.wait_for(reader.read(_READ), limit_s)
             if not piece:

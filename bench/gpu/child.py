@@ -17,7 +17,7 @@ from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.gpu.bench import Bench, Entry
 from bench.gpu.rows import Row, failed, flow
@@ -166,9 +166,9 @@ def _backend(name: str) -> CudaBackend:
     return made
 
 
-def _named(path: str) -> Callable[..., object]:
+def _named(path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
-    found: Callable[..., object] = getattr(import_module(module), name)
+    found: Callable[..., Any] = getattr(import_module(module), name)
     return found
 
 

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
 from bench.gpu.devices import maker, parted
-from bench.gpu.kept import NO_PROFILE, NO_TIME, Kept, known
 from bench.gpu.opened import stand
-from bench.gpu.profiles import store_of
+from bench.gpu.profiles import NO_PROFILE, NO_TIME, Kept, known, store_of
 from bench.gpu.rows import Row, failed, seen, skipped
 from interlace.profiling.corun import CoRun, CoRunModel, batch_for, corun_share_pct
 from interlace.profiling.corun_file import corun_path, save_coruns

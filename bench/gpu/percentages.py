@@ -18,8 +18,8 @@ from bench.gpu.goodput import MODELS, told
 from bench.gpu.lanes import ratio
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, seen, skipped
-from bench.gpu.search import Race, Search
-from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
+from bench.gpu.search import Race, Search, race_of
+from bench.gpu.world import demand
 
 #: Where nothing is known of a system.
 _FIRST_LOAD: Final = 0.4
@@ -38,9 +38,7 @@ async def rows(bench: Bench) -> AsyncIterator[Row]:
         yield skipped("MPS percentages", why)
         return
     async with stand(bench, maker(bench, "mps", keep=True), MODELS) as opened:
-        profiles = await profiles_of(bench, opened)
-        least_ms = bench.size(LEAST_SLO_MS, DRY_SLO_MS)
-        race = Race(profiles, bench.size(2.0, 0.2), bench.size(_MOST_TRIALS, 1), least_ms)
+        race = await race_of(bench, opened, 2.0, _MOST_TRIALS)
         async for row in contest(bench, opened, race):
             yield row
 

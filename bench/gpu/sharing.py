@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from bench.fidelity.measured import half_pct
@@ -24,6 +23,7 @@ from bench.gpu.mechanisms.sides import Published, Side, versus
 from bench.gpu.nvml import used_bytes
 from bench.gpu.opened import on_each
 from bench.gpu.rows import Row, seen
+from bench.harness import processes
 from interlace.core.messages import CreatePartition, Load, ReleasePartition
 from interlace.core.model import Model
 from interlace.profiling.busy import at_once, keep_busy
@@ -149,14 +149,8 @@ def _span_s(runs: list[Interval]) -> float:
 
 def cpu_s(opened: Stand) -> float:
     """CPU time of this process and of the device's own so far."""
-    tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
     device: Any = opened.device  # every device of processes tells them
-    pids = {os.getpid(), *device.workers().values()}
-    total = 0.0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += tick_s * (int(fields[11]) + int(fields[12]))  # utime and stime, of proc(5)
-    return total
+    return processes.cpu_s({os.getpid(), *device.workers().values()})
 
 
 def told(found: dict[str, Found]) -> Iterator[Row]:

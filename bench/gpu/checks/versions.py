@@ -83,10 +83,6 @@ def _torch() -> Iterable[Row]:
 
     cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
     yield seen("torch was built for", f"CUDA {torch.version.cuda}, cuDNN {cudnn}")
-    private = ("_construct_storage_from_data_pointer", "_set_sm_carveout_experimental")
-    for name in private:
-        there = hasattr(torch._C, name)
-        yield judged(f"torch._C.{name}", "there", "there" if there else "missing", there)
     graph = getattr(torch.cuda, "CUDAGraph", None)
     there = hasattr(graph, "raw_cuda_graph_exec")
     words = "there" if there else "missing"
