@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from types import TracebackType
 from typing import Any, Final
 
+from bench.attack.calls import BAD
 from bench.attack.stand import Stand
 from bench.attack.traffic import Target, Traffic
 
@@ -45,6 +47,11 @@ class Bystander:
     ) -> None:
         said, _ = self._process.communicate(timeout=120)
         self.figures = json.loads(said.splitlines()[-1])
+
+    def blame(self, broken: Counter[str], what: str = "") -> None:
+        """Count its answers that must never be, under what was done meanwhile."""
+        for kind in BAD:
+            broken[f"{what}bystander {kind}"] += self.figures["statuses"].get(kind, 0)
 
 
 def main(http_port: int, grpc_port: int) -> None:

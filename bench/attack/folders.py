@@ -149,8 +149,7 @@ def _load_alive(result: Result, root: Path, stand: Stand) -> None:
                 said
             )
     result.figures["beside live loads"] = beside.figures
-    for kind in ("wrong", "lost", "hung"):
-        result.broken[f"bystander {kind}"] += beside.figures["statuses"].get(kind, 0)
+    beside.blame(result.broken)
 
 
 def _why(said: bytes) -> str:

@@ -8,10 +8,9 @@ from collections import Counter
 from typing import Final
 
 from bench.attack.attack import VICTIM, Ground, Result, grown
-from bench.attack.calls import body
-from bench.attack.mutate import damaged
+from bench.attack.calls import HttpCaller, body
 from bench.attack.stand import Stand
-from bench.attack.wire import Sent, exchange, run_flood
+from bench.attack.wire import Sent, damaged, exchange, run_flood
 
 _MUTATED: Final = 200_000
 _AT_ONCE: Final = 32
@@ -154,3 +153,27 @@ def mutated(ground: Ground, stand: Stand) -> Result:
 def _garbled(sent: Sent) -> bool:
     """Whether an answer does not begin as HTTP does."""
     return bool(sent.answer) and not sent.answer.startswith(b"HTTP/1.1 ")
+
+
+def browser(ground: Ground, stand: Stand) -> Result:
+    """Cross-site POSTs and foreign Hosts are refused with 403; the same without are served."""
+    caller = HttpCaller(stand.http_port)
+    unload = f"/v2/repository/models/{VICTIM.model}/unload"
+    infer = f"/v2/models/{VICTIM.model}/infer"
+    row = body([1.0, 2.0, 3.0, 4.0])
+    foreign = {"Origin": "https://evil.example", "Sec_Fetch_Site": "cross-site"}
+    asked = {
+        "unload, cross-site": (unload, foreign, 403),
+        "unload, foreign Origin": (unload, {"Origin": "https://evil.example"}, 403),
+        "infer, cross-site": (infer, foreign, 403),
+        "index, foreign Host": ("/v2/repository/index", {"Host": "evil.example"}, 403),
+        "infer": (infer, {}, 200),
+        "infer, localhost": (infer, {"Host": f"localhost:{stand.http_port}"}, 200),
+    }
+    result = Result(len(asked))
+    for name, (path, headers, want) in asked.items():
+        got = caller.post(path, row, **headers)[0]
+        result.figures[name] = got
+        result.broken[f"{name}: {got}, not {want}"] += got != want
+    caller.post(f"/v2/repository/models/{VICTIM.model}/load", b"{}")
+    return result

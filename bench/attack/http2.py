@@ -14,9 +14,8 @@ import hpack
 
 from bench.attack.attack import VICTIM, Ground, Result, grown
 from bench.attack.calls import message
-from bench.attack.mutate import damaged
 from bench.attack.stand import Stand
-from bench.attack.wire import exchange, run_flood
+from bench.attack.wire import damaged, exchange, run_flood
 
 _MUTATED: Final = 30_000
 _AT_ONCE: Final = 32

@@ -34,9 +34,7 @@ def models(ground: Ground) -> Result:
             late = sum(seconds > _LATE_S for _, seconds in answers)
             result.broken[f"{what}: answer after more than 1 s"] += late
             result.broken[f"{what}: model not back"] += back_s is None
-            statuses = beside.figures["statuses"]
-            for kind in ("wrong", "lost", "hung"):
-                result.broken[f"{what}: bystander {kind}"] += statuses.get(kind, 0)
+            beside.blame(result.broken, f"{what}: ")
             result.figures[what] = {"answers": answers, "back_s": back_s, "beside": beside.figures}
     finally:
         result.figures["stop"] = stand.stop()

@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 
 from bench.attack import (
     bodies,
-    browser,
     folders,
     http1,
     http2,
@@ -49,7 +48,7 @@ ATTACKS: Final = (
     Attack("json-large", "JSON of 16 MB", bodies.large_json),
     Attack("json-honest", "JSON of 6 MB that is right", bodies.honest_json),
     Attack("gzip", "gzip that unpacks to 60 and 250 MB", bodies.gzip_bombs),
-    Attack("browser", "cross-site requests and foreign hosts", browser.browser),
+    Attack("browser", "cross-site requests and foreign hosts", http1.browser),
     Attack("slow-heads", "1,000 connections, a letter a second", slow.slow_heads),
     Attack("idle", "3,000 connections that say nothing", slow.idle),
     Attack("models", "models that misbehave", misbehaving.models, own=True),
@@ -114,10 +113,7 @@ def _beside(one: Attack, ground: Ground, row: dict[str, Any]) -> Result:
         with Bystander(stand) as beside:
             found = one.run(ground, stand)  # type: ignore[call-arg]
         row |= {"quiet": quiet.figures, "bystander": beside.figures}
-        for kind in ("wrong", "lost", "hung"):
-            count = beside.figures["statuses"].get(kind, 0)
-            if count:
-                found.broken[f"bystander {kind}"] += count
+        beside.blame(found.broken)
     finally:
         row["stop"] = stand.stop()
         row["log"] = stand.lines[-40:]

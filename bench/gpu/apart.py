@@ -9,10 +9,9 @@ from typing import Final
 from bench.fidelity.stand import cores
 from bench.gpu.bench import Bench
 from bench.gpu.devices import green_gpu, lacking
-from bench.gpu.flowing import flow
-from bench.gpu.kept import Kept, as_time_goes, keep
 from bench.gpu.opened import stand
-from bench.gpu.rows import Row, failed, seen, skipped
+from bench.gpu.profiles import Kept, as_time_goes, keep
+from bench.gpu.rows import Row, failed, flow, seen, skipped
 from interlace.core.hardware import Gpu
 from interlace.core.profile import LayerProfile
 from interlace.device.cuda.backend.base import CudaBackend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,4 +77,4 @@ class Bench:
         return {row["what"]: row["figures"] for row in kept["rows"]}
 
 
-Entry = Callable[[Bench], Iterable[Row]]
+Entry = Callable[[Bench], Iterable[Row] | AsyncIterator[Row]]

@@ -2,8 +2,7 @@
 
 A plan of one partition goes to and fro between two shares, while as many requests wait as fill the
 next batch twice. The gap is the time between two executions around a change, begin less end by the
-GPU's own clock, whose step is told; and nothing may be dropped. Below that, device alone: a batch
-that runs on another partition than the last one, against one that runs on the same.
+GPU's own clock, whose step is told; and nothing may be dropped.
 """
 
 from __future__ import annotations
@@ -19,18 +18,14 @@ from typing import Final, NamedTuple
 from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import Opened, Stand
 from bench.gpu.bench import Bench
-from bench.gpu.devices import lacking, maker
-from bench.gpu.flowing import flow
 from bench.gpu.lanes import middle, quantile
-from bench.gpu.opened import stand
-from bench.gpu.rows import Row, failed, judged, law, seen, skipped
+from bench.gpu.opened import on_each
+from bench.gpu.rows import Row, judged, law, seen
 from interlace.core.hardware import Fleet
 from interlace.core.messages import (
     Command,
-    CreatePartition,
     Deployment,
     Event,
-    Load,
     ModelsDeployed,
     PlanSolved,
     ReleasePartition,
@@ -40,7 +35,7 @@ from interlace.core.messages import (
 )
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.core.request import Batch, Outcome, Reply
+from interlace.core.request import Outcome, Reply
 from interlace.engine.engine import Engine
 from interlace.policy.catalog import resolve
 from interlace.runtime.plan_solver import OnPlanned
@@ -77,26 +72,16 @@ class Ran(NamedTuple):
     ended_ms: float
 
 
-def rows(bench: Bench) -> Iterator[Row]:
-    """Gaps of engine and device together, then of the device alone; on green, then on MPS."""
-    yield from flow(_rows(bench))
+async def rows(bench: Bench) -> AsyncIterator[Row]:
+    """Gaps of engine and device together; on green, then on MPS."""
 
+    async def ask(opened: Stand, kind: str) -> AsyncIterator[Row]:
+        count = bench.size(30, 2) if kind == "green" else 1
+        for row in told(kind, await changed(opened, count, bench.size(0.15, 0.05))):
+            yield row
 
-async def _rows(bench: Bench) -> AsyncIterator[Row]:
-    for kind, changes in (("green", bench.size(30, 2)), ("mps", 1)):
-        why = lacking(bench, kind)
-        if why:
-            yield skipped(kind, why)
-            continue
-        try:
-            async with stand(bench, maker(bench, kind), _MODEL) as opened:
-                found = await changed(opened, changes, bench.size(0.15, 0.05))
-                for row in told(kind, found):
-                    yield row
-                if kind == "green":
-                    yield await alone(opened, bench.size(200, 5))
-        except Exception as error:
-            yield failed(kind, error)
+    async for row in on_each(bench, ("green", "mps"), _MODEL, ask):
+        yield row
 
 
 def told(kind: str, found: Changes) -> Iterator[Row]:
@@ -270,29 +255,3 @@ def clock_step_ns(ends: Sequence[tuple[str, int, int]]) -> int:
     if len(times_ns) < 2 or not times_ns[0]:
         return 0
     return gcd(*(after - before for before, after in pairwise(times_ns)))
-
-
-async def alone(opened: Stand, count: int) -> Row:
-    """Batches in turn on two partitions, against all on one: command to completion."""
-    gpu = opened.device.gpu
-    (one,) = opened.opened.values()
-    names = ("here", "there")
-    for name in names:
-        await opened.rig.do(CreatePartition(gpu.id, name, half_pct(gpu)), _LIMIT_S)
-        await opened.rig.do(Load(gpu.id, name, one.model.key), _LIMIT_S)
-    took: dict[str, list[float]] = {}
-    for way, places in (("same", ("here",)), ("turns", names)):
-        took[way] = []
-        for number in range(count):
-            request = one.request(opened.rig.next_id(), opened.clock.now_ms(), _PATIENT_MS)
-            batch = Batch(opened.rig.next_id(), one.model.key, (request,), 1)
-            done = await opened.rig.run(places[number % len(places)], batch, _LIMIT_S)
-            took[way].append(done.took_ms)
-    for name in names:
-        await opened.rig.do(ReleasePartition(gpu.id, name), _LIMIT_S)
-    more_us = (middle(took["turns"]) - middle(took["same"])) * 1000.0
-    return judged(
-        "a batch on another partition than the last one", "at most 50 us more",
-        f"{more_us:+.0f} us", more_us <= _GAP_US, same_ms=middle(took["same"]),
-        turns_ms=middle(took["turns"]),
-    )  # fmt: skip

@@ -11,16 +11,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.gpu.bench import Bench, Entry
-from bench.gpu.rows import Row, failed
+from bench.gpu.rows import Row, failed, flow
 from bench.harness import processes
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.launcher import BEFORE_CUDA
@@ -150,7 +150,8 @@ def _run(errand: Errand, pipe: Connection) -> None:
     try:
         bench = Bench(errand.dry, errand.out, end_s, lambda: _backend(errand.backend))
         entry: Entry = _named(errand.entry)
-        for row in entry(bench):
+        found = entry(bench)
+        for row in flow(found) if isinstance(found, AsyncIterator) else found:
             pipe.send(row.dry() if errand.dry else row)
     except BaseException as error:
         pipe.send(failed("the part", error))
@@ -165,9 +166,9 @@ def _backend(name: str) -> CudaBackend:
     return made
 
 
-def _named(path: str) -> Callable[..., object]:
+def _named(path: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
-    found: Callable[..., object] = getattr(import_module(module), name)
+    found: Callable[..., Any] = getattr(import_module(module), name)
     return found
 
 

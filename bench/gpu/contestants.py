@@ -1,4 +1,4 @@
-"""The systems that meet on one GPU: a row of the catalog, the mechanism it has, its plan."""
+"""The systems that meet on one GPU: a row of the catalog, and its plan."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """``row`` is the catalog's, ``device`` the mechanism.
+    """``row`` is the catalog's.
 
     With ``instances``, every model has so many streams over all SMs instead of what its planner
     makes; ``wait_ms`` is then how long a request may wait for company.
     """
 
     name: str
-    device: str
     row: str
     instances: int = 0
     wait_ms: float = 0.0
@@ -42,34 +41,34 @@ class Contestant:
         return self.system.planner(asked, Fleet((gpu,)), profiles, Plan())
 
 
-OURS: Final = Contestant("interlace", "green", "interlace")
+OURS: Final = Contestant("interlace", "interlace")
 #: Every batch has the whole GPU: in slices that nobody else may use, or never idle.
 WHOLE: Final = (
-    Contestant("temporal", "green", "temporal"),
-    Contestant("Clockwork", "green", "clockwork"),
+    Contestant("temporal", "temporal"),
+    Contestant("Clockwork", "clockwork"),
 )
 #: Triton's way is two instances of a model and a short wait for company; which is best, a GPU says.
 STREAMS: Final = (
-    Contestant("streams", "green", "triton", 1),
-    Contestant("streams, 2 ms", "green", "triton", 1, 2.0),
-    Contestant("two streams", "green", "triton", 2),
-    Contestant("Triton-like", "green", "triton", 2, 2.0),
+    Contestant("streams", "triton", 1),
+    Contestant("streams, 2 ms", "triton", 1, 2.0),
+    Contestant("two streams", "triton", 2),
+    Contestant("Triton-like", "triton", 2, 2.0),
 )
 #: The papers' schedulers get green contexts, under which their plans change at once.
 PAPERS: Final = (
-    Contestant("gpulet", "green", "gpulet"),
-    Contestant("D-STACK", "green", "dstack"),
-    Contestant("E-Ebird", "green", "e2bird"),
+    Contestant("gpulet", "gpulet"),
+    Contestant("D-STACK", "dstack"),
+    Contestant("E-Ebird", "e2bird"),
 )
 #: All of one device together: starting one takes seconds.
 CONTESTANTS: Final = (OURS, *WHOLE, *STREAMS, *PAPERS)
 
 #: The same on percentages of MPS, as they were published: a process for each partition.
 ON_MPS: Final = (
-    Contestant("GSLICE", "mps", "gslice"),
-    Contestant("gpulet", "mps", "gpulet"),
-    Contestant("D-STACK", "mps", "dstack"),
-    Contestant("E-Ebird", "mps", "e2bird"),
+    Contestant("GSLICE", "gslice"),
+    Contestant("gpulet", "gpulet"),
+    Contestant("D-STACK", "dstack"),
+    Contestant("E-Ebird", "e2bird"),
 )
 
 

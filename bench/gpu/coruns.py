@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
 from bench.gpu.devices import maker, parted
-from bench.gpu.flowing import flow
-from bench.gpu.kept import NO_PROFILE, NO_TIME, Kept, known
 from bench.gpu.opened import stand
-from bench.gpu.profiles import store_of
+from bench.gpu.profiles import NO_PROFILE, NO_TIME, Kept, known, store_of
 from bench.gpu.rows import Row, failed, seen, skipped
 from interlace.profiling.corun import CoRun, CoRunModel, batch_for, corun_share_pct
 from interlace.profiling.corun_file import corun_path, save_coruns
@@ -21,12 +19,8 @@ _NAMES = {2: "pairs", 3: "triples"}
 _SIDES, _ALL_S = 6, 120.0
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """A row a pair or triple, as far as time goes: two thirds of it for pairs."""
-    yield from flow(_rows(bench))
-
-
-async def _rows(bench: Bench) -> AsyncIterator[Row]:
     async with stand(bench, maker(bench, parted(bench), keep=True)) as opened:
         kept = known(bench, opened.models())
         kept = kept[: len(kept) if bench.left_s > _ALL_S else _SIDES]

@@ -14,6 +14,7 @@ from bench.gpu.bench import Bench
 from bench.gpu.forking import ForkLauncher
 from interlace.core.hardware import Gpu
 from interlace.device.cuda import mps, streams
+from interlace.device.cuda.backend.base import CudaBackend, make_backend
 from interlace.device.cuda.backend.library_threads import LibraryContext
 from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover
@@ -28,6 +29,15 @@ KINDS: Final = ("green", "mps", "streams")
 #: The backend of a dry run: streams run beside each other, as they do on a GPU.
 FAKE_BACKEND: Final = "tests.device.cuda.fake.backend:on_threads"
 _FAKE: Final = DiscoveredGpu(0, "GPU-fake-0", "fake-h100", 132, 80 << 30, (9, 0), 13000)
+
+
+def open_backend() -> CudaBackend:
+    """A driver, torch and our kernels in this process, on the first GPU.
+
+    Raises:
+        CudaError: there is no GPU, or the driver refuses.
+    """
+    return make_backend("")
 
 
 def board(bench: Bench) -> DiscoveredGpu:

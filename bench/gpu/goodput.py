@@ -20,12 +20,10 @@ from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import OURS, PAPERS, STREAMS, WHOLE, Contestant, protecting, scaled
 from bench.gpu.devices import maker, parted
-from bench.gpu.flowing import flow
 from bench.gpu.opened import stand
-from bench.gpu.ratios import Ratio, at_one_load, reached
 from bench.gpu.rows import Row, failed, judged, seen, skipped
-from bench.gpu.search import Race, Search, played
-from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
+from bench.gpu.search import Race, Ratio, Search, at_one_load, played, race_of, reached
+from bench.gpu.world import demand
 from interlace.policy.catalog import resolve
 from interlace.sim.record import RunRecord
 
@@ -43,21 +41,11 @@ _LIMIT_S: Final = 40.0
 _PROTECTED: Final = "p99 of a protected model beside a full GPU"
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """A row a system, the ratios that are aimed at, and a protected model beside a full GPU."""
-    yield from flow(_rows(bench))
-
-
-async def _rows(bench: Bench) -> AsyncIterator[Row]:
     kind = parted(bench)
     async with stand(bench, maker(bench, kind, keep=True), MODELS) as opened:
-        profiles = await profiles_of(bench, opened)
-        race = Race(
-            profiles,
-            bench.size(_SECONDS, 0.2),
-            bench.size(_HALVINGS, 1),
-            bench.size(LEAST_SLO_MS, DRY_SLO_MS),
-        )
+        race = await race_of(bench, opened, _SECONDS, _HALVINGS)
         contest = Contest(bench, opened, race, kind)
         async for row in contest.rows():
             yield row

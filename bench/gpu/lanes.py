@@ -42,22 +42,22 @@ class Lanes:
         self._made: list[Lane] = []
         self.split: SmSplit = driver.split(_ATOM_SMS)
 
-    def plain(self, priority: int = 0) -> Lane:
+    def plain(self) -> Lane:
         """A stream on all SMs."""
-        lane = Lane(self._driver.stream(None, priority), self._driver.board.sms, None)
+        lane = Lane(self._driver.stream(None), self._driver.board.sms, None)
         self._made.append(lane)
         return lane
 
-    def on(self, atoms: Sequence[Atom], priority: int = 0) -> Lane:
+    def on(self, atoms: Sequence[Atom]) -> Lane:
         """A stream on these SMs."""
         green = self._driver.green(atoms)
-        lane = Lane(self._driver.stream(green, priority), green.sms, green)
+        lane = Lane(self._driver.stream(green), green.sms, green)
         self._made.append(lane)
         return lane
 
-    def first(self, sms: int, priority: int = 0) -> Lane:
+    def first(self, sms: int) -> Lane:
         """A stream on the first atoms that make up ``sms``."""
-        return self.on(self.split.atoms[: self._count(sms)], priority)
+        return self.on(self.split.atoms[: self._count(sms)])
 
     def beside(self, sms: int) -> Lane:
         """A stream on all that ``first(sms)`` leaves."""
@@ -138,18 +138,12 @@ def times_ms(
     launch: Callable[[], object],
     count: int,
     warm_ups: int = 2,
-    before: Callable[[], object] = lambda: None,
 ) -> list[float]:
-    """GPU time of each of ``count`` launches, one at a time, by events on the stream.
-
-    What ``before`` launches is not in it: work that keeps the stream busy until the host has
-    launched all, where that takes longer than the work.
-    """
+    """GPU time of each of ``count`` launches, one at a time, by events on the stream."""
     begin, end = driver.event(timing=True), driver.event(timing=True)
     found: list[float] = []
     try:
         for number in range(warm_ups + count):
-            before()
             driver.record(begin, stream)
             launch()
             driver.record(end, stream)

@@ -7,17 +7,15 @@ load does both, in the process that serves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Final
 
 from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
-from bench.gpu.devices import lacking, maker
-from bench.gpu.flowing import flow
 from bench.gpu.lanes import quantile
-from bench.gpu.opened import stand
-from bench.gpu.rows import Row, failed, judged, skipped
+from bench.gpu.opened import on_each
+from bench.gpu.rows import Row, judged
 from interlace.core.messages import CreatePartition, Load, ReleasePartition, Unload
 from interlace.profiling.busy import keep_busy
 from interlace.profiling.sample_requests import SampleInputs
@@ -31,22 +29,14 @@ _ROWS: Final = 4
 _MOST_MS: Final = 1.0
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """A row a mechanism of one process: p99 of batches alone, and while a model comes and goes."""
-    yield from flow(_rows(bench))
 
+    async def ask(opened: Stand, kind: str) -> AsyncIterator[Row]:
+        yield await beside_loads(opened, kind, bench.size(2.0, 0.1), bench.size(6, 1))
 
-async def _rows(bench: Bench) -> AsyncIterator[Row]:
-    for kind in ("green", "streams"):
-        why = lacking(bench, kind)
-        if why:
-            yield skipped(kind, why)
-            continue
-        try:
-            async with stand(bench, maker(bench, kind), _MODELS) as opened:
-                yield await beside_loads(opened, kind, bench.size(2.0, 0.1), bench.size(6, 1))
-        except Exception as error:
-            yield failed(kind, error)
+    async for row in on_each(bench, ("green", "streams"), _MODELS, ask):
+        yield row
 
 
 async def beside_loads(opened: Stand, kind: str, seconds: float, times: int) -> Row:

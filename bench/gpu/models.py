@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from bench.fidelity.network import network, write_network
 from bench.gpu.bench import Bench
 from interlace.core.model import Model
 
@@ -26,17 +27,6 @@ _TRANSFORMERS: Final = ("bert_base", "gpt2")
 #: What every contestant runs: graphs, channels last and this.
 PRECISION: Final = "fp16"
 _SMALL: Final = ("little", "middle", "large")
-_NETWORK: Final = """
-import torch
-
-INPUTS = {{"x": ("FP32", ({width},))}}
-OUTPUTS = {{"y": ("FP32", ({width},))}}
-
-
-def create_model():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(*(torch.nn.Linear({width}, {width}) for _ in range({layers})))
-"""
 
 
 @contextmanager
@@ -46,7 +36,8 @@ def repository(bench: Bench, precision: str = PRECISION) -> Iterator[tuple[Path,
         root = Path(folder)
         if bench.dry:
             for place, name in enumerate(_SMALL):
-                _small(root / name, 16 << place, 1 + place)
+                made = network(16 << place, 1 + place)
+                write_network(root, made, "slo_ms = 200\nmax_batch = 4\n", name)
             yield root, _SMALL
             return
         names = tuple(name for name in NAMES if _can_be_made(name))
@@ -59,12 +50,6 @@ def repository(bench: Bench, precision: str = PRECISION) -> Iterator[tuple[Path,
 
 def _can_be_made(name: str) -> bool:
     return name not in _TRANSFORMERS or find_spec("transformers") is not None
-
-
-def _small(folder: Path, width: int, layers: int) -> None:
-    (folder / "1").mkdir(parents=True)
-    (folder / "1" / "model.py").write_text(_NETWORK.format(width=width, layers=layers))
-    (folder / "interlace.toml").write_text("slo_ms = 200\nmax_batch = 4\n")
 
 
 def remember(bench: Bench, models: Sequence[Model]) -> None:

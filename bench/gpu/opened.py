@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from bench.fidelity.stand import MakeDevice, Stand
 from bench.gpu.bench import Bench
+from bench.gpu.devices import lacking, maker
 from bench.gpu.models import remember, remembered, repository
+from bench.gpu.rows import Row, failed, skipped
 
 
 @asynccontextmanager
@@ -23,3 +25,23 @@ async def stand(bench: Bench, make: MakeDevice, names: Sequence[str] = ()) -> As
             known = remembered(bench) | {m.name: m for m in opened.models()}
             remember(bench, list(known.values()))
             yield opened
+
+
+async def on_each(
+    bench: Bench,
+    kinds: Sequence[str],
+    names: Sequence[str],
+    ask: Callable[[Stand, str], AsyncIterator[Row]],
+) -> AsyncIterator[Row]:
+    """The rows of each of these devices; a row for one that cannot be had, or that breaks."""
+    for kind in kinds:
+        why = lacking(bench, kind)
+        if why:
+            yield skipped(kind, why)
+            continue
+        try:
+            async with stand(bench, maker(bench, kind), names) as opened:
+                async for row in ask(opened, kind):
+                    yield row
+        except Exception as error:
+            yield failed(kind, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from typing import Final
 
 #: A borrowed GPU is often borrowed for ten minutes at a time.
@@ -20,8 +21,7 @@ class Part:
     """One step, in a process of its own. ``seconds`` is what it should take on an H100; with less
     left it is not begun.
 
-    ``entry`` is "module:function"; it is given a ``Bench`` and yields rows. ``needs`` are parts
-    whose findings it reads if they are there.
+    ``entry`` is "module:function"; it is given a ``Bench`` and yields rows.
     """
 
     name: str
@@ -29,39 +29,34 @@ class Part:
     seconds: float
     tells: str
     entry: str
-    needs: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)  #: beside every child's own
 
 
-def _check(number: int, name: str, seconds: float, tells: str, module: str = "") -> Part:
-    entry = f"bench.gpu.checks.{module or name.replace('-', '_')}:rows"
-    return Part(name, "checks", seconds, f"{number}. {tells}", entry)
+def _part(group: str, name: str, seconds: float, tells: str, module: str = "") -> Part:
+    """``module`` is in this folder, and named as the part if nothing is said."""
+    module, _, function = (module or name).partition(":")
+    return Part(name, group, seconds, tells, f"bench.gpu.{module}:{function or 'rows'}")
 
+
+def _check(number: int, name: str, seconds: float, tells: str) -> Part:
+    module = f"checks.{name.replace('-', '_')}"
+    return _part("checks", name, seconds, f"{number}. {tells}", module)
+
+
+_compared, _profiled = partial(_part, "comparisons"), partial(_part, "profiles")
 
 #: By what a first look needs most, and what later parts read: whether the mechanism works at all,
 #: what it is for, then why it is as fast as it is.
 PARTS: Final[tuple[Part, ...]] = (
-    Part(
+    _part(
         "preflight", "preflight", 90, "whether the mechanism works at all, and which way of it",
-        "bench.gpu.preflight.part:rows",
+        "preflight.part",
     ),
     _check(1, "versions", 30, "versions, tools and limits of the machine"),
-    Part(
-        "profiles", "profiles", 80, "latency of the ten models by batch and share",
-        "bench.gpu.profiles:rows",
-    ),
-    Part(
-        "goodput", "comparisons", 120, "requests in time per second, every system on this GPU",
-        "bench.gpu.goodput:rows", ("profiles",),
-    ),
-    Part(
-        "changing", "comparisons", 40, "the gap when shares change under load",
-        "bench.gpu.changing:rows", ("profiles",),
-    ),
-    Part(
-        "loading", "comparisons", 35, "what a model that is served feels while others are loaded",
-        "bench.gpu.loading:rows",
-    ),
+    _profiled("profiles", 80, "latency of the ten models by batch and share"),
+    _compared("goodput", 120, "requests in time per second, every system on this GPU"),
+    _compared("changing", 40, "the gap when shares change under load"),
+    _compared("loading", 35, "what a model that is served feels while others are loaded"),
     _check(2, "split", 8, "which groups of SMs there are, and which SMs run what"),
     _check(3, "green-cost", 8, "what green contexts and streams cost, and how many there can be"),
     _check(4, "graphs", 18, "whether a captured graph keeps the SMs it was captured on"),
@@ -72,46 +67,23 @@ PARTS: Final[tuple[Part, ...]] = (
     _check(11, "graph-memory", 14, "memory and time of captures, and replays beside them"),
     Part(
         "contracts", "contracts", 150, "the contract of devices on green, MPS and streams",
-        "tests.bench.gpu_contract:rows", (), {"INTERLACE_TEST_WAIT_S": "120"},
+        "tests.bench.gpu_contract:rows", {"INTERLACE_TEST_WAIT_S": "120"},
     ),
     _check(13, "mps", 15, "whether MPS can be had, with percentages, and leaves the card clean"),
-    Part(
-        "mechanisms", "comparisons", 40, "the papers' mechanisms on and off, each alone",
-        "bench.gpu.mechanisms.part:rows", ("profiles",),
+    _compared("mechanisms", 40, "the papers' mechanisms on and off, each alone", "mechanisms.part"),
+    _compared("goodput-mps", 100, "the papers' systems on percentages of MPS", "percentages"),
+    _compared("twin", 40, "the simulator against this GPU"),
+    _compared("ebird", 40, "the input pool as a system: TF-Serving, N-Ebird, E-Ebird"),
+    _compared("sharing", 90, "weights and models in one process, or a process each"),
+    _profiled("power", 35, "power and energy of the ten models, and what DRAM they use"),
+    _profiled(
+        "layers", 50, "their layers: time to copy, to run, and to run from the host",
+        "apart:layers",
     ),
-    Part(
-        "goodput-mps", "comparisons", 100, "the papers' systems on percentages of MPS",
-        "bench.gpu.percentages:rows", ("profiles", "goodput"),
+    _profiled(
+        "pressure", 45, "how much L2 and DRAM they use, by readers beside them", "apart:pressure",
     ),
-    Part(
-        "twin", "comparisons", 40, "the simulator against this GPU",
-        "bench.gpu.twin:rows", ("profiles",),
-    ),
-    Part(
-        "ebird", "comparisons", 40, "the input pool as a system: TF-Serving, N-Ebird, E-Ebird",
-        "bench.gpu.ebird:rows", ("profiles",),
-    ),
-    Part(
-        "sharing", "comparisons", 90, "weights and models in one process, or a process each",
-        "bench.gpu.sharing:rows", ("profiles",),
-    ),
-    Part(
-        "power", "profiles", 35, "power and energy of the ten models, and what DRAM they use",
-        "bench.gpu.power:rows", ("profiles",),
-    ),
-    Part(
-        "layers", "profiles", 50, "their layers: time to copy, to run, and to run from the host",
-        "bench.gpu.apart:layers", ("profiles",),
-    ),
-    Part(
-        "pressure", "profiles", 45, "how much L2 and DRAM they use, by readers beside them",
-        "bench.gpu.apart:pressure", ("profiles",),
-    ),
-    Part(
-        "coruns", "profiles", 45, "pairs and triples of models side by side",
-        "bench.gpu.coruns:rows", ("profiles",),
-    ),
-    _check(7, "host-access", 12, "layers that read their weights from host memory"),
+    _profiled("coruns", 45, "pairs and triples of models side by side"),
 )  # fmt: skip
 
 GROUPS: Final = tuple(dict.fromkeys(part.group for part in PARTS))

@@ -7,20 +7,19 @@ system begins at the load that it kept on green contexts, and goes on from there
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Final
 
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import ON_MPS, Contestant
 from bench.gpu.devices import lacking, maker
-from bench.gpu.flowing import flow
 from bench.gpu.goodput import MODELS, told
 from bench.gpu.lanes import ratio
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, failed, seen, skipped
-from bench.gpu.search import Race, Search
-from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
+from bench.gpu.search import Race, Search, race_of
+from bench.gpu.world import demand
 
 #: Where nothing is known of a system.
 _FIRST_LOAD: Final = 0.4
@@ -32,20 +31,14 @@ _MOST_PROCESSES: Final = 16
 _LIMIT_S: Final = 60.0
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """A row a system, with its goodput over the same system's on green contexts."""
-    yield from flow(_rows(bench))
-
-
-async def _rows(bench: Bench) -> AsyncIterator[Row]:
     why = lacking(bench, "mps")
     if why:
         yield skipped("MPS percentages", why)
         return
     async with stand(bench, maker(bench, "mps", keep=True), MODELS) as opened:
-        profiles = await profiles_of(bench, opened)
-        least_ms = bench.size(LEAST_SLO_MS, DRY_SLO_MS)
-        race = Race(profiles, bench.size(2.0, 0.2), bench.size(_MOST_TRIALS, 1), least_ms)
+        race = await race_of(bench, opened, 2.0, _MOST_TRIALS)
         async for row in contest(bench, opened, race):
             yield row
 

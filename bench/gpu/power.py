@@ -10,11 +10,10 @@ from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
 from bench.gpu.devices import maker, parted
-from bench.gpu.flowing import flow
-from bench.gpu.kept import Kept, as_time_goes, keep
 from bench.gpu.nvml import open_nvml
 from bench.gpu.opened import stand
-from bench.gpu.rows import Row, failed, seen, skipped
+from bench.gpu.profiles import Kept, as_time_goes, keep
+from bench.gpu.rows import Row, failed, flow, seen, skipped
 from interlace.profiling.cuda.nvml import Nvml, NvmlError
 from interlace.profiling.cuda.power import PowerMeter, PowerSample, idle_w, measure_power
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final, NamedTuple
 
+from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
 from bench.gpu.devices import maker, offered_pct, parted
-from bench.gpu.flowing import flow
 from bench.gpu.opened import stand
-from bench.gpu.rows import Row, failed, seen
+from bench.gpu.rows import Row, failed, seen, skipped
+from bench.gpu.world import kept_profiles
+from interlace.core.hardware import Gpu
+from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import surface
@@ -34,12 +36,8 @@ def store_of(bench: Bench) -> ProfileStore:
     return ProfileStore(bench.out / "profiles")
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """A row a model; a model that cannot be measured is a row too."""
-    yield from flow(_profiles(bench))
-
-
-async def _profiles(bench: Bench) -> AsyncIterator[Row]:
     kind = parted(bench)
     legal = offered_pct(bench, kind)
     wanted = bench.size(_SHARES_PCT, (48, 100))
@@ -55,7 +53,6 @@ async def _profiles(bench: Bench) -> AsyncIterator[Row]:
             yield _row(measured.model.name, measured.profile)
             if bench.left_s <= 0:
                 break
-    await asyncio.sleep(0)
 
 
 def _row(name: str, profile: Profile) -> Row:
@@ -72,3 +69,39 @@ def _row(name: str, profile: Profile) -> Row:
         weights_bytes=profile.weights_bytes,
         knee_pct=bend,
     )
+
+
+NO_PROFILE: Final = "the part `profiles` has kept no latencies of it"
+NO_TIME: Final = "no time was left for it; --only and --patience give more"
+
+
+class Kept(NamedTuple):
+    """A model, and what was kept of it."""
+
+    model: Model
+    profile: Profile
+
+
+def known(bench: Bench, models: list[Model]) -> list[Kept]:
+    """The models of which latencies were kept."""
+    kept = kept_profiles(bench, models)
+    return [Kept(model, kept[model.key]) for model in models if model.key in kept]
+
+
+def as_time_goes(bench: Bench, opened: Stand, what: str) -> Iterator[Kept | Row]:
+    """Each model that was kept while there is time; a row for every other one."""
+    models = opened.models()
+    kept = {one.model.key: one for one in known(bench, models)}
+    for model in models:
+        if model.key not in kept:
+            yield skipped(f"{what} of {model.name}", NO_PROFILE)
+        elif bench.left_s <= 0:
+            yield skipped(f"{what} of {model.name}", NO_TIME)
+        else:
+            yield kept[model.key]
+
+
+def keep(bench: Bench, gpu: Gpu, model: Model, change: Callable[[Profile], Profile]) -> None:
+    """Change what is kept of a model, as it is now."""
+    (now,) = known(bench, [model])
+    store_of(bench).save(change(now.profile), model, gpu, settings_of(bench))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
@@ -105,6 +106,20 @@ def attempt(what: str, ask: Callable[[], Iterable[Row]]) -> Iterator[Row]:
         yield from ask()
     except Exception as error:
         yield failed(what, error)
+
+
+def flow(rows: AsyncIterator[Row]) -> Iterator[Row]:
+    """Run the loop from one row to the next; between them nothing moves, which no part minds."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        while True:
+            yield loop.run_until_complete(anext(rows))
+    except StopAsyncIteration:
+        return
+    finally:  # nothing is waited for: a GPU may hang
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 def as_json(value: object) -> str:

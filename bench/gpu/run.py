@@ -31,7 +31,7 @@ from bench.gpu.parts import END_S, MOST_S, PARTS, Part, chosen, granted_s
 from bench.gpu.rows import Row, Verdict, seen
 from bench.gpu.show import Screen
 
-BACKEND: Final = "bench.gpu.real:open_backend"
+BACKEND: Final = "bench.gpu.devices:open_backend"
 FAKE: Final = "tests.device.cuda.fake.backend:at_once"
 #: A dry run is for any machine, however slow or busy.
 _DRY_PATIENCE: Final = 4

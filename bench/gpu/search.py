@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from math import inf, sqrt
+from typing import Final, NamedTuple
 
 from bench.fidelity.gaps import figures
 from bench.fidelity.live import play
 from bench.fidelity.stand import Stand
-from bench.gpu.busy import Busy
+from bench.gpu.bench import Bench
 from bench.gpu.contestants import Contestant
-from bench.gpu.world import LEAST_SLO_MS, demand
+from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
+from interlace.core.hardware import Gpu
+from interlace.core.messages import Command, CreatePartition, Event, Run, WorkFinished
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.core.request import Outcome
@@ -60,6 +63,13 @@ class Race:
     seconds: float
     trials: int
     least_slo_ms: float = LEAST_SLO_MS
+
+
+async def race_of(bench: Bench, opened: Stand, seconds: float, trials: int) -> Race:
+    """With kept profiles, or new ones; without a GPU, short and patient."""
+    profiles = await profiles_of(bench, opened)
+    least_ms = bench.size(LEAST_SLO_MS, DRY_SLO_MS)
+    return Race(profiles, bench.size(seconds, 0.2), bench.size(trials, 1), least_ms)
 
 
 class Search:
@@ -168,3 +178,72 @@ def _trial(load: float, record: RunRecord, seconds: float, busy: float) -> Trial
     mean_ms = sum(took_ms) / len(took_ms) if took_ms else 0.0
     count = len(record.served)
     return Trial(load, seen.goodput_rps, count / seconds, worst, seen.p99_ms, mean_ms, busy, count)
+
+
+class Busy:
+    """An observer of a runtime. Of partitions that overlap, shares add up to more than the GPU."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._shares_pct: dict[str, int] = {}
+        self._busy_ms = 0.0
+
+    def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
+        if not isinstance(event, WorkFinished) or event.failure is not None:
+            return
+        work = event.work
+        if isinstance(work, CreatePartition):
+            self._shares_pct[work.partition] = work.share_pct
+        elif isinstance(work, Run):
+            part = self._gpu.fraction(self._shares_pct[work.partition])
+            # Without the GPU's own time, from the launch until its end was seen.
+            self._busy_ms += part * (event.timing.gpu_ms or event.timing.infer_ms)
+
+    def part(self, seconds: float) -> float:
+        """Of all SMs over so long."""
+        return self._busy_ms / (1000.0 * seconds)
+
+
+#: Of a normal distribution: 95 % lie within so many deviations.
+_Z: Final = 1.96
+
+
+class Ratio(NamedTuple):
+    """One over another, and between what it lies."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def reached(one: Search, other: Search) -> Ratio:
+    """Of the highest loads kept: each lies between what was kept and what was not."""
+    (low, high), (other_low, other_high) = one.reach_rps, other.reach_rps
+    return Ratio(_over(low, other_low), _over(low, other_high), _over(high, other_low))
+
+
+def at_one_load(one: Trial, other: Trial) -> Ratio:
+    """Of the requests in time at the same offered load: 95 %, as if each were drawn alone."""
+    (low, high), (other_low, other_high) = in_time(one), in_time(other)
+    return Ratio(
+        _over(one.goodput_rps, other.goodput_rps), _over(low, other_high), _over(high, other_low)
+    )
+
+
+def in_time(one: Trial) -> tuple[float, float]:
+    """Requests in time per second, with 95 %: the interval of Wilson for a part of those sent."""
+    if not one.sent:
+        return 0.0, 0.0
+    n, part = one.sent, min(1.0, one.goodput_rps / one.offered_rps)
+    middle = (part + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z / (1 + _Z**2 / n) * sqrt(part * (1 - part) / n + _Z**2 / (4 * n**2))
+    return (middle - half) * one.offered_rps, (middle + half) * one.offered_rps
+
+
+def _over(one: float, other: float) -> float:
+    if other > 0:
+        return one / other
+    return inf if one > 0 else 1.0

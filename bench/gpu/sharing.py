@@ -12,20 +12,18 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import Stand
 from bench.gpu.bench import Bench
-from bench.gpu.devices import lacking, maker
-from bench.gpu.flowing import flow
 from bench.gpu.lanes import quantile
 from bench.gpu.mechanisms.published import MORE_INSTANCES, T4_BYTES
 from bench.gpu.mechanisms.sides import Published, Side, versus
 from bench.gpu.nvml import used_bytes
-from bench.gpu.opened import stand
-from bench.gpu.rows import Row, failed, skipped
+from bench.gpu.opened import on_each
+from bench.gpu.rows import Row, seen
+from bench.harness import processes
 from interlace.core.messages import CreatePartition, Load, ReleasePartition
 from interlace.core.model import Model
 from interlace.profiling.busy import at_once, keep_busy
@@ -57,24 +55,18 @@ class Found:
         return {"nbytes": float(max(0, nbytes)), "load_ms": self.load_ms[name][place]}
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """A row a model and way to share, then two models side by side."""
-    yield from flow(_rows(bench))
-
-
-async def _rows(bench: Bench) -> AsyncIterator[Row]:
     found: dict[str, Found] = {}
-    for kind in ("mps", "green"):
-        why = lacking(bench, kind)
-        if why:
-            yield skipped(kind, why)
-            continue
-        try:
-            with used_bytes(bench) as used:
-                async with stand(bench, maker(bench, kind), _MODELS) as opened:
-                    found[kind] = await looked(bench, opened, used)
-        except Exception as error:
-            yield failed(kind, error)
+
+    async def ask(opened: Stand, kind: str) -> AsyncIterator[Row]:
+        with used_bytes(bench) as used:
+            now = found[kind] = await looked(bench, opened, used)
+        words = ", ".join(f"{nbytes / 2**20:.0f} MiB" for nbytes in now.carve_bytes)
+        yield seen(f"memory of empty partitions ({kind})", words, nbytes=now.carve_bytes)
+
+    async for row in on_each(bench, ("mps", "green"), _MODELS, ask):
+        yield row
     for row in told(found):
         yield row
 
@@ -157,14 +149,8 @@ def _span_s(runs: list[Interval]) -> float:
 
 def cpu_s(opened: Stand) -> float:
     """CPU time of this process and of the device's own so far."""
-    tick_s = 1.0 / os.sysconf("SC_CLK_TCK")
     device: Any = opened.device  # every device of processes tells them
-    pids = {os.getpid(), *device.workers().values()}
-    total = 0.0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += tick_s * (int(fields[11]) + int(fields[12]))  # utime and stime, of proc(5)
-    return total
+    return processes.cpu_s({os.getpid(), *device.workers().values()})
 
 
 def told(found: dict[str, Found]) -> Iterator[Row]:

@@ -1,10 +1,9 @@
-"""Rows on a terminal: tables where rich is there, plain lines otherwise."""
+"""Rows on a terminal, line by line."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -12,14 +11,6 @@ from bench.gpu.findings import ROWS, RUN, Findings, Found, count
 from bench.gpu.parts import Part
 from bench.gpu.rows import Row, Verdict
 
-_COLOURS: Final = {
-    Verdict.AS_EXPECTED: "green",
-    Verdict.OTHER: "yellow",
-    Verdict.SEEN: "cyan",
-    Verdict.SKIPPED: "dim",
-    Verdict.FAILED: "bold red",
-    Verdict.DRY: "dim",
-}
 _WIDTH: Final = 110
 #: Of a long output often only the end is seen: what went wrong is said there again.
 _AGAIN_CHARS: Final = 6000
@@ -31,68 +22,52 @@ class Screen:
 
     def __init__(self, dry: bool) -> None:
         self._dry = dry
-        if find_spec("rich") is None:
-            self._rich = None
-        else:
-            from rich.console import Console
-
-            self._rich = Console(highlight=False, soft_wrap=True)
 
     def part(self, part: Part, seconds: float) -> None:
         """A part begins that is ended after ``seconds``."""
-        self._line(f"\n{part.name}: {part.tells} (at most {seconds:.0f} s)", "bold")
+        _say(f"\n{part.name}: {part.tells} (at most {seconds:.0f} s)")
 
     def row(self, row: Row) -> None:
         """One finding."""
         wanted = f" (expected: {row.expected})" if row.expected else ""
         text = f"{row.verdict.value:>12}  {row.what}: {row.found}{wanted}"
-        self._line(textwrap.fill(text, _WIDTH, subsequent_indent=" " * 14), _COLOURS[row.verdict])
+        _say(textwrap.fill(text, _WIDTH, subsequent_indent=" " * 14))
 
     def ended(self, found: Found) -> None:
         """A part ended, now or before."""
         words = f"took {found.seconds:.1f} s before" if found.resumed else f"{found.seconds:.1f} s"
-        self._line(f"{'':>14}{words}", "dim")
+        _say(f"{'':>14}{words}")
 
     def left_out(self, part: Part) -> None:
         """There is not enough time for a part."""
-        self._line(f"\n{part.name}: left out, it needs {part.seconds:.0f} s", "dim")
+        _say(f"\n{part.name}: left out, it needs {part.seconds:.0f} s")
 
     def cut(self, why: str) -> None:
         """The run ends before its parts do."""
-        self._line(f"\n{why}: what has been found is kept", "bold red")
+        _say(f"\n{why}: what has been found is kept")
 
     def summary(self, findings: Findings, bundle: Path) -> None:
         """How each part ended; what failed once more; where the findings lie."""
-        self._line("")
-        if self._rich is None:
-            for cells in _cells(findings.results):
-                self._line("  ".join(cells))
-        else:
-            self._table(findings.results)
+        _say("")
+        heads = ("part", "seconds", *(verdict.value for verdict in Verdict))
+        for cells in (heads, *_cells(findings.results)):
+            _say("  ".join(f"{cell:{w}}" for cell, w in zip(cells, _columns(heads), strict=True)))
         for line in again(findings):
-            self._line(line)
+            _say(line)
         if self._dry:
-            self._line("A dry run: no GPU was used, and no figure above says anything of one.")
+            _say("A dry run: no GPU was used, and no figure above says anything of one.")
         if findings.missing:
-            self._line(f"no room in the bundle for: {', '.join(findings.missing)}"[:_ROW_CHARS])
-        self._line(f"findings: {findings.out}/PART.json, all in one: {bundle}")
+            _say(f"no room in the bundle for: {', '.join(findings.missing)}"[:_ROW_CHARS])
+        _say(f"findings: {findings.out}/PART.json, all in one: {bundle}")
 
-    def _table(self, results: Sequence[Found]) -> None:
-        from rich.table import Table
 
-        table = Table(box=None, header_style="bold")
-        for head in ("part", "seconds", *(verdict.value for verdict in Verdict)):
-            table.add_column(head, justify="left" if head == "part" else "right")
-        for cells in _cells(results):
-            table.add_row(*cells)
-        assert self._rich is not None
-        self._rich.print(table)
+def _say(text: str) -> None:
+    print(text, flush=True)
 
-    def _line(self, text: str, style: str = "") -> None:
-        if self._rich is None:
-            print(text, flush=True)
-        else:
-            self._rich.print(text, style=style or None, markup=False)
+
+def _columns(heads: Sequence[str]) -> list[str]:
+    """The first to the left, as wide as a part's name; figures to the right."""
+    return ["<13", *(f">{len(head)}" for head in heads[1:])]
 
 
 def again(findings: Findings) -> list[str]:
@@ -124,11 +99,7 @@ def again(findings: Findings) -> list[str]:
     return lines
 
 
-def _cells(results: Sequence[Found]) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
+def _cells(results: Sequence[Found]) -> Iterator[tuple[str, ...]]:
     for one in results:
         counts = [count(one.rows, verdict) for verdict in Verdict]
-        cells = [f"{number}" if number else "" for number in counts]
-        name, seconds = f"{one.part.name:<13}", f"{one.seconds:6.1f}"
-        found.append((name, seconds, *(f"{cell:>4}" for cell in cells)))
-    return found
+        yield one.part.name, f"{one.seconds:.1f}", *(str(number or "") for number in counts)

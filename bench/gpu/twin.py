@@ -8,7 +8,7 @@ just before and after each run; nothing is fitted to the runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 
 from bench.fidelity.gaps import Figures, Gap, figures, gap
 from bench.fidelity.live import play
@@ -19,7 +19,6 @@ from bench.fidelity.twin import sent, twin
 from bench.gpu.bench import Bench
 from bench.gpu.contestants import CONTESTANTS, Contestant
 from bench.gpu.devices import lacking, maker
-from bench.gpu.flowing import flow
 from bench.gpu.opened import stand
 from bench.gpu.rows import Row, judged, skipped
 from bench.gpu.world import DRY_SLO_MS, LEAST_SLO_MS, demand, profiles_of
@@ -37,12 +36,8 @@ _SYSTEMS = ("interlace", "gpulet", "temporal")
 _GOODPUT, _P99 = 0.03, 0.08
 
 
-def rows(bench: Bench) -> Iterator[Row]:
+async def rows(bench: Bench) -> AsyncIterator[Row]:
     """A row a system and load, then whether both rank the systems alike."""
-    yield from flow(_rows(bench))
-
-
-async def _rows(bench: Bench) -> AsyncIterator[Row]:
     why = lacking(bench, "green")
     if why:
         yield skipped("simulator", why)

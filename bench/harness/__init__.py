@@ -13,9 +13,10 @@ The module's docstring is what ``--help`` prints. Every command takes ``--out FO
 there NAME.json, with date, command and machine, and NAME.svg where there is a picture.
 """
 
+from bench.harness.bisection import highest
 from bench.harness.command import main, run
-from bench.harness.drawing import COLOURS, grouped_bars
-from bench.harness.report import Picture, Report, Row, Table
+from bench.harness.drawing import COLOURS, bars, curves, grouped_bars, panels, rate_and_latency
+from bench.harness.report import Picture, Report, Row, Table, each
 from bench.harness.spread import Interval, Spread, interval, percentile, spread
 
 __all__ = [
@@ -26,10 +27,16 @@ __all__ = [
     "Row",
     "Spread",
     "Table",
+    "bars",
+    "curves",
+    "each",
     "grouped_bars",
+    "highest",
     "interval",
     "main",
+    "panels",
     "percentile",
+    "rate_and_latency",
     "run",
     "spread",
 ]

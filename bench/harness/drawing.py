@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from bench.harness.report import Picture
+from bench.harness.report import Draw, Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,3 +49,80 @@ def grouped_bars(
     if legend:
         axes.legend(frameon=False, fontsize=8)
     return axes
+
+
+def bars(
+    groups: Iterable[str],
+    series: Mapping[str, Sequence[float]],
+    label: str,
+    *,
+    level: float | None = None,
+    legend: bool = True,
+    **settings: Any,
+) -> Callable[[Figure | Axes], None]:
+    """Draws grouped bars, and a line at ``level``; ``settings`` are those of the axes."""
+
+    def draw(figure: Figure | Axes) -> None:
+        axes = grouped_bars(figure, list(groups), series, label, legend)
+        _finish(axes, level, settings)
+
+    return draw
+
+
+def curves(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    style: str = "-",
+    *,
+    level: float | None = None,
+    legend: bool = True,
+    **settings: Any,
+) -> Callable[[Figure | Axes], None]:
+    """Draws y over x for each name, and a line at ``level``."""
+
+    def draw(figure: Figure | Axes) -> None:
+        axes: Axes = figure.subplots() if hasattr(figure, "subplots") else figure
+        for index, (name, (x, y)) in enumerate(lines.items()):
+            axes.plot(x, y, style, color=COLOURS[index % len(COLOURS)], lw=1, ms=4, label=name)
+        _finish(axes, level, settings)
+        if legend:
+            axes.legend(frameon=False, fontsize=8)
+
+    return draw
+
+
+def panels(*each: Callable[[Axes], None]) -> Draw:
+    """Drawings side by side."""
+
+    def draw(figure: Figure) -> None:
+        for axes, one in zip(figure.subplots(1, len(each)), each, strict=True):
+            one(axes)
+
+    return draw
+
+
+def rate_and_latency(
+    places: Sequence[float],
+    rates: Sequence[float],
+    times_ms: Sequence[float],
+    *,
+    mark: float | None = None,
+    **settings: Any,
+) -> Callable[[Axes], None]:
+    """Draws images/s (squares) on the left and p99 in ms on the right; an upright at ``mark``."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot(places, rates, "s-", color=COLOURS[5])
+        axes.set(ylabel="images/s (squares)", ylim=(0, None), **settings)
+        if mark is not None:
+            axes.axvline(mark, color="black", lw=0.8)
+        right = axes.twinx()
+        right.plot(places, times_ms, "o-", color=COLOURS[0])
+        right.set(ylabel="p99, ms", ylim=(0, None))
+
+    return draw
+
+
+def _finish(axes: Axes, level: float | None, settings: Mapping[str, Any]) -> None:
+    if level is not None:
+        axes.axhline(level, color="black", lw=0.8)
+    axes.set(**settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -28,6 +28,21 @@ class Row(NamedTuple):
     @property
     def ratio(self) -> float | None:
         return self.ours / self.published if self.published else None
+
+
+def each(
+    what: str,
+    values: Mapping[Any, float],
+    unit: str = "",
+    published: Mapping[Any, float] | Mapping[Any, float | None] | float | None = None,
+) -> list[Row]:
+    """A row for each value; ``what`` has the name, or its parts, where the braces are."""
+    rows = []
+    for name, ours in values.items():
+        printed = published.get(name) if isinstance(published, Mapping) else published
+        parts = name if isinstance(name, tuple) else (name,)
+        rows.append(Row(what.format(*parts), printed, ours, unit))
+    return rows
 
 
 class Table(NamedTuple):

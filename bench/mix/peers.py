@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from bench.mix import models
-from bench.peers.table import OURS, SERVERS, Peer
-from bench.peers.wire import GRPC_PORT, HTTP_PORT, METRICS_PORT, OCTETS
+from bench.mix.triton_repository import Tuning, write
+from bench.peers.table import SERVERS, Peer, ours
+from bench.peers.wire import HTTP_PORT, OCTETS
 from interlace.load.call import Call
 
 HERE = Path(__file__).resolve().parent
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """Instances a model, threads an instance, and how Triton queues.
-
-    ``queue_share`` is the part of its SLO that a request may wait; ``limited`` has Triton's rate
-    limiter run no more models at once than there are cores.
-    """
-
-    instances: int
-    threads: int
-    queue_share: float = 0.5
-    limited: bool = False
 
 
 #: A peer's name is its program and its tuning: the best one is reported.
@@ -47,44 +30,21 @@ CORES = 2
 def peer(name: str, home: Path) -> Peer:
     """A server by name, its repository written if it needs one."""
     if name == "ours":
-        ports = ("--http-port", HTTP_PORT, "--grpc-port", GRPC_PORT, "--metrics-port", METRICS_PORT)
-        profiles = home / "ours-mix-profiles"
-        serve = (OURS, "serve", models.REPO, *ports, "--profiles", profiles)
-        forget = ("rm", "-rf", str(profiles))
-        return Peer(tuple(map(str, serve)), HERE, {}, setup=forget)
+        return ours(home, models.REPO, "ours-mix-profiles")
     program, tuning = name.split("-")
     how = TUNINGS[tuning]
     env = {"OMP_NUM_THREADS": str(how.threads), "MKL_NUM_THREADS": str(how.threads)}
     if program == "triton":
-        _write_triton(home, name, how)
+        (site,) = (home / "pytriton" / "lib").glob("python3.*/site-packages")
+        (home / "triton_run").mkdir(exist_ok=True)
+        write(home / "triton_run" / f"mix-{name}", site, how)
         limit = ("--rate-limit=execution_count", f"--rate-limit-resource=core:{CORES}")
         start = (f"{SERVERS}/triton.sh", *(limit if how.limited else ()))
         return Peer(start, home, {}, {**env, "TRITON_REPO": f"mix-{name}"})
     given = {"MIX_THREADS": str(how.threads), "MIX_INSTANCES": str(how.instances)}
     command = (f"{home}/mosec/bin/python", f"{HERE}/mosec_srv.py", "--address", "127.0.0.1")
-    more = (
-        "--port",
-        str(HTTP_PORT),
-        "--capacity",
-        "128",
-        "--timeout",
-        "30000",
-        "--log-level",
-        "warning",
-    )
+    more = f"--port {HTTP_PORT} --capacity 128 --timeout 30000 --log-level warning".split()
     return Peer((*command, *more), HERE, {}, {**env, **given, "PYTHONPATH": str(HERE)})
-
-
-def _write_triton(home: Path, name: str, how: Tuning) -> None:
-    (site,) = (home / "pytriton" / "lib").glob("python3.*/site-packages")
-    target = home / "triton_run" / f"mix-{name}"
-    target.parent.mkdir(exist_ok=True)
-    more = {"--site": site, "--instances": how.instances, "--threads": how.threads,
-            "--queue-share": how.queue_share}  # fmt: skip
-    limited = ["--limited"] if how.limited else []
-    flags = [str(word) for pair in more.items() for word in pair]
-    command = [sys.executable, str(HERE / "triton_repository.py"), str(target), *flags, *limited]
-    subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(HERE)})
 
 
 def request(name: str, sort: models.Sort) -> Call:

@@ -1,16 +1,16 @@
 """Writes Triton's model repository for the mix: the same models in its Python backend.
 
-``--instances`` and ``--threads`` are what a careful operator would tune; every model gets a queue
-policy that gives up on requests once they can hardly make their SLO.
+Instances and threads are what a careful operator would tune; every model gets a queue policy that
+gives up on requests once they can hardly make their SLO.
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
-import models
+from bench.mix import models
 
 HERE = Path(__file__).resolve().parent
 KINDS = {"FP32": "TYPE_FP32", "INT64": "TYPE_INT64"}
@@ -61,43 +61,46 @@ class TritonPythonModel:
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Instances a model, threads an instance, and how Triton queues.
+
+    ``queue_share`` is the part of its SLO that a request may wait; ``limited`` has Triton's rate
+    limiter run no more models at once than there are cores.
+    """
+
+    instances: int
+    threads: int
+    queue_share: float = 0.5
+    limited: bool = False
+
+
 #: One of the cores that Triton's rate limiter hands out, for as long as an execution takes.
 CORE = 'rate_limiter { resources [{ name: "core" global: true count: 1 }] }'
 
 
-def config(sort: models.Sort, instances: int, queue_share: float, limited: bool) -> str:
-    """``config.pbtxt``; requests may queue for ``queue_share`` of their SLO."""
+def config(sort: models.Sort, tuning: Tuning) -> str:
+    """``config.pbtxt`` of a model."""
     parts = [f'name: "{sort.name}"', 'backend: "python"', f"max_batch_size: {sort.max_batch}"]
     for side, tensors in (("input", sort.inputs), ("output", sort.outputs)):
         parts += [
             f'{side} {{ name: "{t.name}" data_type: {KINDS[t.datatype]} dims: {list(t.dims)} }}'
             for t in tensors
         ]
-    parts.append(QUEUE.format(timeout_us=int(models.slo_ms(sort.name) * 1e3 * queue_share)))
-    limit = CORE if limited else ""
-    parts.append(f"instance_group [{{ count: {instances} kind: KIND_CPU {limit} }}]")
+    parts.append(QUEUE.format(timeout_us=int(models.slo_ms(sort.name) * 1e3 * tuning.queue_share)))
+    limit = CORE if tuning.limited else ""
+    parts.append(f"instance_group [{{ count: {tuning.instances} kind: KIND_CPU {limit} }}]")
     return "\n".join(parts) + "\n"
 
 
-def main() -> None:
-    """Write the repository afresh."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--site", required=True, help="site-packages with the model libraries")
-    parser.add_argument("--instances", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--queue-share", type=float, default=0.5)
-    parser.add_argument("--limited", action="store_true", help="one core an execution")
-    args = parser.parse_args()
-    shutil.rmtree(args.folder, ignore_errors=True)
+def write(folder: Path, site: Path, tuning: Tuning) -> None:
+    """Write the repository afresh; ``site`` has the libraries of the models."""
+    shutil.rmtree(folder, ignore_errors=True)
     for sort in models.SORTS:
-        version = args.folder / sort.name / "1"
+        version = folder / sort.name / "1"
         version.mkdir(parents=True)
-        text = config(sort, args.instances, args.queue_share, args.limited)
-        (version.parent / "config.pbtxt").write_text(text)
-        source = MODEL.format(here=str(HERE), site=args.site, threads=args.threads, name=sort.name)
+        (version.parent / "config.pbtxt").write_text(config(sort, tuning))
+        source = MODEL.format(
+            here=str(HERE), site=str(site), threads=tuning.threads, name=sort.name
+        )
         (version / "model.py").write_text(source)
-
-
-if __name__ == "__main__":
-    main()

@@ -34,15 +34,15 @@ class Peer:
     setup: tuple[str, ...] = ()  #: run once before the first start
 
 
-def ours(home: Path) -> Peer:
+def ours(home: Path, repository: Path = HERE / "repo", kept: str = "ours-profiles") -> Peer:
     """Interlace itself, from the environment that runs this.
 
     Its profiles are measured anew by each run of a benchmark: what it believes of the machine is
     then as old as what the others are measured on.
     """
-    profiles = home / "ours-profiles"
+    profiles = home / kept
     ports = ("--http-port", HTTP_PORT, "--grpc-port", GRPC_PORT, "--metrics-port", METRICS_PORT)
-    command = (OURS, "serve", HERE / "repo", *ports, "--profiles", profiles)
+    command = (OURS, "serve", repository, *ports, "--profiles", profiles)
     forget = ("rm", "-rf", str(profiles))
     return Peer(tuple(map(str, command)), HERE, BOTH, setup=forget)
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Annotated
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from bench.harness import Report, Table, main
+from bench.harness import Report, Table, curves, main
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
@@ -43,7 +40,19 @@ def cost(
     ]  # fmt: skip
     table = Table(heads, cells)
     figures = [asdict(one) for one in costs]
-    return Report((), partial(_draw, costs), (6.4, 3.8), tables=[table], figures=figures)
+    lines = {}
+    for packer in packers:
+        mine = [one for one in costs if one.packer == packer]
+        lines[packer] = [one.models for one in mine], [one.median_ms for one in mine]
+    drawn = curves(
+        lines,
+        "o-",
+        xscale="log",
+        yscale="log",
+        ylabel="planning time, ms",
+        xlabel="models (0.64 accelerators for each)",
+    )
+    return Report((), drawn, (6.4, 3.8), tables=[table], figures=figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +112,6 @@ def measure(packer: str, models: int, gpus: int, repeat: int, seed: int = 0) -> 
     median = float(np.median(took))
     bound = lower_bound(demand, gpu, profiles).best.accelerators
     return Cost(packer, models, gpus, min(took), median, used, len(plan.unserved_rows_per_s), bound)
-
-
-def _draw(costs: Sequence[Cost], figure: Figure) -> None:
-    """Median time over the number of models, a line for each planner."""
-    axes = figure.subplots()
-    for packer in dict.fromkeys(cost.packer for cost in costs):
-        mine = [cost for cost in costs if cost.packer == packer]
-        axes.plot([c.models for c in mine], [c.median_ms for c in mine], "o-", label=packer)
-    axes.set(xscale="log", yscale="log", ylabel="planning time, ms")
-    axes.set_xlabel("models (0.64 accelerators for each)")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
 
 
 if __name__ == "__main__":

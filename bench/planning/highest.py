@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Annotated, Final
 
 from bench.harness import Report, Table, main
+from bench.harness.bisection import highest as bisected
 from bench.planning.gpulet_profiles import profiles
-from bench.planning.schedulers import GPU, MIXES, OURS, SCHEDULERS, mix
-from interlace.core.gpu_kinds import uniform_fleet
-from interlace.core.plan import Plan
+from bench.planning.schedulers import MIXES, OURS, SCHEDULERS, mix, serves
 from interlace.core.profile import Profile
 from interlace.policy.base import Planner
 from interlace.policy.planners.ideal import Ideal
@@ -48,26 +47,19 @@ def known(nine: Mapping[str, Profile] | None = None) -> dict[str, Profile]:
 
 def highest_rps(planner: Planner, name: str, gpus: int) -> float:
     """The largest rate of a mix's models that the planner serves in full."""
-    fitting, there = uniform_fleet(GPU, gpus), known()
-
-    def serves(rate_rps: float) -> bool:
-        return not planner(mix(name, rate_rps), fitting, there, Plan()).unserved_rows_per_s
-
-    return largest_rps(serves)
+    there = known()
+    return largest_rps(lambda rate_rps: serves(planner, mix(name, rate_rps), gpus, there))
 
 
-def largest_rps(serves: Callable[[float], bool], exactly: float = _EXACTLY) -> float:
-    """The largest rate for which ``serves`` is true, within 0.1 %.
+def largest_rps(holds: Callable[[float], bool], exactly: float = _EXACTLY) -> float:
+    """The largest rate for which ``holds`` is true, within 0.1 %.
 
     Found by doubling and halving, as if who serves a rate served all lower ones.
     """
     low = high = _LOWEST_RPS
-    while high < _TOP_RPS and serves(high):
+    while high < _TOP_RPS and holds(high):
         low, high = high, high * 2.0
-    while high / low > exactly:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if serves(middle) else (low, middle)
-    return low
+    return bisected(holds, low, high, exactly)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,7 @@ import numpy as np
 from bench.harness import Report, Table, main
 from bench.planning.gpulet_profiles import MODELS, profiles
 from bench.planning.lattice import Bools, Lattice, closed, doubled, maximal, total
-from bench.planning.schedulers import GPU, OURS, SCHEDULERS, demand
-from interlace.core.gpu_kinds import uniform_fleet
-from interlace.core.plan import Plan
+from bench.planning.schedulers import GPU, OURS, SCHEDULERS, demand, serves
 
 _STEP_RPS: Final = 100.0
 _LEVELS: Final = 3
@@ -56,9 +54,7 @@ class Question(NamedTuple):
         """True if the scheduler serves the scenario in full."""
         planner = {**SCHEDULERS, **OURS}[self.scheduler]
         asked = demand([_STEP_RPS * self.load * level for level in vector])
-        return not planner(
-            asked, uniform_fleet(GPU, self.gpus), profiles(), Plan()
-        ).unserved_rows_per_s
+        return serves(planner, asked, self.gpus, profiles())
 
 
 def exact(gpus: int, load: float, pieces: int) -> Bools:

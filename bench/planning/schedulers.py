@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from bench.planning.best_of import BestOf
 from bench.planning.cycle_order import CycleOrder
 from bench.planning.gpulet_profiles import MODELS
-from interlace.core.hardware import Gpu
-from interlace.core.plan import Demand
+from interlace.core.gpu_kinds import uniform_fleet
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profiles
 from interlace.perf.interference import ConstantFactor
 from interlace.policy.base import Planner
 from interlace.policy.planners.bestfit import bestfit
@@ -18,6 +20,33 @@ from interlace.policy.planners.gpulet import Gpulet
 from interlace.policy.planners.ideal import Ideal
 from interlace.policy.planners.nexus import Nexus
 from interlace.policy.planners.patterns import Patterns
+
+
+@dataclass(frozen=True, slots=True)
+class BestOf:
+    """The plan that leaves least unserved, then uses fewest accelerators; the first of equals.
+
+    Only planners that promise the same may be compared so.
+    """
+
+    planners: tuple[Planner, ...]
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        best: Plan | None = None
+        for planner in self.planners:
+            plan = planner(demand, fleet, profiles, current)
+            if best is None or _rank(plan) < _rank(best):
+                best = plan
+            if not plan.unserved_rows_per_s and len({p.gpu for p in plan.partitions}) <= 1:
+                break
+        return best or Plan()
+
+
+def _rank(plan: Plan) -> tuple[float, int]:
+    return (sum(plan.unserved_rows_per_s.values()), len({part.gpu for part in plan.partitions}))
+
 
 #: Section 3.2: an RTX 2080 Ti cut into (100), (20, 80), (40, 60) or (50, 50).
 GPU: Final = Gpu(
@@ -73,3 +102,10 @@ def demand(rates_rps: Sequence[float]) -> list[Demand]:
 def mix(name: str, rate_rps: float) -> list[Demand]:
     """A mix of the evaluation at ``rate_rps`` for each of its models."""
     return [Demand(model, rate_rps, slo_ms) for model, slo_ms in MIXES[name].items()]
+
+
+def serves(
+    planner: Planner, demand: Sequence[Demand], gpus: int, profiles: Profiles, gpu: Gpu = GPU
+) -> bool:
+    """Whether a scheduler's plan for so many GPUs serves all that is asked for."""
+    return not planner(demand, uniform_fleet(gpu, gpus), profiles, Plan()).unserved_rows_per_s

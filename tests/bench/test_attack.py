@@ -17,11 +17,10 @@ import pytest
 from bench.attack import folders, http1, soak
 from bench.attack.attack import Result
 from bench.attack.calls import HttpCaller, body
-from bench.attack.mutate import damaged
 from bench.attack.repository import MISBEHAVIOURS, misbehaving, write_model
 from bench.attack.run import ATTACKS, line
 from bench.attack.traffic import Target, Traffic
-from bench.attack.wire import run_flood
+from bench.attack.wire import damaged, run_flood
 
 
 class _Multiplies(BaseHTTPRequestHandler):

@@ -17,13 +17,12 @@ from bench.gpu.checks import (
     graph_memory,
     graphs,
     green_cost,
-    host_access,
     isolation,
     libraries,
     split,
     versions,
 )
-from bench.gpu.lanes import ask_sms, captured, lanes, quantile, rate_gbs, ratio, sms_of, times_ms
+from bench.gpu.lanes import ask_sms, captured, lanes, quantile, rate_gbs, ratio, sms_of
 from bench.gpu.rows import Row, Verdict
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.driver.errors import CudaError
@@ -31,7 +30,7 @@ from tests.device.cuda.fake import FakeDriver
 from tests.device.cuda.fake.backend import on
 
 CHECKS = (
-    completion, copies, graph_memory, graphs, green_cost, host_access, libraries, split,
+    completion, copies, graph_memory, graphs, green_cost, libraries, split,
     versions,
 )  # fmt: skip
 
@@ -55,11 +54,10 @@ def test_a_check_comes_to_its_end_and_leaves_nothing(check: object, tmp_path: Pa
 
 
 def test_neighbours_and_streams_side_by_side_come_to_their_end(tmp_path: Path) -> None:
-    rows = [*isolation.rows(bench(tmp_path)), *isolation.overlap(bench(tmp_path))]
+    rows = list(isolation.rows(bench(tmp_path)))
     assert not [row for row in rows if row.verdict is Verdict.FAILED]
     assert sum("beside" in row.what for row in rows) == 10
-    assert sum("streams at once" in row.what for row in rows) == 10
-    assert sum("while the ladder stands" in row.what for row in rows) == 2
+    assert sum("at once while the ladder stands" in row.what for row in rows) == 5
 
 
 def test_partitions_are_found_apart(tmp_path: Path) -> None:
@@ -74,12 +72,6 @@ def test_a_gpu_that_grants_fewer_sms_is_found_out(tmp_path: Path) -> None:
     rows = by_what(split.rows(bench(tmp_path, driver)))
     assert rows["one partition of several atoms and the rest"].verdict is Verdict.OTHER
     assert rows["SMs of either side"].verdict is Verdict.OTHER
-
-
-def test_a_graph_is_found_to_keep_its_sms(tmp_path: Path) -> None:
-    rows = by_what(graphs.rows(bench(tmp_path)))
-    for place in ("its own stream", "another partition", "a plain stream"):
-        assert rows[f"SMs of the graph on {place}"].verdict is Verdict.AS_EXPECTED
 
 
 def test_a_limit_on_green_contexts_is_found(tmp_path: Path) -> None:
@@ -98,13 +90,6 @@ def test_a_gpu_that_fails_fails_the_question_and_is_told(tmp_path: Path) -> None
     with pytest.raises(CudaError):  # nothing can be given back: the part has to run again
         rows.extend(copies.rows(bench(tmp_path, driver)))
     assert any("CUDA_ERROR_ILLEGAL_ADDRESS" in row.found for row in rows)
-
-
-def test_host_weights_give_right_answers_and_stay_where_they_are(tmp_path: Path) -> None:
-    rows = list(host_access.rows(bench(tmp_path)))
-    judged = [row for row in rows if row.expected]
-    assert len(judged) == 12
-    assert all(row.verdict is Verdict.AS_EXPECTED for row in judged)
 
 
 def test_the_sms_of_a_lane_are_read_back(tmp_path: Path) -> None:
@@ -132,15 +117,6 @@ def test_a_lane_waits_for_tensors_that_torch_makes_on_its_own_stream(
     assert order[:2] == ["made", "used"]
 
 
-def test_the_hosts_time_before_is_not_the_gpus() -> None:
-    driver = FakeDriver()
-    stream = driver.stream()
-    (took_ms,) = times_ms(driver, stream, lambda: None, 1, 0, lambda: time.sleep(0.2))
-    driver.destroy_stream(stream)
-    driver.close()
-    assert took_ms < 200.0
-
-
 def test_a_slow_launch_is_no_delay_of_learning_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,10 +134,3 @@ def test_a_slow_launch_is_no_delay_of_learning_the_end(
         known = completion.timed(made, backend, cut.first(64), body, "blocking", 2)
     assert min(known.took_ms) >= 200.0 and known.end_ms >= 200.0
     assert min(known.took_ms) - known.end_ms < 150.0
-
-
-def test_many_copies_are_timed_on_the_gpu_and_on_the_host(tmp_path: Path) -> None:
-    (row,) = (row for row in copies.rows(bench(tmp_path)) if "copies of" in row.what)
-    assert row.what == "4 copies of 1 KiB"
-    gpu_ms, host_ms = row.figures["ms"]["one by one"]
-    assert gpu_ms > 0 and host_ms > 0

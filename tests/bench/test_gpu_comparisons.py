@@ -26,7 +26,6 @@ from bench.gpu import (
     twin,
 )
 from bench.gpu.bench import Bench
-from bench.gpu.busy import Busy
 from bench.gpu.contestants import (
     CONTESTANTS,
     ON_MPS,
@@ -38,15 +37,13 @@ from bench.gpu.contestants import (
     side_by_side,
 )
 from bench.gpu.devices import board
-from bench.gpu.kept import NO_PROFILE, keep, known
+from bench.gpu.ebird import pool
 from bench.gpu.mechanisms import engines, gpu_dma, instances, pieces, sync_lite
 from bench.gpu.mechanisms.sides import Published, gained, side, versus
 from bench.gpu.opened import stand
-from bench.gpu.pool import pool
-from bench.gpu.profiles import settings_of, store_of
-from bench.gpu.ratios import at_one_load, in_time, reached
+from bench.gpu.profiles import NO_PROFILE, keep, known, settings_of, store_of
 from bench.gpu.rows import Row, Verdict, as_json, seen
-from bench.gpu.search import Race, Search, Trial
+from bench.gpu.search import Busy, Race, Search, Trial, at_one_load, in_time, reached
 from bench.gpu.world import DRY_SLO_MS, cost_s, demand, kept_profiles, profiles_of
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
@@ -289,13 +286,12 @@ def test_shares_change_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
         found = await changing.changed(opened, 2, 0.1)
         assert len(found.took_ms) == 2
         assert found.around_ms
-        return [*changing.told("cores", found), await changing.alone(opened, 4)]
+        return list(changing.told("cores", found))
 
-    gap, _, lost, alone = on_cores(tmp_path, change, "little")
+    gap, _, lost = on_cores(tmp_path, change, "little")
     assert lost.verdict is Verdict.AS_EXPECTED
     assert lost.figures["sent"] > 0
     assert len(gap.figures["gaps_us"]) >= 2
-    assert alone.figures["turns_ms"] > 0
 
 
 def test_what_loads_cost_those_who_are_served_is_measured(tmp_path: Path) -> None:

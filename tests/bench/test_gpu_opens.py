@@ -14,7 +14,7 @@ from bench.gpu.bench import Bench
 from bench.gpu.contestants import OURS, STREAMS, WHOLE
 from bench.gpu.devices import board, parted
 from bench.gpu.opened import stand
-from bench.gpu.rows import Verdict
+from bench.gpu.rows import Verdict, flow
 from bench.gpu.search import Race, trial
 from bench.gpu.switches import Switches, choose
 from bench.gpu.world import DRY_SLO_MS, profiles_of
@@ -77,7 +77,7 @@ def test_without_green_contexts_profiles_are_those_of_streams(tmp_path: Path) ->
     choose(tmp_path, True, Switches(lacking={"green": "cuDNN refuses their streams"}))
     bench = Bench(True, tmp_path, time.monotonic() + 60.0, at_once)
     assert parted(bench) == "streams"
-    rows = list(profiles.rows(bench))
+    rows = list(flow(profiles.rows(bench)))
     assert rows
     assert not [row for row in rows if row.verdict in (Verdict.FAILED, Verdict.SKIPPED)]
     (kind,) = packaged_kinds(tmp_path / "profiles")

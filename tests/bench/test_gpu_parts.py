@@ -61,8 +61,9 @@ def test_the_first_parts_fit_one_run_and_names_are_told_apart() -> None:
 
 def test_what_a_part_reads_comes_before_it() -> None:
     names = [part.name for part in PARTS]
-    for part in PARTS:
-        assert all(names.index(one) < names.index(part.name) for one in part.needs), part.name
+    read = {"profiles": ("goodput", "coruns"), "goodput": ("goodput-mps",), "power": ("pressure",)}
+    for name, readers in read.items():
+        assert all(names.index(name) < names.index(one) for one in readers), name
 
 
 @given(
@@ -98,7 +99,6 @@ def test_every_part_has_an_entry_that_takes_a_bench(part: Part) -> None:
     module, _, name = part.entry.partition(":")
     entry = getattr(import_module(module), name)
     assert list(inspect.signature(entry).parameters) == ["bench"]
-    assert set(part.needs) < {one.name for one in PARTS}
 
 
 def test_the_plan_of_runs_names_parts_that_there_are() -> None:
@@ -247,7 +247,7 @@ import bench.gpu.run
 from bench.gpu.parts import PARTS
 for part in PARTS:
     import_module(part.entry.partition(":")[0])
-import bench.gpu.real
+import bench.gpu.devices
 print("done")
 """
     said = subprocess.run(
@@ -258,10 +258,9 @@ print("done")
 
 
 def test_a_dry_run_walks_every_part_that_starts_no_device_and_tells_them_plainly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sorted((*CHEAP, *COSTLY)) == sorted(part.name for part in PARTS)
-    monkeypatch.setattr("bench.gpu.show.find_spec", lambda name: None)  # no rich
     assert main(["--dry-run", "--only", *CHEAP, "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "SMs of both sides: ran" in said

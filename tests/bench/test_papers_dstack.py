@@ -6,9 +6,8 @@ import pytest
 
 from bench.papers.dstack import figure4, figure9, figure10, figure11, figure12, table1
 from bench.papers.dstack.convnets import kernels
-from bench.papers.dstack.fullbatches import every_time_16
 from bench.papers.dstack.published import BATCH, CONVNETS, TABLE_6
-from bench.papers.dstack.trial import at_knees, of_table_6, parted, run
+from bench.papers.dstack.trial import at_knees, every_time_16, of_table_6, parted, run
 from bench.papers.dstack.v100 import profiles
 from interlace.perf.knee import knee_pct
 from interlace.perf.latency import surface

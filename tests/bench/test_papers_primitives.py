@@ -10,7 +10,7 @@ from bench.harness import Row
 from bench.papers.primitives import figure1, figure8, figure9, figure12, table2, table3, table4
 from bench.papers.primitives.live import changed
 from bench.papers.primitives.published import MORE_INSTANCES
-from bench.papers.primitives.sharing import FirstCome, time_sliced
+from bench.papers.primitives.running import FirstCome, time_sliced
 from bench.papers.primitives.v100 import MODELS, at, logs, profile, t4
 from interlace.device.simulated.contention import RunningBatch
 from interlace.perf.latency import surface

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from bench.gpu.bench import Bench
 from bench.gpu.checks import layers
-from bench.gpu.completions.kinds import KINDS, Kind, completions
+from bench.gpu.completions import KINDS, Kind, completions
 from bench.gpu.lanes import Lane, captured, lanes, mapped, middle, quantile, times_ms, words
 from bench.gpu.rows import Row, attempt, judged, seen
 from interlace.device.cuda.backend.base import CudaBackend

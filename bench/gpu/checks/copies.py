@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from bench.gpu.bench import Bench
 from bench.gpu.lanes import allocated, lanes, mapped, middle, quantile, rate_gbs, times_ms, words
@@ -19,20 +19,16 @@ _CHUNKS_MIB: Final = (1, 4, 16, 32, 64)
 _CTAS: Final = (1, 2, 4, 8, 16, 32, 64)
 _SMALL_BYTES: Final = 150_528  # a picture of 224 x 224 x 3
 _IMAGE_ROWS: Final = 32
-#: Longer than the host needs for as many calls.
-_HOLD_NS: Final = 10_000_000
 
 
 def rows(bench: Bench) -> Iterator[Row]:
-    """Single copies by size, a batch of small ones, small beside large, gathers by CTAs."""
+    """Single copies by size, small beside large, gathers by CTAs."""
     with bench.backend() as backend, ExitStack() as stack:
         most = bench.size(1 << 30, 1 << 16)
         device = stack.enter_context(allocated(backend.driver, most))
         host = stack.enter_context(mapped(backend.driver, most))
         driver = backend.driver
         yield from attempt("copies", lambda: _single(bench, driver, device, host.device))
-        many = partial(_many, bench, backend, device, host.device)
-        yield from attempt("many copies", many)
         yield from attempt("behind", lambda: _behind(bench, driver, device, host.device, most))
         yield from attempt("gathers", lambda: _gathers(bench, backend, device, host.device))
 
@@ -50,75 +46,6 @@ def _single(bench: Bench, driver: Driver, device: int, host: int) -> Iterable[Ro
                 nbytes=size, ms=ms,
             )  # fmt: skip
     driver.destroy_stream(stream)
-
-
-def _many(bench: Bench, backend: CudaBackend, device: int, host: int) -> Iterable[Row]:
-    """The same bytes as one call per piece and as one call for all pieces.
-
-    The stream is kept busy until all calls are made: the host's time is told beside the GPU's.
-    """
-    driver = backend.driver
-    with lanes(driver) as cut, mapped(driver, 64) as turns:
-        lane = cut.plain()
-        hold = partial(
-            driver.launch, backend.kernels.spin, (1, 1, 1), (32, 1, 1), lane.stream,
-            (bench.size(_HOLD_NS, 1000), turns.device),
-        )  # fmt: skip
-        for kib in bench.size((4, 16, 28, 64, 256), (1,)):
-            size, count = kib << 10, bench.size(512, 4)
-            pairs = [(device + index * size, host + index * size) for index in range(count)]
-            ways = {"one by one": partial(_each, driver, pairs, size, lane.stream)}
-            if not bench.dry:  # asked of the real driver only
-                ways["in one call"] = _at_once(pairs, size, lane.stream)
-            found: dict[str, tuple[float, float]] = {}
-            for way, launch in ways.items():
-                gpu_ms = middle(times_ms(driver, lane.stream, launch, 5, 1, hold))
-                found[way] = gpu_ms, _host_ms(driver, lane.stream, launch)
-            yield seen(
-                f"{count} copies of {kib} KiB",
-                "; ".join(
-                    f"{way} {rate_gbs(size * count, gpu_ms):.1f} GB/s, {host_ms:.2f} ms to call"
-                    for way, (gpu_ms, host_ms) in found.items()
-                ),
-                kib=kib, count=count, ms={way: list(both) for way, both in found.items()},
-            )  # fmt: skip
-
-
-def _host_ms(driver: Driver, stream: int, launch: Callable[[], object]) -> float:
-    """How long the host is busy with it, the median."""
-    took_ms: list[float] = []
-    for _ in range(5):
-        began_s = time.perf_counter()
-        launch()
-        took_ms.append((time.perf_counter() - began_s) * 1000.0)
-        driver.synchronize(stream)
-    return middle(took_ms)
-
-
-def _each(driver: Driver, pairs: Sequence[tuple[int, int]], size: int, stream: int) -> None:
-    for target, source in pairs:
-        driver.copy(target, source, size, stream)
-
-
-def _at_once(pairs: Sequence[tuple[int, int]], size: int, stream: int) -> Callable[[], None]:
-    """A call that copies all of them; its lists are made once."""
-    from cuda.bindings import driver as cu
-
-    kind: Any = cu.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
-    attributes = cu.CUmemcpyAttributes()
-    attributes.srcAccessOrder = kind
-    targets = [cu.CUdeviceptr(target) for target, _ in pairs]
-    sources = [cu.CUdeviceptr(source) for _, source in pairs]
-    sizes, where = [size] * len(pairs), cu.CUstream(stream)
-
-    def call() -> None:
-        (error,) = cu.cuMemcpyBatchAsync(
-            targets, sources, sizes, len(pairs), [attributes], [0], 1, where
-        )
-        if int(error):
-            raise RuntimeError(f"cuMemcpyBatchAsync: {error}")
-
-    return call
 
 
 def _behind(bench: Bench, driver: Driver, device: int, host: int, most: int) -> Iterable[Row]:

@@ -10,10 +10,14 @@ from typing import Any, Final
 from bench.gpu.bench import Bench
 from bench.gpu.checks import layers
 from bench.gpu.lanes import Lane, Lanes, capture, captured, lanes, quantile, warm
+from bench.gpu.mechanisms.engines import let_go
+from bench.gpu.mechanisms.nets import network
 from bench.gpu.rows import Row, attempt, judged, seen
 from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.driver.api import Driver
 from interlace.device.cuda.graphs.capture import CapturedGraph
 
+_NET: Final = "resnet50"
 _BUCKETS: Final = (32, 16, 8, 4, 2, 1)
 
 
@@ -24,28 +28,12 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield from attempt("replays beside a capture", lambda: _beside(bench, backend, cut))
 
 
-def _network(bench: Bench, device: str, batch: int) -> Callable[[], Any]:
-    """Thirty convolutions with what lies between them, as deep as ResNet-18 and a half."""
-    import torch
-
-    channels, side, depth = bench.size((256, 28, 30), (4, 6, 2))
-    dtype = bench.size(torch.float16, torch.float32)
-    parts: list[torch.nn.Module] = []
-    for _ in range(depth):
-        parts += [torch.nn.Conv2d(channels, channels, 3, padding=1), torch.nn.ReLU()]
-    network = torch.nn.Sequential(*parts).to(device, dtype)
-    network = network.to(memory_format=torch.channels_last).eval().requires_grad_(False)
-    rows_ = torch.zeros(batch, channels, side, side, device=device, dtype=dtype)
-    rows_ = rows_.contiguous(memory_format=torch.channels_last)
-    return lambda: network(rows_)
-
-
 def _captures(bench: Bench, backend: CudaBackend, cut: Lanes) -> Iterable[Row]:
     driver, lane, pool = backend.driver, cut.first(64), None
     kept: list[CapturedGraph] = []
     first_bytes = driver.memory().free_bytes
     for batch in bench.size(_BUCKETS, (2, 1)):
-        body = _network(bench, backend.torch_device, batch)
+        body = network(bench, backend.torch_device, _NET, batch).body()
         warm(backend, lane, body)
         before_bytes = driver.memory().free_bytes
         began_s = time.perf_counter()
@@ -61,30 +49,19 @@ def _captures(bench: Bench, backend: CudaBackend, cut: Lanes) -> Iterable[Row]:
     driver.synchronize(lane.stream)
     for made in kept:
         made.close()
-    _let_go(bench)
+    let_go(backend)
     left = first_bytes - driver.memory().free_bytes
     yield seen("memory after all graphs are closed", f"{left / 2**20:.1f} MiB", nbytes=left)
-
-
-def _let_go(bench: Bench) -> None:
-    if bench.dry:
-        return
-    import gc
-
-    import torch
-
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 def _beside(bench: Bench, backend: CudaBackend, cut: Lanes) -> Iterable[Row]:
     """Replay on one lane, from this thread, while another thread captures on another lane."""
     driver, serving, aside = backend.driver, cut.first(64), cut.beside(64)
     body = layers.convolution(bench, backend.torch_device)
-    other = _network(bench, backend.torch_device, 1)
+    other = network(bench, backend.torch_device, _NET, 1).body()
     warm(backend, aside, other)
     with captured(backend, serving, body) as graph:
-        alone_ms = _replays(driver.launch_graph, driver.synchronize, graph, serving.stream, 100)
+        alone_ms = _replays(driver, graph, serving.stream, 100)
         errors: list[BaseException] = []
         capture = threading.Thread(
             target=_keep_capturing, args=(bench, backend, aside, other, errors)
@@ -92,9 +69,7 @@ def _beside(bench: Bench, backend: CudaBackend, cut: Lanes) -> Iterable[Row]:
         capture.start()
         beside_ms: list[float] = []
         while capture.is_alive() or not beside_ms:
-            beside_ms += _replays(
-                driver.launch_graph, driver.synchronize, graph, serving.stream, 10
-            )
+            beside_ms += _replays(driver, graph, serving.stream, 10)
         capture.join()
     if errors:
         raise errors[0]
@@ -119,17 +94,11 @@ def _keep_capturing(
         errors.append(error)
 
 
-def _replays(
-    launch: Callable[[int, int], None],
-    synchronize: Callable[[int], None],
-    graph: int,
-    stream: int,
-    count: int,
-) -> list[float]:
+def _replays(driver: Driver, graph: int, stream: int, count: int) -> list[float]:
     took_ms: list[float] = []
     for _ in range(count):
         began_s = time.perf_counter()
-        launch(graph, stream)
-        synchronize(stream)
+        driver.launch_graph(graph, stream)
+        driver.synchronize(stream)
         took_ms.append((time.perf_counter() - began_s) * 1000.0)
     return took_ms

@@ -7,57 +7,26 @@ from functools import partial
 
 from bench.gpu.bench import Bench
 from bench.gpu.checks import layers
-from bench.gpu.lanes import Lane, Lanes, ask_sms, captured, lanes, mapped, middle, ratio, times_ms
-from bench.gpu.lanes import words as words_of
+from bench.gpu.lanes import Lane, captured, lanes, middle, ratio, times_ms
 from bench.gpu.rows import Row, attempt, judged
 from interlace.device.cuda.backend.base import CudaBackend
 
 _FEW_SMS = 16
-_NOWHERE = (1 << 64) - 1
+_LAYERS = {
+    "matrix product": layers.gemm,
+    "convolution": layers.convolution,
+    "attention": layers.attention,
+    "compiled": layers.compiled,
+}
 
 
 def rows(bench: Bench) -> Iterator[Row]:
-    """SM numbers of a captured kernel, then times of captured layers, launched elsewhere."""
+    """Times of captured layers, launched elsewhere; `preflight` has the SMs of a kernel."""
     with bench.backend() as backend, lanes(backend.driver) as cut:
-        yield from attempt("SMs of a captured kernel", lambda: _numbers(backend, cut))
         few, whole = cut.first(_FEW_SMS), cut.plain()
-        for name, make in _layers().items():
+        for name, make in _LAYERS.items():
             body = partial(make, bench, backend.torch_device)
             yield from attempt(name, partial(_times, bench, backend, name, body, few, whole))
-
-
-def _layers() -> dict[str, Callable[[Bench, str], layers.Body]]:
-    return {
-        "matrix product": layers.gemm,
-        "convolution": layers.convolution,
-        "attention": layers.attention,
-        "compiled": layers.compiled,
-    }
-
-
-def _numbers(backend: CudaBackend, cut: Lanes) -> Iterable[Row]:
-    driver = backend.driver
-    places = {"its own stream": cut.first(_FEW_SMS), "another partition": cut.beside(_FEW_SMS)}
-    places["a plain stream"] = cut.plain()
-    own = places["its own stream"]
-    blocks = 4 * driver.board.sms
-    with mapped(driver, 8 * blocks) as memory:
-        seen = words_of(memory, blocks)
-        body = partial(ask_sms, backend, own.stream, memory.device, blocks)
-        with captured(backend, own, body) as graph:
-            body()
-            driver.synchronize(own.stream)
-            wanted = set(seen)
-            for name, lane in places.items():
-                for index in range(blocks):
-                    seen[index] = _NOWHERE
-                driver.launch_graph(graph, lane.stream)
-                driver.synchronize(lane.stream)
-                ran = set(seen)
-                yield judged(
-                    f"SMs of the graph on {name}", f"the {len(wanted)} of its capture",
-                    f"{len(ran & wanted)} of them, {len(ran - wanted)} others", ran == wanted,
-                )  # fmt: skip
 
 
 def _times(

@@ -116,35 +116,28 @@ def _beside(
 
 
 def overlap(bench: Bench) -> Iterator[Row]:
-    """Graphs of 2 ms on 16 SMs each, on 1 to 6 streams at once: they should take one's time; then
-    the same while the whole ladder of partitions stands, as it does in service."""
-    with bench.backend() as backend, lanes(backend.driver) as cut, ExitStack() as stack:
-        pairs = [cut.split.atoms[2 * index : 2 * index + 2] for index in range(_SIDE_BY_SIDE)]
-        some = [cut.on(pair) for pair in pairs if len(pair) == 2]
-        graphs = _spinning(bench, backend, some, stack)
-        one_ms = _together_ms(backend, graphs[:1])
-        yield seen("one stream", f"{one_ms:.2f} ms", ms=one_ms)
-        for count in range(2, len(graphs) + 1):
-            yield _overlap(backend, graphs[:count], one_ms, f"{count} streams at once")
-    yield from attempt("the ladder", lambda: _ladder(bench, one_ms))
-
-
-def _ladder(bench: Bench, one_ms: float) -> Iterable[Row]:
-    """More streams stand then than there are hardware queues: those share, if CUDA deals them out
-    so, and wait for each other."""
+    """Graphs of 2 ms in 1 to 6 small partitions at once: they should take one's time, also while
+    the whole ladder of partitions stands, as it does in service. More streams stand then than there
+    are hardware queues: those share, if CUDA deals them out so, and wait for each other."""
     with bench.backend() as backend, ExitStack() as stack:
         began_s = time.perf_counter()
         ladder = stack.enter_context(closing(GreenLanes(backend.driver)))
         count = ladder.prepare()
         ms = (time.perf_counter() - began_s) * 1000.0
-        yield seen(
-            "time until the ladder stands", f"{ms:.0f} ms, {count} lanes", ms=ms, lanes=count
-        )
+        words = f"{ms:.0f} ms, {count} lanes"
+        yield seen("time until the ladder stands", words, ms=ms, lanes=count)
         two = next(share for share, atoms in ladder.atoms.sizes.items() if atoms == 2)
         some = [ladder.carve(f"p{index}", two) for index in range(_SIDE_BY_SIDE)]
         graphs = _spinning(bench, backend, some, stack)
-        what = f"{len(graphs)} partitions at once while the ladder stands"
-        yield _overlap(backend, graphs, one_ms, what)
+        one_ms = _together_ms(backend, graphs[:1])
+        yield seen("one partition while the ladder stands", f"{one_ms:.2f} ms", ms=one_ms)
+        for count in range(2, len(graphs) + 1):
+            what = f"{count} partitions at once while the ladder stands"
+            ms = _together_ms(backend, graphs[:count])
+            yield judged(
+                what, f"about {one_ms:.2f} ms", f"{ms:.2f} ms", ratio(ms, one_ms) < 1.2,
+                streams=count, ms=ms,
+            )  # fmt: skip
 
 
 def _spinning(
@@ -161,14 +154,6 @@ def _spinning(
         )
         graphs.append((stack.enter_context(captured(backend, lane, body)), lane.stream))
     return graphs
-
-
-def _overlap(backend: CudaBackend, graphs: list[tuple[int, int]], one_ms: float, what: str) -> Row:
-    ms = _together_ms(backend, graphs)
-    return judged(
-        what, f"about {one_ms:.2f} ms", f"{ms:.2f} ms", ratio(ms, one_ms) < 1.2,
-        streams=len(graphs), ms=ms,
-    )  # fmt: skip
 
 
 def _together_ms(backend: CudaBackend, graphs: list[tuple[int, int]]) -> float:

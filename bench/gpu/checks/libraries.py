@@ -1,9 +1,8 @@
-"""Whether cuBLAS and cuDNN heed the SMs of a partition: time by SMs, with and without a hint."""
+"""Whether cuBLAS and cuDNN heed the SMs of a partition: time by SMs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -43,31 +42,13 @@ def _layer(
     yield seen(f"{name} on all {whole.sms} SMs", f"{whole_ms:.3f} ms", ms=whole_ms, sms=whole.sms)
     for lane in strips.values():
         plain_ms = _taken_ms(bench, backend, body, lane)
-        with _hint(bench, whole.sms - lane.sms):
-            hinted_ms = _taken_ms(bench, backend, body, lane)
         fair_ms = whole_ms * whole.sms / lane.sms
-        plain, hinted = ratio(fair_ms, plain_ms), ratio(fair_ms, hinted_ms)
+        fair = ratio(fair_ms, plain_ms)
         yield judged(
             f"{name} on {lane.sms} SMs", f"{fair_ms:.3f} ms at most",
-            f"{plain_ms:.3f} ms ({plain:.2f} of fair), with the hint {hinted_ms:.3f} ms "
-            f"({hinted:.2f})",
-            max(plain, hinted) > 0.85, sms=lane.sms, plain_ms=plain_ms, hinted_ms=hinted_ms,
+            f"{plain_ms:.3f} ms ({fair:.2f} of fair)", fair > 0.85, sms=lane.sms,
+            plain_ms=plain_ms,
         )  # fmt: skip
-
-
-@contextmanager
-def _hint(bench: Bench, free_sms: int) -> Iterator[None]:
-    """Tell cuBLAS, as torch does, to leave these SMs free."""
-    if bench.dry:
-        yield
-        return
-    import torch
-
-    torch._C._set_sm_carveout_experimental(free_sms)
-    try:
-        yield
-    finally:
-        torch._C._set_sm_carveout_experimental(None)
 
 
 def _taken_ms(bench: Bench, backend: CudaBackend, body: layers.Body, lane: Lane) -> float:

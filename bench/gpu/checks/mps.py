@@ -57,7 +57,6 @@ def rows(bench: Bench) -> Iterator[Row]:
     environment = {**os.environ, **control.environment()}
     try:
         yield from attempt("clients", lambda: _clients(environment, sms))
-        yield from attempt("static partitions", lambda: _static(environment))
     finally:
         control.stop()
     yield from attempt("after MPS", lambda: _after(before, sms))
@@ -116,11 +115,6 @@ def _clients(environment: dict[str, str], sms: int) -> Iterator[Row]:
         last == [str(sms), "16"],
     )  # fmt: skip
     yield seen("the server's clients afterwards", _tell(environment, "get_server_list") or "none")
-
-
-def _static(environment: Mapping[str, str]) -> Iterator[Row]:
-    said = _tell(environment, "lspart")
-    yield judged("static partitions (lspart)", "refused before 13.1", said[:200], bool(said))
 
 
 def _compute_mode() -> str:

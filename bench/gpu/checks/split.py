@@ -4,49 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations
-from typing import Final
 
 from bench.gpu.bench import Bench
 from bench.gpu.lanes import Lane, Lanes, ask_sms, lanes, sms_of
-from bench.gpu.rows import Row, attempt, judged, seen, skipped
+from bench.gpu.rows import Row, attempt, judged
 from interlace.device.cuda.backend.base import CudaBackend
-
-_SIZES: Final = (2, 4, 6, 8, 10, 11, 12, 16, 18, 22, 24, 32, 36, 44, 48, 64, 66, 72)
-_FLAGS: Final = {0: "whole clusters", 1: "clusters ignored"}
 
 
 def rows(bench: Bench) -> Iterator[Row]:
-    """The driver's own table of groups; atoms put together again; SM numbers of partitions."""
-    with bench.backend() as backend:
-        if bench.dry:
-            yield skipped("groups by size", "asked of the real driver only")
-        else:
-            yield from attempt("groups by size", _table)
-        with lanes(backend.driver) as cut:
-            yield from attempt("atoms", lambda: _atoms(backend, cut))
-            yield from attempt("SMs of partitions", lambda: _partitions(backend, cut))
-
-
-def _table() -> Iterable[Row]:
-    from cuda.bindings import driver as cu
-
-    error, device = cu.cuDeviceGet(0)
-    error, whole = cu.cuDeviceGetDevResource(device, cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM)
-    if int(error):
-        raise RuntimeError(f"cuDeviceGetDevResource: {error}")
-    for name in ("smCount", "minSmPartitionSize", "smCoscheduledAlignment"):
-        value = getattr(whole.sm, name, None)
-        yield seen(name, str(value), value=value)
-    for flags, words in _FLAGS.items():
-        for size in _SIZES:
-            error, groups, count, rest = cu.cuDevSmResourceSplitByCount(64, whole, flags, size)
-            what = f"groups of at least {size}, {words}"
-            if int(error):
-                yield seen(what, str(error), error=str(error))
-                continue
-            each = groups[0].sm.smCount if count else 0
-            left = rest.sm.smCount
-            yield seen(what, f"{count} of {each}, {left} left", count=count, sms=each, left=left)
+    """Atoms put together again; SM numbers of partitions."""
+    with bench.backend() as backend, lanes(backend.driver) as cut:
+        yield from attempt("atoms", lambda: _atoms(backend, cut))
+        yield from attempt("SMs of partitions", lambda: _partitions(backend, cut))
 
 
 def _atoms(backend: CudaBackend, cut: Lanes) -> Iterable[Row]:

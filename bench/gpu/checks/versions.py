@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import resource
 import shutil
 import subprocess
@@ -30,11 +29,10 @@ _PACKAGES: Final = (
     ("triton", "triton", "no compiled models"),
     ("numba", "numba", "completion by events"),
     ("nvidia-ml-py", "pynvml", "no counters, no power"),
-    ("rich", "rich", "plain tables"),
     ("transformers", "transformers", "no BERT and no GPT-2"),
     ("pytest", "pytest", "no contracts of devices"),
 )
-_TOOLS: Final = ("nvidia-smi", "nvidia-cuda-mps-control", "nvcc", "ncu")
+_TOOLS: Final = ("nvidia-smi", "nvidia-cuda-mps-control")
 #: What a process of a device does first, after its imports: seconds, and memory of the GPU in use.
 _START: Final = """
 import time
@@ -59,11 +57,9 @@ def rows(bench: Bench) -> Iterator[Row]:
     for package, module, without in _PACKAGES:
         yield _package(package, module, without)
     yield from attempt("torch", _torch)
-    yield from attempt("names in cuda-bindings", _names)
     for tool in _TOOLS:
         path = shutil.which(tool)
         yield seen(tool, path) if path else skipped(tool, "not on the path")
-    yield from attempt("nvcc", _nvcc)
     yield from _machine()
     yield from attempt("driver", lambda: _driver(bench))
     for mode in ("LAZY", "EAGER"):
@@ -87,32 +83,10 @@ def _torch() -> Iterable[Row]:
 
     cudnn = torch.backends.cudnn.version() if torch.version.cuda else None
     yield seen("torch was built for", f"CUDA {torch.version.cuda}, cuDNN {cudnn}")
-    private = ("_construct_storage_from_data_pointer", "_set_sm_carveout_experimental")
-    for name in private:
-        there = hasattr(torch._C, name)
-        yield judged(f"torch._C.{name}", "there", "there" if there else "missing", there)
     graph = getattr(torch.cuda, "CUDAGraph", None)
     there = hasattr(graph, "raw_cuda_graph_exec")
     words = "there" if there else "missing"
     yield judged("torch.cuda.CUDAGraph.raw_cuda_graph_exec", "there", words, there)
-
-
-def _names() -> Iterable[Row]:
-    from cuda.bindings import driver
-
-    found = [name for name in dir(driver) if re.fullmatch(r"CUdevSmResourceSplit.*_flags", name)]
-    yield seen("flags of SM splits", ", ".join(found) or "none")
-    heterogeneous = hasattr(driver, "cuDevSmResourceSplit")
-    yield seen("cuDevSmResourceSplit in cuda-bindings", "there" if heterogeneous else "missing")
-
-
-def _nvcc() -> Iterable[Row]:
-    if shutil.which("nvcc") is None:
-        return
-    said = subprocess.run(
-        ["nvcc", "--version"], capture_output=True, text=True, check=True, timeout=5
-    )
-    yield seen("nvcc says", said.stdout.strip().splitlines()[-1])
 
 
 def _machine() -> Iterator[Row]:

@@ -40,21 +40,21 @@ def _held(
         for lane in places:  # libraries take their workspaces now
             with captured(backend, lane, first.body()):
                 pass
-        _settle(backend)
+        let_go(backend)
         before = driver.memory().free_bytes + first.weights_bytes
         kept: list[Net] = []
         for rows_, lane in zip(workers, places, strict=True):
             net = (first if shared or not kept else first.copied()).with_rows(rows_)
             kept.append(net)
             stack.enter_context(captured(backend, lane, net.body()))
-        _settle(backend)
+        let_go(backend)
         held = before - driver.memory().free_bytes
     del kept, first, net
-    _settle(backend)
+    let_go(backend)
     return {"nbytes": float(max(0, held))}
 
 
-def _settle(backend: CudaBackend) -> None:
+def let_go(backend: CudaBackend) -> None:
     """Give back what torch keeps for later."""
     import torch
 

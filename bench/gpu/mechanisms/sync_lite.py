@@ -7,7 +7,7 @@ from typing import Final
 
 from bench.gpu.bench import Bench
 from bench.gpu.checks.completion import Known, timed
-from bench.gpu.completions.kinds import KINDS, Kind
+from bench.gpu.completions import KINDS, Kind
 from bench.gpu.lanes import lanes
 from bench.gpu.mechanisms.nets import network
 from bench.gpu.mechanisms.published import IDLE, SYNC_LITE

@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, each, main, panels
 from bench.papers.dstack.published import FEW_RPS, OF_MAX_THROUGHPUT, OVER_TEMPORAL
 from bench.papers.dstack.trial import Figures, of_table_6, run
 from bench.papers.dstack.v100 import profiles
@@ -29,46 +27,41 @@ def figure10(*, seconds: float = 10.0) -> Report:
     """Both panels."""
     known = of_table_6(FEW_RPS, profiles())
     found = {name: run(name, known, seconds) for name in SYSTEMS}
+    rates = {name: list(one.answered_rps.values()) for name, one in found.items()}
+    times = {name: list(one.busy_s.values()) for name, one in found.items()}
+    right = bars(FEW_RPS, times, f"runtime in {seconds:g} s, s", legend=False)
+    rows = _compared(found)
+    # The same factors where temporal sharing's whole GPU is faster than the knee.
+    known = of_table_6(FEW_RPS, profiles(gain=_GAIN))
+    faster = {name: run(name, known, seconds) for name in ("dstack", "temporal")}
+    rows += _over_temporal(f", {100 * _GAIN:.0f} % faster at 100 %", faster)
+    return Report(rows, panels(bars(FEW_RPS, rates, "images/s"), right))
 
-    def draw(figure: Figure) -> None:
-        left, right = figure.subplots(1, 2)
-        rates = {name: list(one.answered_rps.values()) for name, one in found.items()}
-        times = {name: list(one.busy_s.values()) for name, one in found.items()}
-        grouped_bars(left, list(FEW_RPS), rates, "images/s")
-        grouped_bars(right, list(FEW_RPS), times, f"runtime in {seconds:g} s, s", legend=False)
 
-    return Report(_compared(found) + _with_gain(seconds), draw)
+def _over_temporal(what: str, found: Mapping[str, Figures]) -> list[Row]:
+    ours, turns = found["dstack"].answered_rps, found["temporal"].answered_rps
+    gains = {m: ours[m] / turns[m] for m in OVER_TEMPORAL}
+    return each(f"10a: dstack / temporal{what}, {{}}", gains, published=OVER_TEMPORAL)
 
 
 def _compared(found: Mapping[str, Figures]) -> list[Row]:
-    ours, turns = found["dstack"].answered_rps, found["temporal"].answered_rps
-    best, fair = found["throughput"].answered_rps, found["maxmin"]
-    rows = [
-        Row(f"10a: dstack / temporal, {m}", factor, ours[m] / turns[m])
-        for m, factor in OVER_TEMPORAL.items()
-    ]
-    part = ours["alexnet"] / best["alexnet"]
-    rows.append(Row("10a: dstack / max-throughput, alexnet (more than)", OF_MAX_THROUGHPUT, part))
+    ours, fair = found["dstack"].answered_rps, found["maxmin"]
+    part = ours["alexnet"] / found["throughput"].answered_rps["alexnet"]
     more = fair.busy_s["mobilenet"] - found["dstack"].busy_s["mobilenet"]
-    rows.append(Row("10b: max-min's mobilenet runs longer than dstack's, by", None, more, " s"))
-    for m in ("resnet50", "vgg19"):
-        gain = ours[m] / max(fair.answered_rps[m], 1e-9)
-        rows.append(Row(f"10a: dstack / max-min, {m} (more than)", 1.0, min(gain, 99.0)))
+    gains = {m: min(99.0, ours[m] / max(fair.answered_rps[m], 1e-9)) for m in ("resnet50", "vgg19")}
+    rows = [
+        *_over_temporal("", found),
+        Row("10a: dstack / max-throughput, alexnet (more than)", OF_MAX_THROUGHPUT, part),
+        Row("10b: max-min's mobilenet runs longer than dstack's, by", None, more, " s"),
+        *each("10a: dstack / max-min, {} (more than)", gains, published=1.0),
+    ]
     for name, one in found.items():
-        rows += [Row(f"10a: {name}, {m}", None, rps, "/s") for m, rps in one.answered_rps.items()]
-        rows += [Row(f"10b: {name}, {m}", None, s, " s") for m, s in one.busy_s.items()]
+        rows += each(f"10a: {name}, {{}}", one.answered_rps, "/s")
+        rows += each(f"10b: {name}, {{}}", one.busy_s, " s")
         even = jain([*one.busy_s.values()])
         rows.append(Row(f"10b: {name}, Jain's index of GPU time", None, even))
         rows.append(Row(f"{name}: missed", None, 100 * one.missed_of_all, " %"))
     return rows
-
-
-def _with_gain(seconds: float) -> list[Row]:
-    """The same factors where temporal sharing's whole GPU is faster than the knee."""
-    known = of_table_6(FEW_RPS, profiles(gain=_GAIN))
-    ours, turns = (run(name, known, seconds).answered_rps for name in ("dstack", "temporal"))
-    what = f"10a: dstack / temporal, {100 * _GAIN:.0f} % faster at 100 %"
-    return [Row(f"{what}, {m}", f, ours[m] / turns[m]) for m, f in OVER_TEMPORAL.items()]
 
 
 if __name__ == "__main__":

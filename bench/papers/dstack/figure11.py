@@ -4,7 +4,7 @@
 and our own row, at the paper's rates: 700/s for BERT and Mobilenet (BERT's is not given), 320 for
 ResNet-50, 160 for VGG-19; in C-7 440, 220 and 80. Throughput is what was answered; missed is late,
 dropped or refused. FB waits for a batch of 16 for half the SLO at most; "FB, 16 every time" is the
-paper's word taken literally, without a timeout and with nobody dropped (``fullbatches``).
+paper's word taken literally, without a timeout and with nobody dropped (``every_time_16``).
 
 Left open, and decisive: how steep latency is below the knee ("exponential" in section 3.1). The
 bars are for share^-2, a power that was CHOSEN because FB and GSLICE then miss what is published:
@@ -21,23 +21,19 @@ offered three tenths more than Table 6's batches in every SLO, so that there is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
-from matplotlib.figure import Figure
+import numpy as np
+from matplotlib.axes import Axes
 
-from bench.harness import Report, Row, grouped_bars, main
-from bench.papers.dstack.fullbatches import every_time_16
-from bench.papers.dstack.published import (
-    FEW_RPS,
-    FIGURE_11B_PCT,
-    SEVEN_GAIN,
-    SEVEN_MISSED_PCT,
-    SEVEN_RPS,
-    SEVEN_USED_PCT,
-)
-from bench.papers.dstack.sessions import changing, drawn
-from bench.papers.dstack.trial import Figures, of_table_6, run
+from bench.harness import COLOURS, Report, Row, bars, each, main, panels
+from bench.papers.dstack import published as paper
+from bench.papers.dstack.published import BATCH, FEW_RPS, TABLE_6
+from bench.papers.dstack.trial import Figures, every_time_16, figures, of_table_6, run
 from bench.papers.dstack.v100 import STEEP, profiles
+from interlace.sim.arrivals import Times
+from interlace.sim.workload.spacing import Uniform
 
 _TWO: Final = ("resnet50", "vgg19")
 _RATES: Final = {**FEW_RPS, "bert": 700.0}
@@ -45,7 +41,7 @@ CASES: Final[Mapping[str, Mapping[str, float]]] = {
     "C-2": {m: _RATES[m] for m in _TWO},
     "C-3": {m: _RATES[m] for m in (*_TWO, "bert")},
     "C-4": {m: _RATES[m] for m in (*_TWO, "bert", "mobilenet")},
-    "C-7": SEVEN_RPS,
+    "C-7": paper.SEVEN_RPS,
 }
 SYSTEMS: Final = {
     "FB": "fixed",
@@ -57,6 +53,9 @@ SYSTEMS: Final = {
 }
 #: Powers of knee over share below the knee that C-7 is also tried with, less than the fitted one.
 LESS_STEEP: Final = (0.0, 0.3, 0.6)
+#: T1 to T4: whose rate falls.
+FALLING: Final = ("alexnet", "mobilenet", "resnet50", "vgg19")
+_LOWERED, _OFFERED = 0.4, 1.3
 
 
 def figure11(
@@ -72,18 +71,13 @@ def figure11(
     rows = _compared(found) + _literal(cases, seconds) + _less_steep(seconds, steep)
     sessions = changing(session_s)
     for index, one in enumerate(sessions):
-        rows.append(Row(f"11b T{index}: use", FIGURE_11B_PCT, one.used_pct, " %"))
-        rows += [Row(f"11b T{index}: {m}", None, r, "/s") for m, r in one.answered_rps.items()]
-
-    def draw(figure: Figure) -> None:
-        above, missed, below = figure.subplots(1, 3)
-        good = {n: [ones[n].good_rps for ones in found.values()] for n in systems}
-        late = {n: [100 * ones[n].missed_of_all for ones in found.values()] for n in systems}
-        grouped_bars(above, list(found), good, "in time, requests/s")
-        grouped_bars(missed, list(found), late, "missed, %", legend=False)
-        drawn(below, sessions)
-
-    return Report(rows, draw, (10.0, 3.2))
+        rows.append(Row(f"11b T{index}: use", paper.FIGURE_11B_PCT, one.used_pct, " %"))
+        rows += each(f"11b T{index}: {{}}", one.answered_rps, "/s")
+    good = {n: [ones[n].good_rps for ones in found.values()] for n in systems}
+    late = {n: [100 * ones[n].missed_of_all for ones in found.values()] for n in systems}
+    above = bars(found, good, "in time, requests/s")
+    missed = bars(found, late, "missed, %", legend=False)
+    return Report(rows, panels(above, missed, lambda axes: drawn(axes, sessions)), (10.0, 3.2))
 
 
 def served(name: str, case: str, seconds: float, steep: float = STEEP) -> Figures:
@@ -95,19 +89,15 @@ def _compared(found: Mapping[str, Mapping[str, Figures]]) -> list[Row]:
     """By case and scheduler."""
     rows: list[Row] = []
     for case, ones in found.items():
-        rows += [
-            Row(f"11a {case}: {n}, answered", None, f.total_rps, "/s") for n, f in ones.items()
-        ]
-        for name, one in ones.items():
-            late = 100 * one.missed_of_all
-            rows.append(Row(f"11a {case}: {name}, missed", _missed(case, name), late, " %"))
-    seven = found["C-7"]
-    ours = seven["D-STACK"]
-    rows.append(Row("11a C-7: D-STACK, use", SEVEN_USED_PCT, ours.used_pct, " %"))
-    for name in ("FB", "T", "Tri", "G"):
-        gain = ours.good_rps / seven[name].good_rps
-        rows.append(Row(f"11a C-7: D-STACK / {name}, in time (more than)", SEVEN_GAIN, gain))
-    return rows
+        rows += each(f"11a {case}: {{}}, answered", {n: f.total_rps for n, f in ones.items()}, "/s")
+        late = {n: 100 * f.missed_of_all for n, f in ones.items()}
+        rows += each(f"11a {case}: {{}}, missed", late, " %", {n: _missed(case, n) for n in ones})
+    seven = {name: one.good_rps for name, one in found["C-7"].items()}
+    used = found["C-7"]["D-STACK"].used_pct
+    rows.append(Row("11a C-7: D-STACK, use", paper.SEVEN_USED_PCT, used, " %"))
+    gains = {name: seven["D-STACK"] / seven[name] for name in ("FB", "T", "Tri", "G")}
+    what = "11a C-7: D-STACK / {}, in time (more than)"
+    return rows + each(what, gains, published=paper.SEVEN_GAIN)
 
 
 def _missed(case: str, name: str) -> float | None:
@@ -115,8 +105,8 @@ def _missed(case: str, name: str) -> float | None:
     if name == "interlace":
         return None
     if name == "D-STACK":
-        return SEVEN_MISSED_PCT["dstack"] if case == "C-7" else 0.0
-    return SEVEN_MISSED_PCT["others"] if case == "C-7" else None
+        return paper.SEVEN_MISSED_PCT["dstack"] if case == "C-7" else 0.0
+    return paper.SEVEN_MISSED_PCT["others"] if case == "C-7" else None
 
 
 def _literal(cases: Sequence[str], seconds: float) -> list[Row]:
@@ -139,6 +129,52 @@ def _less_steep(seconds: float, powers: Sequence[float]) -> list[Row]:
             what = f"11a C-7: {name}, missed with share^-{1 + power:g} below the knee"
             rows.append(Row(what, _missed("C-7", name), missed, " %"))
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Dip:
+    """Evenly random gaps; from one time to another at a lower rate."""
+
+    rate_rps: float
+    from_s: float
+    until_s: float
+
+    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
+        times = Uniform(self.rate_rps)(seconds, random)
+        inside = (times >= self.from_s * 1000.0) & (times < self.until_s * 1000.0)
+        kept: Times = times[~inside | (random.uniform(size=len(times)) < _LOWERED)]
+        return kept
+
+
+def changing(session_s: float) -> list[Figures]:
+    """The figures of T0 to T4, of one run of D-STACK."""
+    rates = {m: _OFFERED * BATCH * 1000.0 / TABLE_6[m].slo_ms for m in FALLING}
+    dips = {
+        m: Dip(rates[m], index * session_s, (index + 1) * session_s)
+        for index, m in enumerate(FALLING, 1)
+    }
+    known = of_table_6(rates, profiles())
+    whole = run("dstack", known, session_s * (len(FALLING) + 1), dips).record
+    parts = []
+    for index in range(len(FALLING) + 1):
+        from_ms = whole.from_ms + index * session_s * 1000.0
+        until_ms = from_ms + session_s * 1000.0
+        inside = [one for one in whole.served if from_ms <= one.arrived_ms < until_ms]
+        part = replace(whole, from_ms=from_ms, until_ms=until_ms, served=inside)
+        parts.append(figures(part, known))
+    return parts
+
+
+def drawn(axes: Axes, sessions: Sequence[Figures]) -> None:
+    """Throughput of each model, stacked, and use."""
+    below = [0.0] * len(sessions)
+    names = [f"T{index}\n{one.used_pct:.0f} %" for index, one in enumerate(sessions)]
+    for colour, model in zip(COLOURS, FALLING, strict=False):
+        rates = [one.answered_rps[model] for one in sessions]
+        axes.bar(names, rates, bottom=below, label=model, color=colour)
+        below = [low + rate for low, rate in zip(below, rates, strict=True)]
+    axes.set_ylabel("answered, requests/s")
+    axes.legend(frameon=False, fontsize=7, ncols=2)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, each, main
 from bench.papers.dstack.published import BATCH, CLUSTER_GAIN, TABLE_6
 from bench.papers.dstack.trial import Case, Figures, run
 from bench.papers.dstack.v100 import profile
@@ -31,12 +29,8 @@ _OFFERED_RPS = 3_800.0
 def figure12(*, seconds: float = 4.0) -> Report:
     """Four T4s under each scheme."""
     found = {scheme: served(scheme, seconds) for scheme in SCHEMES}
-
-    def draw(figure: Figure) -> None:
-        series = {name: [one.answered_rps[m] for m in MODELS] for name, one in found.items()}
-        grouped_bars(figure, MODELS, series, "images/s")
-
-    return Report(_compared(found), draw, (6.0, 3.0))
+    series = {name: [one.answered_rps[m] for m in MODELS] for name, one in found.items()}
+    return Report(_compared(found), bars(MODELS, series, "images/s"), (6.0, 3.0))
 
 
 def cluster() -> Case:
@@ -50,31 +44,29 @@ def cluster() -> Case:
 
 def exclusive(case: Case) -> Plan:
     """A T4 for each model."""
-    return Plan(
-        tuple(
-            Partition(f"{gpu.id}:0", gpu.id, 100, (Slot(m, BATCH, case.rates_rps[m]),))
-            for gpu, m in zip(case.gpus.gpus, MODELS, strict=True)
-        )
-    )
+    pairs = zip(case.gpus.gpus, MODELS, strict=True)
+    slots = ((gpu.id, Slot(m, BATCH, case.rates_rps[m])) for gpu, m in pairs)
+    return Plan(tuple(Partition(f"{gpu}:0", gpu, 100, (slot,)) for gpu, slot in slots))
 
 
 def served(scheme: str, seconds: float) -> Figures:
     """One run of a scheme."""
     case = cluster()
-    if scheme == "exclusive":
-        return run("triton", case, seconds, plan=exclusive(case))
-    return run(scheme, case, seconds)
+    alone = scheme == "exclusive"
+    return run(
+        "triton" if alone else scheme, case, seconds, plan=exclusive(case) if alone else None
+    )
 
 
 def _compared(found: Mapping[str, Figures]) -> list[Row]:
-    turns = found["temporal"]
+    alone, turns, ours = (found[n].total_rps for n in ("exclusive", "temporal", "dstack"))
     rows = [
-        Row("dstack / temporal", CLUSTER_GAIN, found["dstack"].total_rps / turns.total_rps),
-        Row("temporal / exclusive (about)", 1.0, turns.total_rps / found["exclusive"].total_rps),
-        Row("dstack / exclusive", None, found["dstack"].total_rps / found["exclusive"].total_rps),
+        Row("dstack / temporal", CLUSTER_GAIN, ours / turns),
+        Row("temporal / exclusive (about)", 1.0, turns / alone),
+        Row("dstack / exclusive", None, ours / alone),
     ]
     for name, one in found.items():
-        rows += [Row(f"{name}: {m}", None, rps, "/s") for m, rps in one.answered_rps.items()]
+        rows += each(f"{name}: {{}}", one.answered_rps, "/s")
         rows.append(Row(f"{name}: missed", None, 100 * one.missed_of_all, " %"))
     return rows
 

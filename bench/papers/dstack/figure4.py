@@ -18,7 +18,7 @@ from typing import Annotated, Final
 
 from matplotlib.figure import Figure
 
-from bench.harness import COLOURS, Report, Row, main
+from bench.harness import COLOURS, Report, Row, each, main
 from bench.papers.dstack.dnn import Dnn, generated_profile
 from bench.papers.dstack.published import FIGURE_4B, FIGURE_4D
 from interlace.perf.knee import knee, knee_pct, worth_of_unit
@@ -38,8 +38,7 @@ def figure4(*, draws: Annotated[int, "sets of repetition counts R_i"] = 0) -> Re
         for floored in (False, True)
         for first, sms in FIGURE_4B.items()
     ]  # fmt: skip
-    found = mobilenet_knees()
-    rows += [Row(f"4d: knee, batch of {b}", FIGURE_4D[b], found[b], " %") for b in FIGURE_4D]
+    rows += each("4d: knee, batch of {}", mobilenet_knees(), " %", FIGURE_4D)
     for first, sms in FIGURE_4B.items() if draws else ():
         knees = drawn(first, draws)
         for part in (1, 99):

@@ -21,17 +21,10 @@ from collections.abc import Mapping
 import msgspec
 from matplotlib.figure import Figure
 
-from bench.harness import Picture, Report, Row, grouped_bars, main
+from bench.harness import Picture, Report, Row, bars, each, main
+from bench.papers.dstack import published as paper
 from bench.papers.dstack.convnets import ALIKE, SLOT_MS, case, kernels, slos_ms
-from bench.papers.dstack.published import (
-    BATCH,
-    CONVNETS,
-    DSTACK_OF_IDEAL,
-    DSTACK_PCT,
-    FIGURE_9_PCT,
-    IDEAL_PCT,
-    TABLE_6,
-)
+from bench.papers.dstack.published import CONVNETS, TABLE_6
 from bench.papers.dstack.slotted_schedule import SlottedSchedule, slotted
 from bench.papers.dstack.trial import Figures, of_table_6, run
 from bench.papers.dstack.v100 import STEEP, profiles
@@ -46,12 +39,10 @@ OTHERS = ("temporal", "gslice", "dstack")
 def figure9(*, seconds: float = 10.0) -> Report:
     """Schedules and use of the GPU."""
     abc, best, whole = schedules(seconds), ideals(seconds), convnets(seconds)
-    ideal = next(iter(best.values())).ideal
-
-    def draw_d(figure: Figure) -> None:
-        series = {"ideal": [ideal.rows_per_s[m] for m in CONVNETS]}
-        series |= {n: [found.answered_rps[m] for m in CONVNETS] for n, found in whole.items()}
-        grouped_bars(figure, list(CONVNETS), series, "inferences/s")
+    rates = {"ideal": next(iter(best.values())).ideal.rows_per_s}
+    rates |= {name: one.answered_rps for name, one in whole.items()}
+    series = {name: [each_rps[m] for m in CONVNETS] for name, each_rps in rates.items()}
+    draw_d = bars(CONVNETS, series, "inferences/s")
 
     def draw_abc(_: Figure) -> Figure:
         shown = tiles(_side_by_side(abc), _FROM_MS, _FROM_MS + _SHOWN_MS)
@@ -61,14 +52,14 @@ def figure9(*, seconds: float = 10.0) -> Report:
         return shown
 
     pictures = [Picture(draw_d, (5.0, 3.0), "d.svg"), Picture(draw_abc, suffix="abc.png")]
-    return Report(_compared(abc, best, whole) + _unfitted(seconds), more=pictures)
+    return Report(_compared(abc, best, whole, rates) + _unfitted(seconds), more=pictures)
 
 
 def schedules(seconds: float) -> Mapping[str, Figures]:
     """9a to 9c."""
-    rates = {m: BATCH * 1000.0 / TABLE_6[m].slo_ms for m in MODELS}
+    rates = {m: paper.BATCH * 1000.0 / TABLE_6[m].slo_ms for m in MODELS}
     known = of_table_6(rates, profiles())
-    return {name: run(name, known, seconds) for name in FIGURE_9_PCT}
+    return {name: run(name, known, seconds) for name in paper.FIGURE_9_PCT}
 
 
 def ideals(seconds: float) -> Mapping[str, SlottedSchedule]:
@@ -93,31 +84,31 @@ def _unfitted(seconds: float) -> list[Row]:
     """9d with share^-1 below the knee."""
     ones = convnets(seconds, 0.0)
     found = {name: ones[name].answered_rps for name in ("gslice", "dstack")}
-    rows = [Row(f"9d: {n}, work, share^-1", None, work_pct(r), " %") for n, r in found.items()]
-    total = [(name, sum(rates.values())) for name, rates in found.items()]
-    return rows + [Row(f"9d: {n}, inferences, share^-1", None, rps, "/s") for n, rps in total]
+    work = {name: work_pct(rates) for name, rates in found.items()}
+    total = {name: sum(rates.values()) for name, rates in found.items()}
+    rows = each("9d: {}, work, share^-1", work, " %")
+    return rows + each("9d: {}, inferences, share^-1", total, "/s")
 
 
 def _compared(
-    abc: Mapping[str, Figures], best: Mapping[str, SlottedSchedule], whole: Mapping[str, Figures]
+    abc: Mapping[str, Figures],
+    best: Mapping[str, SlottedSchedule],
+    whole: Mapping[str, Figures],
+    rates: Mapping[str, Mapping[str, float]],
 ) -> list[Row]:
+    used = {name: one.used_pct for name, one in whole.items()}
+    ideals_pct = {name: 100 * one.ideal.utilisation for name, one in best.items()}
+    of_ideal = whole["dstack"].total_rps / sum(rates["ideal"].values())
     rows = [
-        Row(f"9{part}: {name}, use", FIGURE_9_PCT[name], found.used_pct, " %")
+        Row(f"9{part}: {name}, use", paper.FIGURE_9_PCT[name], found.used_pct, " %")
         for part, (name, found) in zip("abc", abc.items(), strict=True)
     ]
-    for name, one in best.items():
-        rows.append(Row(f"9d: ideal, {name}, use", IDEAL_PCT, 100 * one.ideal.utilisation, " %"))
-    published = {"dstack": DSTACK_PCT}
-    rows += [Row(f"9d: {n}, use", published.get(n), one.used_pct, " %") for n, one in whole.items()]
-    first = next(iter(best.values())).ideal.rows_per_s
-    of_ideal = whole["dstack"].total_rps / sum(first.values())
-    rows.append(Row("9d: dstack / ideal, inferences", DSTACK_OF_IDEAL, of_ideal))
-    for name, rates in {
-        "ideal": first,
-        **{n: one.answered_rps for n, one in whole.items()},
-    }.items():
-        rows.append(Row(f"9d: {name}, work", None, work_pct(rates), " %"))
-        rows += [Row(f"9d: {name}, {m}", None, rate, "/s") for m, rate in rates.items()]
+    rows += each("9d: ideal, {}, use", ideals_pct, " %", paper.IDEAL_PCT)
+    rows += each("9d: {}, use", used, " %", {"dstack": paper.DSTACK_PCT})
+    rows.append(Row("9d: dstack / ideal, inferences", paper.DSTACK_OF_IDEAL, of_ideal))
+    for name, one in rates.items():
+        rows.append(Row(f"9d: {name}, work", None, work_pct(one), " %"))
+        rows += each(f"9d: {name}, {{}}", one, "/s")
     return rows
 
 

@@ -46,13 +46,9 @@ OF_MAX_THROUGHPUT: Final = 0.8
 #: Section 7: requests per second offered in C-2 to C-4, where they are given, and in C-7.
 FEW_RPS: Final = {"alexnet": 700.0, "mobilenet": 700.0, "resnet50": 320.0, "vgg19": 160.0}
 SEVEN_RPS: Final = {
-    "alexnet": 440.0,
-    "mobilenet": 440.0,
-    "resnet18": 440.0,
-    "resnet50": 220.0,
-    "inception": 220.0,
-    "resnext50": 80.0,
-    "vgg19": 80.0,
+    **dict.fromkeys(("alexnet", "mobilenet", "resnet18"), 440.0),
+    **dict.fromkeys(("resnet50", "inception"), 220.0),
+    **dict.fromkeys(("resnext50", "vgg19"), 80.0),
 }
 #: Section 7 on C-7: requests missed in %, D-STACK's and at least the others'; use; gain in words.
 SEVEN_MISSED_PCT: Final = {"dstack": 10.0, "others": 68.0}

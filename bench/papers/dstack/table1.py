@@ -9,17 +9,15 @@ add: the row of our own scheduler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, each, main
 from bench.papers.dstack.published import TABLE_1_S
 from bench.papers.dstack.trial import of_table_6, planned, run
 from bench.papers.dstack.v100 import profiles
-from interlace.sim.arrivals import Times
+from interlace.sim.workload.recorded import ReplayedTrace
 
 MODELS: Final = ("alexnet", "mobilenet", "resnet50", "vgg19")
 SYSTEMS: Final = ("triton", "dstack", "interlace")
@@ -29,36 +27,22 @@ _HOUR_MS: Final = 3.6e6
 _RATE_RPS: Final = 280.0
 
 
-@dataclass(frozen=True, slots=True)
-class AtOnce:
-    """So many requests at the very start."""
-
-    count: int
-
-    def __call__(self, seconds: float, random: np.random.Generator) -> Times:
-        return np.zeros(self.count)
-
-
 def table1(*, images: Annotated[int, "of each model; the paper has 10000"] = 1_000) -> Report:
     """Seconds until the last image is answered."""
     found = {name: completion_s(name, images) * _IMAGES / images for name in SYSTEMS}
-    rows = [Row(name, TABLE_1_S.get(name), taken, " s") for name, taken in found.items()]
+    rows = each("{}", found, " s", TABLE_1_S)
     ours, printed = found["dstack"] / found["triton"], TABLE_1_S["dstack"] / TABLE_1_S["triton"]
     rows.append(Row("D-STACK saves", 100 * (1 - printed), 100 * (1 - ours), " %"))
-
-    def draw(figure: Figure) -> None:
-        published = [TABLE_1_S.get(name, 0.0) for name in found]
-        shown = {"published": published, "ours": list(found.values())}
-        grouped_bars(figure, list(found), shown, "s")
-
-    return Report(rows, draw, (5.0, 3.0))
+    published = [TABLE_1_S.get(name, 0.0) for name in found]
+    shown = {"published": published, "ours": list(found.values())}
+    return Report(rows, bars(found, shown, "s"), (5.0, 3.0))
 
 
 def completion_s(name: str, images: int) -> float:
     """When the last of so many images of each model is answered."""
     case = of_table_6(dict.fromkeys(MODELS, _RATE_RPS), profiles())
     patient = case._replace(slos_ms=dict.fromkeys(MODELS, _HOUR_MS))
-    jobs = {model: AtOnce(images) for model in MODELS}
+    jobs = {model: ReplayedTrace(np.zeros(images)) for model in MODELS}
     found = run(name, patient, 1.0, jobs, planned(name, case))
     ended_ms = max(one.answered_ms for one in found.record.served)
     return (ended_ms - found.record.from_ms) / 1000.0

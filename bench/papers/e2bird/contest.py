@@ -9,16 +9,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.harness import highest
+from bench.papers.e2bird import titan
 from bench.papers.e2bird.published import MAX_BATCH, OPT_WAIT_MS, QOS_MS
-from bench.papers.e2bird.titan import (
-    GPU,
-    STREAMS,
-    alone_ms,
-    ebird_gpu,
-    outside_ms,
-    profile,
-    tf_gpu,
-)
+from bench.papers.e2bird.titan import GPU, STREAMS, profile
 from bench.playing import played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -28,6 +22,7 @@ from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.planners.elastic_workers import ElasticWorkers, SearchedEngine, naive_engine
 from interlace.policy.planners.spread import spread
 from interlace.sim.arrivals import Arrivals
+from interlace.sim.record import RunRecord
 from interlace.sim.scenario import MakeDevice
 
 Latencies = NDArray[np.float64]
@@ -56,7 +51,7 @@ def ebird(model: str, enhanced: bool) -> Entrant:
     planner = ElasticWorkers(spread, make)
     demand = [Demand(model, 100.0, QOS_MS, MAX_BATCH)]
     plan = planner(demand, uniform_fleet(GPU, 1), {model: profile(model)}, Plan())
-    return Entrant(row, plan, ebird_gpu)
+    return Entrant(row, plan, titan.ebird_gpu)
 
 
 def tf_serving(
@@ -72,12 +67,25 @@ def tf_serving(
         Partition(f"gpu0:{index}", "gpu0", 100, (Slot(model, MAX_BATCH, 0.0),))
         for index in range(threads)
     )
-    return Entrant(row, Plan(workers, overlapping=True), tf_gpu, overhead=True)
+    return Entrant(row, Plan(workers, overlapping=True), titan.tf_gpu, overhead=True)
+
+
+def entrants(model: str) -> dict[str, Entrant]:
+    """The three that are compared."""
+    return {
+        "TF-Serving": tf_serving(model),
+        "N-Ebird": ebird(model, enhanced=False),
+        "E-Ebird": ebird(model, enhanced=True),
+    }
 
 
 def latencies_ms(entrant: Entrant, model: str, times_ms: Sequence[float]) -> Latencies:
     """End-to-end latency of each request, in order of arrival."""
-    extra_ms = {rows: outside_ms(rows) for rows in alone_ms(model)} if entrant.overhead else None
+    extra_ms = (
+        {rows: titan.outside_ms(rows) for rows in titan.alone_ms(model)}
+        if entrant.overhead
+        else None
+    )
     times = np.asarray(times_ms, np.float64)
     arrivals = Arrivals(
         (model,), times, np.zeros(len(times), np.int32), (float(times[-1]) + 1.0) / 1000.0
@@ -93,14 +101,30 @@ def latencies_ms(entrant: Entrant, model: str, times_ms: Sequence[float]) -> Lat
         device=entrant.device,
         warm_ms=2_000.0,
     )
+    assert len(record.served) == len(times)
+    return in_order(record)
+
+
+def in_order(record: RunRecord) -> Latencies:
+    """End-to-end latencies of a record in order of arrival."""
     served = sorted(record.served, key=lambda one: one.arrived_ms)
-    assert len(served) == len(times)
     return np.array([one.answered_ms - one.arrived_ms for one in served])
 
 
 def even(rate_rps: float, count: int, start_ms: float = 0.0) -> list[float]:
     """Times of a metronome."""
     return [start_ms + 1000.0 * index / rate_rps for index in range(count)]
+
+
+def saved_pct(before: Latencies, after: Latencies, part: slice) -> float:
+    """By how much the mean latency of a phase falls."""
+    return 100.0 * float(1.0 - after[part].mean() / before[part].mean())
+
+
+def low_then_high(high_rps: float, low_part: float, low: int, high: int) -> list[float]:
+    """Figure 13's trace: arrivals at a part of the rate, then at the rate."""
+    times_ms = even(low_part * high_rps, low)
+    return times_ms + even(high_rps, high, times_ms[-1] + 1000.0 / high_rps)
 
 
 def highest_rps(entrant: Entrant, model: str, low: float, high: float, count: int) -> float:
@@ -113,10 +137,4 @@ def highest_rps(entrant: Entrant, model: str, low: float, high: float, count: in
         seen = latencies_ms(entrant, model, even(rate_rps, count))[count // 4 :]
         return float(np.quantile(seen, 0.99)) <= QOS_MS
 
-    while high / low > 1.02:
-        middle = (low * high) ** 0.5
-        if kept(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return highest(kept, low, high, 1.02)

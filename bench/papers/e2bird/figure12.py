@@ -9,9 +9,7 @@ faster than the published one, and how many beat a single worker, are results.
 
 from __future__ import annotations
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, main
+from bench.harness import Report, Row, curves, main
 from bench.papers.e2bird.published import FASTEST_MS, SINGLE_MS, SLOWEST_FACTOR, TABLE_4
 from bench.papers.e2bird.titan import STREAMS, profile
 from interlace.perf.latency import surface
@@ -36,15 +34,9 @@ def figure12() -> Report:
         Row(f"of {len(found)}, faster than the single", None, faster),
         *(Row(f"next: {list(one)}", None, ms, " ms") for ms, one in found[1:_SHOWN]),
     ]
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for ms, one in [*found[:_SHOWN], *found[-2:]]:
-            axes.plot(range(6), one, "o-", lw=1, ms=3, label=f"{ms:.1f} ms")
-        axes.set(xlabel="log2 of the workers' batch", ylabel="workers", yscale="symlog")
-        axes.legend(frameon=False, fontsize=7, ncols=2)
-
-    return Report(rows, draw, (6.0, 3.0))
+    lines = {f"{ms:.1f} ms": (range(6), one) for ms, one in [*found[:_SHOWN], *found[-2:]]}
+    drawn = curves(lines, "o-", xlabel="log2 of a batch", ylabel="workers", yscale="symlog")
+    return Report(rows, drawn, (6.0, 3.0))
 
 
 def tried() -> list[tuple[float, Configuration]]:

@@ -14,19 +14,12 @@ Equation 1 alone would give. E-Ebird over N-Ebird is the law of streams, fitted 
 
 from __future__ import annotations
 
-from matplotlib.figure import Figure
+from collections.abc import Mapping
 
-from bench.harness import Report, Row, grouped_bars, main
-from bench.papers.e2bird.contest import ebird, highest_rps, tf_serving
+from bench.harness import Report, Row, bars, each, main
+from bench.papers.e2bird import published as paper
+from bench.papers.e2bird.contest import entrants, highest_rps
 from bench.papers.e2bird.model import throughput_gain
-from bench.papers.e2bird.published import (
-    BEST_GAIN_PCT,
-    E_OVER_N_PCT,
-    MEAN_GAIN_PCT,
-    N_OVER_TF_PCT,
-    TABLE_1_MS,
-    TABLE_1_RPS,
-)
 from bench.papers.e2bird.titan import MODELS, outside_ms
 
 #: Requests a trial, enough for a queue that grows by 2 % to miss the target.
@@ -36,43 +29,35 @@ _COUNT = 5_000
 def figure14(*, models: tuple[str, ...] = MODELS, count: int = _COUNT) -> Report:
     """The highest rate of each system."""
     found = {model: highest(model, count) for model in models}
-    n_gains = {m: 100 * (one["N-Ebird"] / one["TF-Serving"] - 1) for m, one in found.items()}
-    e_gains = {m: 100 * (one["E-Ebird"] / one["N-Ebird"] - 1) for m, one in found.items()}
-    gains = {m: 100 * (one["E-Ebird"] / one["TF-Serving"] - 1) for m, one in found.items()}
-    rows = [
-        Row("N-Ebird over TF-Serving, mean", N_OVER_TF_PCT, _mean(n_gains), " %"),
-        Row("E-Ebird over N-Ebird, mean", E_OVER_N_PCT, _mean(e_gains), " %"),
-        Row("E-Ebird over TF-Serving, mean", MEAN_GAIN_PCT, _mean(gains), " %"),
-        Row("E-Ebird over TF-Serving, best", BEST_GAIN_PCT, max(gains.values()), " %"),
-    ]
+    enhanced = gains_pct(found, "E-Ebird", "TF-Serving")
+    means = {
+        ("N-Ebird", "TF-Serving"): paper.N_OVER_TF_PCT,
+        ("E-Ebird", "N-Ebird"): paper.E_OVER_N_PCT,
+        ("E-Ebird", "TF-Serving"): paper.MEAN_GAIN_PCT,
+    }
+    ours = {pair: sum(gains_pct(found, *pair)) / len(found) for pair in means}
+    rows = each("{} over {}, mean", ours, " %", means)
+    rows.append(Row("E-Ebird over TF-Serving, best", paper.BEST_GAIN_PCT, max(enhanced), " %"))
     for model, one in found.items():
-        rows += [Row(f"{model}, {name}", None, rps, "/s") for name, rps in one.items()]
-        alone = throughput_gain(outside_ms(32), TABLE_1_MS[model][32])
+        rows += each(f"{model}, {{}}", one, "/s")
+        alone = throughput_gain(outside_ms(32), paper.TABLE_1_MS[model][32])
         rows.append(Row(f"{model}, hidden copies alone", None, 100 * (alone - 1), " %"))
-
-    def draw(figure: Figure) -> None:
-        series = {s: [found[model][s] for model in models] for s in found[models[0]]}
-        grouped_bars(figure, models, series, "requests/s within 200 ms")
-
-    return Report(rows, draw, (6.0, 3.0))
+    series = {s: [found[model][s] for model in models] for s in found[models[0]]}
+    return Report(rows, bars(models, series, "requests/s within 200 ms"), (6.0, 3.0))
 
 
 def highest(model: str, count: int = _COUNT) -> dict[str, float]:
     """Requests/s of each system."""
-    entrants = {
-        "TF-Serving": tf_serving(model),
-        "N-Ebird": ebird(model, enhanced=False),
-        "E-Ebird": ebird(model, enhanced=True),
-    }
-    top_rps = TABLE_1_RPS[model][32]
+    top_rps = paper.TABLE_1_RPS[model][32]
     return {
         name: highest_rps(one, model, 0.5 * top_rps, 1.3 * top_rps, count)
-        for name, one in entrants.items()
+        for name, one in entrants(model).items()
     }
 
 
-def _mean(values: dict[str, float]) -> float:
-    return sum(values.values()) / len(values)
+def gains_pct(found: Mapping[str, Mapping[str, float]], one: str, over: str) -> list[float]:
+    """By how much more a system serves than another, for each model."""
+    return [100 * (rates[one] / rates[over] - 1) for rates in found.values()]
 
 
 if __name__ == "__main__":

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, each, main
 from bench.papers.e2bird.model import rows as rows_of
 from bench.papers.e2bird.networks import NETWORKS, graph
 from bench.papers.e2bird.published import E_UNDER_NM_PCT, E_UNDER_TF_PCT, MAX_BATCH, NM_OVER_TF_PCT
@@ -41,13 +39,9 @@ def figure17() -> Report:
         Row("E2bird under TF-Serving, mean", E_UNDER_TF_PCT, -mean_pct(e2bird, tf), " %"),
     ]
     for name, memory in found.items():
-        rows += [Row(f"{name}, {system}", None, mb, " MB") for system, mb in memory.items()]
-
-    def draw(figure: Figure) -> None:
-        series = {s: [memory[s] / 1000 for memory in found.values()] for s in SYSTEMS}
-        grouped_bars(figure, list(found), series, "GB")
-
-    return Report(rows, draw, (6.0, 3.0))
+        rows += each(f"{name}, {{}}", memory, " MB")
+    series = {s: [memory[s] / 1000 for memory in found.values()] for s in SYSTEMS}
+    return Report(rows, bars(found, series, "GB"), (6.0, 3.0))
 
 
 def memory_mb(name: str) -> dict[str, float]:

@@ -17,14 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from bench.harness import COLOURS, Report, Row, main
-from bench.papers.e2bird.contest import (
-    BATCH_THREADS,
-    Latencies,
-    even,
-    latencies_ms,
-    tf_serving,
-)
+from bench.harness import COLOURS, Report, Row, each, main
+from bench.papers.e2bird.contest import BATCH_THREADS, Latencies, even, latencies_ms, tf_serving
 from bench.papers.e2bird.published import OPT_WAIT_MS, QOS_MS, TABLE_1_RPS
 
 MODEL = "res152"
@@ -35,14 +29,12 @@ _EACH = 150
 def figure2() -> Report:
     """The five statements, with twelve threads and with one."""
     many, single = seen(BATCH_THREADS), seen(1)
-    rows = [
-        Row(f"{what}, {threads} threads", 1.0, float(so))
-        for threads, found in ((BATCH_THREADS, many), (1, single))
-        for what, so in statements(found).items()
-    ]
+    rows: list[Row] = []
+    for threads, found in ((BATCH_THREADS, many), (1, single)):
+        rows += each(f"{{}}, {threads} threads", statements(found), published=1.0)
     for name, values in zip(Policies._fields, map(medians, many), strict=True):
-        for part, value in zip(PARTS, values, strict=True):
-            rows.append(Row(f"{name}, median at {part:.0%} load", None, value, " ms"))
+        by_load = dict(zip(PARTS, values, strict=True))
+        rows += each(f"{name}, median at {{:.0%}} load", by_load, " ms")
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -79,11 +71,9 @@ def times_ms() -> list[float]:
 def seen(threads: int) -> Policies:
     """All three policies on the same trace."""
     trace = times_ms()
-    return Policies(
-        latencies_ms(tf_serving(MODEL, 0.0, threads=threads), MODEL, trace),
-        latencies_ms(tf_serving(MODEL, OPT_WAIT_MS, threads=threads), MODEL, trace),
-        latencies_ms(tf_serving(MODEL, OPT_WAIT_MS, True, threads), MODEL, trace),
-    )
+    terms = (0.0, False), (OPT_WAIT_MS, False), (OPT_WAIT_MS, True)
+    policies = (tf_serving(MODEL, wait_ms, padded, threads) for wait_ms, padded in terms)
+    return Policies(*(latencies_ms(one, MODEL, trace) for one in policies))
 
 
 def medians(one: Latencies) -> list[float]:

@@ -16,9 +16,8 @@ import time
 from typing import Final
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from bench.harness import COLOURS, Report, Row, main
+from bench.harness import Report, Row, curves, main
 from bench.papers.e2bird.published import COPY_START_MS, FLAT_UP_TO_WORKERS
 from bench.papers.e2bird.titan import PICTURE
 from interlace.device.simulated.contention import EqualRows, RunningBatch
@@ -46,15 +45,13 @@ def figure7(*, pictures: int = INFERENCES) -> Report:
         Row("copying: all in one piece", None, copied[1], " ms"),
         Row(f"copying: in {most} pieces", None, copied[most], " ms"),
     ]
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        axes.plot(PIECES, list(computed.values()), "o-", color=COLOURS[0], label="computing")
-        axes.plot(list(copied), list(copied.values()), "s-", color=COLOURS[1], label="copying")
-        axes.set(xlabel="workers or pieces", ylabel="ms for 256", xscale="log", ylim=(0, None))
-        axes.legend(frameon=False, fontsize=8)
-
-    return Report(rows, draw, (6.0, 3.0))
+    lines = {
+        name: (list(seen), list(seen.values()))
+        for name, seen in (("computing", computed), ("copying", copied))
+    }
+    label = "workers or pieces"
+    drawn = curves(lines, "o-", xlabel=label, ylabel="ms for 256", xscale="log", ylim=(0, None))
+    return Report(rows, drawn, (6.0, 3.0))
 
 
 def computed_ms(workers: int) -> float:

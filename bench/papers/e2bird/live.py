@@ -16,13 +16,12 @@ from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from bench.fidelity.live import play
 from bench.fidelity.network import network, write_network
 from bench.fidelity.stand import Stand
-from bench.harness import COLOURS, Report, Row, main
-from bench.papers.e2bird.contest import Latencies, even
+from bench.harness import Report, curves, each, main
+from bench.papers.e2bird.contest import Latencies, in_order, low_then_high, saved_pct
 from bench.papers.e2bird.published import OPT_WAIT_MS, QOS_MS
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
@@ -52,25 +51,20 @@ async def live(
         found = await measured(root, requests, SweepSettings(samples=samples, budget_s=0.4))
     low = requests * LOW // (LOW + HIGH)
     phases = {"low": slice(0, low), "high": slice(low, None)}
-    rows = [
-        Row(f"{name}, mean at {what} load", None, float(seen[part].mean()), " ms")
+    means = {
+        (name, what): float(seen[part].mean())
         for name, seen in found.items()
         for what, part in phases.items()
-    ]
-    before = found["TF-Serving"]
-    for name in ("N-Ebird", "E-Ebird"):
-        for what, part in phases.items():
-            saved = 100.0 * float(1.0 - found[name][part].mean() / before[part].mean())
-            rows.append(Row(f"{name} saves at {what} load", None, saved, " %"))
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for (name, seen), colour in zip(found.items(), COLOURS, strict=False):
-            axes.plot(seen, color=colour, lw=1, label=name)
-        axes.set(xlabel="request", ylabel="latency, ms", ylim=(0, None))
-        axes.legend(frameon=False, fontsize=8)
-
-    return Report(rows, draw, (6.0, 3.0))
+    }
+    saved = {
+        (name, what): saved_pct(found["TF-Serving"], found[name], part)
+        for name in ("N-Ebird", "E-Ebird")
+        for what, part in phases.items()
+    }
+    rows = each("{}, mean at {} load", means, " ms") + each("{} saves at {} load", saved, " %")
+    lines = {name: (range(len(seen)), seen.tolist()) for name, seen in found.items()}
+    drawn = curves(lines, xlabel="request", ylabel="latency, ms", ylim=(0, None))
+    return Report(rows, drawn, (6.0, 3.0))
 
 
 def systems() -> dict[str, System]:
@@ -84,8 +78,7 @@ def trace(profile: Profile, requests: int) -> Arrivals:
     full_ms = profile.points[_MAX_BATCH, 100].median_ms
     high_rps = _HIGH_PART * 1000.0 * _MAX_BATCH / full_ms
     low_count = requests * LOW // (LOW + HIGH)
-    low = even(_LOW_PART * high_rps, low_count)
-    times = np.array(low + even(high_rps, requests - low_count, low[-1] + 1000.0 / high_rps))
+    times = np.array(low_then_high(high_rps, _LOW_PART, low_count, requests - low_count))
     which = np.zeros(len(times), np.int32)
     return Arrivals((profile.model,), times, which, float(times[-1] + 1.0) / 1000.0)
 
@@ -108,9 +101,7 @@ async def _played(
     asked = Demand(key, 10.0, QOS_MS, _MAX_BATCH)
     plan = one.planner([asked], Fleet((stand.device.gpu,)), profiles, Plan())
     patient = replace(asked, slo_ms=_PATIENT_MS)
-    record = await play(stand, one, plan, [patient], profiles, arrivals)
-    served = sorted(record.served, key=lambda request: request.arrived_ms)
-    return np.array([request.answered_ms - request.arrived_ms for request in served])
+    return in_order(await play(stand, one, plan, [patient], profiles, arrivals))
 
 
 if __name__ == "__main__":

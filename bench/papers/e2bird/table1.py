@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure
 
-from bench.harness import COLOURS, Report, Row, main
+from bench.harness import COLOURS, Report, Row, each, main
 from bench.papers.e2bird.contest import Entrant, latencies_ms
 from bench.papers.e2bird.published import TABLE_1_RPS
 from bench.papers.e2bird.titan import MODELS, tf_gpu
@@ -22,11 +22,9 @@ _BATCHES = 6
 def table1() -> Report:
     """Throughput of one worker by batch."""
     ours = {m: {b: throughput_rps(m, b) for b in TABLE_1_RPS[m]} for m in MODELS}
-    rows = [
-        Row(f"{model}, batch {batch}", TABLE_1_RPS[model][batch], rps, "/s")
-        for model in MODELS
-        for batch, rps in ours[model].items()
-    ]
+    rows: list[Row] = []
+    for model in MODELS:
+        rows += each(f"{model}, batch {{}}", ours[model], "/s", TABLE_1_RPS[model])
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()

@@ -17,9 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, each, main
 from bench.papers.gpulet.law import LAW, Law
 from bench.papers.gpulet.trial import ALLOWED, schedule, violation
 from bench.planning.gpulet_profiles import profiles
@@ -55,14 +53,10 @@ def figure12(
 ) -> Report:
     """The highest throughput of every mix."""
     found = {s: throughput(planner, seconds, names) for s, planner in SCHEDULERS.items()}
-
-    def draw(figure: Figure) -> None:
-        series = {
-            s: [r[n] / max(1e-9, found["gpulet+int"][n]) for n in names] for s, r in found.items()
-        }
-        grouped_bars(figure, names, series, "throughput / gpulet+int")
-
-    return Report(_compared(found) + (_why(found) if why else []), draw, (8.0, 3.0))
+    ours = {name: max(1e-9, rate) for name, rate in found["gpulet+int"].items()}
+    series = {s: [rates[n] / ours[n] for n in names] for s, rates in found.items()}
+    drawn = bars(names, series, "throughput / gpulet+int")
+    return Report(_compared(found) + (_why(found) if why else []), drawn, (8.0, 3.0))
 
 
 def scheduled_rps(planner: Planner, name: str, there: Profiles | None = None) -> float:
@@ -107,16 +101,14 @@ def _why(found: Mapping[str, Mapping[str, float]]) -> list[Row]:
 
 def _compared(found: Mapping[str, Mapping[str, float]]) -> list[Row]:
     """The figures that the paper's text has, and each mix."""
-    ours, greedy = found["gpulet+int"], found["greedy best-fit"]
-    rows = [
-        Row("gpulet+int / SBP, mean", OVER_SBP, _mean(ours, found["SBP"])),
-        Row("gpulet+int / greedy best-fit, mean", OVER_BEST_FIT, _mean(ours, greedy)),
-        Row("gpulet+int / gpulet, mean", OVER_GPULET, _mean(ours, found["gpulet"])),
-    ]
+    ours = found["gpulet+int"]
+    printed = {"SBP": OVER_SBP, "greedy best-fit": OVER_BEST_FIT, "gpulet": OVER_GPULET}
+    means = {name: _mean(ours, found[name]) for name in printed}
+    rows = each("gpulet+int / {}, mean", means, published=printed)
     if "game" in ours:
         rows.append(Row("gpulet+int / SBP, game", GAME, ours["game"] / found["SBP"]["game"]))
     for name in ours:
-        rows += [Row(f"{name}: {s}", None, rates[name], "/s") for s, rates in found.items()]
+        rows += each(f"{name}: {{}}", {s: rates[name] for s, rates in found.items()}, "/s")
     return rows
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, main
 from bench.papers.gpulet.figure12 import SCHEDULERS, scheduled_rps
 from bench.papers.gpulet.trial import ALLOWED, schedule, violation
 from bench.planning.schedulers import MIXES
@@ -38,13 +36,9 @@ def figure13(
         rows.append(Row(f"{scheduler}: mixes above 1 %", published, over))
         for name, (rate_rps, pct) in by_name.items():
             rows.append(Row(f"{scheduler}, {name} at {rate_rps:.0f}/s", None, pct, " %"))
-
-    def draw(figure: Figure) -> None:
-        series = {s: [pct for _, pct in by_name.values()] for s, by_name in found.items()}
-        axes = grouped_bars(figure, names, series, "violations, %")
-        axes.axhline(limit_pct, color="black", lw=0.8)
-
-    return Report(rows, draw, (7.0, 3.0))
+    series = {s: [pct for _, pct in by_name.values()] for s, by_name in found.items()}
+    drawn = bars(names, series, "violations, %", level=limit_pct)
+    return Report(rows, drawn, (7.0, 3.0))
 
 
 def violations_pct(scheduler: str, name: str, seconds: float) -> tuple[float, float]:

@@ -12,15 +12,17 @@ interference (as in Figure 12). All rates are three tenths of that, at the paper
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Final
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from bench.harness import COLOURS, Report, Row, main
+from bench.harness import COLOURS, Report, Row, each, main
 from bench.hosting_gaps import Gaps
 from bench.papers.gpulet.law import LAW
 from bench.planning.gpulet_profiles import MODELS, profiles
@@ -41,7 +43,7 @@ from interlace.policy.base import System
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.sim.arrivals import Times, merge_arrivals
 from interlace.sim.provider import Reserve
-from interlace.sim.record import Recorder, RunRecord
+from interlace.sim.record import PartitionSpan, Recorder, RunRecord
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 
@@ -85,20 +87,19 @@ class Windows:
     """Requests answered well and otherwise in each window of time, by model."""
 
     window_ms: float
-    good: dict[tuple[str, int], int] = field(default_factory=dict)
-    bad: dict[tuple[str, int], int] = field(default_factory=dict)
+    good: Counter[tuple[str, int]] = field(default_factory=Counter)
+    bad: Counter[tuple[str, int]] = field(default_factory=Counter)
 
     def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
         for command in commands:
             if isinstance(command, SendReply):
                 counts = self.good if command.reply.outcome is Outcome.OK else self.bad
                 request = command.reply.request
-                key = (request.model, int(request.arrived_ms // self.window_ms))
-                counts[key] = counts.get(key, 0) + 1
+                counts[request.model, int(request.arrived_ms // self.window_ms)] += 1
 
-    def series(self, counts: Mapping[tuple[str, int], int], model: str) -> list[int]:
+    def series(self, counts: Counter[tuple[str, int]], model: str) -> NDArray[np.int64]:
         last = max((index for _, index in (*self.good, *self.bad)), default=0)
-        return [counts.get((model, index), 0) for index in range(last + 1)]
+        return np.array([counts[model, index] for index in range(last + 1)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +112,27 @@ class Outcomes:
 
     @property
     def violations_pct(self) -> float:
-        bad, good = sum(self.windows.bad.values()), sum(self.windows.good.values())
+        bad, good = self.windows.bad.total(), self.windows.good.total()
         return 100.0 * bad / max(1, bad + good)
 
     @property
     def calm_windows_pct(self) -> float:
         """Windows in which no model lost more than 1 %."""
-        keys = self.windows.good.keys() | self.windows.bad.keys()
-        lost: dict[int, bool] = {}
-        for key in keys:
-            bad, good = self.windows.bad.get(key, 0), self.windows.good.get(key, 0)
-            lost[key[1]] = lost.get(key[1], False) or bad > 0.01 * (bad + good)
-        return 100.0 * sum(not one for one in lost.values()) / max(1, len(lost))
+        good, bad = self.windows.good, self.windows.bad
+        every = {window for _, window in good.keys() | bad.keys()}
+        lost = {key[1] for key, count in bad.items() if count > 0.01 * (count + good[key])}
+        return 100.0 * (len(every) - len(lost)) / max(1, len(every))
 
     def gpus(self, at_ms: float) -> int:
         """Accelerators that hold a partition."""
-        spans = self.record.spans
-        return len({s.gpu for s in spans if s.carved_ms <= at_ms < s.released_ms})
+        return len({one.gpu for one in self._standing(at_ms)})
 
     def shares_pct(self, at_ms: float) -> int:
         """The sum of all partitions' shares."""
-        spans = self.record.spans
-        return sum(s.share_pct for s in spans if s.carved_ms <= at_ms < s.released_ms)
+        return sum(one.share_pct for one in self._standing(at_ms))
+
+    def _standing(self, at_ms: float) -> list[PartitionSpan]:
+        return [s for s in self.record.spans if s.carved_ms <= at_ms < s.released_ms]
 
 
 def gpus(count: int) -> tuple[Gpu, ...]:
@@ -178,9 +178,11 @@ def play(name: str, rate: float, time: float = 1.0, count: int = 8) -> Outcomes:
 def _draw(found: Outcomes, figure: Figure) -> None:
     """Throughput, GPUs, shares and violations over time, as in the paper."""
     top, count, shares, lost = figure.subplots(4, sharex=True)
-    series = [np.array(found.windows.series(found.windows.good, m)) / _WINDOW_S for m in NAMES]
-    at_s = (np.arange(len(series[0])) + 0.5) * _WINDOW_S
-    top.stackplot(at_s, *series, labels=NAMES, colors=COLOURS)
+    windows = found.windows
+    good = {m: windows.series(windows.good, m) for m in NAMES}
+    at_s = (np.arange(len(good[NAMES[0]])) + 0.5) * _WINDOW_S
+    rates = [counts / _WINDOW_S for counts in good.values()]
+    top.stackplot(at_s, *rates, labels=NAMES, colors=COLOURS)
     top.legend(frameon=False, fontsize=7, loc="upper left")
     top.set_ylabel("in time /s")
     count.step(at_s, [found.gpus(s * 1000.0) for s in at_s], color=COLOURS[0])
@@ -188,9 +190,8 @@ def _draw(found: Outcomes, figure: Figure) -> None:
     shares.step(at_s, [found.shares_pct(s * 1000.0) for s in at_s], color=COLOURS[0])
     shares.set_ylabel("shares, %")
     for model, colour in zip(NAMES, COLOURS, strict=False):
-        bad = np.array(found.windows.series(found.windows.bad, model))
-        good = np.array(found.windows.series(found.windows.good, model))
-        lost.plot(at_s, 100.0 * bad / np.maximum(1, bad + good), color=colour, lw=1)
+        bad = windows.series(windows.bad, model)
+        lost.plot(at_s, 100.0 * bad / np.maximum(1, bad + good[model]), color=colour, lw=1)
     lost.axhline(PUBLISHED_VIOLATIONS_PCT, color="black", lw=0.6)
     lost.set(ylabel="violated, %", xlabel="s")
 
@@ -198,16 +199,18 @@ def _draw(found: Outcomes, figure: Figure) -> None:
 def _rows(found: Outcomes, name: str) -> list[Row]:
     """What the paper's text says, and what it draws."""
     record = found.record
-    times = np.arange(record.from_ms, record.until_ms, 5_000.0)
-    used = [found.gpus(at) for at in times]
+    used = [found.gpus(at) for at in np.arange(record.from_ms, record.until_ms, 5_000.0)]
+    counts = {
+        "GPUs, least": min(used),
+        "GPUs, most": max(used),
+        "GPUs, mean": float(np.mean(used)),
+        "changes of plan": len(found.gaps.changes),
+        "times without a host": len(found.gaps.gaps),
+    }
     return [
         Row(f"{name}: violated", PUBLISHED_VIOLATIONS_PCT, found.violations_pct, " %"),
         Row(f"{name}: windows of 20 s below 1 %", 100.0, found.calm_windows_pct, " %"),
-        Row(f"{name}: GPUs, least", None, min(used)),
-        Row(f"{name}: GPUs, most", None, max(used)),
-        Row(f"{name}: GPUs, mean", None, float(np.mean(used))),
-        Row(f"{name}: changes of plan", None, len(found.gaps.changes)),
-        Row(f"{name}: times without a host", None, len(found.gaps.gaps)),
+        *each(f"{name}: {{}}", counts),
     ]
 
 

@@ -14,16 +14,12 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Annotated
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, grouped_bars, main
-from bench.papers.gpulet.ideal import EveryCut
+from bench.harness import Report, Row, bars, main
 from bench.papers.gpulet.law import LAW
+from bench.papers.gpulet.trial import EveryCut
 from bench.planning.gpulet_profiles import profiles
 from bench.planning.scenarios import every
-from bench.planning.schedulers import GPU, demand
-from interlace.core.gpu_kinds import uniform_fleet
-from interlace.core.plan import Plan
+from bench.planning.schedulers import demand, serves
 from interlace.policy.planners.gpulet import Gpulet
 
 LOADS = (1.0, 1.5, 2.0)
@@ -44,25 +40,19 @@ def figure15(*, sample: Annotated[int, "scenarios asked"] = 120) -> Report:
             Row(f"{name}: ideal", None, ideal),
             Row(f"{name}: fewer, of all", PUBLISHED_PCT, fewer_pct, " %"),
         ]
-
-    def draw(figure: Figure) -> None:
-        series = {
-            "ideal": [100.0 * i / t for t, _, i in found.values()],
-            "gpulet+int": [100.0 * o / t for t, o, _ in found.values()],
-        }
-        grouped_bars(figure, [f"rates x{load:g}" for load in found], series, "schedulable, %")
-
-    return Report(rows, draw, (5.0, 3.0))
+    series = {
+        "ideal": [100.0 * i / t for t, _, i in found.values()],
+        "gpulet+int": [100.0 * o / t for t, o, _ in found.values()],
+    }
+    groups = [f"rates x{load:g}" for load in found]
+    return Report(rows, bars(groups, series, "schedulable, %"), (5.0, 3.0))
 
 
 def served(load: float, vector: Sequence[int]) -> tuple[bool, bool]:
     """Whether gpulet+int serves a scenario, and whether the ideal does."""
     asked = demand([_STEP_RPS * load * level for level in vector])
-    ours = Gpulet(LAW)
-    if not ours(asked, uniform_fleet(GPU, 4), profiles(), Plan()).unserved_rows_per_s:
-        return True, True
-    plan = EveryCut(ours)(asked, uniform_fleet(GPU, 4), profiles(), Plan())
-    return False, not plan.unserved_rows_per_s
+    ours = serves(Gpulet(LAW), asked, 4, profiles())
+    return ours, ours or serves(EveryCut(Gpulet(LAW)), asked, 4, profiles())
 
 
 def counts(sample: int) -> dict[float, tuple[int, int, int]]:

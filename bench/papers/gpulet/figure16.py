@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, each, main
+from bench.harness.bisection import highest as bisected
 from bench.papers.gpulet.figure12 import scheduled_rps
-from bench.papers.gpulet.ideal import EveryCut
 from bench.papers.gpulet.law import LAW
-from bench.papers.gpulet.trial import schedule
+from bench.papers.gpulet.trial import EveryCut, schedule
 from bench.planning.schedulers import MIXES
 from interlace.policy.planners.gpulet import Gpulet
 
@@ -33,28 +31,21 @@ def figure16(
     parts = {name: 100.0 * ours / ideal for name, (ours, ideal) in found.items()}
     rows = [
         Row("gpulet+int / ideal, mean", PUBLISHED_PCT, sum(parts.values()) / len(parts), " %"),
-        *(Row(f"gpulet+int / ideal, {name}", None, part, " %") for name, part in parts.items()),
+        *each("gpulet+int / ideal, {}", parts, " %"),
     ]
-
-    def draw(figure: Figure) -> None:
-        series = {"ideal": [100.0] * len(parts), "gpulet+int": list(parts.values())}
-        grouped_bars(figure, list(parts), series, "highest rate, % of ideal")
-
-    return Report(rows, draw, (6.0, 3.0))
+    series = {"ideal": [100.0] * len(parts), "gpulet+int": list(parts.values())}
+    return Report(rows, bars(parts, series, "highest rate, % of ideal"), (6.0, 3.0))
 
 
 def highest(name: str, exactly: float) -> tuple[float, float]:
     """The highest rates of each model of a mix: of gpulet+int, and of the ideal."""
     ours, ideal = Gpulet(LAW), EveryCut(Gpulet(LAW))
-    low = mine = scheduled_rps(ours, name)
-    high = low * _TOP
-    while high / low > exactly:
-        middle = (low * high) ** 0.5
-        if schedule(ideal, name, middle) is not None:
-            low = middle
-        else:
-            high = middle
-    return mine, low
+    mine = scheduled_rps(ours, name)
+
+    def fits(rate_rps: float) -> bool:
+        return schedule(ideal, name, rate_rps) is not None
+
+    return mine, bisected(fits, mine, mine * _TOP, exactly)
 
 
 if __name__ == "__main__":

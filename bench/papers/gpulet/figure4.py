@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, main
 from bench.planning.scenarios import Question, asked, every
 
 LOADS: Final = (1.0, 2.0)
@@ -33,15 +31,12 @@ def figure4(*, sample: Annotated[int, "scenarios of 19,682; 0 for all"] = 1_500)
             Row(f"{name}: two halves", None, halves),
             Row(f"{name}: of the rest, halves serve", None, part, " %"),
         ]
-
-    def draw(figure: Figure) -> None:
-        series = {
-            "SBP with halves": [100.0 * h / t for t, _, h, _ in found.values()],
-            "SBP": [100.0 * w / t for t, w, _, _ in found.values()],
-        }
-        grouped_bars(figure, [f"rates x{load:g}" for load in found], series, "schedulable, %")
-
-    return Report(rows, draw, (5.0, 3.0))
+    series = {
+        "SBP with halves": [100.0 * h / t for t, _, h, _ in found.values()],
+        "SBP": [100.0 * w / t for t, w, _, _ in found.values()],
+    }
+    groups = [f"rates x{load:g}" for load in found]
+    return Report(rows, bars(groups, series, "schedulable, %"), (5.0, 3.0))
 
 
 def counts(sample: int, gpus: int = 4) -> dict[float, tuple[int, int, int, int]]:

@@ -11,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, each, main
 from bench.planning.gpulet_profiles import MODELS, profiles
 from bench.planning.highest import largest_rps
-from bench.planning.schedulers import GPU
-from interlace.core.gpu_kinds import uniform_fleet
+from bench.planning.schedulers import GPU, serves
 from interlace.core.hardware import Gpu
-from interlace.core.plan import Demand, Plan
+from interlace.core.plan import Demand
 from interlace.policy.base import Planner
 from interlace.policy.planners.bestfit import bestfit
 from interlace.policy.planners.ideal import Ideal
@@ -47,32 +44,27 @@ def figure5() -> Report:
         Row("best-fit / temporal, mean", BEST_FIT_GAIN, _mean(greedy, whole)),
         Row("static ideal / best-fit, mean", IDEAL_GAIN, _mean(cuts[best], greedy)),
     ]
-    for what, gains in (
-        ("best-fit / temporal", over_whole),
-        ("static ideal / best-fit", over_greedy),
-    ):
-        rows += [Row(f"{what}, {n}", None, gain) for n, gain in zip(names, gains, strict=True)]
-
-    def draw(figure: Figure) -> None:
-        series = {
-            "temporal": [w / g for w, g in zip(whole, greedy, strict=True)],
-            "best-fit": [1.0] * len(PAIRS),
-            f"static ideal {best}": over_greedy,
-        }
-        grouped_bars(figure, names, series, "throughput / best-fit")
-
-    return Report(rows, draw, (6.0, 3.0), notes=f"the best static cut is {best}")
+    gains = {"best-fit / temporal": over_whole, "static ideal / best-fit": over_greedy}
+    for what, ones in gains.items():
+        rows += each(f"{what}, {{}}", dict(zip(names, ones, strict=True)))
+    series = {
+        "temporal": [w / g for w, g in zip(whole, greedy, strict=True)],
+        "best-fit": [1.0] * len(PAIRS),
+        f"static ideal {best}": over_greedy,
+    }
+    drawn = bars(names, series, "throughput / best-fit")
+    return Report(rows, drawn, (6.0, 3.0), notes=f"the best static cut is {best}")
 
 
 def highest(planner: Planner, pair: Sequence[str], gpu: Gpu) -> float:
     """The largest rate of both models that two GPUs serve, requests/s of each."""
     there = {name: profiles()[name] for name in pair}
 
-    def serves(rate_rps: float) -> bool:
+    def kept(rate_rps: float) -> bool:
         demand = [Demand(name, rate_rps, MODELS[name][0]) for name in pair]
-        return not planner(demand, uniform_fleet(gpu, 2), there, Plan()).unserved_rows_per_s
+        return serves(planner, demand, 2, there, gpu)
 
-    return largest_rps(serves, 1.01)
+    return largest_rps(kept, 1.01)
 
 
 def _mean(values: Sequence[float], over: Sequence[float]) -> float:

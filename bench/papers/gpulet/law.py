@@ -22,15 +22,8 @@ from interlace.perf.interference import CoRunner
 #: How hard each model leans on L2 and DRAM with 32 rows on a whole GPU; guesses, 1 is all of it.
 #: VGG-16, the largest by far, stands out: the scenarios that break in Figure 13 all have it.
 DEMAND: Final = {
-    "goo": 0.30,
-    "le": 0.05,
-    "res": 0.45,
-    "ssd": 0.40,
-    "vgg": 1.00,
-    "nas": 0.25,
-    "mob": 0.25,
-    "den": 0.55,
-    "be": 0.50,
+    **{"goo": 0.30, "le": 0.05, "res": 0.45, "ssd": 0.40, "vgg": 1.00},
+    **{"nas": 0.25, "mob": 0.25, "den": 0.55, "be": 0.50},
 }
 #: Section 3.4: pairs of five models (which, is not said), five batches, five cuts.
 FIVE: Final = ("goo", "res", "ssd", "vgg", "mob")

@@ -21,16 +21,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from bench.harness import COLOURS, Report, Row, main
+from bench.harness import COLOURS, Report, Row, each, main
+from bench.papers.primitives import running
 from bench.papers.primitives.published import FIGURE_1_SHARES_PCT, FIGURE_1_SLO_MS
-from bench.papers.primitives.running import (
-    Adaptive,
-    instances,
-    kept_busy,
-    latencies_ms,
-    throughput_rps,
-)
-from bench.papers.primitives.sharing import FirstCome, time_sliced
 from bench.papers.primitives.v100 import MODELS, V100, profile
 from interlace.device.simulated.physics import Physics
 from interlace.sim.record import RunRecord
@@ -46,12 +39,12 @@ Latencies = Mapping[str, NDArray[np.float64]]
 def figure1(*, seconds: float = 5.0) -> Report:
     """The nine statements, and the latencies behind them."""
     records = tried(seconds)
-    seen = {way: {m: latencies_ms(r, m) for m in MODELS} for way, r in records.items()}
-    rps = {way: sum(throughput_rps(r, m) for m in MODELS) for way, r in records.items()}
-    rows = [Row(what, 1.0, float(so)) for what, so in statements(seen, rps).items()]
+    seen = {way: {m: running.latencies_ms(r, m) for m in MODELS} for way, r in records.items()}
+    rps = {way: sum(running.throughput_rps(r, m) for m in MODELS) for way, r in records.items()}
+    rows = each("{}", statements(seen, rps), published=1.0)
     for way, found in seen.items():
         for model in MODELS:
-            late, rate = 100 * missed(found[model]), throughput_rps(records[way], model)
+            late, rate = 100 * missed(found[model]), running.throughput_rps(records[way], model)
             rows += [
                 Row(f"{way}: {model}, median", None, float(np.median(found[model])), " ms"),
                 Row(f"{way}: {model}, beyond 50 ms", None, late, " %"),
@@ -73,19 +66,19 @@ def figure1(*, seconds: float = 5.0) -> Report:
 
 def shared(physics: Physics, shares_pct: Mapping[str, int], seconds: float) -> RunRecord:
     """All four models side by side."""
-    partitions = [p for m in MODELS for p in instances(m, shares_pct[m], MOST_ROWS, 1)]
+    partitions = [p for m in MODELS for p in running.instances(m, shares_pct[m], MOST_ROWS, 1)]
     rates = dict.fromkeys(MODELS, _RATE_RPS)
     profiles = {model: profile(model) for model in MODELS}
-    dispatcher = Adaptive(0.9 * FIGURE_1_SLO_MS)
-    return kept_busy(partitions, profiles, dispatcher, physics, V100, rates, seconds)
+    dispatcher = running.Adaptive(0.9 * FIGURE_1_SLO_MS)
+    return running.kept_busy(partitions, profiles, dispatcher, physics, V100, rates, seconds)
 
 
 def tried(seconds: float) -> dict[str, RunRecord]:
     """The three ways."""
     whole = dict.fromkeys(MODELS, 100)
     return {
-        "temporal": shared(Physics(contention=time_sliced, jitter=True), whole, seconds),
-        "MPS": shared(Physics(contention=FirstCome(), jitter=True), whole, seconds),
+        "temporal": shared(Physics(contention=running.time_sliced, jitter=True), whole, seconds),
+        "MPS": shared(Physics(contention=running.FirstCome(), jitter=True), whole, seconds),
         "CSS": shared(Physics(jitter=True), FIGURE_1_SHARES_PCT, seconds),
     }
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-from matplotlib.figure import Figure
-
-from bench.harness import COLOURS, Report, Row, main
+from bench.harness import Report, Row, main, panels, rate_and_latency
 from bench.papers.primitives.published import FIGURE_12_SHARES_PCT
 from bench.papers.primitives.running import Crowd, crowd
 from bench.papers.primitives.v100 import V100, profile
@@ -46,18 +44,18 @@ def figure12(*, seconds: float = 2.0) -> Report:
             what = f"{name}: {count} ({count * share} %)"
             rows.append(Row(f"{what}, images", None, one.rps, " /s"))
             rows.append(Row(f"{what}, p99", None, p99_ms(one), " ms"))
-
-    def draw(figure: Figure) -> None:
-        for axes, (model, found) in zip(figure.subplots(1, 2), seen.items(), strict=True):
-            totals = [count * FIGURE_12_SHARES_PCT[model] for count in found]
-            axes.plot(totals, [one.rps for one in found.values()], "s-", color=COLOURS[5])
-            axes.set(title=model, xlabel="sum of shares, %", ylabel="images/s", ylim=(0, None))
-            axes.axvline(100, color="black", lw=0.8)
-            right = axes.twinx()
-            right.plot(totals, [p99_ms(one) for one in found.values()], "o-", color=COLOURS[0])
-            right.set(ylabel="p99, ms", ylim=(0, None))
-
-    return Report(rows, draw, (6.4, 3.0))
+    drawn = [
+        rate_and_latency(
+            [count * FIGURE_12_SHARES_PCT[model] for count in found],
+            [one.rps for one in found.values()],
+            [p99_ms(one) for one in found.values()],
+            mark=100.0,
+            title=model,
+            xlabel="sum of shares, %",
+        )
+        for model, found in seen.items()
+    ]
+    return Report(rows, panels(*drawn), (6.4, 3.0))
 
 
 def p99_ms(one: Crowd) -> float:

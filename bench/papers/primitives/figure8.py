@@ -24,15 +24,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from bench.harness import COLOURS, Report, Row, main
+from bench.harness import COLOURS, Report, Row, each, main
+from bench.papers.primitives import published as paper
 from bench.papers.primitives.live import changed
-from bench.papers.primitives.published import (
-    FIGURE_8_AT_S,
-    FIGURE_8_RPS,
-    FIGURE_8_SHARES_PCT,
-    OVERLAPPED_DOWNTIME_MS,
-    PLAIN_DOWNTIME_MS,
-)
+from bench.papers.primitives.published import FIGURE_8_AT_S, FIGURE_8_RPS
 from bench.papers.primitives.v100 import V100, profile
 from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.plan import Demand, Partition, Plan, Slot
@@ -71,28 +66,30 @@ def figure8(*, live: bool = True) -> Report:
     }
     found = {name: seen(record) for name, record in runs.items()}
     base, plain, overlapped = found.values()
-    before, after = FIGURE_8_SHARES_PCT
+    before, after = paper.FIGURE_8_SHARES_PCT
     down = "longest time without service"
+    shares = overlapped.shares_pct
     rows = [
-        Row("share before the change", before, overlapped.shares_pct[0], " %"),
-        Row("share after it", after, overlapped.shares_pct[-1], " %"),
+        Row("share before the change", before, shares[0], " %"),
+        Row("share after it", after, shares[-1], " %"),
         Row("baseline: images at the end", None, base.after_rps, " /s"),
-        Row(f"without overlap: {down}", PLAIN_DOWNTIME_MS, plain.down_ms, " ms"),
+        Row(f"without overlap: {down}", paper.PLAIN_DOWNTIME_MS, plain.down_ms, " ms"),
         Row("without overlap: images at the end", FIGURE_8_RPS[1], plain.after_rps, " /s"),
         Row(f"overlapped: {down}", None, overlapped.down_ms, " ms"),
-        Row("overlapped: and the switch (put in)", OVERLAPPED_DOWNTIME_MS, SWITCH_MS, " ms"),
+        Row("overlapped: and the switch (put in)", paper.OVERLAPPED_DOWNTIME_MS, SWITCH_MS, " ms"),
         Row("overlapped: images at the end", FIGURE_8_RPS[1], overlapped.after_rps, " /s"),
         *(Row(f"{name}: requests given up", None, one.lost) for name, one in found.items()),
     ]
     for name in ("without overlap", "overlapped") if live else ():
         one = changed(name == "overlapped")
-        rows += [
-            Row(f"live, {name}: longest time without a worker", None, one.hostless_ms, " ms"),
-            Row(f"live, {name}: longest time without a reply", None, one.down_ms, " ms"),
-            Row(f"live, {name}: the same while nothing changes", None, one.usual_ms, " ms"),
-            Row(f"live, {name}: until only the new worker stands", None, one.change_ms, " ms"),
-            Row(f"live, {name}: of {one.sent} requests lost", None, one.lost),
-        ]
+        times_ms = {
+            "longest time without a worker": one.hostless_ms,
+            "longest time without a reply": one.down_ms,
+            "the same while nothing changes": one.usual_ms,
+            "until only the new worker stands": one.change_ms,
+        }
+        rows += each(f"live, {name}: {{}}", times_ms, " ms")
+        rows.append(Row(f"live, {name}: of {one.sent} requests lost", None, one.lost))
 
     def draw(figure: Figure) -> None:
         seconds = np.arange(len(base.bins_rps)) * _BIN_MS / 1e3
@@ -115,14 +112,8 @@ class LeastShare:
         latency = surface(profiles[one.model], "median_ms")
         gpu = fleet.gpus[0]
         batch = MOST_ROWS
-        share = next(
-            (
-                s
-                for s in gpu.shares_pct
-                if latency.throughput_rows_per_s(batch, s) >= one.rows_per_s
-            ),
-            100,
-        )
+        rates = {share: latency.throughput_rows_per_s(batch, share) for share in gpu.shares_pct}
+        share = next((share for share, rate in rates.items() if rate >= one.rows_per_s), 100)
         slot = Slot(one.model, batch, one.rows_per_s)
         return Plan((Partition(f"{share}", gpu.id, share, (slot,)),))
 
@@ -141,7 +132,7 @@ def run(overlapped: bool, fixed: bool = False) -> RunRecord:
     )
     planner = LeastShare()
     demand = (Demand(MODEL, FIGURE_8_RPS[0] * MARGIN, SLO_MS, MOST_ROWS),)
-    known = {MODEL: replace(profile(MODEL), load_ms=PLAIN_DOWNTIME_MS)}
+    known = {MODEL: replace(profile(MODEL), load_ms=paper.PLAIN_DOWNTIME_MS)}
     scenario = Simulation(
         replace(resolve("triton"), planner=planner, packer=planner, scaler=scaler),
         Fleet((there,)),

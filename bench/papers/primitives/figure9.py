@@ -11,16 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from bench.harness import COLOURS, Report, Row, main
+from bench.harness import Report, Row, main, panels, rate_and_latency
+from bench.papers.primitives import published as paper
 from bench.papers.primitives.instances import multi_model
-from bench.papers.primitives.published import (
-    FIVE_OVER_ONE,
-    FOUR_LATENCY,
-    FOUR_OVER_ONE,
-    INTERACTIVE_MS,
-)
 from bench.papers.primitives.running import Crowd, crowd
 from bench.papers.primitives.v100 import V100, profile
 from interlace.perf.latency import surface
@@ -37,10 +31,16 @@ def figure9(*, seconds: float = 2.0) -> Report:
     one, four, ten = seen[1, 1], seen[1, 4], seen[8, 10]
     five = seen[8, 5]
     rows = [
-        Row("1 row: 4 instances over 1, throughput (more than)", FOUR_OVER_ONE, four.rps / one.rps),
-        Row("1 row: 4 instances over 1, p99", FOUR_LATENCY, p99_ms(four) / p99_ms(one)),
-        Row("8 rows: 5 instances over 1, throughput", FIVE_OVER_ONE, five.rps / seen[8, 1].rps),
-        Row("8 rows: p99 of 5 instances (below)", INTERACTIVE_MS, p99_ms(five), " ms"),
+        Row(
+            "1 row: 4 instances over 1, throughput (more than)",
+            paper.FOUR_OVER_ONE,
+            four.rps / one.rps,
+        ),
+        Row("1 row: 4 instances over 1, p99", paper.FOUR_LATENCY, p99_ms(four) / p99_ms(one)),
+        Row(
+            "8 rows: 5 instances over 1, throughput", paper.FIVE_OVER_ONE, five.rps / seen[8, 1].rps
+        ),
+        Row("8 rows: p99 of 5 instances (below)", paper.INTERACTIVE_MS, p99_ms(five), " ms"),
         Row("8 rows: 10 instances over 5, throughput", 1.0, ten.rps / five.rps),
         Row("8 rows: 10 instances over 5, p99", None, p99_ms(ten) / p99_ms(five)),
     ]
@@ -50,22 +50,22 @@ def figure9(*, seconds: float = 2.0) -> Report:
         rows.append(Row(f"{name}: p99", None, p99_ms(found), " ms"))
     known = surface(profile(MODEL), "p99_ms")
     for batch in BATCHES:
-        advice = multi_model(known, (100, 50, 25, 20, 10), INTERACTIVE_MS, batch)
+        advice = multi_model(known, (100, 50, 25, 20, 10), paper.INTERACTIVE_MS, batch)
         if advice:
             count = f"{advice.count} x {advice.share_pct} %"
             what = f"Multi-Model, batches up to {batch}, 50 ms: {count}"
             rows.append(Row(what, None, advice.rows_per_s, " /s"))
-
-    def draw(figure: Figure) -> None:
-        for axes, batch in zip(figure.subplots(1, 2), BATCHES, strict=True):
-            axes.bar(range(len(COUNTS)), [seen[batch, n].rps for n in COUNTS], color=COLOURS[5])
-            axes.set_xticks(range(len(COUNTS)), [f"{n} x {100 // n} %" for n in COUNTS], fontsize=8)
-            axes.set(title=f"batch of {batch}", ylabel="images/s")
-            right = axes.twinx()
-            right.plot([p99_ms(seen[batch, n]) for n in COUNTS], "o-", color=COLOURS[0])
-            right.set(ylabel="p99, ms", ylim=(0, None))
-
-    return Report(rows, draw, (6.4, 3.0))
+    drawn = [
+        rate_and_latency(
+            COUNTS,
+            [seen[batch, n].rps for n in COUNTS],
+            [p99_ms(seen[batch, n]) for n in COUNTS],
+            title=f"batch of {batch}",
+            xlabel="instances of even shares",
+        )
+        for batch in BATCHES
+    ]
+    return Report(rows, panels(*drawn), (6.4, 3.0))
 
 
 def one_crowd(count: int, batch: int, seconds: float) -> Crowd:

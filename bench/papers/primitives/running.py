@@ -1,4 +1,4 @@
-"""Models that always have work, on a simulated GPU: what their batches take and yield."""
+"""Models that always have work on a simulated GPU: how they share it, and what batches take."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
+from interlace.device.simulated.contention import RunningBatch
 from interlace.device.simulated.physics import Physics
+from interlace.policy.base import Dispatcher
 from interlace.policy.catalog import resolve
+from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.view import Dispatch, Launch, View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.record import Execution, RunRecord
@@ -23,6 +26,43 @@ from interlace.sim.workload.spacing import Steady
 
 #: Nobody is dropped or refused for lateness: what is looked at are batches, not promises.
 _PATIENT_MS: Final = 1e7
+#: Kernels of one inference: 156 of MobileNet are counted in D-STACK's Figure 5; the others are the
+#: operations of the networks as PyTorch runs them (convolution, normalisation, ReLU, addition,
+#: pooling, linear), which for MobileNet are of the same order.
+KERNELS: Final = {"alexnet": 20, "mobilenet": 156, "resnet50": 174, "vgg19": 43}
+_ENOUGH: Final = 1.05
+
+
+def time_sliced(running: Sequence[RunningBatch]) -> Sequence[float]:
+    """Processes take turns on the whole GPU in equal slices (section IV-B, temporal sharing)."""
+    return [1.0 / len(running)] * len(running)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCome:
+    """Kernels of all processes are served as they come, without limits (default MPS).
+
+    Each process has one kernel waiting or running. In a round each has one served, which fills
+    the part of the GPU that its batch can use: so a round takes the sum of their kernels' times
+    alone, each times that part, and whoever has long kernels gets on best.
+    """
+
+    def __call__(self, running: Sequence[RunningBatch]) -> Sequence[float]:
+        longest = [self._kernel_ms(one) for one in running]
+        used = [self._part(one) for one in running]
+        if sum(used) <= 1.0:
+            return [1.0] * len(running)
+        round_ms = sum(part * ms for part, ms in zip(used, longest, strict=True))
+        return [min(1.0, ms / round_ms) for ms in longest]
+
+    def _kernel_ms(self, one: RunningBatch) -> float:
+        return one.latency.latency_ms(one.rows, 100) / KERNELS[one.model]
+
+    def _part(self, one: RunningBatch) -> float:
+        """The smallest share at which a batch is nearly as fast as on the whole GPU."""
+        enough_ms = one.latency.latency_ms(one.rows, 100) * _ENOUGH
+        times_ms = ((s, one.latency.latency_ms(one.rows, s)) for s in one.latency.shares_pct)
+        return next((share / 100.0 for share, ms in times_ms if ms <= enough_ms), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,24 +93,6 @@ class Adaptive:
         return rows
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
-    """Every idle partition runs its planned batch, once there are so many requests."""
-
-    def __call__(self, view: View, now_ms: float) -> Dispatch:
-        launches: list[Launch] = []
-        taken: dict[str, int] = {}
-        for partition in view.partitions:
-            if not partition.accepting or partition.running is not None:
-                continue
-            for slot in partition.slots:
-                left = view.queue(slot.model).rows - taken.get(slot.model, 0)
-                if left >= slot.batch:
-                    taken[slot.model] = taken.get(slot.model, 0) + slot.batch
-                    launches.append(Launch(partition.id, slot.model, slot.batch))
-        return Dispatch(tuple(launches))
-
-
 def instances(model: str, share_pct: int, batch: int, count: int) -> list[Partition]:
     """``count`` instances of a model, each with a share of its own."""
     slot = Slot(model, batch, 1.0)
@@ -80,7 +102,7 @@ def instances(model: str, share_pct: int, batch: int, count: int) -> list[Partit
 def kept_busy(
     partitions: Sequence[Partition],
     profiles: Mapping[str, Profile],
-    dispatcher: Adaptive | Fixed,
+    dispatcher: Dispatcher,
     physics: Physics,
     gpu: Gpu,
     rates_rps: Mapping[str, float],
@@ -121,7 +143,7 @@ def crowd(
     record = kept_busy(
         instances(model, share_pct, batch, count),
         {model: profile},
-        Fixed(),
+        DynamicBatching(wait_part=float("inf")),
         Physics(jitter=True),
         gpu,
         {model: rate_rps},

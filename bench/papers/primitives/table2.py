@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import Annotated, Final
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from bench.harness import COLOURS, Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, curves, main, panels
 from bench.papers.primitives.live import workers_bytes
 from bench.papers.primitives.published import MORE_INSTANCES, MORE_MODELS_PCT
 from interlace.core.gpu_kinds import GPU_KINDS
@@ -59,19 +58,19 @@ def table2(
     for shared, name in ((False, "their own"), (True, "shared")):
         each = float(np.diff(live[shared]).mean()) / 1e6
         rows.append(Row(f"live: a worker more, weights {name}", None, each, " MB"))
-
-    def draw(figure: Figure) -> None:
-        bars, lines = figure.subplots(1, 2)
-        own, both = zip(*counts.values(), strict=True)
-        grouped_bars(bars, list(counts), {"own weights": own, "shared": both}, "instances")
-        bars.set_title("simulated T4")
-        for colour, (name, values) in zip(COLOURS, live.items(), strict=False):
-            label = "shared" if name else "own weights"
-            values_mb = [value / 1e6 for value in values]
-            lines.plot(range(1, workers + 1), values_mb, "o-", color=colour, label=label)
-        lines.set(title="live", xlabel="workers", ylabel="MB", ylim=(0, None))
-
-    return Report(rows, draw, (6.4, 3.0))
+    series = {
+        name: [count[place] for count in counts.values()]
+        for place, name in enumerate(("own weights", "shared"))
+    }
+    lines = {
+        "shared" if shared else "own weights": (range(1, workers + 1), [one / 1e6 for one in taken])
+        for shared, taken in live.items()
+    }
+    drawn = panels(
+        bars(counts, series, "instances", title="simulated T4"),
+        curves(lines, "o-", title="live", xlabel="workers", ylabel="MB", ylim=(0, None)),
+    )
+    return Report(rows, drawn, (6.4, 3.0))
 
 
 def fit(weights_bytes: int, private_bytes: int, shared: bool) -> int:

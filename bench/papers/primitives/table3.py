@@ -22,19 +22,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Final, NamedTuple
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, main
 from bench.papers.apps import recog
 from bench.papers.dstack.published import TABLE_6
 from bench.papers.dstack.v100 import profile as shaped
+from bench.papers.primitives import published as paper
 from bench.papers.primitives.instances import batch_latency
-from bench.papers.primitives.published import (
-    RECOG_GAIN,
-    ROUND_MS,
-    SYSTEM_GAIN,
-    TABLE_3_SHARES_PCT,
-)
+from bench.papers.primitives.published import ROUND_MS
 from bench.papers.primitives.timetable import HOP_MS, SLACK_MS, Entry, Timetable, follow
 from bench.papers.primitives.v100 import profile as logged
 from interlace.core.profile import LatencyPoint, Profile
@@ -79,8 +73,8 @@ def table3(*, rounds: Annotated[int, "of 30 ms"] = 300) -> Report:
         after, before = good["spatio-temporal"]["recog"], good["temporal"]["recog"]
         best = whole["spatio-temporal"]
         rows += [
-            Row(f"{source}: DNN-Recog over temporal", RECOG_GAIN, after / before),
-            Row(f"{source}: all over temporal", SYSTEM_GAIN, best / whole["temporal"]),
+            Row(f"{source}: DNN-Recog over temporal", paper.RECOG_GAIN, after / before),
+            Row(f"{source}: all over temporal", paper.SYSTEM_GAIN, best / whole["temporal"]),
             Row(f"{source}: all over temporal, filled", None, best / whole["temporal, filled"]),
         ]
         for way, plan in plans.items():
@@ -88,36 +82,31 @@ def table3(*, rounds: Annotated[int, "of 30 ms"] = 300) -> Report:
                 what = f"{source}, {way}: {name}"
                 rows.append(Row(f"{what}, rows a round", None, plan.per_round(name)))
                 rows.append(Row(f"{what}, in time", None, good[way][name], " /s"))
-
-    def draw(figure: Figure) -> None:
-        series = {way: list(good.values()) for way, good in shown.items()}
-        grouped_bars(figure, ("DNN-Recog", "Yolo", "ResNeXt-50"), series, "in 30 ms, requests/s")
-
-    return Report(rows, draw, (6.0, 3.0))
+    series = {way: list(good.values()) for way, good in shown.items()}
+    drawn = bars(("DNN-Recog", "Yolo", "ResNeXt-50"), series, "in 30 ms, requests/s")
+    return Report(rows, drawn, (6.0, 3.0))
 
 
 def of_table_6() -> dict[str, Profile]:
     """PyTorch's latencies, from what D-STACK prints."""
     known = {m: shaped(m, one.knee_pct, one.run_ms, _GAIN, steep=0.0) for m, one in TABLE_6.items()}
-    return _five(known["mobilenet"], known["vgg19"], known["resnet50"], known["resnext50"])
+    return _five(known, known["resnext50"])
 
 
 def of_logs() -> dict[str, Profile]:
     """TensorRT's, ResNeXt-50 as much slower than ResNet-50 as in D-STACK's Table 6 at 50 %."""
     known = {m: logged(m) for m in ("mobilenet", "vgg19", "resnet50")}
     slower = TABLE_6["resnext50"].run_ms / (TABLE_6["resnet50"].run_ms * 0.8)
-    return _five(
-        known["mobilenet"], known["vgg19"], known["resnet50"], times(known["resnet50"], slower)
-    )
+    return _five(known, times(known["resnet50"], slower))
 
 
-def _five(mobile: Profile, vgg: Profile, resnet: Profile, resnext: Profile) -> dict[str, Profile]:
+def _five(known: Mapping[str, Profile], resnext: Profile) -> dict[str, Profile]:
     return {
-        "mobilenet": times(mobile),
-        "vgg-face": times(vgg, _VGG_FACE),
-        "resnet-car": times(resnet),
+        "mobilenet": times(known["mobilenet"]),
+        "vgg-face": times(known["vgg19"], _VGG_FACE),
+        "resnet-car": times(known["resnet50"]),
         "resnext50": times(resnext),
-        "yolo": times(vgg, _YOLO),
+        "yolo": times(known["vgg19"], _YOLO),
     }
 
 
@@ -158,7 +147,7 @@ def temporal(known: Surfaces, most: int = 1) -> Schedule:
 
 def spatial(known: Surfaces) -> Schedule:
     """MobileNet, then VGG-Face in 40 %; beside them Yolo, ResNet-Car, ResNeXt in the other 60 %."""
-    shares = TABLE_3_SHARES_PCT
+    shares = paper.TABLE_3_SHARES_PCT
 
     def ms(model: str, rows: int) -> float:
         return known[model].latency_ms(rows, shares[model])

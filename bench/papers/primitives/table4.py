@@ -17,25 +17,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from matplotlib.figure import Figure
-
-from bench.harness import Report, Row, grouped_bars, main
+from bench.harness import Report, Row, bars, main
 from bench.papers.dstack.published import TABLE_6
 from bench.papers.dstack.v100 import profile as shaped
+from bench.papers.primitives import published as paper
+from bench.papers.primitives import running
 from bench.papers.primitives.instances import multi_model
-from bench.papers.primitives.published import (
-    ADVISED,
-    INSTANCES_GAIN,
-    TABLE_4_RPS,
-    TABLE_4_SLOS_MS,
-)
-from bench.papers.primitives.running import (
-    Adaptive,
-    instances,
-    kept_busy,
-    latencies_ms,
-    throughput_rps,
-)
 from bench.papers.primitives.v100 import INPUT_BYTES, MODELS, OUTPUT_BYTES, at, t4
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Trait
@@ -57,8 +44,8 @@ def table4(*, seconds: float = 2.0) -> Report:
     for source, made in (("TensorRT logs", t4), ("PyTorch", pytorch)):
         found = gains[source] = []
         for model in MODELS:
-            profile, slo_ms = made(model), TABLE_4_SLOS_MS[model]
-            count, share_pct = ADVISED[model]
+            profile, slo_ms = made(model), paper.TABLE_4_SLOS_MS[model]
+            count, share_pct = paper.ADVISED[model]
             single, _ = served(profile, 1, 100, seconds)
             many, p99_ms = served(profile, count, share_pct, seconds)
             rowwise, _ = served(profile, count, share_pct, seconds, 1)
@@ -66,23 +53,23 @@ def table4(*, seconds: float = 2.0) -> Report:
             found.append(many / single)
             name = f"{source}, {model}"
             rows += [
-                Row(f"{name}: {count} x {share_pct} % over 1 x 100 %", INSTANCES_GAIN, found[-1]),
+                Row(
+                    f"{name}: {count} x {share_pct} % over 1 x 100 %",
+                    paper.INSTANCES_GAIN,
+                    found[-1],
+                ),
                 Row(f"{name}: 1 x 100 %, images", None, single, " /s"),
                 Row(f"{name}: {count} x {share_pct} %, images", None, many, " /s"),
                 Row(f"{name}: p99 of them, SLO {slo_ms:g} ms", None, p99_ms, " ms"),
                 Row(f"{name}: the same gain, one row a batch", None, rowwise / alone),
             ]
             known = surface(profile, "median_ms")
-            advice = multi_model(known, (100, 50, 25), slo_ms, _MOST_ROWS, TABLE_4_RPS)
+            advice = multi_model(known, (100, 50, 25), slo_ms, _MOST_ROWS, paper.TABLE_4_RPS)
             if advice:
                 what = f"{name}: Multi-Model here, {advice.count} x {advice.share_pct} %"
                 rows.append(Row(what, None, advice.rows_per_s, " /s"))
-
-    def draw(figure: Figure) -> None:
-        axes = grouped_bars(figure, MODELS, gains, "throughput over one instance")
-        axes.axhline(INSTANCES_GAIN, color="black", lw=0.8)
-
-    return Report(rows, draw, (6.0, 3.0))
+    drawn = bars(MODELS, gains, "throughput over one instance", level=paper.INSTANCES_GAIN)
+    return Report(rows, drawn, (6.0, 3.0))
 
 
 def physics() -> Physics:
@@ -109,17 +96,17 @@ def served(
 ) -> tuple[float, float]:
     """Images/s of so many instances with batches up to ``most``, and their batches' p99 in ms."""
     model = profile.model
-    record = kept_busy(
-        instances(model, share_pct, most, count),
+    record = running.kept_busy(
+        running.instances(model, share_pct, most, count),
         {model: profile},
-        Adaptive(TABLE_4_SLOS_MS[model]),
+        running.Adaptive(paper.TABLE_4_SLOS_MS[model]),
         physics(),
         T4,
-        {model: TABLE_4_RPS},
+        {model: paper.TABLE_4_RPS},
         seconds,
     )
-    taken = latencies_ms(record, model)
-    return throughput_rps(record, model), float(taken[int(0.99 * (len(taken) - 1))])
+    taken = running.latencies_ms(record, model)
+    return running.throughput_rps(record, model), float(taken[int(0.99 * (len(taken) - 1))])
 
 
 if __name__ == "__main__":

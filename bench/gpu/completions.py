@@ -1,4 +1,4 @@
-"""Completion by callback: the driver calls a C function behind each batch."""
+"""The ways to learn that a batch has ended: those of the server, and a callback of the driver."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import ctypes
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
+from interlace.device.cuda.completion import kinds
+from interlace.device.cuda.completion.base import Completions
 from interlace.device.cuda.completion.c_loops import c_library
 from interlace.device.cuda.completion.flags import InFlightSequences, LaneFlags, poll_for
 from interlace.device.cuda.driver.api import Driver, MappedBlock
 from interlace.device.cuda.driver.errors import CudaError
 
+Kind = Literal["flags", "blocking", "callback"]
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _LANE_BYTES: Final = 16  #: file descriptor, count
 #: A host function of CUDA; ``words`` is the address of [file descriptor, count].
 _SOURCE: Final = """
@@ -24,6 +28,19 @@ void count_and_tell(uint64_t *words)
     eventfd_write((int)words[0], 1);
 }
 """
+
+
+def completions(kind: Kind, driver: Driver, lanes: int) -> Completions:
+    """Completion of ``lanes`` lanes, numbered from 0.
+
+    Raises:
+        CudaError: the driver refused.
+        NoCompilerError: nothing compiles the loop of ``flags``.
+        OSError: no C compiler for the function of ``callback``.
+    """
+    if kind == "callback":
+        return HostFunction(driver, lanes)
+    return kinds.completions(kind, driver, lanes)
 
 
 class HostFunction:

@@ -1,1 +1,0 @@
-"""Ways to learn of a batch's end that the server does not use: what Sync-lite is compared with."""
