@@ -53,7 +53,7 @@ HOT: Final = (
     *(f"server/statistics/{name}.py" for name in ("execution_counter", "model_statistics")),
     *(f"server/http/{name}.py" for name in (
         "arena_body", "chunked_coding", "connection", "connection_limit",
-        "exchange", "heap_body", "inference", "inference_context", "inference_handler",
+        "exchange", "heap_body", "generate", "inference", "inference_context", "inference_handler",
         "input_tensors", "raw_body", "reply_body", "request_head", "responses", "server_state",
         "timeouts",
     )),

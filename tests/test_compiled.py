@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pickle
 import sys
@@ -32,6 +33,26 @@ def test_changed_sources_win(
 def test_what_is_hot_is_there() -> None:
     root = Path(compiled.__file__).parent
     assert [name for name in compiled.HOT if not (root / name).is_file()] == []
+
+
+def test_what_is_hot_has_no_interpreted_class_below_it() -> None:
+    """mypyc refuses that when such a class is made, in the middle of a request."""
+    root = Path(compiled.__file__).parent
+    trees = {path.relative_to(root).as_posix(): path.read_text() for path in root.rglob("*.py")}
+    classes = [
+        (name, node)
+        for name, text in trees.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ClassDef)
+    ]
+    hot = {node.name for name, node in classes if name in compiled.HOT}
+    below = [
+        f"{name}: {node.name}"
+        for name, node in classes
+        if name not in compiled.HOT
+        and any(isinstance(base, ast.Name) and base.id in hot for base in node.bases)
+    ]
+    assert below == []
 
 
 def test_planners_of_every_system_reach_the_planning_process() -> None:

@@ -116,8 +116,12 @@ def _unshrunk() -> Iterator[None]:
 def test_a_broken_system_breaks_its_law(broken: str) -> None:
     name, system = BROKEN[broken]
     law = _law(system, name)
-    with pytest.raises(AssertionError):
-        law(system)
+    for _ in range(5):  # cases are drawn: one search may miss what breaks it
+        try:
+            law(system)
+        except AssertionError:
+            return
+    pytest.fail(f"{broken}: {name} was kept")
 
 
 def _law(system: System, name: str) -> Law:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from interlace.core.messages import Command, EpochEnded, Event, Run, SendReply, WakeAt
 from interlace.core.request import Batch, Outcome, Reply, Request
 from interlace.device.base import Done
@@ -13,6 +15,8 @@ from interlace.runtime.runtime import Runtime
 from tests.builders import line_profile, machine
 
 REQUESTS = tuple(Request(number, "m", 0.0, 100.0) for number in (1, 2, 3))
+
+pytestmark = pytest.mark.sources  # a compiled class has no interpreted ones below it
 
 
 def run(request: Request) -> Run:

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Event
 
+import pytest
+
 from interlace.core.hardware import Fleet
 from interlace.core.messages import PlanSolved, SolvePlan
 from interlace.core.plan import Demand, Plan
@@ -18,6 +20,8 @@ from interlace.runtime.plan_solver import InlinePlanSolver, ProcessPlanSolver
 from tests.builders import line_profile, machine
 
 QUESTION = SolvePlan(7, (Demand("a", 10.0, 50.0),), Plan(), {"a": line_profile("a")}, machine())
+
+pytestmark = pytest.mark.sources  # a compiled class has no interpreted ones below it
 
 
 class _ThreadClock(SimClock):

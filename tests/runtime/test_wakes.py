@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
+
 from interlace.core.messages import Command, EpochEnded, Event, WakeAt, Woke
 from interlace.runtime.clock import SimClock
 from interlace.runtime.runtime import Runtime
+
+pytestmark = pytest.mark.sources  # a compiled class has no interpreted ones below it
 
 
 class EarlyClock(SimClock):

@@ -29,8 +29,6 @@ _text: Final = msgspec.json.Decoder(str)
 class Generation(Inference):
     """One inference whose body names inputs and parameters side by side."""
 
-    __slots__ = ()
-
     def start(self, body: ArenaBody | bytes) -> None:
         assert isinstance(body, bytes), "bodies of generate are small"
         self._call(decode_generate(self._model().model, body), None)

@@ -352,6 +352,7 @@ def test_an_endless_header_block_is_cut_off() -> None:
         assert wire.fault is not None and wire.fault.code == h2.ENHANCE_YOUR_CALM
 
 
+@pytest.mark.sources  # a method is replaced
 def test_who_reads_nothing_is_read_no_more() -> None:
     with Wire(GrpcLimits(max_backlog_bytes=100_000, max_streams=10_000)) as wire:
         wire.send(HELLO + h2.window_update(0, 1 << 30))
