@@ -40,6 +40,11 @@ MARKS = {
     "server/grpc/test_epoll_loop.py": "process",
     "engine/test_launch_ahead.py": "slow",
     "sim/test_scaling.py": "slow",
+    "cli/test_plan_scenario.py": "slow",
+    "cli/test_simulate.py": "slow",
+    "laws/test_simulator.py": "slow",
+    "packing/test_widening.py": "slow",
+    "policy/test_patterns.py": "slow",
 }
 
 
