@@ -47,7 +47,7 @@ HOT: Final = (
         "batch_frames", "link", "output_arena", "output_blocks", "pending",
     )),
     "device/cpu/device.py",
-    *(f"sim/{name}.py" for name in ("record", "run")),
+    *(f"sim/{name}.py" for name in ("recorder", "run")),
     *(f"server/{name}.py" for name in ("cache", "heap_budget", "shared_memory", "tensor_json")),
     *(f"server/dataplane/{name}.py" for name in ("call", "plane", "run_delay", "validation")),
     *(f"server/statistics/{name}.py" for name in ("execution_counter", "model_statistics")),

@@ -55,6 +55,29 @@ def test_what_is_hot_has_no_interpreted_class_below_it() -> None:
     assert below == []
 
 
+def test_what_is_hot_has_no_class_of_another_package_above_it() -> None:
+    """A build environment lacks that package: the class is made as if it inherited nothing."""
+    root = Path(compiled.__file__).parent
+    above = []
+    for name in compiled.HOT:
+        tree = ast.parse((root / name).read_text())
+        foreign = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module is not None
+            for alias in node.names
+            if node.module.split(".")[0] not in {*sys.stdlib_module_names, "interlace"}
+        }
+        above += [
+            f"{name}: {node.name}({base.id})"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+            for base in node.bases
+            if isinstance(base, ast.Name) and base.id in foreign
+        ]
+    assert above == []
+
+
 def test_planners_of_every_system_reach_the_planning_process() -> None:
     for system in CATALOG.values():
         planners = (system.planner, system.packer)

@@ -27,7 +27,8 @@ from interlace.policy.base import System
 from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Observer, Runtime
 from interlace.sim.arrivals import Arrivals
-from interlace.sim.record import Recorder, RunRecord
+from interlace.sim.record import RunRecord
+from interlace.sim.recorder import Recorder
 from interlace.sim.run import FixedPlan
 
 _NEVER_MS = float("inf")

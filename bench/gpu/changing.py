@@ -40,7 +40,7 @@ from interlace.engine.engine import Engine
 from interlace.policy.catalog import resolve
 from interlace.runtime.plan_solver import OnPlanned
 from interlace.runtime.runtime import Runtime
-from interlace.sim.record import Recorder
+from interlace.sim.recorder import Recorder
 
 _MODEL: Final = ("resnet50",)
 _PATIENT_MS: Final = 60_000.0

@@ -20,7 +20,8 @@ from interlace.runtime.plan_solver import InlinePlanSolver
 from interlace.runtime.runtime import Observer, Runtime
 from interlace.sim.pipeline.runner import PipelineRunner
 from interlace.sim.provider import SimulatedProvider
-from interlace.sim.record import Recorder, RunRecord
+from interlace.sim.record import RunRecord
+from interlace.sim.recorder import Recorder
 from interlace.sim.scenario import Simulation
 
 #: Told now and then how far a run has come: the part of it, from 0 to 1.

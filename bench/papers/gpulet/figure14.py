@@ -43,7 +43,8 @@ from interlace.policy.base import System
 from interlace.policy.planners.gpulet import Gpulet
 from interlace.sim.arrivals import Times, merge_arrivals
 from interlace.sim.provider import Reserve
-from interlace.sim.record import PartitionSpan, Recorder, RunRecord
+from interlace.sim.record import PartitionSpan, RunRecord
+from interlace.sim.recorder import Recorder
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 

@@ -11,7 +11,8 @@ from interlace.core.messages import RefusedUpstream, RequestArrived, SendReply
 from interlace.core.request import Outcome, Reply
 from interlace.engine.engine import Engine
 from interlace.runtime.log import Replay
-from interlace.sim.record import PartitionSpan, Recorder, RunRecord
+from interlace.sim.record import PartitionSpan, RunRecord
+from interlace.sim.recorder import Recorder
 
 #: Outcomes that broke a promise, or were never made one.
 MISSED = (Outcome.LATE, Outcome.EXPIRED, Outcome.REFUSED, Outcome.FAILED)

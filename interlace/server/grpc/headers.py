@@ -9,9 +9,9 @@ from typing import Final
 from urllib.parse import quote
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
-from hpack.table import HeaderTable
 
 from interlace.server.api_keys import given_key
+from interlace.server.grpc.header_table import CountedHeaderTable
 from interlace.server.grpc.http2_frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, PeerError
 from interlace.server.grpc.status import GrpcStatus
 
@@ -44,23 +44,6 @@ class CallHead:
     malformed: bool = False
 
 
-class _CountedTable(HeaderTable):
-    """A dynamic table that counts what is added to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.added = 0
-
-    def add(self, name: bytes, value: bytes) -> None:
-        self.added += 1
-        super().add(name, value)
-
-    @property
-    def state(self) -> tuple[int, int]:
-        """Equal before and after a block that means the same whenever it comes."""
-        return self.added, self.maxsize
-
-
 class CallHeadDecoder:
     """Heads of one connection.
 
@@ -69,7 +52,7 @@ class CallHeadDecoder:
     """
 
     def __init__(self, max_header_bytes: int) -> None:
-        self._table = _CountedTable()
+        self._table = CountedHeaderTable()
         self._decoder = Decoder(max_header_list_size=max_header_bytes)
         self._decoder.header_table = self._table
         self._known: dict[bytes, CallHead] = {}
