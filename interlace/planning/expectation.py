@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf
+from math import exp, expm1, inf
 
 import numpy as np
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
-from interlace.packing.queueing import mean_wait_ms, pooled
+from interlace.packing.queueing import pooled
 from interlace.perf.latency import Surface, surface
 
 _TAIL = 0.01  #: p99
@@ -97,7 +97,7 @@ def _place(
         busy += load
         weight += load * row_ms * demand[other.model].cv ** 2 / credit[other.model]
     longest_ms = partition.duty_ms or max(runs_ms.values())
-    waiting_ms = mean_wait_ms(weight / max(busy, 1e-12), busy)
+    waiting_ms = _mean_wait_ms(weight / max(busy, 1e-12), busy)
     return _Place(slot.rows_per_s, runs_ms[slot.model], longest_ms / credit[slot.model], waiting_ms)
 
 
@@ -139,3 +139,16 @@ def _within(place: _Place, limit_ms: float) -> float:
     inside_ms = min(left_ms, blocked_ms)
     tail = exp(-(left_ms - inside_ms) / mean_ms) - exp(-left_ms / mean_ms)
     return min(1.0, max(0.0, (inside_ms - mean_ms * tail) / blocked_ms))
+
+
+def _mean_wait_ms(work_ms: float, busy: float) -> float:
+    """The mean of the exponential that bounds the work that waits (Lundberg); infinite at 1."""
+    if busy >= 1.0:
+        return inf
+    if busy <= 0.0:
+        return 0.0
+    low, high = 1e-9, 500.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if middle / expm1(middle) > busy else (low, middle)
+    return work_ms / high
