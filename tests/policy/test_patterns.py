@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interlace.planning.expectation import expect
 
 from bench.planning.cycle_order import CycleOrder
 from bench.planning.gpulet_profiles import MODELS, profiles
@@ -14,7 +15,6 @@ from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.packing.bounds import lower_bound
-from interlace.planning.expectation import expect
 from interlace.policy.planners.patterns import Patterns
 
 SHARES = (20, 40, 50, 60, 80, 100)
