@@ -82,7 +82,7 @@ def profile(
     elif found:
         _show(found, seen, len(models) - len(filled.measured), folder)
     if failures:
-        raise UserError("\n".join(["not every model could be measured:", *failures]))
+        raise UserError(f"not every model could be measured: {'; '.join(failures)}")
 
 
 def _label(model: Model) -> str:
