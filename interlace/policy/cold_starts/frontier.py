@@ -26,7 +26,7 @@ _LEAST_WIDTH: Final = 8
 _SAME_MS: Final = 1e-9
 
 
-class _State(NamedTuple):
+class _PartialPlan(NamedTuple):
     """After some layers: when execution ends, when links are free, and how it came to that.
 
     ``free_ms`` are the links to the host, then what each peer passes on.
@@ -36,7 +36,7 @@ class _State(NamedTuple):
     free_ms: tuple[float, ...]
     moved_bytes: int
     last: LoadStep | None
-    before: _State | None
+    before: _PartialPlan | None
 
 
 def frontier(layers: Sequence[LayerProfile], links: HostLinks, kept: int = 0) -> LoadPlan:
@@ -81,7 +81,7 @@ def _search(
     """The steps of the best plan found that ends no later than ``beat_ms``, if there is one."""
     rest_ms = _shortest_rest_ms(layers, kept)
     width = max(_LEAST_WIDTH, _STATES // (len(layers) + 1))
-    states = [_State(0.0, (0.0,) * (1 + 2 * links.peers), 0, None, None)]
+    states = [_PartialPlan(0.0, (0.0,) * (1 + 2 * links.peers), 0, None, None)]
     for index, layer in enumerate(layers):
         last_ms = beat_ms + _SAME_MS - rest_ms[index + 1]
         steps = _steps(layer, links, index < kept)
@@ -96,7 +96,7 @@ def _search(
     return _way(min(ends, key=lambda state: state.moved_bytes))
 
 
-def _way(state: _State | None) -> list[LoadStep]:
+def _way(state: _PartialPlan | None) -> list[LoadStep]:
     steps: list[LoadStep] = []
     while state is not None and state.last is not None:
         steps.append(state.last)
@@ -125,10 +125,12 @@ def _steps(layer: LayerProfile, links: HostLinks, kept: bool) -> tuple[LoadStep,
     return (host, LoadStep(layer.name, WeightPath.COPY), *peers)
 
 
-def _after(state: _State, layer: LayerProfile, step: LoadStep, links: HostLinks) -> _State:
+def _after(
+    state: _PartialPlan, layer: LayerProfile, step: LoadStep, links: HostLinks
+) -> _PartialPlan:
     end_ms, free_ms, moved, _, _ = state
     if step.via is WeightPath.HOST:
-        return _State(end_ms + layer.run_host_ms, free_ms, moved, step, state)
+        return _PartialPlan(end_ms + layer.run_host_ms, free_ms, moved, step, state)
     if step.via is not WeightPath.KEEP:
         times = list(free_ms)
         times[step.link] = arrives_ms = times[step.link] + layer.copy_ms
@@ -139,12 +141,12 @@ def _after(state: _State, layer: LayerProfile, step: LoadStep, links: HostLinks)
             times[passing] = arrives_ms
         end_ms, free_ms = max(end_ms, arrives_ms), tuple(times)
         moved += layer.weights_bytes
-    return _State(end_ms + layer.run_ms, free_ms, moved, step, state)
+    return _PartialPlan(end_ms + layer.run_ms, free_ms, moved, step, state)
 
 
-def _undominated(states: list[_State]) -> list[_State]:
+def _undominated(states: list[_PartialPlan]) -> list[_PartialPlan]:
     """Those that no other is at most as late as, in execution and on every link."""
-    left: list[_State] = []
+    left: list[_PartialPlan] = []
     for state in sorted(states, key=lambda one: one[:3]):
         if len(state.free_ms) == 1:  # of those that end earlier the last one frees its link first
             worse = bool(left) and left[-1].free_ms <= state.free_ms
@@ -159,7 +161,7 @@ def _none_later(these: tuple[float, ...], those: tuple[float, ...]) -> bool:
     return all(this <= that for this, that in zip(these, those, strict=True))
 
 
-def _thinned(states: list[_State], width: int) -> list[_State]:
+def _thinned(states: list[_PartialPlan], width: int) -> list[_PartialPlan]:
     """At most that many, evenly, with the first and the last."""
     if len(states) <= width:
         return states

@@ -82,16 +82,16 @@ def _uses(weights: Mapping[str, torch.Tensor], run: Callable[[], None]) -> list[
 @contextmanager
 def _laid_out(
     path: Path, weights: Mapping[str, torch.Tensor], uses: list[WeightUse]
-) -> Iterator[_Bench]:
+) -> Iterator[_LayerBench]:
     """The weights in a file in the order of ``uses``, with room for a copy of it in memory."""
     write_tensors(path, {name: weights[name] for use in uses for name in use.weights})
     try:
-        yield _Bench(path, weights, uses)
+        yield _LayerBench(path, weights, uses)
     finally:
         path.unlink()
 
 
-class _Bench:
+class _LayerBench:
     """A model's weights in a file, mapped, and memory of the same layout that was touched."""
 
     def __init__(
