@@ -152,20 +152,29 @@ def simulations(
 
 def _trace(scenario: Scenario, settings: SimulationSettings) -> Arrivals:
     """The scenario's arrivals: a load above 1 plays its workloads so many times faster."""
-    workloads: dict[str, Workload] = {}
+    made = merge_arrivals(workloads(scenario), settings.seconds * settings.load, settings.seed)
+    return Arrivals(made.models, made.times_ms / settings.load, made.which, settings.seconds)
+
+
+def workloads(scenario: Scenario) -> dict[str, Workload]:
+    """The arrivals that the scenario's tables describe, by model.
+
+    Raises:
+        InputError: a table is not what it should be, or its file cannot be read or is no trace.
+    """
+    made: dict[str, Workload] = {}
     for one in scenario.demand:
         table = scenario.workloads.get(one.model, {})
         rate_rps, where = as_rate_rps(one.rows_per_s), f"models.{one.model}.workload"
         try:
-            workloads[one.model] = workload(
-                table, one.model, rate_rps, one.cv, scenario.folder, where
-            )
+            made[one.model] = workload(table, one.model, rate_rps, one.cv, scenario.folder, where)
         except TableError as error:
             raise InputError(str(error)) from None
         except TraceError as error:
             raise InputError(f"{where}: {error}") from None
-    made = merge_arrivals(workloads, settings.seconds * settings.load, settings.seed)
-    return Arrivals(made.models, made.times_ms / settings.load, made.which, settings.seconds)
+        except OSError as error:
+            raise InputError(f"{where}.file: {error.filename}: {error.strerror}") from None
+    return made
 
 
 def _placement(
