@@ -110,6 +110,15 @@ def show_systems(out: Console, found: Sequence[CapacityPlan]) -> None:
         )
     out.print(made)
     out.print("in SLO %: of the model that fared worst when the plan was tried")
+    for one in found:
+        for line in _limits(one):
+            out.print(f"{one.system}: {line}", soft_wrap=True)
+
+
+def _limits(one: CapacityPlan) -> list[str]:
+    """Where a system stopped and why; what is said of each model stays with its own plan."""
+    notes = one.plan.notes if len(one.plan.notes) == 1 else ()
+    return list(dict.fromkeys([*one.plan.reasons.values(), *notes]))[:_MOST_SAID]
 
 
 def _unserved(one: CapacityPlan) -> list[str]:
