@@ -37,8 +37,7 @@ def extensions() -> list[Extension]:
     except ImportError as error:
         return _none(f"{error}; pip install mypy")
     # Not the project's strict settings: a build environment lacks libraries that they look into.
-    # Nor those libraries where they are there: the same code is made from the same sources.
-    options = ["--config-file=", "--ignore-missing-imports", "--no-site-packages"]
+    options = ["--config-file=", "--ignore-missing-imports"]
     hot = [f"interlace/{name}" for name in COMPILED["HOT"]]
     try:
         made = mypycify(

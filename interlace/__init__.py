@@ -13,8 +13,12 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from interlace.core.extras import remedy
-from interlace.core.version import __version__
+from interlace.compiled import prefer_sources_if_changed
+
+prefer_sources_if_changed()  # before any module that may be machine code of other sources
+
+from interlace.core.extras import remedy  # noqa: E402
+from interlace.core.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
     from interlace.assembly.server import ServeOptions, Server, serve

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import json
 import pickle
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +30,31 @@ def test_changed_sources_win(
     before = len(sys.meta_path)
     compiled.prefer_sources_if_changed()
     assert len(sys.meta_path) == before + changed
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_importing_the_package_looks_at_its_sources(changed: bool, tmp_path: Path) -> None:
+    root = Path(compiled.__file__).parent
+    copy = tmp_path / "interlace"
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    asked = "import interlace, sys; print(interlace.__file__, len(sys.meta_path))"
+    shown = {}
+    for manifest in ("none", "some"):
+        if manifest == "some":
+            noted = {} if changed else _sources(copy)
+            (copy / "compiled.json").write_text(json.dumps(noted))
+        done = subprocess.run(
+            [sys.executable, "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True
+        )
+        where, finders = done.stdout.split()
+        assert Path(where).parent == copy
+        shown[manifest] = int(finders)
+    assert shown["some"] == shown["none"] + changed
+
+
+def _sources(root: Path) -> dict[str, list[int]]:
+    seen = {path.relative_to(root).as_posix(): path.stat() for path in sorted(root.rglob("*.py"))}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in seen.items()}
 
 
 def test_what_is_hot_is_there() -> None:
