@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from interlace.cli.logs import show_logs
-from interlace.cli.machine_plan_table import show_machine_plan
 from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, SystemName, numbers
 from interlace.cli.plan_scenario import Overrides, PlanOutputs, plan_scenario
 from interlace.cli.screen import console
@@ -114,7 +113,9 @@ class _Machine:
 def _plan_folder(
     root: Path, system: str, overrides: Overrides, outputs: PlanOutputs, machine: _Machine
 ) -> None:
-    from interlace.assembly.machine_plan import plan_machine  # not installed with planning alone
+    # Scenarios need neither, and start sooner without; the second needs more than planning does.
+    from interlace.assembly.machine_plan import plan_machine
+    from interlace.cli.machine_plan_table import show_machine_plan
 
     if root.is_file():
         raise InputError(f"{root}: expected a scenario (.toml) or a folder of models")

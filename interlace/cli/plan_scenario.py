@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import typer
 
@@ -21,6 +22,9 @@ from interlace.planning.explanation import explain
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.what_if import ReadScenario, compare_systems, what_ifs
 from interlace.policy.base import System
+
+#: The exit status of a plan that leaves demand unserved or breaks a promise.
+NOT_KEPT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,8 @@ def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
     if outputs.save is not None:
         found.save(outputs.save)
         _say(f"kept: {outputs.save}")
+    if not found.kept:
+        raise typer.Exit(NOT_KEPT)
 
 
 def _what_if(scenario: Scenario, system: System, outputs: PlanOutputs, read: ReadScenario) -> None:

@@ -63,6 +63,7 @@ _ROWS: Final = (
         admission=DeadlineAdmission(),
         scaler=grow_and_shrink,
         fair=True,
+        tried=True,
     ),
     _in_cycles(
         "gpulet",
