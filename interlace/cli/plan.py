@@ -48,6 +48,10 @@ _WhatIf = Annotated[
 ]
 _Compare = Annotated[bool, typer.Option("--compare", help="Scenario: every system side by side.")]
 _Save = Annotated[Path | None, typer.Option(help="Keep the plan in a file, for serve --plan.")]
+_Current = Annotated[
+    Path | None,
+    typer.Option(metavar="PLAN", help="Scenario: a plan that stands, of which little is to move."),
+]
 
 
 def plan(
@@ -62,6 +66,7 @@ def plan(
     what_if: _WhatIf = None,
     compare: _Compare = False,
     save: _Save = None,
+    current: _Current = None,
     device: Device = "auto",
     gpus: Gpus = None,
     cores: Cores = None,
@@ -71,8 +76,9 @@ def plan(
     """The fewest GPUs for models, rates and SLOs, or how models would share this machine.
 
     Given a scenario (a TOML file of models, rates, SLOs and a kind of GPU) it says how few GPUs
-    do, how each is cut, what each model may expect, and below how many no scheduler can go. No
-    GPU is needed for that.
+    do, how each is cut, what became of each model's requests when the plan was tried, and below
+    how many no scheduler can go. No GPU is needed for that. It ends with 3 if demand is unserved
+    or a promise is not kept.
 
     Given a folder of models it shows how they would share this machine's GPU or cores, from stored
     profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
@@ -87,7 +93,13 @@ def plan(
       interlace plan models/ --rate cnn_small=500 --system gpulet --json
     """
     outputs = PlanOutputs(
-        explain or (), draw or (), what_if or (), compare=compare, as_json=as_json, save=save
+        explain or (),
+        draw or (),
+        what_if or (),
+        compare=compare,
+        as_json=as_json,
+        save=save,
+        current=current,
     )
     rates, slos, prices = (
         numbers(option, texts or [])
@@ -148,6 +160,7 @@ def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: Pl
         "--draw": wishes.draw,
         "--what-if": wishes.what_if,
         "--compare": wishes.compare,
+        "--current": wishes.current,
     }
     for option, value in asked.items():
         if value:

@@ -15,6 +15,7 @@ from interlace.core.plan import Partition, Plan, Slot
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.perf.latency import surface
 from interlace.perf.memory import needed_bytes
+from interlace.planning.moves import PlanMoves, moves
 from interlace.planning.plan_file import save_plan
 from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario, read_scenario
@@ -42,6 +43,7 @@ class CapacityPlan:
     bound: LowerBound
     trial: PlanTrial
     planning_s: float
+    moved: PlanMoves | None = None  #: from the current plan, if one was given
 
     @property
     def gpus(self) -> int:
@@ -124,6 +126,7 @@ class CapacityPlan:
         if bound.excluded:
             left_out = _some(bound.excluded)
             said.append(f"the bound leaves out what no share serves in time: {left_out}")
+        said += [] if self.moved is None else [self.moved.sentence()]
         return [*said, self.trial.sentence(), *self.plan.notes, *self.scenario.notes]
 
     def _broken(self, model: str) -> str:
@@ -160,6 +163,7 @@ class CapacityPlan:
                 "parts_tried": self.trial.parts_tried,
             },
             "memory_bytes": self.memory_bytes,
+            "moves": None if self.moved is None else self.moved._asdict(),
             "partitions": self.plan.partitions,
             "models": {one.model: self._model(one.model) for one in self.scenario.demand},
             "unserved_rows_per_s": {
@@ -238,7 +242,8 @@ def plan(
     began_s = perf_counter()
     made = kept_plan(scenario, row, known.gpus, current)
     took_s = perf_counter() - began_s
-    return CapacityPlan(scenario, row.name, made.plan, made.fleet, known, made.trial, took_s)
+    moved = None if current is None else moves(current.partitions, made.plan.partitions)
+    return CapacityPlan(scenario, row.name, made.plan, made.fleet, known, made.trial, took_s, moved)
 
 
 def _some(names: Sequence[str]) -> str:
