@@ -17,6 +17,7 @@ from interlace.core.json_text import json_text
 from interlace.core.plan import Plan
 from interlace.core.tables import did_you_mean
 from interlace.core.user_errors import InputError
+from interlace.planning.advice import advice
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.drawing import draw_plan, draw_what_ifs
 from interlace.planning.explanation import explain
@@ -105,11 +106,13 @@ def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
         current = Plan(standing)
     found = plan(scenario, system=system, current=current)
     said = [line for model in outputs.explain for line in explain(found, model, system)]
+    helps = advice(found, system)
     if outputs.as_json:
-        typer.echo(json_text(found.to_dict() | ({"explained": said} if said else {})))
+        more = {"explained": said} if said else {}
+        typer.echo(json_text(found.to_dict() | more | ({"advice": helps} if helps else {})))
     else:
         show(console(), found)
-        for line in said:
+        for line in [*([helps] if helps else []), *said]:
             typer.echo(line)
     for picture in outputs.draw:
         draw_plan(found, picture)
