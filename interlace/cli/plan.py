@@ -82,9 +82,8 @@ def plan(
     """The fewest GPUs for models, rates and SLOs, or how models would share this machine.
 
     Given a scenario (a TOML file of models, rates, SLOs and a kind of GPU) it says how few GPUs
-    do, how each is cut, what became of each model's requests when the plan was tried, and below
-    how many no scheduler can go. No GPU is needed for that. It ends with 3 if demand is unserved
-    or a promise is not kept.
+    do, how each is cut, who was in time when the plan was tried, and below how many no scheduler
+    can go. No GPU is needed. It ends with 3 if demand is unserved or a promise is not kept.
 
     Given a folder of models it shows how they would share this machine's GPU or cores, from stored
     profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
@@ -100,23 +99,14 @@ def plan(
       interlace plan models/ --rate cnn_small=500 --system gpulet --json
       interlace plan models/ --memory 2GB     # more models than memory, after profile --layers
     """
-    outputs = PlanOutputs(
-        explain or (),
-        draw or (),
-        what_if or (),
-        compare=compare,
-        as_json=as_json,
-        save=save,
-        current=current,
-    )
+    outputs = PlanOutputs(explain or (), draw or (), what_if or (), compare, as_json, save, current)
     overrides = _overrides(gpu, {"--rate": rate, "--slo": slo, "--price": price})
     if target.suffix == ".toml":
         _only_for_folders(memory)
         plan_scenario(target, system_of(system), overrides, outputs)
         return
-    _plan_folder(
-        target, system, overrides, outputs, _Machine(device, gpus, cores, profiles, memory)
-    )
+    machine = _Machine(device, gpus, cores, profiles, memory)
+    _plan_folder(target, system, overrides, outputs, machine)
 
 
 def _overrides(gpu: str | None, texts: Mapping[str, list[str] | None]) -> Overrides:
