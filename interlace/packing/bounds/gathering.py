@@ -105,7 +105,7 @@ def gathering(
     return Bound(total, price)
 
 
-class _Model(NamedTuple):
+class _Gathered(NamedTuple):
     demand: Demand
     types: BatchTypes
     gap_ms: float
@@ -114,9 +114,9 @@ class _Model(NamedTuple):
 
 def _chunks(
     demand: Sequence[Demand], gpu: Gpu, worth: Floats, profiles: Profiles, quantile: Quantile
-) -> Iterator[_Chunk]:
+) -> Iterator[_GatheredTogether]:
     """Models of like variation and rate together, those left out whose batches can always fill."""
-    known: list[_Model] = []
+    known: list[_Gathered] = []
     common = {cv for cv, _ in Counter(one.cv for one in demand).most_common(_VARIATIONS)}
     for one in demand:
         types = batch_types(one, gpu, worth, profiles, quantile)
@@ -129,13 +129,13 @@ def _chunks(
             and _can_gain(one, types)
         ):
             longest = int(window + 8.0 * max(1.0, one.cv) * (window + 1.0) ** 0.5) + 12
-            known.append(_Model(one, types, gap_ms, longest))
+            known.append(_Gathered(one, types, gap_ms, longest))
     known.sort(key=lambda one: (one.demand.cv, one.longest, one.demand.model))
     first = 0
     for last in range(1, len(known) + 1):
         cv = known[first].demand.cv
         if last == len(known) or known[last].demand.cv != cv or last - first == _CHUNK:
-            yield _Chunk(known[first:last], cv)
+            yield _GatheredTogether(known[first:last], cv)
             first = last
 
 
@@ -150,17 +150,17 @@ def _can_gain(one: Demand, types: BatchTypes) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Runs:
+class _KindsOfRun:
     """Runs by (model, kind, requests from 1): how likely each is, and its alphas."""
 
     likely: Floats
     alpha: Floats
 
 
-class _Chunk:
+class _GatheredTogether:
     """Some models of one cv: arrays by (model, type, rows), and bounds for several beta, theta."""
 
-    def __init__(self, models: Sequence[_Model], cv: float) -> None:
+    def __init__(self, models: Sequence[_Gathered], cv: float) -> None:
         self.demand = [one.demand for one in models]
         self._longest = max(one.longest for one in models)
         kinds = max(len(one.types.worth) for one in models)
@@ -218,7 +218,7 @@ class _Chunk:
         found: Floats = (beta * (1.0 - self._given_up) + batches) * self._per_s / 1000.0
         return found
 
-    def _runs(self, beta: Floats) -> tuple[_Runs, Floats]:
+    def _runs(self, beta: Floats) -> tuple[_KindsOfRun, Floats]:
         """The kinds of runs at this beta, the cheapest first, and the least alpha."""
         alone = (self._cost - beta[:, None, None] * self._rows).min(axis=2)
         least = alone.min(axis=1)
@@ -236,9 +236,9 @@ class _Chunk:
         likely[:, :, -1] = ends[:, :, -1] * self._longer[:, None]
         inside = np.maximum(0.0, np.ceil(self._rows / most) - 2.0)
         more = np.where(around, inside * least[:, None, None], 0.0)
-        return _Runs(likely, alpha + more), least
+        return _KindsOfRun(likely, alpha + more), least
 
-    def _per_arrival(self, runs: _Runs, theta: Floats) -> Floats:
+    def _per_arrival(self, runs: _KindsOfRun, theta: Floats) -> Floats:
         """What alphas come to at least for each arrival, by the z that fulfils the condition."""
         weight = (runs.likely * np.exp(-theta[:, None, None] * runs.alpha)).sum(axis=1)
         given_up = self._given_up
