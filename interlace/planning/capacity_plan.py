@@ -111,7 +111,8 @@ class CapacityPlan:
         cost = "" if self.cost_per_hour is None else f", {self.cost_per_hour:.2f} an hour"
         by = (
             f"by area {bound.area.accelerators:.2f}, by layouts "
-            f"{bound.configuration.accelerators:.2f}, by memory {bound.memory.accelerators:.2f}"
+            f"{bound.configuration.accelerators:.2f}, by gathering "
+            f"{bound.gathering.accelerators:.2f}, by memory {bound.memory.accelerators:.2f}"
         )
         said = [
             f"not served: {rps:.4g} requests/s of {model}: {reasons.get(model, 'no reason')}"
@@ -149,6 +150,7 @@ class CapacityPlan:
                 "gpus": bound.gpus,
                 "area": bound.area.accelerators,
                 "configuration": bound.configuration.accelerators,
+                "gathering": bound.gathering.accelerators,
                 "memory": bound.memory.accelerators,
                 "excluded": bound.excluded,
             },
