@@ -53,6 +53,10 @@ _Memory = Annotated[
     typer.Option(metavar="SIZE", help="Folder: what is kept of each model in so much, as 2GB."),
 ]
 _Save = Annotated[Path | None, typer.Option(help="Keep the plan in a file, for serve --plan.")]
+_Current = Annotated[
+    Path | None,
+    typer.Option(metavar="PLAN", help="Scenario: a plan that stands, of which little is to move."),
+]
 
 
 def plan(
@@ -68,6 +72,7 @@ def plan(
     compare: _Compare = False,
     memory: _Memory = None,
     save: _Save = None,
+    current: _Current = None,
     device: Device = "auto",
     gpus: Gpus = None,
     cores: Cores = None,
@@ -77,8 +82,8 @@ def plan(
     """The fewest GPUs for models, rates and SLOs, or how models would share this machine.
 
     Given a scenario (a TOML file of models, rates, SLOs and a kind of GPU) it says how few GPUs
-    do, how each is cut, what each model may expect, and below how many no scheduler can go. No
-    GPU is needed for that.
+    do, how each is cut, who was in time when the plan was tried, and below how many no scheduler
+    can go. No GPU is needed. It ends with 3 if demand is unserved or a promise is not kept.
 
     Given a folder of models it shows how they would share this machine's GPU or cores, from stored
     profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
@@ -94,17 +99,14 @@ def plan(
       interlace plan models/ --rate cnn_small=500 --system gpulet --json
       interlace plan models/ --memory 2GB     # more models than memory, after profile --layers
     """
-    outputs = PlanOutputs(
-        explain or (), draw or (), what_if or (), compare=compare, as_json=as_json, save=save
-    )
+    outputs = PlanOutputs(explain or (), draw or (), what_if or (), compare, as_json, save, current)
     overrides = _overrides(gpu, {"--rate": rate, "--slo": slo, "--price": price})
     if target.suffix == ".toml":
         _only_for_folders(memory)
         plan_scenario(target, system_of(system), overrides, outputs)
         return
-    _plan_folder(
-        target, system, overrides, outputs, _Machine(device, gpus, cores, profiles, memory)
-    )
+    machine = _Machine(device, gpus, cores, profiles, memory)
+    _plan_folder(target, system, overrides, outputs, machine)
 
 
 def _overrides(gpu: str | None, texts: Mapping[str, list[str] | None]) -> Overrides:
@@ -174,6 +176,7 @@ def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: Pl
         "--draw": wishes.draw,
         "--what-if": wishes.what_if,
         "--compare": wishes.compare,
+        "--current": wishes.current,
     }
     for option, value in asked.items():
         if value:
