@@ -102,7 +102,8 @@ class Patterns:
         if most == 0.0:
             return (
                 f"its requests come in bursts (cv {one.cv:g}) that are late within "
-                f"{one.slo_ms:g} ms at any rate: raise the SLO or promise less than {one.attainment:g}"
+                f"{one.slo_ms:g} ms at any rate: raise the SLO or promise fewer than "
+                f"{one.attainment:g} of them"
             )
         return (
             f"the accelerators are full: one that serves nothing else keeps {most:.3g} requests/s "
