@@ -27,7 +27,7 @@ class _Use(NamedTuple):
     partition: str
 
 
-class _Claim(NamedTuple):
+class _WaitingModel(NamedTuple):
     """A model's head and the lanes that could run it now, the fastest first.
 
     ``latest_ms`` is when it must begin in the first of them. Both times of one that is owed a batch
@@ -101,14 +101,14 @@ def _uses(view: View, now_ms: float) -> list[_Use]:
     ]
 
 
-def _claims(view: View, now_ms: float) -> list[_Claim]:
+def _claims(view: View, now_ms: float) -> list[_WaitingModel]:
     """The models that wait, each with the lanes that take a batch now."""
     lanes: dict[str, list[tuple[PartitionView, Slot]]] = {}
     for partition in view.partitions:
         if partition.takes(now_ms):
             for slot in view.queued(partition):
                 lanes.setdefault(slot.model, []).append((partition, slot))
-    claims: list[_Claim] = []
+    claims: list[_WaitingModel] = []
     for name, places in lanes.items():
         queue, model = view.queue(name), view.model(name)
         head = queue.head
@@ -127,7 +127,7 @@ def _claims(view: View, now_ms: float) -> list[_Claim]:
         latest_ms = head.deadline_ms - model.latency_ms(rows, first.share_pct, head.shape)
         level = head.priority or UNSTATED_PRIORITY
         ordered = [(one[3], one[4]) for one in timed]
-        claims.append(_Claim(level, latest_ms, name, head.deadline_ms, head, ordered))
+        claims.append(_WaitingModel(level, latest_ms, name, head.deadline_ms, head, ordered))
     return claims
 
 
@@ -135,7 +135,7 @@ def _by_end(one: tuple[float, int, str, PartitionView, Slot]) -> tuple[float, in
     return one[:3]
 
 
-def _ordered(claims: list[_Claim]) -> list[_Claim]:
+def _ordered(claims: list[_WaitingModel]) -> list[_WaitingModel]:
     """Claims in order of service; one that is owed a batch is due before all of its priority."""
     claims.sort(key=_urgency)
     if len(claims) < 2:
@@ -151,13 +151,13 @@ def _ordered(claims: list[_Claim]) -> list[_Claim]:
     return claims
 
 
-def _urgency(claim: _Claim) -> tuple[int, float, str]:
+def _urgency(claim: _WaitingModel) -> tuple[int, float, str]:
     return claim.priority, claim.latest_ms, claim.model
 
 
 def _launch(
-    claim: _Claim,
-    waiting: list[_Claim],
+    claim: _WaitingModel,
+    waiting: list[_WaitingModel],
     uses: list[_Use],
     given: set[str],
     view: View,
@@ -184,9 +184,9 @@ def _launch(
 
 
 def _passes(
-    claim: _Claim,
+    claim: _WaitingModel,
     use: _Use,
-    waiting: list[_Claim],
+    waiting: list[_WaitingModel],
     others: list[_Use],
     uses: list[_Use],
     view: View,
@@ -215,7 +215,7 @@ def _fits(room: int, units: int, uses: Sequence[_Use], whole: int) -> bool:
     return room <= whole
 
 
-def _soonest_ms(claim: _Claim, uses: Sequence[_Use], view: View, now_ms: float) -> float:
+def _soonest_ms(claim: _WaitingModel, uses: Sequence[_Use], view: View, now_ms: float) -> float:
     """When one of its lanes first has its room, if nothing else begins."""
     left, soonest_ms = sorted(uses), now_ms
     while left:
