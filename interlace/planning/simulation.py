@@ -14,16 +14,14 @@ from interlace.core.plan import Demand, Partition, Plan, as_rate_rps
 from interlace.core.tables import TableError
 from interlace.core.user_errors import InputError
 from interlace.core.version import __version__
-from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.device import device_factory
-from interlace.device.simulated.physics import Physics
 from interlace.packing.bounds import LowerBound, lower_bound
-from interlace.perf.interference import NO_INTERFERENCE
 from interlace.planning.plan_file import load_fleet_plan
+from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.systems import system_of
+from interlace.planning.trial import scenario_physics
 from interlace.policy.base import System
-from interlace.policy.fewest import fewest
 from interlace.runtime.log import LogHeader, LogWriter
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
 from interlace.sim.record import RunRecord
@@ -192,11 +190,10 @@ def _placement(
     if settings.gpus is not None:
         whole = uniform_fleet(gpu, settings.gpus)
         return whole, system.planner(demand, whole, profiles, Plan())
-    plan, largest = fewest(system.packer, demand, gpu, scenario.limit, profiles)
-    used = {partition.gpu for partition in plan.partitions}
-    few = Fleet(tuple(gpu for gpu in largest.gpus if gpu.id in used) or largest.gpus[:1])
-    cut = system.planner(demand, few, profiles, Plan())
-    return few, cut if cut.overlapping or not used else plan
+    start = lower_bound(demand, gpu, scenario.profiles).gpus
+    found = kept_plan(replace(scenario, demand=demand), system, start)
+    cut = system.planner(demand, found.fleet, profiles, Plan())
+    return found.fleet, cut if cut.overlapping or not found.gpus else found.plan
 
 
 def _overlap(partitions: Sequence[Partition], there: Fleet) -> bool:
@@ -217,6 +214,7 @@ def _run(
     fleet, plan = placement
     demand = _at_load(scenario, settings)
     truth = scenario.truth or scenario.profiles
+    physics = replace(scenario_physics(scenario), jitter=settings.jitter, seed=settings.seed)
     simulation = Simulation(
         system,
         fleet,
@@ -225,7 +223,7 @@ def _run(
         truth=truth,
         arrivals=arrivals,
         plan=plan,
-        device=device_factory(_physics(scenario, settings)),
+        device=device_factory(physics),
     )
     if log is None:
         record = play(simulation, (), on_progress)
@@ -251,9 +249,3 @@ def _header(simulation: Simulation) -> LogHeader:
         from_ms=simulation.warm_ms,
         until_ms=until_ms,
     )
-
-
-def _physics(scenario: Scenario, settings: SimulationSettings) -> Physics:
-    slowed = None if scenario.interference == NO_INTERFERENCE else scenario.interference
-    known = physics_of(scenario.gpu)
-    return replace(known, interference=slowed, jitter=settings.jitter, seed=settings.seed)

@@ -120,3 +120,5 @@ class System:
     within_100: bool = False
     #: of models that contend, none falls further behind than ``policy.fairness`` bounds
     fair: bool = False
+    #: capacity plans are what the engine keeps: the packer's answer is tried, widened, narrowed
+    tried: bool = False

@@ -68,6 +68,7 @@ _ROWS: Final = (
         scaler=grow_and_shrink,
         within_100=True,
         fair=True,
+        tried=True,
     ),
     _in_cycles(
         "gpulet",
