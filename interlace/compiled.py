@@ -34,8 +34,8 @@ HOT: Final = (
     *(f"perf/{name}.py" for name in ("buckets", "curves", "latency", "service_round")),
     *(f"policy/{name}.py" for name in ("admission", "availability", "batching", "fairness")),
     *(f"policy/dispatchers/{name}.py" for name in (
-        "clockwork", "deadline", "duty", "dynamic_batching", "elastic", "greedy", "spatiotemporal",
-        "temporal",
+        "clockwork", "deadline", "duty", "dynamic_batching", "elastic", "greedy", "spatial",
+        "spatiotemporal", "temporal",
     )),
     *(f"runtime/{name}.py" for name in ("alarm", "clock", "runtime")),
     *(f"shm/{name}.py" for name in ("arena", "blocks", "buddy_allocator")),

@@ -19,7 +19,8 @@ from interlace.device.cuda.green_contexts import gpu as green
 from interlace.device.cuda.lanes import Lanes
 from interlace.profiling.cuda.examine import examine
 from interlace.profiling.cuda.process import reader_placements, with_findings
-from interlace.profiling.cuda.task import GpuFindings, GpuTask, ReaderPlacement
+from interlace.profiling.cuda.task import GpuTask, ReaderPlacement
+from interlace.profiling.findings import PartFindings
 
 #: More than an L2 holds: 50 MiB on an H100.
 _FLUSH_BYTES: Final = 128 << 20
@@ -98,7 +99,7 @@ def _layers_row(what: str, found: tuple[LayerProfile, ...]) -> Row:
     )  # fmt: skip
 
 
-def _pressure_row(what: str, found: GpuFindings) -> Row:
+def _pressure_row(what: str, found: PartFindings) -> Row:
     strains = [
         (at.batch, one.what, one.taken, one.slowdown) for at in found.strains for one in at.strains
     ]

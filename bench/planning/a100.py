@@ -19,12 +19,13 @@ from matplotlib.figure import Figure
 
 from bench.harness import Report, Table, main
 from bench.planning.a100_profiles import Published, scenarios
-from bench.planning.attainment import attainment
 from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.packing.bounds import LowerBound, lower_bound
+from interlace.planning.scenario import Scenario
+from interlace.planning.trial import TrialRuns
 from interlace.policy.catalog import CATALOG
 from interlace.policy.fewest import fewest
 
@@ -131,10 +132,18 @@ def worst(
     demand = [d for d in one.demand if d.model not in plan.unserved_rows_per_s]
     if not demand:
         return 0.0
-    tried = [
-        attainment(plan, demand, kept, one.profiles, seconds, seed, system) for seed in range(seeds)
-    ]
+    scenario = Scenario(tuple(demand), GPU, one.profiles)
+    tried = [attainment(plan, kept, scenario, system, seconds, seed) for seed in range(seeds)]
     return min(part for found in tried for part in found.values())
+
+
+def attainment(
+    plan: Plan, fleet: Fleet, scenario: Scenario, system: str, seconds: float, seed: int
+) -> Mapping[str, float]:
+    """Part of each model's requests answered in time; refusals count as violations."""
+    runs = TrialRuns(scenario, CATALOG[system])
+    runs.play(plan, fleet, scenario.demand, seconds, seed)
+    return {model: found.attainment for model, found in runs.models().items()}
 
 
 def lines(one: Published, systems: Sequence[str], seeds: int, seconds: float) -> Iterator[Line]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
 
 from interlace.assembly.accelerators import Accelerators
 from interlace.core.model import Model
@@ -13,6 +16,9 @@ from interlace.device.cuda.green_contexts import gpu
 from interlace.device.cuda.settings import CudaSettings
 from interlace.profiling.corun import CoRun
 from interlace.profiling.corun_file import corun_path, save_coruns
+from interlace.profiling.cpu import task as cores_task
+from interlace.profiling.cpu.task import CoresTask
+from interlace.profiling.cuda import task as gpu_task
 from interlace.profiling.cuda.nvml import BoundNvml, Nvml, NvmlError
 from interlace.profiling.cuda.process import reader_placements
 from interlace.profiling.cuda.task import GpuTask
@@ -22,6 +28,8 @@ from interlace.profiling.store import ProfileStore
 from interlace.profiling.sweep import THOROUGH
 
 OpenNvml = Callable[[str], Nvml]
+#: The process that takes models apart, what it is asked, its environment.
+PartsTask = tuple[str, msgspec.Struct, Mapping[str, str]]
 
 
 def check(wanted: ExtraMetrics, where: Accelerators) -> None:
@@ -31,7 +39,7 @@ def check(wanted: ExtraMetrics, where: Accelerators) -> None:
         UserError: it takes a GPU, or one that is parted by green contexts.
     """
     if wanted.of_a_gpu and not where.settings:
-        raise UserError("--layers, --pressure and --power are of GPUs; these are cores")
+        raise UserError("--pressure and --power are of GPUs; these are cores")
     if wanted.pressure and where.settings[0].lanes != gpu.LANES:
         raise UserError("--pressure sets readers beside models: it takes --device green")
 
@@ -95,25 +103,32 @@ class ExtraProfiling:
         counted: dict[str, dict[tuple[int, int], float]],
     ) -> None:
         await self._rig.close()
+        on_gpu = bool(self._where.settings)
+        with TemporaryDirectory(prefix="interlace-layers-") as folder:
+            asked = self._of_gpu(models) if on_gpu else self._of_cores(models, folder)
+            try:
+                after = await with_parts(*asked, profiles, counted, self.failures)
+            except MeasureError as error:
+                self.failures.append(str(error))
+                return
+        self._keep(models, profiles, after)
+
+    def _of_gpu(self, models: Sequence[Model]) -> PartsTask:
         settings, wanted = self._settings, self._wanted
-        stands = reader_placements(settings.gpu) if wanted.pressure else ()
         task = GpuTask(
             settings.uuid,
             settings.backend,
             settings.lanes,
             tuple(models),
             wanted.layers,
-            stands,
+            reader_placements(settings.gpu) if wanted.pressure else (),
             handle_context=settings.handle_context,
         )
-        try:
-            after = await with_parts(
-                task, settings.environment(100), profiles, counted, self.failures
-            )
-        except MeasureError as error:
-            self.failures.append(str(error))
-            return
-        self._keep(models, profiles, after)
+        return gpu_task.PROCESS, task, settings.environment(100)
+
+    def _of_cores(self, models: Sequence[Model], folder: str) -> PartsTask:
+        task = CoresTask(self._where.cpu.cores, tuple(models), folder)
+        return cores_task.PROCESS, task, {}
 
     @property
     def _settings(self) -> CudaSettings:

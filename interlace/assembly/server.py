@@ -187,6 +187,7 @@ class Server:
                 await self._delay(server)
             else:
                 starting.cancel()
+                await asyncio.wait({starting})  # what it opened is closed after it
             await self._end(server)
         finally:
             await server.close()

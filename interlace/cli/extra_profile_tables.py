@@ -1,4 +1,4 @@
-"""Power, pressure, layers and company as tables for people."""
+"""Power, pressure, layers, cold starts and company as tables for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Table
 
 from interlace.cli.screen import table
+from interlace.core.loading import HostLinks
 from interlace.core.profile import Profile
+from interlace.policy.cold_starts.catalog import COLD_STARTS
+from interlace.policy.cold_starts.frontier import moved_bytes
 from interlace.profiling.corun import CoRun
 
 
@@ -19,6 +22,7 @@ def further_tables(profiles: Mapping[str, Profile], seen: Sequence[CoRun]) -> It
         yield _pressure(profiles)
     if any(one.layers for one in profiles.values()):
         yield _layers(profiles)
+        yield _cold_starts(profiles)
     if seen:
         yield _company(seen)
 
@@ -47,7 +51,7 @@ def _pressure(profiles: Mapping[str, Profile]) -> Table:
 
 def _layers(profiles: Mapping[str, Profile]) -> Table:
     headings = ("layers", "copy ms", "run ms", "run, weights on the host")
-    made = table(("model",), headings, "cold starts: sums over the layers, one row")
+    made = table(("model",), headings, "layers: sums over them, one row")
     for name, profile in profiles.items():
         layers = profile.layers
         if layers:
@@ -57,6 +61,22 @@ def _layers(profiles: Mapping[str, Profile]) -> Table:
                 sum(one.run_host_ms for one in layers),
             )
             made.add_row(name, str(len(layers)), *(f"{value:.2f}" for value in sums))
+    return made
+
+
+def _cold_starts(profiles: Mapping[str, Profile]) -> Table:
+    headings = ("warm ms", *COLD_STARTS, "bound", "MB copied", "MB left")
+    made = table(("model",), headings, "cold starts, predicted: ms to the end of the first row")
+    for name, profile in profiles.items():
+        layers = profile.layers
+        if layers:
+            plans = [plan(layers, HostLinks()) for plan in COLD_STARTS.values()]
+            copied = moved_bytes(layers, plans[-1])
+            left = sum(one.weights_bytes for one in layers) - copied
+            times = (sum(one.run_ms for one in layers), *(plan.end_ms for plan in plans))
+            bytes_mb = (f"{one / 1e6:.1f}" for one in (copied, left))
+            bound = f"{plans[-1].bound_ms:.2f}"
+            made.add_row(name, *(f"{value:.2f}" for value in times), bound, *bytes_mb)
     return made
 
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from interlace.cli.screen import table
 from interlace.core.plan import Partition
 from interlace.planning.capacity_plan import CapacityPlan
+from interlace.planning.trial import ModelTrial
 from interlace.policy.catalog import resolve
 
 _MOST_SAID: Final = 8
@@ -66,16 +67,21 @@ def _models(found: CapacityPlan) -> Table:
     made = table(("model",), figures)
     prices = found.bound.best.price
     for one in found.scenario.demand:
-        expected = found.expected.get(one.model)
+        tried = found.trial.models.get(one.model)
         made.add_row(
             one.model,
             f"{one.rows_per_s:.1f}",
             f"{one.slo_ms:g}",
-            "-" if expected is None else expected.p99_text(one.slo_ms),
-            "-" if expected is None else f"{100 * expected.attainment:.1f}",
+            "-" if tried is None else tried.p99_text(one.slo_ms),
+            "-" if tried is None else _in_slo(tried),
             f"{100 * prices[one.model]:.3f}" if one.model in prices else "-",
         )
     return made
+
+
+def _in_slo(tried: ModelTrial) -> str:
+    low, high = tried.interval()
+    return f"{100 * tried.attainment:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def show_what_ifs(out: Console, found: Mapping[str, CapacityPlan]) -> None:
@@ -103,7 +109,16 @@ def show_systems(out: Console, found: Sequence[CapacityPlan]) -> None:
             f"{100 * one.worst_attainment:.1f}",
         )
     out.print(made)
-    out.print("in SLO %: expected of the model that fares worst, if nothing is refused")
+    out.print("in SLO %: of the model that fared worst when the plan was tried")
+    for one in found:
+        for line in _limits(one):
+            out.print(f"{one.system}: {line}", soft_wrap=True)
+
+
+def _limits(one: CapacityPlan) -> list[str]:
+    """Where a system stopped and why; what is said of each model stays with its own plan."""
+    notes = one.plan.notes if len(one.plan.notes) == 1 else ()
+    return list(dict.fromkeys([*one.plan.reasons.values(), *notes]))[:_MOST_SAID]
 
 
 def _unserved(one: CapacityPlan) -> list[str]:

@@ -28,7 +28,7 @@ from interlace.profiling.corun import CoRun
 from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.profile_file import extras_rows, point_rows
 
-Layers = Annotated[bool, typer.Option("--layers", help="Copy and run times by layer (GPU).")]
+Layers = Annotated[bool, typer.Option("--layers", help="Copy and run times by layer.")]
 Pressure = Annotated[bool, typer.Option("--pressure", help="Use of L2, DRAM (--device green).")]
 Power = Annotated[bool, typer.Option("--power", help="Power, energy of a request (GPU).")]
 CoRunning = Annotated[bool, typer.Option("--corun", help="Pairs, triples of models together.")]
@@ -82,7 +82,7 @@ def profile(
     elif found:
         _show(found, seen, len(models) - len(filled.measured), folder)
     if failures:
-        raise UserError("\n".join(["not every model could be measured:", *failures]))
+        raise UserError(f"not every model could be measured: {'; '.join(failures)}")
 
 
 def _label(model: Model) -> str:

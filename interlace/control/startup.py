@@ -111,12 +111,17 @@ class Startup:
         """The models that could be opened, without those that take much longer than the others."""
         tasks = [asyncio.ensure_future(self._open(draft)) for draft in drafts]
         pending: set[_Opening] = set(tasks)
-        while pending:
-            done, pending = await asyncio.wait(
-                pending, timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not done and len(pending) < len(tasks):
-                break
+        try:
+            while pending:
+                done, pending = await asyncio.wait(
+                    pending, timeout=self._patience_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done and len(pending) < len(tasks):
+                    break
+        except asyncio.CancelledError:
+            for task in pending:
+                task.cancel()
+            raise
         for task in pending:
             late = asyncio.ensure_future(self._later(task))
             self._late.add(late)

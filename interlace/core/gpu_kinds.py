@@ -19,6 +19,7 @@ _MPS: Final = frozenset(
         Trait.OVERLAPPED_REORGANISATION,
         Trait.HOST_ACCESS,
         Trait.INPUT_POOL,
+        Trait.SHARE_AT_LAUNCH,
     }
 )
 #: Compute slices of MIG's instances on an A100 and where they may begin; 3g takes the memory of
@@ -37,19 +38,16 @@ def _mig_layouts() -> tuple[tuple[int, ...], ...]:
     """Largest sets of MIG instances that may stand side by side, as shares."""
     found: set[tuple[int, ...]] = set()
 
-    def fill(taken: frozenset[int], shares_pct: tuple[int, ...]) -> None:
-        placed = False
+    def fill(taken: frozenset[int], shares_pct: tuple[int, ...], first: int) -> None:
+        found.add(tuple(sorted(shares_pct)))
         for slices, starts in _MIG_STARTS:
-            for start in starts:
+            for start in (one for one in starts if one >= first):
                 width = 4 if slices == 3 else slices
                 cells = frozenset(range(start, min(start + width, 8)))
                 if not cells & taken:
-                    placed = True
-                    fill(taken | cells, tuple(sorted((*shares_pct, _slices_pct(slices)))))
-        if not placed:
-            found.add(shares_pct)
+                    fill(taken | cells, (*shares_pct, _slices_pct(slices)), start + 1)
 
-    fill(frozenset(), ())
+    fill(frozenset(), (), 0)
     counted = {one: Counter(one) for one in found}
     inside = {one for one in found for other in found - {one} if counted[one] <= counted[other]}
     return tuple(sorted(found - inside))

@@ -4,27 +4,49 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 
 class WeightPath(Enum):
-    """The path of one layer's weights: copied, read in place from the host, or from a peer."""
+    """The path of one layer's weights."""
 
-    COPY = "copy"
-    HOST = "host"
-    PEER = "peer"
+    KEEP = "keep"  #: they are there, or there are none
+    COPY = "copy"  #: copied over the accelerator's own link
+    HOST = "host"  #: read where they lie, by each execution
+    PEER = "peer"  #: copied to another accelerator over its link, and from there
+
+
+@dataclass(frozen=True, slots=True)
+class HostLinks:
+    """What weights can come over: the accelerator's own link, and those of ``peers`` others.
+
+    A layer's ``copy_ms`` is its time on any one of these links; peers pass on what they got at
+    ``peer_bytes_per_ms`` (NVLink).
+    """
+
+    peers: int = 0
+    peer_bytes_per_ms: float = inf
 
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
+    """The path of a layer's weights; ``link`` is 0 for the own link, else the peer's number."""
+
     layer: str
     via: WeightPath
-    gpu: str
+    link: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Ordered steps; ``ready_ms`` is the predicted time to the first execution."""
+    """A step a layer, in the order of execution.
 
-    model: str
-    steps: tuple[LoadStep, ...] = ()
-    ready_ms: float = 0.0
+    ``overlapped``: layers run as soon as their weights are there; else all are brought first.
+    ``end_ms`` is when the first execution is predicted to end, counted from the begin of the load;
+    ``bound_ms`` what no choice of paths can go below on these links.
+    """
+
+    steps: tuple[LoadStep, ...]
+    overlapped: bool
+    end_ms: float
+    bound_ms: float

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet, Gpu
-from interlace.core.loading import LoadPlan
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.core.request import Batch, Reply, Request, Timing
@@ -49,7 +48,6 @@ class Load:
     partition: str
     model: str
     batches: tuple[int, ...] = ()
-    plan: LoadPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,8 @@ class LayerProfile:
     """One layer's weights, copy time, run time, and run time with weights left on the host.
 
     For one row, weights coming from DRAM or from the host and not from caches: as after a cold
-    start (DeepPlan, section 4.3.1). Layers are in the order of execution.
+    start (DeepPlan, section 4.3.1). Layers are in the order of execution. ``kind`` is what it is
+    made of: a module's class ("Linear"), or an operator ("linear"); empty in older files.
     """
 
     name: str
@@ -46,6 +47,7 @@ class LayerProfile:
     copy_ms: float
     run_ms: float
     run_host_ms: float
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

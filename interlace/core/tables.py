@@ -54,6 +54,18 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     return f" (did you mean {found[0]}?)" if found else ""
 
 
+def read_json(text: bytes, what: str) -> Any:
+    """JSON as Python values; ``what`` the text is to be, for errors.
+
+    Raises:
+        TableError: it is no JSON.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TableError("it", f"no JSON ({_cut(str(error))})", what) from None
+
+
 def read_table(
     table: object,
     kind: type[T],
@@ -165,7 +177,11 @@ def _shown(value: object) -> str:
         shown = repr(value)
     except ValueError as error:  # an integer of thousands of digits
         shown = f"{type(value).__name__} ({error})"
-    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}..."
+    return _cut(shown)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _expected(kind: Any) -> str:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 
 class UserError(Exception):
-    """A command cannot go on: what is wrong, and what to do about it."""
+    """A command cannot go on: what is wrong, and what to do about it, in one line."""
+
+    def __init__(self, said: str) -> None:
+        # Names come from files, which may hold anything.
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in said))
 
 
 class InputError(UserError):

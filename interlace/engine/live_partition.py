@@ -68,6 +68,7 @@ class LivePartition:
     share_pct: int
     state: PartitionState = PartitionState.CREATING
     units: tuple[int, ...] = ()
+    units_mask: int = 0  #: the units as bits, where two batches on one would slow each other
     model_states: dict[str, ModelState] = field(default_factory=dict)
     resident_bytes: dict[str, int] = field(default_factory=dict)
     slots: Sequence[Slot] = ()

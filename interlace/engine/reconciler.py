@@ -138,6 +138,8 @@ class Reconciler:
         if finished.failure is None:
             live.transition_to(PartitionState.READY)
             live.units = finished.units
+            if self._state.fleet.gpu(live.gpu).blocks[0]:
+                live.units_mask = sum(1 << unit for unit in finished.units)
         elif not finished.failure.fatal:
             live.transition_to(PartitionState.GONE)
             del self._state.partitions[live.id]

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import torch
 
@@ -72,6 +72,16 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         os.fsync(file.fileno())
 
 
+class TensorPlace(NamedTuple):
+    """Where a tensor's bytes lie in its file, and what they are."""
+
+    begin: int
+    nbytes: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    order: tuple[int, ...] | None  #: its dims in the order of memory, where that is not 0, 1, 2 ...
+
+
 def map_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Views of the file's tensors on a private mapping: pages are shared until written to.
 
@@ -79,21 +89,52 @@ def map_tensors(path: Path) -> dict[str, torch.Tensor]:
         OSError: the file cannot be opened.
         ValueError: it is not such a file, or was cut short.
     """
+    mapped = map_file(path)
+    return {name: view(mapped, place) for name, place in tensor_places(path, mapped).items()}
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """The whole file, mapped privately.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: it is too short to be one of tensors.
+    """
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < 8:
             raise ValueError(f"{path}: {size} bytes is no safetensors file")
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    length = int.from_bytes(mapped[:8], "little")
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+def tensor_places(path: Path, mapped: mmap.mmap) -> dict[str, TensorPlace]:
+    """Where each tensor lies, by name, in the order of the file.
+
+    Raises:
+        ValueError: it is not such a file, or was cut short.
+    """
+    length, size = int.from_bytes(mapped[:8], "little"), len(mapped)
     if length > min(size - 8, _HEADER_LIMIT_BYTES):
         raise ValueError(f"{path}: header of {length} bytes in a file of {size}")
     header = json.loads(mapped[8 : 8 + length])
     orders = header.pop("__metadata__", {})
     return {
-        name: _view(mapped, 8 + length, entry, orders.get(name))
+        name: _place(8 + length, size, entry, orders.get(name))
         for name, entry in header.items()
         if not name.startswith(_PAD)
     }
+
+
+def view(memory: mmap.mmap, place: TensorPlace) -> torch.Tensor:
+    """The tensor on memory that is laid out as its file is."""
+    count = prod(place.shape)
+    if count == 0:
+        return torch.empty(place.shape, dtype=place.dtype)
+    flat = torch.frombuffer(memory, dtype=place.dtype, count=count, offset=place.begin)
+    shaped = flat.view(place.shape)
+    if place.order is None:
+        return shaped
+    return shaped.permute(tuple(place.order.index(dim) for dim in range(len(place.order))))
 
 
 def _entry(dtype: str, shape: list[int], start: int, nbytes: int) -> dict[str, Any]:
@@ -121,21 +162,10 @@ def _in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...
     return (permuted, order) if permuted.is_contiguous() else (tensor.contiguous(), None)
 
 
-def _view(
-    mapped: mmap.mmap, base: int, entry: Mapping[str, Any], order: str | None
-) -> torch.Tensor:
-    dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
+def _place(base: int, size: int, entry: Mapping[str, Any], order: str | None) -> TensorPlace:
+    dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
     start, end = entry["data_offsets"]
-    count = prod(shape)
-    if base + end > len(mapped) or end - start != count * dtype.itemsize or start < 0:
-        raise ValueError(f"tensor of shape {shape} does not fit its {end - start} bytes")
-    if count == 0:
-        return torch.empty(shape, dtype=dtype)
-    flat = torch.frombuffer(mapped, dtype=dtype, count=count, offset=base + start)
-    view = flat.view(shape)
-    return view if order is None else view.permute(tuple(_inverse(order)))
-
-
-def _inverse(order: str) -> Iterator[int]:
-    places = [int(place) for place in order.split(",")]
-    return (places.index(dim) for dim in range(len(places)))
+    if base + end > size or end - start != prod(shape) * dtype.itemsize or start < 0:
+        raise ValueError(f"tensor of shape {list(shape)} does not fit its {end - start} bytes")
+    dims = None if order is None else tuple(int(dim) for dim in order.split(","))
+    return TensorPlace(base + start, end - start, dtype, shape, dims)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement
 from typing import NamedTuple
 
 from interlace.core.hardware import Gpu
@@ -80,16 +80,15 @@ class ExhaustiveSearch:
         self._steps = steps
         self.exhausted = True
 
-    def search(self, parts: Sequence[Group], last: bool) -> BestCut:
-        """A plan for all of these accelerators that serves every rate, else the best met.
+    def possible(self, parts: Sequence[Group]) -> bool:
+        """True if time and layouts of these accelerators would do if they could be mixed freely."""
+        return self._relaxed(parts).factor >= 1.0 - _ROUNDING
 
-        Unless they are the ``last`` to be tried, nothing is made for rates that cannot be served.
-        """
-        relaxation = relaxed(self._demand, [(len(g.gpus), g.layouts) for g in parts], self._tables)
+    def search(self, parts: Sequence[Group]) -> BestCut:
+        """A plan for all of these accelerators that serves every rate, else the best met."""
+        relaxation = self._relaxed(parts)
         best = BestCut(left_rows_per_s=self._rates)
         possible = relaxation.factor >= 1.0 - _ROUNDING
-        if not (possible or last):
-            return best
         dive = _DepthFirst(self._fillings, relaxation, [group.gpus[0] for group in parts])
         ranked, finished = self._ranked(parts, dive)
         for index, (_, start, cut) in enumerate(ranked):
@@ -109,6 +108,9 @@ class ExhaustiveSearch:
                 break
         self.exhausted = self.exhausted and (finished or best.complete or not possible)
         return best
+
+    def _relaxed(self, parts: Sequence[Group]) -> Relaxation:
+        return relaxed(self._demand, [(len(g.gpus), g.layouts) for g in parts], self._tables)
 
     def _ranked(
         self, parts: Sequence[Group], dive: _DepthFirst
@@ -160,15 +162,16 @@ def _bins(cut: Cuts) -> tuple[GroupShare, ...]:
     return tuple(sorted(every, key=lambda one: (-one[1], one[0])))
 
 
-def _cuts(parts: Sequence[Group]) -> Iterator[Cuts]:
-    """Every choice of a layout for every accelerator, alike ones in one order only."""
-    choices = [combinations_with_replacement(g.layouts, len(g.gpus)) for g in parts]
-    for chosen in product(*choices):
-        yield [
-            (index, (gpu, layout))
-            for index, (group, picked) in enumerate(zip(parts, chosen, strict=True))
-            for gpu, layout in zip(group.gpus, picked, strict=True)
-        ]
+def _cuts(parts: Sequence[Group], first: int = 0) -> Iterator[Cuts]:
+    """Every choice of a layout for every accelerator, alike ones in one order only; made lazily."""
+    if first == len(parts):
+        yield []
+        return
+    gpus, known = parts[first]
+    for picked in combinations_with_replacement(known, len(gpus)):
+        here = [(first, one) for one in zip(gpus, picked, strict=True)]
+        for others in _cuts(parts, first + 1):
+            yield [*here, *others]
 
 
 class _DepthFirst:

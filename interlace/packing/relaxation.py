@@ -55,12 +55,13 @@ def relaxed(
     times = [key for key, rate in serves.items() if rate > 0]
     cuts = [(g, one) for g, (_, layouts) in enumerate(groups) for one in layouts]
     first = 1 + len(times)
-    rows = []
-    for i, d in enumerate(demand):
-        mine = [(1 + k, serves[key]) for k, key in enumerate(times) if key[0] == i]
-        rows.append(_row([*mine, (0, -d.rows_per_s)], 0.0, _INFINITE))
-    for one in bins:
-        used = [(1 + k, 1.0) for k, key in enumerate(times) if key[1] == one]
+    mine: dict[int, list[tuple[int, float]]] = {i: [] for i in range(len(demand))}
+    every_use: dict[GroupShare, list[tuple[int, float]]] = {one: [] for one in bins}
+    for k, (i, one) in enumerate(times, 1):
+        mine[i].append((k, serves[i, one]))
+        every_use[one].append((k, 1.0))
+    rows = [_row([*mine[i], (0, -d.rows_per_s)], 0.0, _INFINITE) for i, d in enumerate(demand)]
+    for one, used in every_use.items():
         there = [
             (first + k, -float(cut.count(one[1])))
             for k, (g, cut) in enumerate(cuts)

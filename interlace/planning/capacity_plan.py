@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -15,12 +15,13 @@ from interlace.core.plan import Partition, Plan, Slot
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.perf.latency import surface
 from interlace.perf.memory import needed_bytes
-from interlace.planning.expectation import Expectation, expect
+from interlace.planning.moves import PlanMoves, moves
 from interlace.planning.plan_file import save_plan
+from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.systems import system_of
+from interlace.planning.trial import PlanTrial
 from interlace.policy.base import System
-from interlace.policy.fewest import fewest
 
 #: 2: what is not served is in rows per second, and called so.
 _SCHEMA: Final = 2
@@ -31,8 +32,8 @@ _MOST_NAMES: Final = 8
 class CapacityPlan:
     """A plan for a scenario by one system.
 
-    ``bound`` is how many accelerators any scheduler needs; ``expected`` what each planned model may
-    expect under random arrivals.
+    ``bound`` is how many accelerators any scheduler needs; ``trial`` what became of each planned
+    model's requests when the plan was played in the engine under random arrivals.
     """
 
     scenario: Scenario
@@ -40,8 +41,9 @@ class CapacityPlan:
     plan: Plan
     fleet: Fleet
     bound: LowerBound
-    expected: Mapping[str, Expectation]
+    trial: PlanTrial
     planning_s: float
+    moved: PlanMoves | None = None  #: from the current plan, if one was given
 
     @property
     def gpus(self) -> int:
@@ -65,11 +67,17 @@ class CapacityPlan:
         return not self.plan.underserved
 
     @property
+    def kept(self) -> bool:
+        """True if nothing is left unserved, and no model that was tried broke its promise."""
+        return self.served and not self.trial.broken
+
+    @property
     def worst_attainment(self) -> float:
-        """Expected attainment of the model that fares worst; 0 if one is not in the plan."""
-        asked = [one.model for one in self.scenario.demand if one.rows_per_s > 0]
-        within = (self.expected[m].attainment if m in self.expected else 0.0 for m in asked)
-        return min(within, default=1.0)
+        """Attainment of the model that fared worst in the trial; 0 if one is not served at all."""
+        placed = {slot.model for part in self.plan.partitions for slot in part.slots}
+        if any(one.rows_per_s > 0 and one.model not in placed for one in self.scenario.demand):
+            return 0.0
+        return min((one.attainment for one in self.trial.models.values()), default=1.0)
 
     @property
     def memory_bytes(self) -> dict[str, int]:
@@ -103,12 +111,14 @@ class CapacityPlan:
         cost = "" if self.cost_per_hour is None else f", {self.cost_per_hour:.2f} an hour"
         by = (
             f"by area {bound.area.accelerators:.2f}, by layouts "
-            f"{bound.configuration.accelerators:.2f}, by memory {bound.memory.accelerators:.2f}"
+            f"{bound.configuration.accelerators:.2f}, by gathering "
+            f"{bound.gathering.accelerators:.2f}, by memory {bound.memory.accelerators:.2f}"
         )
         said = [
             f"not served: {rps:.4g} requests/s of {model}: {reasons.get(model, 'no reason')}"
             for model, rps in unserved.items()
         ]
+        said += [f"promise broken: {self._broken(model)}" for model in self.trial.broken]
         said.append(
             f"{self.gpus} {self.scenario.gpu.kind} ({self.system}, planned in "
             f"{self.planning_s:.2f} s){cost}"
@@ -117,7 +127,16 @@ class CapacityPlan:
         if bound.excluded:
             left_out = _some(bound.excluded)
             said.append(f"the bound leaves out what no share serves in time: {left_out}")
-        return [*said, *self.plan.notes, *self.scenario.notes]
+        said += [] if self.moved is None else [self.moved.sentence()]
+        return [*said, self.trial.sentence(), *self.plan.notes, *self.scenario.notes]
+
+    def _broken(self, model: str) -> str:
+        found = self.trial.models[model]
+        low, high = found.interval()
+        return (
+            f"{100 * found.attainment:.2f} % of {model} in time ({100 * low:.2f} to "
+            f"{100 * high:.2f}), {100 * self.trial.asked[model]:g} % asked"
+        )
 
     def to_dict(self) -> dict[str, object]:
         """The answer as plain values: units in the names, ``None`` where a figure has no value."""
@@ -131,13 +150,22 @@ class CapacityPlan:
                 "gpus": bound.gpus,
                 "area": bound.area.accelerators,
                 "configuration": bound.configuration.accelerators,
+                "gathering": bound.gathering.accelerators,
                 "memory": bound.memory.accelerators,
                 "excluded": bound.excluded,
             },
             "gap": self.gap if self.served else None,
             "cost_per_hour": self.cost_per_hour,
             "planning_s": self.planning_s,
+            "kept": self.kept,
+            "trial": {
+                "requests": self.trial.requests,
+                "seeds": self.trial.seeds,
+                "parts": self.trial.parts,
+                "parts_tried": self.trial.parts_tried,
+            },
             "memory_bytes": self.memory_bytes,
+            "moves": None if self.moved is None else self.moved._asdict(),
             "partitions": self.plan.partitions,
             "models": {one.model: self._model(one.model) for one in self.scenario.demand},
             "unserved_rows_per_s": {
@@ -169,14 +197,17 @@ class CapacityPlan:
 
     def _model(self, model: str) -> dict[str, object]:
         asked = next(one for one in self.scenario.demand if one.model == model)
-        expected = self.expected.get(model)
+        tried = self.trial.models.get(model)
         return {
             "rate_rps": asked.rows_per_s,
             "slo_ms": asked.slo_ms,
             "attainment_wanted": asked.attainment,
             "cv": asked.cv,
-            "p99_ms": None if expected is None else _finite(expected.p99_ms),
-            "attainment": None if expected is None else expected.attainment,
+            "sent": 0 if tried is None else tried.sent,
+            "in_time": 0 if tried is None else tried.in_time,
+            "p99_ms": None if tried is None else _finite(tried.p99_ms),
+            "attainment": None if tried is None else tried.attainment,
+            "attainment_interval": None if tried is None else tried.interval(),
             "price_gpus_per_rps": self.bound.best.price.get(model),
         }
 
@@ -186,20 +217,22 @@ def plan(
     *,
     system: str | System = "interlace",
     bound: LowerBound | None = None,
+    current: Plan | None = None,
 ) -> CapacityPlan:
     """The fewest accelerators that serve a scenario within its SLOs, and how each is cut.
 
     ``scenario`` may be the path of a scenario file (docs/planning.md). ``system`` says who plans: a
     name of the catalog, or a row of one's own. A ``bound`` that is known already, of the same
-    scenario, is not worked out again. No accelerator is needed, and nothing is run.
+    scenario, is not worked out again. No accelerator is needed: the plan is tried in virtual time
+    (``planning.promise``). With a ``current`` plan as few partitions move as can be.
 
     What cannot be served is no error: it is in ``plan.unserved_rows_per_s`` of the answer, its
-    reason in ``plan.reasons``.
+    reason in ``plan.reasons``; promises that break in the trial are in ``trial.broken``.
 
     Example::
 
         found = interlace.plan("examples/planning/nine.toml")
-        print(found.gpus, found.bound.gpus, found.expected["vgg"].p99_ms)
+        print(found.gpus, found.bound.gpus, found.trial.models["vgg"].p99_ms)
 
     Raises:
         InputError: the file is not a scenario, or there is no such system; what is expected.
@@ -207,13 +240,12 @@ def plan(
     if not isinstance(scenario, Scenario):
         scenario = read_scenario(scenario)
     row = system_of(system)
-    demand, profiles, gpu = scenario.demand, scenario.busy_profiles, scenario.gpu
-    known = bound or lower_bound(demand, gpu, scenario.profiles)
+    known = bound or lower_bound(scenario.demand, scenario.gpu, scenario.profiles)
     began_s = perf_counter()
-    made, fleet = fewest(row.packer, demand, gpu, scenario.limit, profiles, start=known.gpus)
+    made = kept_plan(scenario, row, known.gpus, current)
     took_s = perf_counter() - began_s
-    expected = expect(made, demand, {one.id: one for one in fleet.gpus}, profiles)
-    return CapacityPlan(scenario, row.name, made, fleet, known, expected, took_s)
+    moved = None if current is None else moves(current.partitions, made.plan.partitions)
+    return CapacityPlan(scenario, row.name, made.plan, made.fleet, known, made.trial, took_s, moved)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -144,10 +144,13 @@ def _why_here(found: CapacityPlan, part: Partition) -> str:
 
 
 def _limits(found: CapacityPlan, asked: Demand) -> Iterator[str]:
-    expected = found.expected.get(asked.model)
-    if expected is not None:
-        p99 = expected.p99_text(asked.slo_ms)
-        yield f"  expected: p99 {p99}, {100 * expected.attainment:.2f} % in time"
+    tried = found.trial.models.get(asked.model)
+    if tried is not None:
+        low, high = tried.interval()
+        yield (
+            f"  tried: {tried.in_time} of {tried.sent} requests in time ({100 * low:.2f} to "
+            f"{100 * high:.2f} %), p99 {tried.p99_text(asked.slo_ms)}"
+        )
     price = found.bound.best.price.get(asked.model)
     if price:
         yield (

@@ -13,7 +13,7 @@ import msgspec
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.json_text import json_text
 from interlace.core.plan import Partition, Plan
-from interlace.core.tables import TableError, read_table
+from interlace.core.tables import TableError, read_json, read_table
 from interlace.core.user_errors import InputError
 from interlace.planning.follower import PlanFollower
 from interlace.policy.base import System
@@ -111,7 +111,7 @@ def unknown_models(system: System, names: Collection[str]) -> list[str]:
 
 def _read(path: Path) -> PlanFile:
     try:
-        table = msgspec.json.decode(path.read_bytes())
+        table = read_json(path.read_bytes(), "a plan that interlace plan --save kept")
         schema = table.get("schema") if isinstance(table, dict) else None
         if isinstance(schema, int) and schema != _SCHEMA:
             raise InputError(
@@ -120,7 +120,7 @@ def _read(path: Path) -> PlanFile:
         kept = read_table(table, PlanFile)
     except OSError as error:
         raise InputError(f"--plan {path}: {error.strerror}") from None
-    except (msgspec.MsgspecError, TableError) as error:
+    except TableError as error:
         raise InputError(f"--plan {path}: not a plan file: {error}") from None
     if not any(part.slots for part in kept.partitions):
         raise InputError(f"--plan {path}: no model has a place in it")

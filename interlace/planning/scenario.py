@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-import msgspec
-
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, as_rows_per_s
@@ -129,7 +127,7 @@ def _read(path: Path) -> ScenarioTable:
         raise InputError(f"{path}: {error.strerror}") from None
     except TableError as error:
         raise InputError(f"{path}: {error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not TOML: {error}") from None
 
 
@@ -198,7 +196,7 @@ def _interference(
         seen = observations(read_coruns(path.parent / slowdown))
     except OSError as error:
         raise InputError(f"{where}: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
+    except TableError as error:
         raise InputError(f"{where}: not a file of co-runs: {error}") from None
     usable = [one for one in seen if one.models <= profiles.keys()]
     if not usable:

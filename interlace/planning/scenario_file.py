@@ -16,6 +16,9 @@ _SHARES = Meta(
     min_length=1,
     description="whole percentages such as [20, 40, 50, 60, 80, 100], 100 among them",
 )
+_FileName = Annotated[
+    str, Meta(pattern=r"^[^\x00-\x1f]+$", description='a file name such as "profiles.csv"')
+]
 _FILES = Meta(min_length=1, description='file names such as ["profiles.csv"]')
 _MODELS = Meta(min_length=1, description="tables such as [models.resnet50]")
 
@@ -47,6 +50,6 @@ class ScenarioTable(Struct, forbid_unknown_fields=True, frozen=True):
     gpu: str | GpuTable | None = None
     gpus: _Count = 64
     price_per_hour: _Price | dict[str, _Price] | None = None
-    slowdown: Annotated[float, Meta(ge=1, le=_MOST)] | Annotated[str, Meta(min_length=1)] = 1.0
-    profiles: Annotated[list[str], _FILES] | None = None
-    truth: Annotated[list[str], _FILES] | None = None
+    slowdown: Annotated[float, Meta(ge=1, le=_MOST)] | _FileName = 1.0
+    profiles: Annotated[list[_FileName], _FILES] | None = None
+    truth: Annotated[list[_FileName], _FILES] | None = None

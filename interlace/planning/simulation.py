@@ -14,16 +14,14 @@ from interlace.core.plan import Demand, Partition, Plan, as_rate_rps
 from interlace.core.tables import TableError
 from interlace.core.user_errors import InputError
 from interlace.core.version import __version__
-from interlace.device.simulated.boards import physics_of
 from interlace.device.simulated.device import device_factory
-from interlace.device.simulated.physics import Physics
 from interlace.packing.bounds import LowerBound, lower_bound
-from interlace.perf.interference import NO_INTERFERENCE
 from interlace.planning.plan_file import load_fleet_plan
+from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.systems import system_of
+from interlace.planning.trial import scenario_physics
 from interlace.policy.base import System
-from interlace.policy.fewest import fewest
 from interlace.runtime.log import LogHeader, LogWriter
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
 from interlace.sim.record import RunRecord
@@ -152,20 +150,29 @@ def simulations(
 
 def _trace(scenario: Scenario, settings: SimulationSettings) -> Arrivals:
     """The scenario's arrivals: a load above 1 plays its workloads so many times faster."""
-    workloads: dict[str, Workload] = {}
+    made = merge_arrivals(workloads(scenario), settings.seconds * settings.load, settings.seed)
+    return Arrivals(made.models, made.times_ms / settings.load, made.which, settings.seconds)
+
+
+def workloads(scenario: Scenario) -> dict[str, Workload]:
+    """The arrivals that the scenario's tables describe, by model.
+
+    Raises:
+        InputError: a table is not what it should be, or its file cannot be read or is no trace.
+    """
+    made: dict[str, Workload] = {}
     for one in scenario.demand:
         table = scenario.workloads.get(one.model, {})
         rate_rps, where = as_rate_rps(one.rows_per_s), f"models.{one.model}.workload"
         try:
-            workloads[one.model] = workload(
-                table, one.model, rate_rps, one.cv, scenario.folder, where
-            )
+            made[one.model] = workload(table, one.model, rate_rps, one.cv, scenario.folder, where)
         except TableError as error:
             raise InputError(str(error)) from None
         except TraceError as error:
             raise InputError(f"{where}: {error}") from None
-    made = merge_arrivals(workloads, settings.seconds * settings.load, settings.seed)
-    return Arrivals(made.models, made.times_ms / settings.load, made.which, settings.seconds)
+        except OSError as error:
+            raise InputError(f"{where}.file: {error.filename}: {error.strerror}") from None
+    return made
 
 
 def _placement(
@@ -183,11 +190,10 @@ def _placement(
     if settings.gpus is not None:
         whole = uniform_fleet(gpu, settings.gpus)
         return whole, system.planner(demand, whole, profiles, Plan())
-    plan, largest = fewest(system.packer, demand, gpu, scenario.limit, profiles)
-    used = {partition.gpu for partition in plan.partitions}
-    few = Fleet(tuple(gpu for gpu in largest.gpus if gpu.id in used) or largest.gpus[:1])
-    cut = system.planner(demand, few, profiles, Plan())
-    return few, cut if cut.overlapping or not used else plan
+    start = lower_bound(demand, gpu, scenario.profiles).gpus
+    found = kept_plan(replace(scenario, demand=demand), system, start)
+    cut = system.planner(demand, found.fleet, profiles, Plan())
+    return found.fleet, cut if cut.overlapping or not found.gpus else found.plan
 
 
 def _overlap(partitions: Sequence[Partition], there: Fleet) -> bool:
@@ -208,6 +214,7 @@ def _run(
     fleet, plan = placement
     demand = _at_load(scenario, settings)
     truth = scenario.truth or scenario.profiles
+    physics = replace(scenario_physics(scenario), jitter=settings.jitter, seed=settings.seed)
     simulation = Simulation(
         system,
         fleet,
@@ -216,7 +223,7 @@ def _run(
         truth=truth,
         arrivals=arrivals,
         plan=plan,
-        device=device_factory(_physics(scenario, settings)),
+        device=device_factory(physics),
     )
     if log is None:
         record = play(simulation, (), on_progress)
@@ -242,9 +249,3 @@ def _header(simulation: Simulation) -> LogHeader:
         from_ms=simulation.warm_ms,
         until_ms=until_ms,
     )
-
-
-def _physics(scenario: Scenario, settings: SimulationSettings) -> Physics:
-    slowed = None if scenario.interference == NO_INTERFERENCE else scenario.interference
-    known = physics_of(scenario.gpu)
-    return replace(known, interference=slowed, jitter=settings.jitter, seed=settings.seed)

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from interlace.core.hardware import Fleet, Gpu
-from interlace.core.loading import LoadPlan
+from interlace.core.hardware import Fleet
+from interlace.core.loading import HostLinks, LoadPlan
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import Profile, Profiles
+from interlace.core.profile import LayerProfile, Profiles
 from interlace.core.request import Request
 from interlace.policy.admission import admit_all
-from interlace.policy.coldstart import copy
 from interlace.policy.eviction import least_recently_used
 from interlace.policy.scaling import fixed
 from interlace.policy.view import Dispatch, Refusal, Tally, View
@@ -81,7 +80,7 @@ class Scaler(Protocol):
 class ColdStart(Protocol):
     """How does a model that is not resident get in?"""
 
-    def __call__(self, profile: Profile, gpu: Gpu, fleet: Fleet) -> LoadPlan: ...
+    def __call__(self, layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan: ...
 
 
 class Eviction(Protocol):
@@ -110,7 +109,6 @@ class System:
     dispatcher: Dispatcher
     admission: Admission = admit_all
     scaler: Scaler = fixed
-    cold_start: ColdStart = copy
     eviction: Eviction = least_recently_used
     #: inputs are staged into a pool on the device when they arrive (E2bird section 5)
     staged: bool = False
@@ -122,3 +120,5 @@ class System:
     within_100: bool = False
     #: of models that contend, none falls further behind than ``policy.fairness`` bounds
     fair: bool = False
+    #: capacity plans are what the engine keeps: the packer's answer is tried, widened, narrowed
+    tried: bool = False

@@ -25,6 +25,10 @@ class PartitionView(Protocol):
     @property
     def share_pct(self) -> int: ...
     @property
+    def units_mask(self) -> int:
+        """Bit i is set if it runs on unit i of its accelerator; 0 if it has no units of its own."""
+
+    @property
     def slots(self) -> Sequence[Slot]:
         """Turns of the duty cycle whose model is loaded here, in plan order."""
 

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import msgspec
 
+from interlace.core.tables import TableError, read_json, read_table
 from interlace.core.version import __version__
 from interlace.perf.interference import CoRunner
 from interlace.profiling.corun import CoRun
 
 SCHEMA: Final = 1
+#: Above every batch and latency that is meant seriously.
+_MOST: Final = 10**9
+
+_Ms = Annotated[float, msgspec.Meta(gt=0, le=_MOST)]
 
 
 class RunnerRow(msgspec.Struct, frozen=True):
     """A ``CoRunner``."""
 
     model: str
-    batch: int
-    share_pct: int
+    batch: Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+    share_pct: Annotated[int, msgspec.Meta(ge=1, le=100)]
 
 
 class CoRunRow(msgspec.Struct, frozen=True):
@@ -30,10 +35,10 @@ class CoRunRow(msgspec.Struct, frozen=True):
 
     runner: RunnerRow
     neighbours: list[RunnerRow]
-    alone_ms: float
-    beside_ms: float
-    overlap: float
-    executions: int
+    alone_ms: _Ms
+    beside_ms: _Ms
+    overlap: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    executions: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class CoRunFile(msgspec.Struct, frozen=True):
@@ -68,12 +73,12 @@ def read_coruns(path: Path, digests: Mapping[str, str] | None = None) -> list[Co
     """What was measured of models that still have these ``digests``; of all models without them.
 
     Raises:
-        msgspec.MsgspecError: it is not such a file.
+        TableError: it is not such a file; the key, what is there, what is expected.
         OSError: it cannot be read.
     """
-    found = msgspec.json.decode(path.read_bytes(), type=CoRunFile)
+    found = read_table(read_json(path.read_bytes(), "a file of co-runs"), CoRunFile)
     if found.schema != SCHEMA:
-        raise msgspec.ValidationError(f"written in form {found.schema}, this is form {SCHEMA}")
+        raise TableError("schema", str(found.schema), str(SCHEMA))
     seen = [_corun(one) for one in found.seen]
     if digests is None:
         return seen

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
+from interlace.core.deployment_key import DeploymentKey
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.profiling.corun import CoRun, CoRunModel, batch_for, corun_share_pct
 from interlace.profiling.corun_partitions import measure_coruns
 from interlace.profiling.cuda.nvml import Nvml
 from interlace.profiling.cuda.power import PowerMeter, idle_w, measure_power, power_points
-from interlace.profiling.cuda.process import reader_placements, run_gpu_task, with_findings
-from interlace.profiling.cuda.task import GpuTask
+from interlace.profiling.cuda.process import reader_placements, with_findings
+from interlace.profiling.findings import take_apart
 from interlace.profiling.rig import MeasureError, Rig
 
 Known = Mapping[str, Profile]  #: by deployment key
@@ -32,7 +35,7 @@ class ExtraMetrics:
     @property
     def of_a_gpu(self) -> bool:
         """Whether something is wanted that cores do not have."""
-        return self.layers or self.pressure or self.power
+        return self.pressure or self.power
 
 
 async def with_power(
@@ -80,7 +83,8 @@ def _points(rig: Rig, profile: Profile, wanted: ExtraMetrics) -> dict[int, tuple
 
 
 async def with_parts(
-    task: GpuTask,
+    process: str,
+    task: msgspec.Struct,
     environment: Mapping[str, str],
     known: Known,
     counted: Mapping[str, Mapping[tuple[int, int], float]],
@@ -88,14 +92,15 @@ async def with_parts(
 ) -> dict[str, Profile]:
     """Profiles with layers and pressure, found by a process of its own.
 
+    ``known`` are all models of the task.
+
     Raises:
         MeasureError: that process did not start or end.
     """
     after: dict[str, Profile] = {}
-    names = {model.key: model.name for model in task.models}
-    for found in await run_gpu_task(task, environment):
+    for found in await take_apart(process, task, environment):
         if found.error:
-            failures.append(f"{names[found.model]}: {found.error}")
+            failures.append(f"{DeploymentKey.parse(found.model).name}: {found.error}")
             continue
         after[found.model] = with_findings(known[found.model], found, counted.get(found.model, {}))
     return after

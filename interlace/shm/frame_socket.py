@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import logging
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +15,8 @@ import msgspec
 
 FRAME_BYTES_MAX: Final = 1 << 18
 _SEND_BUFFER_BYTES: Final = 1 << 20
+
+_log = logging.getLogger(__name__)
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -99,8 +102,9 @@ class BlockingFrameSocket(Generic[Out, In]):
 class AsyncFrameSocket(Generic[Out, In]):
     """The end of a process with an event loop: nothing blocks, callbacks run on the loop.
 
-    ``on_frame`` gets each frame; ``on_closed`` is called once, when the other end is gone, and not
-    after ``close``. What the socket does not take waits in a queue of at most ``limit_bytes``.
+    ``on_frame`` gets each frame; ``on_closed`` is called once, when the other end is gone or sends
+    what is no frame, and not after ``close``. What the socket does not take waits in a queue of at
+    most ``limit_bytes``.
     """
 
     def __init__(
@@ -163,6 +167,10 @@ class AsyncFrameSocket(Generic[Out, In]):
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
+            frame = None
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            # Who waits for the answer in it would wait for ever: the other end counts as failed.
+            _log.error("a frame that cannot be read, its sender is given up: %s", error)
             frame = None
         if frame is not None:
             self._on_frame(frame)

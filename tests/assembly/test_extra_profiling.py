@@ -139,7 +139,6 @@ def test_without_nvml_the_rest_is_measured_all_the_same(world: World) -> None:
 @pytest.mark.parametrize(
     ("wanted", "where", "words"),
     [
-        (ExtraMetrics(layers=True), Accelerators(CPU), "these are cores"),
         (ExtraMetrics(power=True), Accelerators(CPU), "these are cores"),
         (
             ExtraMetrics(pressure=True),
@@ -156,5 +155,5 @@ def test_what_cannot_be_had_is_an_error(
 
 
 def test_what_can_be_had_is_none() -> None:
-    check(ExtraMetrics(corun=True), Accelerators(CPU))
+    check(ExtraMetrics(layers=True, corun=True), Accelerators(CPU))
     check(ExtraMetrics(True, True, True, True), Accelerators(CPU, (SETTINGS,)))

@@ -32,7 +32,8 @@ def test_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     words = [*shlex.split(line)[1:], "--system", "bestfit"]
     found = CliRunner().invoke(build(words), words)
-    assert found.exit_code == 0, found.stderr + str(found.exception)
+    # Best fit is quick, and breaks promises under random arrivals.
+    assert found.exit_code in (0, 3), found.stderr + str(found.exception)
     drawn = re.findall(r"--draw (\S+)", line)
     assert all((tmp_path / name).stat().st_size > 1000 for name in drawn)
 
@@ -60,7 +61,7 @@ def test_columns_are_the_readers(column: str, tmp_path: Path) -> None:
     scenario = tmp_path / "s.toml"
     scenario.write_text(fenced("", "[models.detector]"))
     words = ["plan", str(scenario), "--system", "bestfit"]
-    assert CliRunner().invoke(build(words), words).exit_code == 0
+    assert CliRunner().invoke(build(words), words).exit_code in (0, 3)
 
 
 def test_a_file_that_is_no_scenario_is_told(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
-from interlace.core.profile import Profile
+from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.tables import Tables
 from interlace.policy.fewest import fewest
 from interlace.policy.planners.bestfit import bestfit
@@ -54,6 +56,47 @@ def test_nexus_serves_a_trickle_one_row_at_a_time() -> None:
     plan = Nexus()([Demand("a", 0.01, 50.0)], gpus(1), {"a": profile("a", 1.0, 50.0)}, Plan())
     (only,) = plan.partitions
     assert only.slots[0].batch == 1 and only.duty_ms == pytest.approx(50.0 - 2.0)
+
+
+@pytest.mark.parametrize("rate_rps", [305.0, 310.0, 316.0])
+def test_nexus_serves_what_lies_between_residual_and_saturated(rate_rps: float) -> None:
+    """Whole batches gather too late, or take longer than they gather: the cycle ends earlier."""
+    runs_ms = {1: 30.3, 30: 99.8, 31: 100.4, 32: 101.0}
+    points = {(b, 100): LatencyPoint(ms, ms, ms, 1) for b, ms in runs_ms.items()}
+    known = {"a": Profile("a", "", "k", 100, 1, points)}
+    plan = Nexus()([Demand("a", rate_rps, 202.0)], gpus(3), known, Plan())
+    assert not plan.unserved_rows_per_s and len(plan.partitions) == 1
+    (slot,) = plan.partitions[0].slots
+    assert plan.partitions[0].duty_ms * slot.rows_per_s / 1000.0 <= slot.batch
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    fixed_ms=st.floats(0.1, 40.0),
+    row_ms=st.floats(0.1, 10.0),
+    slo_ms=st.floats(20.0, 300.0),
+    part=st.floats(0.01, 0.999),
+)
+def test_nexus_serves_every_rate_below_the_saturated_one_with_one_bin(
+    fixed_ms: float, row_ms: float, slo_ms: float, part: float
+) -> None:
+    a = profile("a", row_ms, 100.0, fixed_ms)
+    rate = part * _saturated(a, slo_ms, 100)
+    assume(rate > 0)
+    plan = Nexus()([Demand("a", rate, slo_ms)], gpus(1), {"a": a}, Plan())
+    assert not plan.unserved_rows_per_s
+
+
+def test_best_fit_gives_a_remainder_whole_only_where_nothing_can_be_cut() -> None:
+    a = profile("a", 1.0, 100.0)
+    rate = _saturated(a, 100.0, 20) * 0.99
+    profiles = {f"m{i}": replace(a, model=f"m{i}") for i in range(3)}
+    demand = [Demand(name, rate, 100.0) for name in profiles]
+    cut = Gpu("", "k", 100, 10_000, (20, 80, 100), layouts=((20, 80), (100,)))
+    fleet = Fleet(tuple(replace(cut, id=f"g{i}") for i in range(2)))
+    plan = bestfit(demand, fleet, profiles, Plan())
+    assert [(p.gpu, p.share_pct) for p in plan.partitions] == [("g0", 20), ("g0", 80), ("g1", 20)]
+    assert not plan.unserved_rows_per_s
 
 
 def test_best_fit_takes_the_smallest_share_where_it_leaves_least() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from itertools import combinations_with_replacement, product
 
@@ -107,3 +108,32 @@ def test_memory_is_kept_even_where_time_would_do() -> None:
         {"g0": ["a"], "g1": ["b"]},
         {"g0": ["b"], "g1": ["a"]},
     )
+
+
+def test_more_models_than_the_search_tries_are_refused_with_that_reason() -> None:
+    points = {(b, s): LatencyPoint(1.0, 1.0, 1.0, 1) for s in _SHARES for b in (1, 2)}
+    profiles = {f"m{i}": Profile(f"m{i}", "", "k", 1, 1, points) for i in range(4)}
+    demand = [Demand(name, 10.0, 50.0) for name in profiles]
+    fleet = Fleet((Gpu("g", "k", 100, 1_000, _SHARES),))
+    plan = Ideal(models=3)(demand, fleet, profiles, Plan())
+    assert plan.unserved_rows_per_s == dict.fromkeys(profiles, 10.0)
+    assert (
+        set(plan.reasons.values())
+        == {*plan.notes}
+        == {"exhaustive search: 4 models, it tries at most 3"}
+    )
+
+
+def test_cuts_are_made_one_at_a_time() -> None:
+    """Of 64 accelerators and a hundred layouts there are more choices than fit any memory."""
+    points = {
+        (b, s): LatencyPoint(9.0 + b, 9.0 + b, 9.0 + b, 1) for s in range(5, 101, 5) for b in (1, 2)
+    }
+    profiles = {f"m{i}": Profile(f"m{i}", "", "k", 1, 1, points) for i in range(3)}
+    demand = [Demand(name, 9_000.0, 50.0) for name in profiles]
+    fleet = Fleet(tuple(Gpu(f"g{i}", "k", 100, 1_000, tuple(range(5, 101, 5))) for i in range(64)))
+    tracemalloc.start()
+    plan = Ideal(steps=2_000)(demand, fleet, profiles, Plan())
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert plan.partitions and most_bytes < 100_000_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from interlace.core.tables import TableError
 from interlace.perf.interference import CoRunner
 from interlace.profiling.corun import CoRun
 from interlace.profiling.corun_file import corun_path, read_coruns, save_coruns
@@ -51,5 +51,5 @@ def test_what_a_changed_model_took_part_in_is_left_out(tmp_path: Path) -> None:
     assert read_coruns(path, {**DIGESTS, "a": "changed"}) == pair[1:]
     assert read_coruns(path, {"a": "1", "b": "2"}) == pair[:1]
     path.write_text('{"schema": 1}')
-    with pytest.raises(msgspec.MsgspecError):
+    with pytest.raises(TableError, match="kind is missing"):
         read_coruns(path, DIGESTS)

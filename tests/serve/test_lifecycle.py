@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,25 @@ def test_sigterm_answers_everything_in_flight(root: Path, start: Start) -> None:
     assert len(answers) == 32 and set(answers) <= {200, 503}
     assert answers.count(200) >= 4
     assert server.workers() == []
+
+
+def test_sigterm_while_models_are_opened_blames_none_of_them(
+    root: Path, tmp_path: Path, start: Start
+) -> None:
+    opening = tmp_path / "opening"
+    write_model(root, "slow")
+    model = root / "slow" / "1" / "model.py"
+    hold = f"import pathlib, time\npathlib.Path({str(opening)!r}).touch()\ntime.sleep(60)\n"
+    model.write_text(hold + model.read_text())
+    server = start()
+    for _ in range(3_000):
+        if opening.exists():
+            break
+        time.sleep(0.02)
+    assert opening.exists(), server.text
+    assert server.stop() == 0
+    assert "stopping" in server.text
+    assert "ERROR" not in server.text and "Traceback" not in server.text
 
 
 def test_a_busy_port_is_a_plain_error(root: Path, cache: Path, start: Start) -> None:

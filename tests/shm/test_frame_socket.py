@@ -161,6 +161,17 @@ def test_the_loop_hears_of_the_end_once() -> None:
     run(body)
 
 
+def test_an_end_that_sends_no_frame_counts_as_gone() -> None:
+    async def body(ends: Ends) -> None:
+        ends.blocking_end.send(Ask(1))
+        ends.blocking_end.send("no frame")  # type: ignore[arg-type]
+        await ends.until(lambda: ends.closed > 0)
+        assert ends.heard == [Ask(1)] and ends.closed == 1
+        assert ends.blocking_end.receive() is None
+
+    run(body)
+
+
 def test_closing_this_end_is_no_news() -> None:
     async def body(ends: Ends) -> None:
         ends.loop_end.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.packing.cuts import partitions
-from interlace.packing.exhaustive import BestCut, ExhaustiveSearch, groups
+from interlace.packing.exhaustive import BestCut, ExhaustiveSearch, Group, groups
 from interlace.packing.feasibility import feasible
 from interlace.perf.tables import Tables
 
@@ -20,11 +21,12 @@ class Ideal:
 
     gpulet's own ideal tries every layout with its greedy placement; this one tries every filling
     of the partitions too (``packing.exhaustive`` says which). Interference is left out. After
-    ``steps`` duty cycles and partial plans it stops with the best it met, and says so in its notes
-    and reasons.
+    ``steps`` duty cycles and partial plans it stops with the best it met, and more than ``models``
+    it does not begin with: it says so in its notes and reasons.
     """
 
     steps: int = 20_000
+    models: int = 128
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -33,10 +35,20 @@ class Ideal:
         asked = feasible(demand, fleet, tables)
         if not asked.wanted:
             return asked.plan((), {}, {})
+        if len(asked.wanted) > self.models:
+            why = f"exhaustive search: {len(asked.wanted)} models, it tries at most {self.models}"
+            left = {one.model: one.rows_per_s for one in asked.wanted}
+            return replace(asked.plan((), left, dict.fromkeys(left, why)), notes=(why,))
         search = ExhaustiveSearch(asked.wanted, tables, self.steps)
-        best, most = BestCut(), len(fleet.gpus)
-        for count in range(1, most + 1):
-            best = search.search(groups(fleet.gpus[:count], asked.wanted, tables), count == most)
+
+        def first(count: int) -> tuple[Group, ...]:
+            return groups(fleet.gpus[:count], asked.wanted, tables)
+
+        most, best = len(fleet.gpus), BestCut()
+        # With fewer not even the relaxation holds: it grows with what is there.
+        least = 1 + bisect_left(range(1, most), True, key=lambda n: search.possible(first(n)))
+        for count in range(least, most + 1):
+            best = search.search(first(count))
             if best.complete:
                 break
         plan = asked.plan(partitions(best.cuts), *_left(asked.wanted, best, search.exhausted))

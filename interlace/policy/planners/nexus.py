@@ -21,9 +21,9 @@ class Nexus:
     """Saturated loads get bins of their own, residual loads are merged pair by pair.
 
     A bin is an uncut accelerator, or one of ``parts`` even parts of it (gpulet section 3.2). A
-    residual load of rate r runs the largest b with L(b) + b / r <= SLO every b / r, or, where even
-    one row's wait is too long, one row every SLO - L(1). Merged loads keep the shorter cycle, with
-    b_i = ceil(duty * r_i), and each load joins the bin that it makes fullest.
+    residual load of rate r runs the largest b that gathers in time, L(b) + (b - 1) / r <= SLO, in
+    cycles of min(SLO - L(b), b / r), as the published code does. Merged loads keep the shorter
+    cycle, with b_i = ceil(duty * r_i), and each load joins the bin that it makes fullest.
     """
 
     parts: int = 1
@@ -118,18 +118,17 @@ def _even(gpu: Gpu, parts: int) -> list[int]:
 
 
 def _alone(turn: CycleTurn) -> DutyCycle | None:
-    """A residual or saturated load in a bin of its own."""
+    """A residual or saturated load in a bin of its own, if its rate is at most the saturated one.
+
+    The first row of b waits for b - 1 more, any other for a cycle at most.
+    """
     for batch in range(turn.max_batch, 0, -1):
-        run_ms, duty_ms = turn.latency_ms[batch], 1000.0 * batch / turn.rows_per_s
-        late = run_ms + duty_ms > turn.slo_ms * (1 + _ROUNDING)
-        if not late and run_ms <= duty_ms * (1 + _ROUNDING):
+        run_ms, row_ms = turn.latency_ms[batch], 1000.0 / turn.rows_per_s
+        last_ms = (turn.slo_ms - run_ms) * (1 + _ROUNDING)
+        duty_ms = min(last_ms, batch * row_ms)
+        if (batch - 1) * row_ms <= last_ms and run_ms <= duty_ms * (1 + _ROUNDING):
             return DutyCycle(duty_ms, (batch,), run_ms)
-    if not turn.max_batch:
-        return None
-    run_ms = turn.latency_ms[1]
-    duty_ms = turn.slo_ms - run_ms
-    fits = duty_ms >= run_ms and turn.rows_per_s * duty_ms <= 1000.0 * (1 + _ROUNDING)
-    return DutyCycle(duty_ms, (1,), run_ms) if fits else None
+    return None
 
 
 def _merged(glet: Glet, turns: Sequence[CycleTurn]) -> DutyCycle | None:

@@ -21,8 +21,9 @@ from interlace.device.cuda.worker.context import stopwatch_of
 from interlace.formats.runner import WARM_RUNS
 from interlace.profiling.cuda.layers import measure_layers
 from interlace.profiling.cuda.readers import ReaderKernels, ReaderLane, strains
-from interlace.profiling.cuda.task import BatchStrains, GpuFindings, GpuTask, ReaderPlacement
+from interlace.profiling.cuda.task import GpuTask, ReaderPlacement
 from interlace.profiling.cuda.timing import GraphTimer
+from interlace.profiling.findings import BatchStrains, PartFindings
 
 Execute = Callable[[], object]
 
@@ -44,7 +45,7 @@ class PlacedModel:
         return lambda: self.model.outputs(values)
 
 
-def examine(task: GpuTask, model: Model, backend: CudaBackend, lanes: Lanes) -> GpuFindings:
+def examine(task: GpuTask, model: Model, backend: CudaBackend, lanes: Lanes) -> PartFindings:
     """Everything the task asks of one model.
 
     Raises:
@@ -64,7 +65,7 @@ def examine(task: GpuTask, model: Model, backend: CudaBackend, lanes: Lanes) -> 
                 peaks = made.peaks(whole)
             for place in task.places:
                 found += _strained(place, model, backend, lanes, made, peaks)
-    return GpuFindings(model.key, layers, tuple(found))
+    return PartFindings(model.key, layers, tuple(found))
 
 
 def _strained(

@@ -83,9 +83,9 @@ class _Bench:
             with self._on_host(part.tensors):
                 there_ms = self._timer.cold_ms(part.run)
         run_ms = here_ms if part.whole else 0.0  # the parts' times are their own
-        return LayerProfile(
-            part.name, nbytes, self._copy_ms(nbytes), run_ms, run_ms + max(0.0, there_ms - here_ms)
-        )
+        host_ms = run_ms + max(0.0, there_ms - here_ms)
+        kind = type(part.module).__name__
+        return LayerProfile(part.name, nbytes, self._copy_ms(nbytes), run_ms, host_ms, kind)
 
     def _copy_ms(self, nbytes: int) -> float:
         if nbytes and nbytes not in self._copies:

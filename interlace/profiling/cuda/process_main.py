@@ -14,7 +14,8 @@ from interlace.device.cuda.lanes import Lanes
 from interlace.device.cuda.worker.context import made_backend
 from interlace.device.process.entry import function_named
 from interlace.profiling.cuda.examine import examine
-from interlace.profiling.cuda.task import GpuFindings, GpuTask
+from interlace.profiling.cuda.task import GpuTask
+from interlace.profiling.findings import PartFindings
 
 
 def main(task_file: str, findings_file: str) -> None:
@@ -33,7 +34,7 @@ def main(task_file: str, findings_file: str) -> None:
             try:
                 found = examine(task, model, backend, lanes)
             except Exception as error:
-                found = GpuFindings(model.key, error=f"{type(error).__name__}: {error}")
+                found = PartFindings(model.key, error=f"{type(error).__name__}: {error}")
                 lost = isinstance(error, CudaError) and error.sticky
             file.write(msgspec.json.encode(found) + b"\n")
             if lost:

@@ -1,11 +1,12 @@
-"""What a measuring process is asked, and what it answers: it holds the GPU, its parent does not."""
+"""What a process that holds a GPU is asked to measure."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
 from interlace.core.model import Model
-from interlace.core.profile import LayerProfile, MemoryContention
 from interlace.device.cuda.backend.library_threads import LibraryChoice
 
 
@@ -14,6 +15,10 @@ class ReaderPlacement(msgspec.Struct, frozen=True):
 
     share_pct: int
     beside_pct: tuple[int, ...]
+
+
+#: What carries such a task out.
+PROCESS: Final = "interlace.profiling.cuda.process_main"
 
 
 class GpuTask(msgspec.Struct, frozen=True):
@@ -32,20 +37,3 @@ class GpuTask(msgspec.Struct, frozen=True):
     places: tuple[ReaderPlacement, ...] = ()  #: where readers are set beside the models
     flush_bytes: int = 128 << 20
     handle_context: LibraryChoice = "auto"
-
-
-class BatchStrains(msgspec.Struct, frozen=True):
-    """One batch at one share beside readers."""
-
-    batch: int
-    share_pct: int
-    strains: tuple[MemoryContention, ...]
-
-
-class GpuFindings(msgspec.Struct, frozen=True):
-    """What was found of one model, or why nothing was."""
-
-    model: str
-    layers: tuple[LayerProfile, ...] = ()
-    strains: tuple[BatchStrains, ...] = ()
-    error: str = ""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping
-from math import isfinite
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -17,6 +16,11 @@ from interlace.sim.arrivals import Times
 
 _INVOCATION = ("func", "end_timestamp", "duration")
 _OWN = ("time_ms", "model")
+#: Letters of a count, and a size of times, beyond all that are meant seriously.
+_FIGURES: Final = 12
+_MOST: Final = 1e15
+#: Letters of a value that an error shows.
+_LONGEST: Final = 60
 
 _T = TypeVar("_T")
 
@@ -40,12 +44,12 @@ def azure_counts(path: Path) -> Mapping[str, tuple[int, ...]]:
     key = ""
     for line, row in _rows(path):
         if not minutes:
-            minutes = sorted((name for name in row if name.isdigit()), key=int)
+            minutes = sorted(filter(_whole, row), key=int)
             key = "HashFunction" if "HashFunction" in row else next(iter(row))
         if not minutes:
             raise TraceError(f"{path}: line 1: expected columns 1, 2, ... with counts by minute")
         counts = tuple(_count(path, line, minute, row[minute]) for minute in minutes)
-        name = row[key] or ""
+        name = _name(path, line, key, row[key])
         before = found.get(name, (0,) * len(minutes))
         found[name] = tuple(a + b for a, b in zip(before, counts, strict=True))
     return _some(path, found)
@@ -64,7 +68,7 @@ def azure_invocations(path: Path) -> Mapping[str, Times]:
     for line, row in _rows(path, _INVOCATION):
         end_s = _number(path, line, "end_timestamp", row["end_timestamp"])
         start_s = end_s - _number(path, line, "duration", row["duration"])
-        starts.setdefault(row["func"] or "", []).append(start_s * 1000.0)
+        starts.setdefault(_name(path, line, "func", row["func"]), []).append(start_s * 1000.0)
     first_ms = min((min(times) for times in starts.values()), default=0.0)
     return _some(path, {name: np.sort(np.array(t)) - first_ms for name, t in starts.items()})
 
@@ -86,7 +90,7 @@ def own_times(path: Path) -> Mapping[str, Times]:
         at_ms = _number(path, line, "time_ms", row["time_ms"])
         if at_ms < 0:
             raise TraceError(f"{path}: line {line}: time_ms is {at_ms:g}; expected 0 or more")
-        times.setdefault(row["model"] or "", []).append(at_ms)
+        times.setdefault(_name(path, line, "model", row["model"]), []).append(at_ms)
     return _some(path, {model: np.sort(np.array(found)) for model, found in times.items()})
 
 
@@ -101,38 +105,70 @@ def _log_times(path: Path) -> Mapping[str, Times]:
     return _some(path, {model: np.array(found) - first_ms for model, found in times.items()})
 
 
-def _rows(path: Path, wanted: tuple[str, ...] = ()) -> Iterator[tuple[int, dict[str, str | None]]]:
-    """Line numbers and rows; all ``wanted`` columns are there."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
+def _rows(path: Path, wanted: tuple[str, ...] = ()) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line numbers and rows by column; all ``wanted`` columns are there, each once."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.reader(file)
+        columns: list[str] = []
         try:
-            if missing := [name for name in wanted if name not in (rows.fieldnames or [])]:
-                columns = ", ".join(wanted)
-                raise TraceError(f"{path}: line 1: no column {missing[0]}; expected {columns}")
-            for row in rows:
-                yield rows.line_num, row
+            for values in filter(None, rows):
+                if columns and len(values) != len(columns):
+                    count = f"{len(values)} values; expected {len(columns)}, one for each column"
+                    raise TraceError(f"{path}: line {rows.line_num}: {count}")
+                if columns:
+                    yield rows.line_num, dict(zip(columns, values, strict=True))
+                else:
+                    columns = _columns(path, rows.line_num, values, wanted)
         except (csv.Error, UnicodeDecodeError) as error:
             raise TraceError(
                 f"{path}: line {rows.line_num + 1}: no CSV in UTF-8: {error}"
             ) from None
+    if not columns:
+        raise TraceError(f"{path}: line 1: no columns; expected {', '.join(wanted) or '1, 2, ...'}")
 
 
-def _number(path: Path, line: int, column: str, text: str | None) -> float:
+def _columns(path: Path, line: int, found: list[str], wanted: tuple[str, ...]) -> list[str]:
+    """The header's names."""
+    if missing := [name for name in wanted if name not in found]:
+        raise TraceError(
+            f"{path}: line {line}: no column {missing[0]}; expected {', '.join(wanted)}"
+        )
+    if twice := [name for name in found if name and found.count(name) > 1]:
+        raise TraceError(f"{path}: line {line}: column {twice[0]!r} is twice; expected it once")
+    return found
+
+
+def _number(path: Path, line: int, column: str, text: str) -> float:
     try:
-        value = float(text or "")
+        value = float(text)
     except ValueError:
         value = float("nan")
-    if not isfinite(value):
-        raise TraceError(f"{path}: line {line}: {column} is {text!r}; expected a number")
+    if not abs(value) <= _MOST:
+        raise TraceError(f"{path}: line {line}: {column} is {_shown(text)}; expected a number")
     return value
 
 
-def _count(path: Path, line: int, column: str, text: str | None) -> int:
-    if text is None or not text.strip().isdigit():
+def _count(path: Path, line: int, column: str, text: str) -> int:
+    if not _whole(text):
         raise TraceError(
-            f"{path}: line {line}: minute {column} is {text!r}; expected a whole number"
+            f"{path}: line {line}: minute {column} is {_shown(text)}; expected a whole number"
         )
     return int(text)
+
+
+def _whole(text: str) -> bool:
+    """``str.isdigit`` alone takes figures that ``int`` does not read, such as those of powers."""
+    return text.isascii() and text.strip().isdigit() and len(text) <= _FIGURES
+
+
+def _name(path: Path, line: int, column: str, text: str) -> str:
+    if not text:
+        raise TraceError(f"{path}: line {line}: {column} is empty; expected a name")
+    return text
+
+
+def _shown(text: str) -> str:
+    return repr(text) if len(text) <= _LONGEST else f"{text[:_LONGEST]!r}..."
 
 
 def _some(path: Path, found: Mapping[str, _T]) -> Mapping[str, _T]:

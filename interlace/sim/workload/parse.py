@@ -26,6 +26,7 @@ _Count = Annotated[int, Meta(ge=1)]
 _Part = Annotated[
     str, Meta(pattern=r"^\d+/\d+$", description='such as "2/9", the second part of nine')
 ]
+_File = Annotated[str, Meta(pattern=r"^[^\x00-\x1f]+$", description="a string, the name of a file")]
 _STEPS = Meta(min_length=1, description="a list of [second, requests per second], each at least 0")
 _STATES = Meta(
     min_length=1, description="a list of [requests per second, mean seconds of a stay above 0]"
@@ -124,7 +125,7 @@ class _Ramp(WorkloadTable, tag="ramp"):
 class _Recorded(WorkloadTable):
     """A trace of many functions: one of them, or a part of all."""
 
-    file: str
+    file: _File
     function: str | None = None
     part: _Part | None = None
     speed: _Positive = 1.0
@@ -182,7 +183,7 @@ class _Azure2021(_Recorded, tag="azure-2021"):
 
 
 class _Trace(WorkloadTable, tag="trace"):
-    file: str
+    file: _File
     model: str | None = None
     speed: _Positive = 1.0
 

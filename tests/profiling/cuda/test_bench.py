@@ -16,8 +16,9 @@ from interlace.core.model import Format, Model, ServiceTerms
 from interlace.core.profile import LayerProfile, MemoryContention, Profile
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.profiling.cuda.layers import BETWEEN
-from interlace.profiling.cuda.process import reader_placements, run_gpu_task, with_findings
-from interlace.profiling.cuda.task import BatchStrains, GpuFindings, GpuTask, ReaderPlacement
+from interlace.profiling.cuda.process import reader_placements, with_findings
+from interlace.profiling.cuda.task import PROCESS, GpuTask, ReaderPlacement
+from interlace.profiling.findings import BatchStrains, PartFindings, take_apart
 from interlace.profiling.rig import MeasureError
 
 CODE = """
@@ -44,7 +45,7 @@ def model(folder: Path, name: str, code: str = CODE) -> Model:
 def test_layers_come_back_and_a_broken_model_is_named(tmp_path: Path) -> None:
     good, bad = model(tmp_path, "good"), model(tmp_path, "bad", "def create_model(): return 1")
     task = GpuTask("", BACKEND, LANES, (bad, good), layers=True, flush_bytes=4096)
-    broken, found = asyncio.run(run_gpu_task(task, {}))
+    broken, found = asyncio.run(take_apart(PROCESS, task, {}))
     assert (broken.model, broken.layers) == (bad.key, ())
     assert "create_model()" in broken.error
     assert (found.model, found.error) == (good.key, "")
@@ -55,14 +56,14 @@ def test_layers_come_back_and_a_broken_model_is_named(tmp_path: Path) -> None:
 def test_a_process_that_cannot_start_says_why() -> None:
     task = GpuTask("", "tests.nowhere:backend", LANES, ())
     with pytest.raises(MeasureError, match=r"No module named 'tests\.nowhere'"):
-        asyncio.run(run_gpu_task(task, {}))
+        asyncio.run(take_apart(PROCESS, task, {}))
 
 
 def test_a_process_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     slow = model(tmp_path, "slow", "import time\ntime.sleep(60)\n" + CODE)
     task = GpuTask("", BACKEND, LANES, (slow,), layers=True, flush_bytes=4096)
     with pytest.raises(MeasureError, match="did not end in"):
-        asyncio.run(run_gpu_task(task, {}, timeout_s=0.5))
+        asyncio.run(take_apart(PROCESS, task, {}, timeout_s=0.5))
 
 
 @pytest.mark.parametrize("kind", ["h100", "v100", "a100-mig"])
@@ -83,7 +84,7 @@ def test_counters_go_before_readers_and_what_was_known_stays(
     layers = (LayerProfile("a", 1, 1.0, 1.0, 1.0),)
     known = Profile("m", "d", "k", 0, 0, {}, pressure={(1, 50): (0.5, 0.5)}, layers=layers)
     seen = (MemoryContention("l2", 50, 0.1, l2, 1.0), MemoryContention("dram", 50, 0.1, dram, 1.0))
-    found = GpuFindings("m", (), (BatchStrains(4, 50, seen), BatchStrains(8, 50, seen[:1])))
+    found = PartFindings("m", (), (BatchStrains(4, 50, seen), BatchStrains(8, 50, seen[:1])))
     after = with_findings(known, found, {} if counted is None else {(4, 50): counted})
     assert after.pressure == {
         (1, 50): (0.5, 0.5),
@@ -99,7 +100,7 @@ def test_the_smallest_and_the_largest_batch_are_set_beside_readers(tmp_path: Pat
     task = GpuTask(
         "", BACKEND, LANES, (model(tmp_path, "m"),), places=(ReaderPlacement(48, (24, 48)),)
     )
-    [found] = asyncio.run(run_gpu_task(task, {}))
+    [found] = asyncio.run(take_apart(PROCESS, task, {}))
     assert found.error == ""
     assert [(at.batch, at.share_pct, at.strains) for at in found.strains] == [
         (1, 48, ()),

@@ -110,11 +110,13 @@ def test_times_add_up_and_weights_come_back(gpu: tuple[FakeDriver, CudaBackend, 
     timer = TableTimer(lambda at: made[0].device <= at < made[0].device + made[0].nbytes, module)
     layers = measure_layers(backend, lane, timer, lambda: module(x))
     assert layers == (
-        LayerProfile("scaled", 16, 0.25, 0.0, 2.0),
-        LayerProfile("first", 80, 1.25, 1.0, 5.0),  # its weight, which the second has too, and bias
-        LayerProfile("relu", 0, 0.0, 1.0, 1.0),
-        LayerProfile("second", 0, 0.0, 1.0, 1.0),
-        LayerProfile("relu#2", 0, 0.0, 1.0, 1.0),
+        LayerProfile("scaled", 16, 0.25, 0.0, 2.0, "Scaled"),
+        LayerProfile(
+            "first", 80, 1.25, 1.0, 5.0, "Linear"
+        ),  # its weight, which the second has too, and bias
+        LayerProfile("relu", 0, 0.0, 1.0, 1.0, "ReLU"),
+        LayerProfile("second", 0, 0.0, 1.0, 1.0, "Linear"),
+        LayerProfile("relu#2", 0, 0.0, 1.0, 1.0, "ReLU"),
         LayerProfile(BETWEEN, 0, 0.0, 6.0, 6.0),
     )
     assert sum(layer.run_ms for layer in layers) == 10.0

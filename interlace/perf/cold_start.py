@@ -1,0 +1,113 @@
+"""The time of a cold start: copies in order on each link, execution as weights arrive.
+
+DeepPlan (Jeong et al., EuroSys 2023), Figures 1, 7 to 9: a layer runs when the one before it has
+run and its weights are there. Reading weights from the host is taken to disturb no copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
+from interlace.core.profile import LayerProfile
+
+
+class LayerTimes(NamedTuple):
+    """When a layer's weights are there, and when it begins and ends, in ms."""
+
+    arrives_ms: float
+    begins_ms: float
+    ends_ms: float
+
+
+def layer_times(
+    layers: Sequence[LayerProfile],
+    steps: Sequence[LoadStep],
+    links: HostLinks,
+    overlapped: bool = True,
+) -> list[LayerTimes]:
+    """Of each layer, if its weights take these paths."""
+    arrivals = _arrivals_ms(layers, steps, links)
+    ready_ms = 0.0 if overlapped else max(arrivals, default=0.0)
+    times: list[LayerTimes] = []
+    for layer, step, arrives_ms in zip(layers, steps, arrivals, strict=True):
+        begins_ms = max(ready_ms, arrives_ms)
+        ready_ms = begins_ms + executes_ms(layer, step.via)
+        times.append(LayerTimes(arrives_ms, begins_ms, ready_ms))
+    return times
+
+
+def executes_ms(layer: LayerProfile, via: WeightPath) -> float:
+    """How long a layer runs with its weights there, or on the host."""
+    return layer.run_host_ms if via is WeightPath.HOST else layer.run_ms
+
+
+def _arrivals_ms(
+    layers: Sequence[LayerProfile], steps: Sequence[LoadStep], links: HostLinks
+) -> list[float]:
+    link_ms = [0.0] * (links.peers + 1)
+    passed_ms = [0.0] * (links.peers + 1)
+    arrivals: list[float] = []
+    for layer, step in zip(layers, steps, strict=True):
+        arrives_ms = 0.0
+        if step.via in (WeightPath.COPY, WeightPath.PEER):
+            link_ms[step.link] += layer.copy_ms
+            arrives_ms = link_ms[step.link]
+        if step.via is WeightPath.PEER:
+            arrives_ms = max(arrives_ms, passed_ms[step.link])
+            arrives_ms += layer.weights_bytes / links.peer_bytes_per_ms
+            passed_ms[step.link] = arrives_ms
+        arrivals.append(arrives_ms)
+    return arrivals
+
+
+def planned(
+    layers: Sequence[LayerProfile],
+    steps: Sequence[LoadStep],
+    links: HostLinks,
+    overlapped: bool = True,
+) -> LoadPlan:
+    """The plan of these steps, with its predicted end and the bound."""
+    times = layer_times(layers, steps, links, overlapped)
+    kept = frozenset(index for index, step in enumerate(steps) if step.via is WeightPath.KEEP)
+    end_ms = times[-1].ends_ms if times else 0.0
+    return LoadPlan(tuple(steps), overlapped, end_ms, bound_ms(layers, links, kept))
+
+
+def bound_ms(
+    layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int] = frozenset()
+) -> float:
+    """What no choice of paths ends before: bytes that must cross, and what cannot overlap.
+
+    ``kept`` are layers whose weights are there. Of each other layer either the copy takes a link,
+    or reading from the host makes its execution longer. Executions follow each other, and what
+    runs from the last layer with weights on cannot overlap with copies. Were layers divisible, the
+    best choice would leave those on the host first that add the least for the copy they save, until
+    links and executions end together: the fractional knapsack.
+    """
+    least_ms = [
+        layer.run_ms if index in kept else min(layer.run_ms, layer.run_host_ms)
+        for index, layer in enumerate(layers)
+    ]
+    crossing = [
+        (layer.run_host_ms - layer.run_ms, layer.copy_ms / (links.peers + 1))
+        for index, layer in enumerate(layers)
+        if index not in kept and layer.copy_ms > 0.0 and layer.run_host_ms > layer.run_ms
+    ]
+    if not crossing:
+        return sum(least_ms)
+    last = max(
+        index
+        for index, layer in enumerate(layers)
+        if index not in kept and layer.copy_ms > 0.0 and layer.run_host_ms > layer.run_ms
+    )
+    run_ms = sum(least_ms)
+    links_ms = sum(copy_ms for _, copy_ms in crossing) + sum(least_ms[last:])
+    for added_ms, copy_ms in sorted(crossing, key=lambda one: one[0] / one[1]):
+        if links_ms <= run_ms:
+            break
+        part = min(1.0, (links_ms - run_ms) / (added_ms + copy_ms))
+        run_ms += part * added_ms
+        links_ms -= part * copy_ms
+    return max(run_ms, links_ms)

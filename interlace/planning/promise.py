@@ -1,0 +1,236 @@
+"""The plan that is told: the packer's answer tried in the engine, widened or narrowed by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from interlace.core.gpu_kinds import uniform_fleet
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Plan
+from interlace.packing.lending import with_guests
+from interlace.packing.widening import widened
+from interlace.perf.latency import surface
+from interlace.planning.scenario import Scenario
+from interlace.planning.trial import PlanTrial, try_plan
+from interlace.policy.base import System
+from interlace.policy.fewest import fewest
+
+#: What the part of the rates that is packed for falls by where it does not fit, and how far.
+_FEWER, _LEAST_PART = 0.9, 0.5
+#: How much more a model counts in the next attempt at a cut, after its promise broke.
+_MORE: Final = 1.08
+_ATTEMPTS: Final = 6
+#: Factors on the rates of models whose promise broke, one after the other.
+_INFLATED: Final = (1.05, 1.15, 1.35, 1.8)
+#: Parts of the rates of models whose promise breaks that are added to a current plan.
+_EXTRA: Final = (0.15, 0.3, 0.6)
+#: Standard errors by which a plan must keep what its packer would not promise.
+_SURE: Final = 1.5
+#: Models beyond which only a sample is tried, so that nothing is narrowed by it.
+_MOST_MODELS: Final = 24
+
+
+@dataclass(frozen=True, slots=True)
+class TriedPlan:
+    """A plan on its accelerators, and what its trial showed."""
+
+    plan: Plan
+    fleet: Fleet
+    trial: PlanTrial
+
+    @property
+    def kept(self) -> bool:
+        """True if all is served, and nobody's promise broke."""
+        return not self.plan.underserved and not self.trial.broken
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators in use."""
+        return len({part.gpu for part in self.plan.partitions})
+
+
+def kept_plan(
+    scenario: Scenario, system: System, start: int = 1, current: Plan | None = None
+) -> TriedPlan:
+    """The fewest accelerators, from ``start`` up, on which the engine keeps every promise.
+
+    What a system's packer says is played by its dispatcher. A system that is ``tried`` goes on
+    from there: where a model breaks its promise, what shares are idle are given away, then the
+    models that broke it are planned for more than they ask; where all is kept, or accelerators
+    are short, fewer are cut for the largest part of the rates that the packer serves on them, for
+    as long as that keeps every promise, too. Deterministic, and the same for every limit on the
+    accelerators that does not bind.
+
+    Of as many accelerators a ``current`` plan is preferred that keeps every promise, or does with
+    further partitions for the models whose promise it breaks.
+    """
+    search = _Search(scenario, system, start, current or Plan())
+    found = search.fewest()
+    stays = (one for one in search.standing(found.gpus) if one.kept and one.gpus <= found.gpus)
+    return next(stays, found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Plans of one scenario, tried."""
+
+    scenario: Scenario
+    system: System
+    start: int
+    current: Plan
+
+    def fewest(self) -> TriedPlan:
+        """The packer's answer, or what is better of what its trial leads to."""
+        packed = self.packed({})
+        if not self.system.tried or len(self.scenario.demand) > _MOST_MODELS:
+            return packed
+        if packed.trial.broken and not packed.plan.underserved:
+            packed = next((one for one in self.wider(packed) if one.kept), packed)
+        return self.narrower(packed)
+
+    def standing(self, most: int) -> Iterator[TriedPlan]:
+        """The current plan at the rates that are asked for; then with more on ``most`` GPUs."""
+        wanted = {one.model: one for one in self.scenario.demand if one.rows_per_s > 0}
+        there = uniform_fleet(self.scenario.gpu, self.scenario.limit)
+        parts = tuple(
+            replace(part, slots=slots)
+            for part in self.current.partitions
+            if (slots := tuple(slot for slot in part.slots if slot.model in wanted))
+        )
+        used = {part.gpu for part in parts}
+        free = [gpu for gpu in there.gpus if gpu.id not in used][: max(0, most - len(used))]
+        if not parts or not used <= {gpu.id for gpu in there.gpus}:
+            return
+        new = wanted.keys() - {slot.model for part in parts for slot in part.slots}
+        short: tuple[str, ...] = ()
+        if not new:
+            stays = self.tried(self._as_asked(replace(self.current, partitions=parts)), there)
+            yield stays
+            short = stays.trial.broken
+        for extra in _EXTRA if free else ():
+            asked = [
+                replace(one, rows_per_s=one.rows_per_s * (1.0 if name in new else extra))
+                for name, one in wanted.items()
+                if name in new or name in short
+            ]
+            added = self.system.packer(
+                asked, Fleet(tuple(free)), self.scenario.busy_profiles, Plan()
+            )
+            if not added.underserved:
+                both = replace(self.current, partitions=(*parts, *added.partitions))
+                yield self.tried(self._as_asked(both), there)
+
+    def packed(self, factors: Mapping[str, float]) -> TriedPlan:
+        """The packer's answer, for some models to so many times their rates."""
+        asked = [
+            replace(d, rows_per_s=d.rows_per_s * factors.get(d.model, 1.0))
+            for d in self.scenario.demand
+        ]
+        known = self.scenario
+        plan, fleet = fewest(
+            self.system.packer,
+            asked,
+            known.gpu,
+            known.limit,
+            known.busy_profiles,
+            self.current,
+            self.start,
+        )
+        return self.tried(self._as_asked(plan) if factors else plan, fleet)
+
+    def wider(self, broken: TriedPlan) -> Iterator[TriedPlan]:
+        """Idle shares given away; then more and more for those whose promise broke."""
+        yield self.tried(self._spread(broken.plan, broken.fleet), broken.fleet)
+        factors: dict[str, float] = {}
+        tried = broken
+        for factor in _INFLATED:
+            factors |= dict.fromkeys(tried.trial.broken, factor)
+            tried = self.packed(factors)
+            yield tried
+            yield self.tried(self._spread(tried.plan, tried.fleet), tried.fleet)
+
+    def narrower(self, found: TriedPlan) -> TriedPlan:
+        """Cuts of fewer accelerators, while they keep every promise.
+
+        Where accelerators are short, of all that there are: the packer may be too careful.
+        """
+        complete = found.plan.underserved <= self._hopeless() and not found.trial.broken
+        if not complete and found.gpus < self.scenario.limit:
+            return found
+        for gpus in range(found.gpus - complete, max(1, self.start) - 1, -1):
+            cut = self.cut(gpus, found.plan)
+            if cut is None:
+                break
+            found = cut
+        return found
+
+    def cut(self, gpus: int, before: Plan) -> TriedPlan | None:
+        """So many accelerators, packed for a part of the rates, that keep every promise.
+
+        The part is the largest that the packer serves on them. Models whose promise breaks count
+        for more in the next attempt. What cannot be served is left out as ``before``.
+        """
+        fleet = uniform_fleet(self.scenario.gpu, gpus)
+        hopeless = self._hopeless()
+        demand = [one for one in self.scenario.demand if one.model not in hopeless]
+        part, weight = _FEWER, dict.fromkeys((one.model for one in demand), 1.0)
+        for _ in range(_ATTEMPTS):
+            if part < _LEAST_PART:
+                break
+            asked = [replace(d, rows_per_s=d.rows_per_s * part * weight[d.model]) for d in demand]
+            plan = self.system.packer(asked, fleet, self.scenario.busy_profiles, self.current)
+            if plan.underserved:
+                part *= _FEWER
+                continue
+            left = {m: r for m, r in before.unserved_rows_per_s.items() if m in hopeless}
+            plan = replace(plan, unserved_rows_per_s=left, reasons=before.reasons)
+            found = self.tried(self._spread(plan, fleet), fleet)
+            doubtful = found.trial.doubtful(_SURE)
+            if not doubtful:
+                return found
+            for model in doubtful:
+                weight[model] *= _MORE
+        return None
+
+    def tried(self, plan: Plan, fleet: Fleet) -> TriedPlan:
+        used = {part.gpu for part in plan.partitions}
+        there = Fleet(tuple(gpu for gpu in fleet.gpus if gpu.id in used) or fleet.gpus[:1])
+        return TriedPlan(plan, there, try_plan(plan, there, self.scenario, self.system))
+
+    def _spread(self, plan: Plan, fleet: Fleet) -> Plan:
+        """The plan with nothing left idle: wider partitions, and guests."""
+        profiles = self.scenario.busy_profiles
+        wide = widened(plan, fleet, profiles)
+        return self._as_asked(with_guests(wide, self.scenario.demand, fleet, profiles))
+
+    def _as_asked(self, plan: Plan) -> Plan:
+        """The plan with the rates that are asked for, in the proportions of its own."""
+        planned: dict[str, float] = {}
+        for slot in (s for p in plan.partitions for s in p.slots):
+            planned[slot.model] = planned.get(slot.model, 0.0) + slot.rows_per_s
+        rates = {one.model: one.rows_per_s for one in self.scenario.demand}
+        factor = {m: rates[m] / rate for m, rate in planned.items() if rate > 0}
+        parts = tuple(
+            replace(
+                part,
+                slots=tuple(
+                    replace(s, rows_per_s=s.rows_per_s * factor.get(s.model, 1.0))
+                    for s in part.slots
+                ),
+            )
+            for part in plan.partitions
+        )
+        return replace(plan, partitions=parts)
+
+    def _hopeless(self) -> set[str]:
+        """Models that are late even alone on a whole accelerator, or that nothing is known of."""
+        known = self.scenario.busy_profiles
+        return {
+            one.model
+            for one in self.scenario.demand
+            if one.model not in known
+            or not known[one.model].points
+            or surface(known[one.model]).latency_ms(1, 100) > one.slo_ms
+        }

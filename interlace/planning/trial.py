@@ -1,0 +1,269 @@
+"""A plan tried before it is told: random arrivals in virtual time, and who is answered in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import Final
+
+import numpy as np
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Demand, Plan, as_rate_rps
+from interlace.core.quantile import quantile
+from interlace.core.request import Outcome
+from interlace.device.simulated.boards import physics_of
+from interlace.device.simulated.device import device_factory
+from interlace.device.simulated.physics import Physics
+from interlace.perf.interference import NO_INTERFERENCE
+from interlace.planning.independent import independent
+from interlace.planning.scenario import Scenario
+from interlace.policy.base import System
+from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.run import simulate as play
+from interlace.sim.scenario import Simulation
+from interlace.sim.workload.renewal import Gamma
+
+#: A trial is played in runs of these parts of its requests, each with a seed of its own; it ends
+#: early once a run has shown who is in time and who is not.
+_RUNS: Final = (1 / 6, 1 / 3, 1 / 2)
+#: Standard errors beyond which a run has shown it.
+_SURE: Final = 3.0
+#: Requests of a part's rarest model that are enough, and the fewest of a part that say anything.
+_ENOUGH, _LEAST = 2_000, 500
+#: SLOs that a run lasts at least: it begins with empty queues.
+_SLOS: Final = 5.0
+_Z95: Final = 1.96
+_TAIL: Final = 0.99
+_FAR: Final = 10  #: beyond this many SLOs a p99 is not told in figures
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTrial:
+    """What became of one model's requests; ``p99_ms`` counts those without an answer as endless."""
+
+    sent: int
+    in_time: int
+    p99_ms: float
+
+    @property
+    def attainment(self) -> float:
+        """The part answered in time; 1 if nothing was sent."""
+        return self.in_time / self.sent if self.sent else 1.0
+
+    def interval(self, errors: float = _Z95) -> tuple[float, float]:
+        """Wilson's interval of the attainment, so many standard errors wide to each side."""
+        if not self.sent:
+            return 0.0, 1.0
+        square = errors**2 / self.sent
+        part = self.attainment
+        middle = (part + square / 2) / (1 + square)
+        half = errors / (1 + square) * sqrt(part * (1 - part) / self.sent + square / self.sent / 4)
+        return (
+            middle - half if self.in_time else 0.0,
+            middle + half if self.in_time < self.sent else 1.0,
+        )
+
+    def p99_text(self, slo_ms: float) -> str:
+        """The p99 for people; of queues without end, that it is far beyond the SLO says enough."""
+        if self.p99_ms == inf:
+            return "-"
+        return f"{self.p99_ms:.1f} ms" if self.p99_ms <= _FAR * slo_ms else f"> {_FAR} x SLO"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTrial:
+    """A plan's trial: each model that was tried, the seeds, and how much of the plan it was."""
+
+    models: Mapping[str, ModelTrial]
+    asked: Mapping[str, float]  #: the attainment that each tried model is promised
+    seeds: tuple[int, ...] = ()
+    parts: int = 0  #: independent parts of the plan
+    parts_tried: int = 0
+
+    @property
+    def requests(self) -> int:
+        """Requests sent in all."""
+        return sum(one.sent for one in self.models.values())
+
+    def sentence(self) -> str:
+        """What was tried, in words."""
+        if not self.models:
+            return "nothing was tried: no model has a place"
+        part = (
+            ""
+            if self.parts_tried == self.parts
+            else (f"a sample of {self.parts_tried} of the plan's {self.parts} independent parts, ")
+        )
+        return f"tried in the engine with {self.requests:,} random requests: {part}{self._worst()}"
+
+    def _worst(self) -> str:
+        model, worst = min(self.models.items(), key=lambda one: (one[1].attainment, one[0]))
+        low, high = worst.interval()
+        return (
+            f"{model} is worst, {100 * worst.attainment:.2f} % in time "
+            f"({100 * low:.2f} to {100 * high:.2f})"
+        )
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """Models of which fewer were in time than promised, the worst first."""
+        short = {m: t.attainment - self.asked[m] for m, t in self.models.items()}
+        return tuple(sorted((m for m, by in short.items() if by < 0), key=lambda m: (short[m], m)))
+
+    def doubtful(self, errors: float) -> list[str]:
+        """Models that lost requests and do not keep their promise by so many standard errors."""
+        return [
+            m
+            for m, t in self.models.items()
+            if t.in_time < t.sent and t.interval(errors)[0] < self.asked[m]
+        ]
+
+    def shown(self, errors: float) -> bool:
+        """True if every model's promise is kept by so many standard errors."""
+        return all(t.interval(errors)[0] >= self.asked[m] for m, t in self.models.items())
+
+    def missed(self, errors: float) -> bool:
+        """True if some model's promise is broken by so many standard errors."""
+        return any(t.interval(errors)[1] < self.asked[m] for m, t in self.models.items())
+
+
+def try_plan(
+    plan: Plan, fleet: Fleet, scenario: Scenario, system: System, requests: int = 0, seed: int = 0
+) -> PlanTrial:
+    """The scenario's demand, played on ``fleet`` by the plan and the system's dispatcher.
+
+    Arrivals are renewal processes of gamma gaps with each model's rate and ``cv``, from seeds
+    counted up from ``seed``; what is refused is not in time. Up to ``requests`` are sent (0: as
+    ``enough`` says). Parts of the plan that share nothing are tried apart, of a large plan as many
+    as the requests allow, drawn by the seed; a run ends early where it has shown enough.
+    """
+    wanted = {d.model: d for d in scenario.demand if d.rows_per_s > 0}
+    coupled = scenario.interference != NO_INTERFERENCE or plan.overlapping or system.within_100
+    parts = [_Part.of(p, fleet, wanted) for p in independent(plan, by_gpu=coupled)]
+    parts = [part for part in parts if part.demand]
+    budget = requests or enough(scenario)
+    found: dict[str, ModelTrial] = {}
+    seeds: set[int] = set()
+    shares = list(_shares(parts, budget, seed))
+    for part, share in shares:
+        for one_seed, trial in _tried(part, share, scenario, system, seed):
+            seeds.add(one_seed)
+            found |= trial
+    asked = {model: wanted[model].attainment for model in found}
+    return PlanTrial(found, asked, tuple(sorted(seeds)), len(parts), len(shares))
+
+
+def enough(scenario: Scenario) -> int:
+    """Requests of a trial: more for more models, and for rates that leave it too short to tell."""
+    rates = [one.rows_per_s for one in scenario.demand if one.rows_per_s > 0]
+    slos_ms = sorted(one.slo_ms for one in scenario.demand)
+    usual_s = slos_ms[len(slos_ms) // 2] / 1000.0 if slos_ms else 0.0
+    return int(min(max(20_000.0, 20.0 * len(rates), 2 * _SLOS * usual_s * sum(rates)), 200_000.0))
+
+
+def scenario_physics(scenario: Scenario) -> Physics:
+    """The simulated accelerator of a scenario: its kind's, slowed by its interference."""
+    slowed = None if scenario.interference == NO_INTERFERENCE else scenario.interference
+    known = physics_of(scenario.gpu)
+    return Physics(known.costs, slowed, known.contention, known.link, known.transfers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a plan that is played alone."""
+
+    plan: Plan
+    fleet: Fleet
+    demand: tuple[Demand, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, fleet: Fleet, wanted: Mapping[str, Demand]) -> _Part:
+        models = dict.fromkeys(slot.model for part in plan.partitions for slot in part.slots)
+        gpus = {part.gpu for part in plan.partitions}
+        there = Fleet(tuple(gpu for gpu in fleet.gpus if gpu.id in gpus))
+        return cls(plan, there, tuple(wanted[m] for m in models if m in wanted))
+
+    @property
+    def rate_rps(self) -> float:
+        return sum(as_rate_rps(one.rows_per_s) for one in self.demand)
+
+    @property
+    def needed(self) -> float:
+        """Requests until its rarest model has enough, and the run is long beside its SLOs."""
+        rarest_rps = min(as_rate_rps(one.rows_per_s) for one in self.demand)
+        longest_s = max(one.slo_ms for one in self.demand) / 1000.0
+        return self.rate_rps * max(_ENOUGH / rarest_rps, _SLOS * longest_s)
+
+
+def _shares(parts: Sequence[_Part], budget: int, seed: int) -> Iterator[tuple[_Part, float]]:
+    """Parts that are tried, with how many requests: what small ones do not need goes to others."""
+    most = max(1, budget // _LEAST)
+    chosen = list(parts)
+    if len(parts) > most:
+        drawn = np.random.default_rng(seed).choice(len(parts), most, replace=False)
+        chosen = [parts[i] for i in sorted(drawn.tolist())]
+    left = float(budget)
+    chosen.sort(key=lambda part: part.needed)
+    for number, part in enumerate(chosen):
+        share = min(part.needed, left / (len(chosen) - number))
+        left -= share
+        yield part, share
+
+
+def _tried(
+    part: _Part, requests: float, scenario: Scenario, system: System, seed: int
+) -> Iterator[tuple[int, dict[str, ModelTrial]]]:
+    """The part's models after each run, with the run's seed."""
+    seconds = requests / part.rate_rps
+    longest_s = max(one.slo_ms for one in part.demand) / 1000.0
+    runs = _RUNS if _RUNS[0] * seconds >= _SLOS * longest_s else (1.0,)
+    played = TrialRuns(scenario, system)
+    asked = {one.model: one.attainment for one in part.demand}
+    for number, length in enumerate(runs, seed):
+        played.play(part.plan, part.fleet, part.demand, length * seconds, number)
+        trial = PlanTrial(played.models(), asked)
+        yield number, dict(trial.models)
+        if trial.shown(_SURE) or trial.missed(_SURE):
+            return
+
+
+class TrialRuns:
+    """Runs of a scenario by one system, and each model's answers over all of them."""
+
+    def __init__(self, scenario: Scenario, system: System) -> None:
+        self._scenario, self._system = scenario, system
+        self._in_time: dict[str, int] = {}
+        self._taken_ms: dict[str, list[float]] = {}
+
+    def play(
+        self, plan: Plan, fleet: Fleet, demand: Sequence[Demand], seconds: float, seed: int
+    ) -> None:
+        """One run by the plan, from empty queues until the last request is answered."""
+        scenario = self._scenario
+        workloads = {d.model: Gamma(as_rate_rps(d.rows_per_s), d.cv) for d in demand}
+        run = Simulation(
+            self._system,
+            fleet,
+            tuple(demand),
+            belief=scenario.busy_profiles,
+            truth=scenario.truth or scenario.profiles,
+            arrivals=merge_arrivals(workloads, seconds, seed),
+            plan=plan,
+            device=device_factory(scenario_physics(scenario)),
+        )
+        for one in play(run).served:
+            ok = one.outcome is Outcome.OK
+            answered = ok or one.outcome is Outcome.LATE
+            self._in_time[one.model] = self._in_time.get(one.model, 0) + ok
+            self._taken_ms.setdefault(one.model, []).append(
+                one.answered_ms - one.arrived_ms if answered else inf
+            )
+
+    def models(self) -> dict[str, ModelTrial]:
+        """Each model of which a request was sent."""
+        return {
+            model: ModelTrial(len(taken), self._in_time[model], quantile(sorted(taken), _TAIL))
+            for model, taken in self._taken_ms.items()
+        }

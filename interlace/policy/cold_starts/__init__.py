@@ -1,0 +1,1 @@
+"""How does a model that is not resident get in: one file an answer."""

@@ -1,0 +1,154 @@
+"""DeepPlan (Jeong et al., EuroSys 2023), section 4: what stays on the host, what others bring.
+
+Where the paper leaves something open, or its released planner does otherwise, this does as the
+released planner:
+
+* Layers without weights count as read from the host, with the time measured so.
+* The candidates for a stall are sorted by what reading from the host adds, then by the longest
+  copy; a tie keeps the order of execution.
+* A layer whose time on the host is beyond its run and one and a half times its copy ends the
+  search for that stall, as one does that would add more than the stall (line 9): layers behind it
+  are not looked at.
+* The timeline is computed anew only when a stall is gone (line 17). Layers that were changed for a
+  stall that remains stay changed, and stalls behind are judged as they were before.
+* Partitions of parallel transmission hold the layers that the plan loads; layers that it reads
+  from the host are read there in all partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
+from interlace.core.profile import LayerProfile
+from interlace.perf.cold_start import planned
+
+#: Kinds of layers that the initial choice leaves on the host, whatever was measured.
+_LEFT_ON_HOST: Final = ("batchnorm", "embedding")
+#: What reading from the host may cost at most, in times of the copy that it saves.
+_MOST_COPIES: Final = 1.5
+
+
+def initial_choice(layers: Sequence[LayerProfile]) -> list[bool]:
+    """Which layers run on the host's memory, each judged alone (section 4.1, Table 3)."""
+    return [
+        layer.weights_bytes == 0
+        or _left_on_host(layer.kind)
+        or layer.run_host_ms < layer.run_ms + layer.copy_ms
+        for layer in layers
+    ]
+
+
+def without_stalls(layers: Sequence[LayerProfile]) -> list[bool]:
+    """Which layers run on the host's memory after Algorithm 1."""
+    on_host = [layer.weights_bytes == 0 for layer in layers]
+    stalls = _stalls_ms(layers, on_host)
+    for index in range(len(layers)):
+        if stalls[index] > 0 and _remove(stalls[index], layers, index, on_host):
+            stalls = _stalls_ms(layers, on_host)
+    return on_host
+
+
+def partitions(layers: Sequence[LayerProfile], on_host: Sequence[bool], count: int) -> list[int]:
+    """The link that each layer's weights come over (section 4.3.3).
+
+    What is loaded is cut from the front into ``count`` parts of equal bytes; a layer that would
+    make a part too large begins the next one, and the last part takes what is left.
+    """
+    loaded = [index for index, host in enumerate(on_host) if not host]
+    block_bytes = sum(layers[index].weights_bytes for index in loaded) // count
+    link_of = [0] * len(layers)
+    link = filled_bytes = 0
+    for index in loaded:
+        nbytes = layers[index].weights_bytes
+        if filled_bytes + nbytes > block_bytes and link < count - 1:
+            # One that is larger than a whole part leaves the parts before the last one empty.
+            link = link + 1 if nbytes <= block_bytes else count - 1
+            filled_bytes = 0
+        filled_bytes += nbytes
+        link_of[index] = link
+    return link_of
+
+
+def direct_host_access(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
+    """DeepPlan (DHA): one link, some layers read from the host."""
+    return _plan(layers, without_stalls(layers), HostLinks())
+
+
+def parallel_transmission(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
+    """DeepPlan (PT): every layer copied, over all links."""
+    return _plan(layers, [layer.weights_bytes == 0 for layer in layers], links)
+
+
+def both(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
+    """DeepPlan (PT + DHA)."""
+    return _plan(layers, without_stalls(layers), links)
+
+
+def _plan(layers: Sequence[LayerProfile], on_host: Sequence[bool], links: HostLinks) -> LoadPlan:
+    link_of = partitions(layers, on_host, links.peers + 1)
+    steps = [
+        LoadStep(layer.name, _path(layer, host, link), link)
+        for layer, host, link in zip(layers, on_host, link_of, strict=True)
+    ]
+    return planned(layers, steps, links)
+
+
+def _path(layer: LayerProfile, host: bool, link: int) -> WeightPath:
+    if layer.weights_bytes == 0:
+        return WeightPath.KEEP
+    if host:
+        return WeightPath.HOST
+    return WeightPath.PEER if link else WeightPath.COPY
+
+
+def _left_on_host(kind: str) -> bool:
+    plain = kind.replace("_", "").lower()
+    return any(word in plain for word in _LEFT_ON_HOST)
+
+
+def _added_ms(layer: LayerProfile) -> float:
+    return layer.run_host_ms - layer.run_ms
+
+
+def _remove(
+    stall_ms: float, layers: Sequence[LayerProfile], stalled: int, on_host: list[bool]
+) -> bool:
+    """Change layers up to the stalled one, it included, to the host; whether the stall is gone."""
+    earlier = sorted(
+        range(stalled + 1), key=lambda one: (_added_ms(layers[one]), -layers[one].copy_ms)
+    )
+    for index in earlier:
+        layer = layers[index]
+        if on_host[index]:
+            continue
+        too_slow = layer.run_host_ms > layer.run_ms + _MOST_COPIES * layer.copy_ms
+        if too_slow or stall_ms < _added_ms(layer):
+            return False
+        on_host[index] = True
+        stall_ms = stall_ms - layer.copy_ms - _added_ms(layer)
+        if stall_ms <= 0:
+            return True
+    return False
+
+
+def _stalls_ms(layers: Sequence[LayerProfile], on_host: Sequence[bool]) -> list[float]:
+    """How long each layer waits for its weights, copies back to back on one link.
+
+    ``ahead_ms`` is how far execution is behind the copies. The order of its sums is part of the
+    algorithm: a stall that is rounded to something else than 0 is looked at.
+    """
+    ahead_ms = 0.0
+    stalls: list[float] = []
+    for layer, host in zip(layers, on_host, strict=True):
+        stall_ms = 0.0
+        if host:
+            ahead_ms += layer.run_host_ms
+        else:
+            ahead_ms -= layer.copy_ms
+            if ahead_ms < 0:
+                stall_ms, ahead_ms = -ahead_ms, 0.0
+            ahead_ms += layer.run_ms
+        stalls.append(stall_ms)
+    return stalls

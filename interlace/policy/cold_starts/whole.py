@@ -1,0 +1,26 @@
+"""Every layer is copied: all before the first one runs, or as they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
+from interlace.core.profile import LayerProfile
+from interlace.perf.cold_start import planned
+
+
+def copy(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
+    """On demand: copy the model, then run it (DeepPlan section 5.1, Baseline)."""
+    return planned(layers, _steps(layers), HostLinks(), overlapped=False)
+
+
+def pipeswitch(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
+    """Copy layer after layer while those before run (PipeSwitch, as DeepPlan measures it)."""
+    return planned(layers, _steps(layers), HostLinks())
+
+
+def _steps(layers: Sequence[LayerProfile]) -> list[LoadStep]:
+    return [
+        LoadStep(layer.name, WeightPath.COPY if layer.weights_bytes else WeightPath.KEEP)
+        for layer in layers
+    ]

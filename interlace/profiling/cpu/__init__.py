@@ -1,0 +1,1 @@
+"""Models taken apart on this machine's cores."""

@@ -1,0 +1,21 @@
+"""What a process that measures on cores is asked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from interlace.core.model import Model
+
+#: What carries such a task out.
+PROCESS: Final = "interlace.profiling.cpu.process_main"
+
+
+class CoresTask(msgspec.Struct, frozen=True):
+    """Models whose layers are measured on these cores; ``folder`` takes the weights meanwhile."""
+
+    cores: tuple[int, ...]
+    models: tuple[Model, ...]
+    folder: str
+    takes: int = 7

@@ -1,0 +1,1 @@
+"""Tests of the answers to a cold start."""

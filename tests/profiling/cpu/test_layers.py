@@ -1,0 +1,141 @@
+"""Layers of every torch format, in the order of execution, their bytes and times complete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from interlace.core.model import Format, Model
+from interlace.core.tensor import TensorSpec
+from interlace.formats.weight_uses import WeightUse, WeightWatcher
+from interlace.profiling.cpu.layers import BEFORE, UNREAD, measure_layers
+from interlace.profiling.cpu.task import PROCESS, CoresTask
+from interlace.profiling.findings import take_apart
+from tests.formats.making import (
+    a_model,
+    served,
+    write_exported,
+    write_factory,
+    write_torchscript,
+)
+
+SIGNATURE = served([TensorSpec("x", "FP32", (4,))], [TensorSpec("y", "FP32", (2,))])
+#: The layer that is made first runs last; one is never run; two share a weight.
+CODE = """
+from torch import nn
+INPUTS = {"x": ("FP32", (4,))}
+OUTPUTS = {"y": ("FP32", (2,))}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+        self.idle = nn.Linear(4, 4)
+        self.first = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+        self.again = nn.Linear(4, 4, bias=False)
+        self.again.weight = self.first.weight
+    def forward(self, x):
+        return self.last(self.again(self.norm(self.first(x.relu()))))
+def create_model():
+    return Net()
+"""
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(4, 2)
+        self.first = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.last(self.first(x))
+        return y
+
+
+def test_layers_are_in_order_and_weigh_what_the_model_does(tmp_path: Path) -> None:
+    model = a_model(Format.FACTORY, write_factory(tmp_path / "net", CODE), SIGNATURE)
+    layers = measure_layers(model, 1, tmp_path, takes=2)
+    assert [(one.name, one.kind, one.weights_bytes) for one in layers] == [
+        (BEFORE, "", 0),
+        ("first", "linear", 80),
+        ("norm", "layer_norm", 32),
+        ("last", "linear", 40),
+        (UNREAD, "", 80),
+    ]
+    assert all(one.run_host_ms >= one.run_ms >= 0.0 for one in layers)
+    assert all((one.copy_ms > 0.0) == (one.weights_bytes > 0) for one in layers)
+    assert not list(tmp_path.glob("*.layers"))
+
+
+def _torchscript(folder: Path) -> Path:
+    return write_torchscript(folder, Net())
+
+
+def _frozen(folder: Path) -> Path:
+    return write_torchscript(folder, Net(), freeze=True)
+
+
+def _exported(folder: Path) -> Path:
+    return write_exported(folder, Net(), (torch.ones(1, 4),))
+
+
+@pytest.mark.parametrize(
+    ("format", "write"),
+    [
+        (Format.TORCHSCRIPT, _torchscript),
+        (Format.TORCHSCRIPT, _frozen),
+        (Format.EXPORTED, _exported),
+    ],
+)
+def test_formats_without_modules_have_layers_too(
+    format: Format, write: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    model = a_model(format, write(tmp_path / "net"), SIGNATURE)
+    layers = measure_layers(model, 1, tmp_path, takes=1)
+    assert [(one.kind, one.weights_bytes) for one in layers] == [
+        ("", 0),
+        ("linear", 80),
+        ("linear", 40),
+    ]
+
+
+def test_a_process_answers_for_each_model_and_names_what_does_not_open(tmp_path: Path) -> None:
+    good = a_model(Format.FACTORY, write_factory(tmp_path / "net", CODE), SIGNATURE)
+    onnx = _of_onnx(tmp_path)
+    task = CoresTask((0,), (onnx, good), str(tmp_path), takes=1)
+    refused, found = asyncio.run(take_apart(PROCESS, task, {}))
+    assert "a format that torch runs" in refused.error
+    assert (found.model, found.error, len(found.layers)) == (good.key, "", 5)
+
+
+def _of_onnx(folder: Path) -> Model:
+    model = a_model(Format.FACTORY, write_factory(folder / "other", CODE), SIGNATURE)
+    return replace(model, format=Format.ONNX, name="other")
+
+
+def test_the_watcher_tells_each_weight_once_before_it_is_read() -> None:
+    net = Net()
+    seen: list[WeightUse] = []
+
+    def fill(use: WeightUse) -> None:
+        seen.append(use)
+        for name in use.weights:
+            dict(net.named_parameters())[name].data.fill_(1.0)  # what a load does
+
+    for tensor in net.parameters():
+        tensor.data.fill_(float("nan"))
+    with torch.inference_mode(), WeightWatcher(dict(net.named_parameters()), fill):
+        out = net(torch.ones(1, 4))
+        again = net(torch.ones(1, 4))
+    assert [use.weights for use in seen] == [
+        ("first.weight", "first.bias"),
+        ("last.weight", "last.bias"),
+    ]
+    assert torch.equal(out, torch.full((1, 2), 21.0))
+    assert torch.equal(again, out)
