@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
-from interlace.core.loading import HostLinks
+from interlace.core.loading import link_of
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
@@ -91,8 +91,11 @@ def memory_plan(
         raise UserError(
             f"no layers are known of {', '.join(unknown)}; first: interlace profile --layers"
         )
-    links = HostLinks()
-    curves = {one.model: cold_curve(profiles[one.model].layers, links) for one in demand}
+    curves = {
+        one.model: cold_curve(profile.layers, link_of(profile.gpu_kind))
+        for one in demand
+        for profile in (profiles[one.model],)
+    }
     room_bytes = max(curve[0].copied_bytes for curve in curves.values())
     if room_bytes > memory_bytes:
         largest = max(curves, key=lambda model: curves[model][0].copied_bytes)
