@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,7 +54,7 @@ class PackingSolution:
 
 
 def generate_columns(
-    problems: Mapping[int, PricingProblem],
+    problem: PricingProblem,
     rows_per_s: Floats,
     layouts: Sequence[Layout],
     limit: int,
@@ -62,34 +62,32 @@ def generate_columns(
     kept: Counter[Pattern] | None = None,
 ) -> PackingSolution:
     """Fewest accelerators, at most ``limit``, whose patterns serve the rates."""
-    worth = cheapest_gpus_per_rows_per_s(problems, len(rows_per_s))
-    start = greedy(problems, rows_per_s, worth, per_area(problems))
+    worth = cheapest_gpus_per_rows_per_s(problem, len(rows_per_s))
+    start = greedy(problem, rows_per_s, worth)
     master = MasterProblem(
-        rows_per_s, worth, tuple(problems), tuple(layouts), limit, kept or Counter()
+        rows_per_s, worth, tuple(problem.options), tuple(layouts), limit, kept or Counter()
     )
     master.add([*start, *(kept or ())])
-    relaxed = _generate(master, problems, rows_per_s, effort, effort.rounds)
+    relaxed = _generate(master, problem, rows_per_s, effort, effort.rounds)
     bound = relaxed.accelerators
-    _dive(master, problems, relaxed, effort)
+    _dive(master, problem, relaxed, effort)
     choice = master.choose(effort.nodes, effort.time_limit_s)
     return _found(master, choice, bound)
 
 
 def greedy(
-    problems: Mapping[int, PricingProblem],
+    problem: PricingProblem,
     rows_per_s: Floats,
     price: Floats,
-    share_price: Mapping[int, float],
 ) -> Counter[Pattern]:
     """Take the pattern of most value for its share, as often as it is full, until all is served."""
     left = rows_per_s.copy()
     taken: Counter[Pattern] = Counter()
     while (left > NOTHING_RATE).any():
-        offers = [p for problem in problems.values() for p in problem.best(price, left)]
-        offers = [p for p in offers if _value(p, price, left) > 0]
+        offers = [p for p in problem.best(price, left) if _value(p, price, left) > 0]
         if not offers:
             break
-        best = max(offers, key=lambda p: _value(p, price, left) / share_price[p.share_pct])
+        best = max(offers, key=lambda p: _value(p, price, left) / p.share_pct)
         models = [model for model, _ in best.turns]
         rates = np.array(best.rows_per_s)
         count = max(1, int((left[models] / np.maximum(rates, NOTHING_RATE)).min()))
@@ -98,17 +96,12 @@ def greedy(
     return taken
 
 
-def cheapest_gpus_per_rows_per_s(problems: Mapping[int, PricingProblem], count: int) -> Floats:
+def cheapest_gpus_per_rows_per_s(problem: PricingProblem, count: int) -> Floats:
     """Accelerators that one request/s of each model takes at the least, alone in a partition."""
     worth = np.full(count, np.inf)
-    for share_pct, problem in problems.items():
-        worth = np.minimum(worth, share_pct / 100.0 * problem.worth())
+    for share_pct, each in problem.worth().items():
+        worth = np.minimum(worth, share_pct / 100.0 * each)
     return np.where(np.isfinite(worth), worth, 0.0)
-
-
-def per_area(problems: Mapping[int, PricingProblem]) -> dict[int, float]:
-    """The part of an accelerator that each share is."""
-    return {share_pct: share_pct / 100.0 for share_pct in problems}
 
 
 def _value(pattern: Pattern, price: Floats, left_rows_per_s: Floats) -> float:
@@ -118,7 +111,7 @@ def _value(pattern: Pattern, price: Floats, left_rows_per_s: Floats) -> float:
 
 def _generate(
     master: MasterProblem,
-    problems: Mapping[int, PricingProblem],
+    problem: PricingProblem,
     left_rows_per_s: Floats,
     effort: SearchLimits,
     rounds: int,
@@ -127,10 +120,10 @@ def _generate(
     relaxed = master.relax()
     for _ in range(rounds):
         found = []
-        for share_pct, problem in problems.items():
-            least = relaxed.share_price[share_pct] + _TOLERANCE
-            offers = problem.best(relaxed.model_price, left_rows_per_s, effort.columns)
-            found += [p for p in offers if _value(p, relaxed.model_price, left_rows_per_s) > least]
+        for p in problem.best(relaxed.model_price, left_rows_per_s, effort.columns):
+            least = relaxed.share_price[p.share_pct] + _TOLERANCE
+            if _value(p, relaxed.model_price, left_rows_per_s) > least:
+                found.append(p)
         if not master.add(found):
             break
         relaxed = master.relax()
@@ -139,7 +132,7 @@ def _generate(
 
 def _dive(
     master: MasterProblem,
-    problems: Mapping[int, PricingProblem],
+    problem: PricingProblem,
     relaxed: RelaxedSolution,
     effort: SearchLimits,
 ) -> None:
@@ -162,7 +155,7 @@ def _dive(
         for index, count in taken.items():
             master.fixed[master.patterns[index]] += count
         left = _left(master)
-        relaxed = _generate(master, problems, left, effort, effort.dive_rounds)
+        relaxed = _generate(master, problem, left, effort, effort.dive_rounds)
     master.fixed.clear()
 
 

@@ -22,6 +22,7 @@ from interlace.packing.column_generation import (
 from interlace.packing.deadline_order import DeadlineOrder
 from interlace.packing.feasibility import feasible
 from interlace.packing.first_fit import search_large
+from interlace.packing.host_capacity import alone_rows_per_s
 from interlace.packing.layouts import layouts, shares
 from interlace.packing.pattern import Pattern, PricingProblem, ServiceOrder
 from interlace.packing.placement import (
@@ -84,11 +85,29 @@ class Patterns:
             )
             wanted = left
         full = {one.model: one.rows_per_s for one in wanted}
-        why = {one.model: _why(one, fleet, profiles) for one in wanted}
+        why = {one.model: self._why(one, fleet, profiles) for one in wanted}
         return replace(
             made,
             unserved_rows_per_s={**made.unserved_rows_per_s, **full},
             reasons={**made.reasons, **why},
+        )
+
+    def _why(self, one: Demand, fleet: Fleet, profiles: Profiles) -> str:
+        """Why part of a rate is unserved."""
+        if not fleet.gpus:
+            return "no accelerator"
+        share_pct = max(fleet.gpus[0].shares_pct)
+        options = batch_options([one], [surface(profiles[one.model])], share_pct, self.interference)
+        most = float(alone_rows_per_s(options, demand_arrays([one])).max())
+        if most == 0.0:
+            return (
+                f"its requests come in bursts (cv {one.cv:g}) that are late within "
+                f"{one.slo_ms:g} ms at any rate: raise the SLO or promise fewer than "
+                f"{one.attainment:g} of them"
+            )
+        return (
+            f"the accelerators are full: one that serves nothing else keeps {most:.3g} requests/s "
+            f"of it within {one.slo_ms:g} ms; allow more accelerators or raise the SLO"
         )
 
     def _packed(
@@ -140,7 +159,7 @@ class _PatternProgram:
         offered = shares(gpus[0], surfaces)
         self._layouts = layouts(gpus[0], offered)
         self._options = [batch_options(demand, surfaces, s, policy.interference) for s in offered]
-        alone = self._problems(np.ones(len(demand)))
+        alone = self._problem(np.ones(len(demand)))
         self._worth = cheapest_gpus_per_rows_per_s(alone, len(demand))  #: whatever the queues
         self.servable = self._worth > 0
         self._current = [p for p in current.partitions if p.gpu in {g.id for g in gpus}]
@@ -166,40 +185,39 @@ class _PatternProgram:
 
     def _honest(self, found: PackingSolution) -> PackingSolution:
         """The patterns with what they serve given the replicas that they make."""
-        problems = self._problems(self._credit(self._replicas(found)))
+        problem = self._problem(self._credit(self._replicas(found)))
         real: Counter[Pattern] = Counter()
         for pattern, count in found.patterns.items():
             real[
-                problems[pattern.share_pct].of(pattern.turns, pattern.rows_per_s) or _idle(pattern)
+                problem.of(pattern.share_pct, pattern.turns, pattern.rows_per_s) or _idle(pattern)
             ] += count
         served = _capacity(list(real.elements()), len(self._demand))
         short = np.maximum(self._rates * (1 - _ROUNDING) - served, 0.0)
         return replace(found, patterns=real, unserved_rows_per_s=short)
 
     def _found(self, replicas: Floats) -> PackingSolution:
-        problems = self._problems(replicas)
+        problem = self._problem(replicas)
         if len(self._demand) > self._policy.apart:
             policy = self._policy
-            return search_large(problems, self._rates, self._layouts, policy.turns, policy.effort)
-        kept = self._kept(problems)
+            return search_large(problem, self._rates, self._layouts, policy.turns, policy.effort)
+        kept = self._kept(problem)
         return generate_columns(
-            problems, self._rates, self._layouts, self._limit, self._policy.effort, kept
+            problem, self._rates, self._layouts, self._limit, self._policy.effort, kept
         )
 
-    def _problems(self, replicas: Floats) -> dict[int, PricingProblem]:
-        arrays = demand_arrays(self._demand, replicas)
-        return {o.share_pct: self._policy.discipline(o, arrays) for o in self._options}
+    def _problem(self, replicas: Floats) -> PricingProblem:
+        return self._policy.discipline(self._options, demand_arrays(self._demand, replicas))
 
-    def _kept(self, problems: dict[int, PricingProblem]) -> Counter[Pattern]:
+    def _kept(self, problem: PricingProblem) -> Counter[Pattern]:
         """Partitions of the current plan as patterns, at what they would serve now."""
         index = {one.model: i for i, one in enumerate(self._demand)}
         kept: Counter[Pattern] = Counter()
         for part in self._current:
             known = [s for s in part.slots if s.model in index]
-            if part.share_pct in problems and known and len(known) == len(part.slots):
+            if part.share_pct in problem.options and known and len(known) == len(part.slots):
                 turns = [(index[s.model], s.batch) for s in known]
                 rates = [max(s.rows_per_s, 1e-9) for s in known]
-                pattern = problems[part.share_pct].of(turns, rates)
+                pattern = problem.of(part.share_pct, turns, rates)
                 if pattern is not None:
                     kept[pattern] += 1
         return kept
@@ -215,19 +233,6 @@ class _PatternProgram:
 
     def _credit(self, replicas: Floats) -> Floats:
         return pooled(replicas, self._policy.pooling)
-
-
-def _why(one: Demand, fleet: Fleet, profiles: Profiles) -> str:
-    """Why part of a rate is unserved."""
-    if not fleet.gpus:
-        return "no accelerator"
-    alone_ms = surface(profiles[one.model]).latency_ms(1, 100)
-    if 2 * alone_ms > one.slo_ms:
-        return (
-            f"one row alone takes {alone_ms:.1f} ms on a whole accelerator, and it may have to "
-            f"wait as long for the row before it: raise the SLO above {2 * alone_ms:.0f} ms"
-        )
-    return "the accelerators are full"
 
 
 def _idle(pattern: Pattern) -> Pattern:
