@@ -52,8 +52,7 @@ def test_models_side_by_side_are_the_engines() -> None:
         for one, cost in zip(demand, costs, strict=True)
     }
     slots = tuple(
-        Slot(one.model, limit, one.rows_per_s)
-        for one, limit in zip(demand, limits, strict=True)
+        Slot(one.model, limit, one.rows_per_s) for one, limit in zip(demand, limits, strict=True)
     )
     plan = Plan((Partition("p", there.gpus[0].id, 100, slots),))
     played = attainment(plan, demand, there, profiles, 20.0)
@@ -120,7 +119,9 @@ def test_models_of_one_partition_seldom_get_more_than_is_kept() -> None:
             key=lambda p: len(p.turns),
         )
         at = [model for model, _ in best.turns]
-        hosted = _hosted([demand[m] for m in at], [costs[m] for m in at], [b for _, b in best.turns])
+        hosted = _hosted(
+            [demand[m] for m in at], [costs[m] for m in at], [b for _, b in best.turns]
+        )
         for part in (1.0, 0.85):
             asked = np.array(best.rows_per_s) * part
             found = kept(hosted, asked, np.ones(len(at)), 30_000 / asked.sum())
