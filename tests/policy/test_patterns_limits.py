@@ -17,6 +17,8 @@ from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile
+from interlace.perf.interference import ConstantFactor
+from interlace.perf.latency import surface
 from interlace.policy.base import Planner
 from interlace.policy.fewest import fewest
 from interlace.policy.planners.ideal import Ideal
@@ -102,3 +104,28 @@ def test_a_frugal_packer_is_asked_once() -> None:
 
     plan, fleet = fewest(Counted(), _demand({"res": 900.0, "be": 900.0}), GPU, 9, PROFILES)
     assert asked == [9] and len(fleet.gpus) == _used(plan) and not plan.unserved_rows_per_s
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.18])
+@settings(max_examples=10, deadline=None)
+@given(st.dictionaries(st.sampled_from(sorted(MODELS)), st.floats(5.0, 500.0), min_size=2))
+def test_cycles_are_never_overfull(slower: float, rates: dict[str, float]) -> None:
+    """The papers' rule to the last digit: no part of a rate is rounded away."""
+    packer = Patterns(CycleOrder(), ConstantFactor(slower), pooling=0.0)
+    demand = _demand(rates)
+    plan = packer(demand, uniform_fleet(GPU, 24), PROFILES, Plan())
+    assert not plan.unserved_rows_per_s
+    slo_ms = {one.model: one.slo_ms for one in demand}
+    served = dict.fromkeys(rates, 0.0)
+    for part in plan.partitions:
+        slow = slower if part.share_pct < 100 else 1.0
+        runs_ms = [
+            surface(PROFILES[s.model]).latency_ms(s.batch, part.share_pct) * slow
+            for s in part.slots
+        ]
+        assert sum(runs_ms) <= part.duty_ms * (1 + 1e-9)
+        for slot, run_ms in zip(part.slots, runs_ms, strict=True):
+            assert part.duty_ms + run_ms <= slo_ms[slot.model] * (1 + 1e-6)
+            assert slot.rows_per_s * part.duty_ms <= 1000.0 * slot.batch * (1 + 1e-6)
+            served[slot.model] += slot.rows_per_s
+    assert served == pytest.approx(rates, rel=2e-6)
