@@ -1,7 +1,8 @@
-"""How much of what the engine keeps a plan promises: one model on one GPU, from tight SLOs to loose.
+"""How much of what the engine keeps our packer promises: one model, from tight SLOs to loose.
 
-Planned is the highest rate that our packer puts on one GPU; kept is the highest at which the engine
-answers the promised part of the requests in time, with the plan for that rate, on average over seeds.
+Planned is the highest rate that it serves with so many GPUs; kept is the highest at which the
+engine answers the promised part of the requests in time, the model on all of them, on average over
+seeds.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from typing import Annotated, Final
 
 from bench.harness import Report, Table, main
 from bench.harness.bisection import highest
-from bench.planning.attainment import attainment
+from bench.planning.a100 import attainment as played
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
+from interlace.planning.scenario import Scenario
 from interlace.policy.planners.patterns import Patterns
 
 _MODEL: Final = "m"
@@ -88,9 +90,10 @@ def kept_rps(
     def keeps(rate_rps: float) -> bool:
         one = _at(asked, rate_rps)
         seconds = max(1.0, _REQUESTS / rate_rps)
-        plan = everywhere(one, there)
+        plan, scenario = everywhere(one, there), Scenario((one,), _GPU, profiles)
         parts = (
-            attainment(plan, [one], there, profiles, seconds, seed)[_MODEL] for seed in range(seeds)
+            played(plan, there, scenario, "interlace", seconds, seed)[_MODEL]
+            for seed in range(seeds)
         )
         return fmean(parts) >= asked.attainment
 

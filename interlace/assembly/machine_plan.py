@@ -15,6 +15,7 @@ from interlace.core.plan import Demand, Partition, Plan, Slot, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
 from interlace.perf.latency import surface
+from interlace.planning.memory_plan import MemoryPlan, memory_plan
 from interlace.planning.plan_file import save_plan
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
@@ -52,6 +53,7 @@ class MachinePlan:
     plan: Plan
     slots: tuple[PlannedSlot, ...]
     names: Mapping[str, str]
+    memory: MemoryPlan | None = None  #: where a budget was given
 
     def to_dict(self) -> dict[str, object]:
         """The plan as plain values: units in the names."""
@@ -62,6 +64,7 @@ class MachinePlan:
                 self.names[k]: v for k, v in self.plan.unserved_rows_per_s.items()
             },
             "reasons": {self.names[k]: why for k, why in self.plan.reasons.items()},
+            "memory": self.memory,
         }
 
     def save(self, path: Path) -> None:
@@ -98,12 +101,13 @@ def plan_machine(
     gpus: str | None = None,
     cores: str | None = None,
     profiles: Path | None = None,
+    memory_bytes: int | None = None,
 ) -> MachinePlan:
     """Plan a folder of models for this machine's first accelerator, or its cores.
 
     A model without a rate, here or in its interlace.toml, is given a small part of the machine, and
     the whole machine is shared out in proportion. Folders that cannot be read are
-    logged and left out.
+    logged and left out. With ``memory_bytes`` it also says what is kept of each in so much.
 
     Raises:
         UserError: a model has no profile yet or is not there; what to do.
@@ -133,7 +137,10 @@ def plan_machine(
         for part in made.partitions
         for slot in part.slots
     )
-    return MachinePlan(row.name, gpu, made, slots, names)
+    memory = None
+    if memory_bytes is not None:
+        memory = memory_plan(list(demand.values()), found, names, memory_bytes)
+    return MachinePlan(row.name, gpu, made, slots, names, memory)
 
 
 def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]:

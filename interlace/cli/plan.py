@@ -13,6 +13,7 @@ from interlace.cli.logs import show_logs
 from interlace.cli.options import Cores, Device, Gpus, Json, Profiles, SystemName, numbers
 from interlace.cli.plan_scenario import Overrides, PlanOutputs, plan_scenario
 from interlace.cli.screen import console
+from interlace.core.byte_sizes import parse_bytes
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
 from interlace.core.user_errors import InputError
@@ -47,7 +48,15 @@ _WhatIf = Annotated[
     ),
 ]
 _Compare = Annotated[bool, typer.Option("--compare", help="Scenario: every system side by side.")]
+_Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Folder: what is kept of each model in so much, as 2GB."),
+]
 _Save = Annotated[Path | None, typer.Option(help="Keep the plan in a file, for serve --plan.")]
+_Current = Annotated[
+    Path | None,
+    typer.Option(metavar="PLAN", help="Scenario: a plan that stands, of which little is to move."),
+]
 
 
 def plan(
@@ -61,7 +70,9 @@ def plan(
     draw: _Draw = None,
     what_if: _WhatIf = None,
     compare: _Compare = False,
+    memory: _Memory = None,
     save: _Save = None,
+    current: _Current = None,
     device: Device = "auto",
     gpus: Gpus = None,
     cores: Cores = None,
@@ -71,12 +82,13 @@ def plan(
     """The fewest GPUs for models, rates and SLOs, or how models would share this machine.
 
     Given a scenario (a TOML file of models, rates, SLOs and a kind of GPU) it says how few GPUs
-    do, how each is cut, what each model may expect, and below how many no scheduler can go. No
-    GPU is needed for that.
+    do, how each is cut, who was in time when the plan was tried, and below how many no scheduler
+    can go. No GPU is needed. It ends with 3 if demand is unserved or a promise is not kept.
 
     Given a folder of models it shows how they would share this machine's GPU or cores, from stored
     profiles: nothing is loaded or run. A model without a rate, here or in its interlace.toml, is
-    given a small part of the machine, and the whole machine is shared out in proportion.
+    given a small part of the machine, and the whole machine is shared out in proportion. With
+    --memory it also says which weights stay in so much, and what a cold start then takes.
 
     \b
     Examples:
@@ -85,19 +97,26 @@ def plan(
       interlace plan examples/planning/nine.toml --what-if rates=0.5,1,2,4 --draw sweep.svg
       interlace plan models/ --rate cnn_small=100 --rate embedder=20 --slo embedder=150
       interlace plan models/ --rate cnn_small=500 --system gpulet --json
+      interlace plan models/ --memory 2GB     # more models than memory, after profile --layers
     """
-    outputs = PlanOutputs(
-        explain or (), draw or (), what_if or (), compare=compare, as_json=as_json, save=save
-    )
-    rates, slos, prices = (
-        numbers(option, texts or [])
-        for option, texts in (("--rate", rate), ("--slo", slo), ("--price", price))
-    )
-    overrides = Overrides(gpu, rates, slos, prices)
+    outputs = PlanOutputs(explain or (), draw or (), what_if or (), compare, as_json, save, current)
+    overrides = _overrides(gpu, {"--rate": rate, "--slo": slo, "--price": price})
     if target.suffix == ".toml":
+        _only_for_folders(memory)
         plan_scenario(target, system_of(system), overrides, outputs)
         return
-    _plan_folder(target, system, overrides, outputs, _Machine(device, gpus, cores, profiles))
+    machine = _Machine(device, gpus, cores, profiles, memory)
+    _plan_folder(target, system, overrides, outputs, machine)
+
+
+def _overrides(gpu: str | None, texts: Mapping[str, list[str] | None]) -> Overrides:
+    rates, slos, prices = (numbers(option, given or []) for option, given in texts.items())
+    return Overrides(gpu, rates, slos, prices)
+
+
+def _only_for_folders(memory: str | None) -> None:
+    if memory is not None:
+        raise InputError("--memory is for a folder of models, not for a scenario")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +127,14 @@ class _Machine:
     gpus: str | None
     cores: str | None
     profiles: Path | None
+    memory: str | None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        try:
+            return None if self.memory is None else parse_bytes(self.memory)
+        except ValueError as error:
+            raise InputError(f"--memory: {error}; expected a size such as 2GB") from None
 
 
 def _plan_folder(
@@ -130,6 +157,7 @@ def _plan_folder(
         gpus=machine.gpus,
         cores=machine.cores,
         profiles=machine.profiles,
+        memory_bytes=machine.memory_bytes,
     )
     if outputs.as_json:
         typer.echo(json_text(found.to_dict()))
@@ -148,6 +176,7 @@ def _only_for_scenarios(gpu: str | None, prices: Mapping[str, float], wishes: Pl
         "--draw": wishes.draw,
         "--what-if": wishes.what_if,
         "--compare": wishes.compare,
+        "--current": wishes.current,
     }
     for option, value in asked.items():
         if value:

@@ -14,11 +14,14 @@ from interlace.cli.screen import console
 from interlace.core.figure_file import check_figure_path
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.json_text import json_text
+from interlace.core.plan import Plan
 from interlace.core.tables import did_you_mean
 from interlace.core.user_errors import InputError
+from interlace.planning.advice import advice
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.drawing import draw_plan, draw_what_ifs
 from interlace.planning.explanation import explain
+from interlace.planning.plan_file import load_fleet_plan
 from interlace.planning.scenario import Scenario, read_scenario
 from interlace.planning.what_if import ReadScenario, compare_systems, what_ifs
 from interlace.policy.base import System
@@ -37,6 +40,7 @@ class PlanOutputs:
     compare: bool = False
     as_json: bool = False
     save: Path | None = None
+    current: Path | None = None  #: a plan that stands
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,11 @@ def _check(outputs: PlanOutputs) -> None:
     """Refuse what cannot be drawn, and options that only one plan can fulfil."""
     for picture in outputs.draw:
         check_figure_path(picture)
-    one_plan = {"--explain": bool(outputs.explain), "--save": outputs.save is not None}
+    one_plan = {
+        "--explain": bool(outputs.explain),
+        "--save": outputs.save is not None,
+        "--current": outputs.current is not None,
+    }
     if outputs.what_if:
         _refuse("--what-if", {**one_plan, "--compare": outputs.compare})
     if outputs.compare:
@@ -92,13 +100,19 @@ def _refuse(many: str, options: Mapping[str, bool]) -> None:
 
 
 def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
-    found = plan(scenario, system=system)
+    current = None
+    if outputs.current is not None:
+        _, standing = load_fleet_plan(outputs.current, scenario.gpu, system.name)
+        current = Plan(standing)
+    found = plan(scenario, system=system, current=current)
     said = [line for model in outputs.explain for line in explain(found, model, system)]
+    helps = advice(found, system)
     if outputs.as_json:
-        typer.echo(json_text(found.to_dict() | ({"explained": said} if said else {})))
+        more = {"explained": said} if said else {}
+        typer.echo(json_text(found.to_dict() | more | ({"advice": helps} if helps else {})))
     else:
         show(console(), found)
-        for line in said:
+        for line in [*([helps] if helps else []), *said]:
             typer.echo(line)
     for picture in outputs.draw:
         draw_plan(found, picture)

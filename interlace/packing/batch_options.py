@@ -20,6 +20,8 @@ Ints = npt.NDArray[np.int64]
 _NEIGHBOURS: Final = 12
 #: A promise to all is one to all but so many.
 _LEAST_LOSS: Final = 1e-5
+#: Parts of a rate that are equal on paper.
+_ROUNDING: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,11 @@ class DemandArrays:
     attainment: Floats
     cv: Floats
     replicas: Floats
+
+    def elsewhere(self, models: Ints, rows_per_s: Floats) -> Floats:
+        """1 for models that are asked for more than that, which other partitions serve; else 0."""
+        more: Floats = (rows_per_s < self.rows_per_s[models] * (1.0 - _ROUNDING)).astype(float)
+        return more
 
     @property
     def loss(self) -> Floats:

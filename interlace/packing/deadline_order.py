@@ -12,14 +12,14 @@ import numpy as np
 from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
 from interlace.packing.host_capacity import alone_rows_per_s
 from interlace.packing.pattern import Pattern
-from interlace.packing.queueing import BUSIEST, GATHER, Floats, Turns, beyond, lateness
+from interlace.packing.queueing import BUSIEST, GATHER, Bools, Floats, Turns, beyond, lateness
 
 _LENGTHS: Final = 16
 _NOTHING: Final = 1e-12
 _LEAST_BUSY: Final = 1e-3
 _HALVINGS: Final = 14
 #: How far the straight lines of a pattern's limits are stretched before what is late is looked at.
-_STRETCHES: Final = (1.3, 1.15, 1.0, 0.85, 0.7, 0.5, 0.3)
+_STRETCHES: Final = (1.3, 1.15, 1.0, 0.9, 0.75, 0.55, 0.3)
 _PARTS: Final = np.linspace(1.0, 0.02, 50)
 
 
@@ -27,8 +27,9 @@ _PARTS: Final = np.linspace(1.0, 0.02, 50)
 class Lengths:
     """What each model would do where no batch is longer than so much: rows are shares x lengths.
 
-    Arrays are rows x models: the batch with the least work a row that it can use, that work (infinite
-    where it has none), L(1), the cost of a further row, and what it may be asked for alone.
+    Arrays are rows x models: the batch with the least work a row that it can use, that work
+    (infinite where it has none), L(1), the cost of a further row, and what it may be asked for
+    alone.
     """
 
     batch: Floats
@@ -41,8 +42,9 @@ class Lengths:
     def turns(self, rows: Ints, models: Ints, arrays: DemandArrays, busy: Floats) -> Turns:
         """Models of these rows (..., turns), each with a part of the time if its batch is full."""
         at = rows[..., None], models
+        rate = busy / self.work_ms[at]
         return Turns(
-            busy / self.work_ms[at],
+            rate,
             self.batch[at],
             self.first_ms[at],
             self.row_ms[at],
@@ -50,6 +52,7 @@ class Lengths:
             arrays.loss[models],
             arrays.cv[models],
             self.alone_rows_per_ms[at],
+            arrays.elsewhere(models, rate * 1000.0),
         )
 
 
@@ -81,9 +84,9 @@ class DeadlinePricing:
         wanted = (left_rows_per_s > _NOTHING) & np.isfinite(known.work_ms)
         with np.errstate(divide="ignore", invalid="ignore"):
             worth = np.where(wanted, price * 1000.0 / known.work_ms, 0.0)
+            asked = np.where(wanted, left_rows_per_s / 1000.0 * known.work_ms, 0.0)
         models = np.argsort(-worth, axis=1, kind="stable")[:, : self._turns]
         every = np.arange(len(worth))
-        asked = np.where(worth > _NOTHING, left_rows_per_s / 1000.0 * known.work_ms, 0.0)
         worth, asked = worth[every[:, None], models], asked[every[:, None], models]
         busy = _filled(
             known.limits[every[:, None, None], models[:, :, None], models[:, None, :]], asked
@@ -122,11 +125,13 @@ class DeadlinePricing:
         each = Turns(
             rates / 1000.0 * _PARTS[:, None], rows, first_ms, row_ms,
             arrays.slo_ms[models], arrays.loss[models], arrays.cv[models], alone,
+            arrays.elsewhere(models, rates),
         )  # fmt: skip
         late = lateness(Turns(*(np.broadcast_to(one, each[0].shape) for one in each))).max(axis=1)
         if late[-1] > 1.0:
             return None
-        first = int(np.argmax(late <= 1.0))
+        holds: Bools = late <= 1.0
+        first = int(holds.argmax())
         part = float(_PARTS[first])
         if first and np.isfinite(late[first - 1]):
             over, under = late[first - 1], late[first]
@@ -148,8 +153,9 @@ class DeadlinePricing:
         busy = _filled(
             (limits / tries).reshape(-1, *limits.shape[1:]), np.tile(asked, (len(_STRETCHES), 1))
         ).reshape(len(_STRETCHES), *asked.shape)
+        busy = np.concatenate((busy, np.where(busy < asked, 0.0, busy)))  # also without parts
         each = self.lengths.turns(rows, models, self.arrays, busy)
-        holds = (lateness(each) <= 1.0).all(axis=-1)
+        holds: Bools = np.asarray((lateness(each) <= 1.0).all(axis=-1))
         value = np.where(holds, (busy * worth).sum(axis=-1), 0.0)
         chosen = value.argmax(axis=0)
         at = np.arange(len(rows))

@@ -48,9 +48,11 @@ class ModelLoad:
     def busy(self) -> float:
         return float(self.turn.rows_per_ms) * self.work_ms
 
-    def asking(self, rows_per_s: float) -> ModelLoad:
-        """The same at another rate."""
-        return replace(self, turn=self.turn._replace(rows_per_ms=np.array(rows_per_s / 1000.0)))
+    def rest(self, rows_per_s: float) -> ModelLoad:
+        """What full partitions leave of it."""
+        elsewhere = np.array(float(rows_per_s < self.rows_per_s))
+        rate = np.array(rows_per_s / 1000.0)
+        return replace(self, turn=self.turn._replace(rows_per_ms=rate, elsewhere=elsewhere))
 
 
 class OpenPartitions:
@@ -111,7 +113,7 @@ def search_large(
             patterns[_alone(need, need.lone_rows_per_s)] += full
         left = need.rows_per_s - full * need.lone_rows_per_s
         if left > _NOTHING:
-            rest.setdefault(need.share_pct, []).append(need.asking(left))
+            rest.setdefault(need.share_pct, []).append(need.rest(left))
     for needs in rest.values():
         for one in first_fit(needs, turns):
             patterns[_pattern(one)] += 1
@@ -161,6 +163,7 @@ def _model_loads(
         arrays.loss,
         arrays.cv,
         alone[models, choice] / 1000.0,
+        np.zeros(len(rows)),
     )
     found = []
     for model in np.flatnonzero(np.isfinite(work_ms.min(axis=1)) & (rows_per_s > 0)).tolist():

@@ -1,9 +1,10 @@
 """What one model alone in a partition can be asked for, so that its SLO holds: a table.
 
-One host, L(b) = fixed + row b, renewal arrivals with gamma gaps, and the dispatcher's own rules: the
-rate up to which a given part of the requests ends in time depends on the SLO in latencies of one row,
-on a row's part of that latency, on the largest batch and on ``cv``. ``bench.planning.capacity_table``
-plays every cell and writes the table; between cells it is interpolated in logarithms.
+One host, L(b) = fixed + row b, renewal arrivals with gamma gaps, and the dispatcher's own rules:
+the rate up to which a given part of the requests ends in time depends on the SLO in latencies of
+one row, on a row's part of that latency, on the largest batch and on ``cv``.
+``bench.planning.capacity_table`` plays every cell and writes the table; between cells it is
+interpolated in logarithms.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ LOSSES: Final = (0.1, 0.03, 0.01, 0.003, 0.001)
 TABLE: Final = Path(__file__).with_name("host_capacity.npy")
 
 _ROUNDING: Final = 1e-9
+#: In an L(1): with so few, bursts alone are late, however low the rate.
+_LEAST_ROWS: Final = 4e-4
 #: Of what the table says: cells are told apart by more.
 _KEPT: Final = 0.97
-#: Where no two batches follow each other within the SLO, hosts gather as if rows cost at least this.
+#: Where no two batches follow each other within the SLO, hosts gather as if rows cost so much.
 _TIGHT_ROW: Final = 0.45
 #: Losses that are told apart: beyond the ends of the table lines go on.
 _LEAST_LOSS, _MOST_LOSS = 1e-5, 0.5
@@ -41,19 +44,18 @@ _LEAST_LOSS, _MOST_LOSS = 1e-5, 0.5
 def alone_rows_per_s(options: BatchOptions, arrays: DemandArrays) -> Floats:
     """Models x choices: what each may be asked for alone, in batches of at most that choice.
 
-    Of n hosts of one queue, one ends a batch every nth part of its time: it waits for 1 + 1/n batches
-    where a lone host has it wait for two, so n hosts are as good as an SLO of 2n / (n + 1) of it.
-    The line that stands for its latencies goes through L(1) and the largest batch of which two follow
-    each other within the SLO. A little is kept back for what lies between the cells.
+    Of n hosts of one queue, one ends a batch every nth part of its time: it waits for 1 + 1/n
+    batches where a lone host has it wait for two, so n hosts are as good as an SLO of 2n / (n + 1)
+    of it. The line that stands for its latencies goes through L(1) and the first batch of which no
+    two follow each other within the SLO. A little is kept back for what lies between the cells.
     """
     run_ms, rows = options.latency_ms, options.rows
     first_ms, models = run_ms[:, :1], np.arange(len(rows))[:, None]
     hosts = arrays.replicas[:, None]
     slo_ms = arrays.slo_ms[:, None] * 2.0 * hosts / (hosts + 1.0)
-    pairs = 2.0 * run_ms <= slo_ms
-    second = min(1, rows.shape[1] - 1)
-    useful = np.maximum(pairs.sum(axis=1, keepdims=True) - 1, second)
-    end = np.minimum(useful, np.arange(rows.shape[1]))
+    pairs = (2.0 * run_ms <= slo_ms).sum(axis=1, keepdims=True)
+    last = np.maximum(np.isfinite(run_ms).sum(axis=1, keepdims=True) - 1, 0)
+    end = np.minimum(np.minimum(pairs, last), np.arange(rows.shape[1]))
     with np.errstate(invalid="ignore", divide="ignore"):
         row = (run_ms[models, end] / first_ms - 1.0) / (rows[models, end] - 1.0)
         slo = np.where(np.isfinite(first_ms), slo_ms / first_ms, 0.0)
@@ -61,6 +63,10 @@ def alone_rows_per_s(options: BatchOptions, arrays: DemandArrays) -> Floats:
     tight = (hosts > 1.0) & (arrays.slo_ms[:, None] < 2.0 * first_ms)
     row = np.where(tight, np.maximum(row, _TIGHT_ROW), row)
     given = most_rows(slo, row, rows, arrays.cv[:, None], arrays.attainment[:, None])
+    # Hosts in turn wait for larger batches; where rows of those cost more, that is lost.
+    pace = np.where(np.isfinite(run_ms), rows / run_ms, 0.0)
+    worse = pace[models, end] / np.maximum(np.maximum.accumulate(pace, axis=1), _ROUNDING)
+    given = given * worse ** np.minimum(4.0 - 4.0 / hosts, 2.0)
     with np.errstate(invalid="ignore"):
         found = _KEPT * given * 1000.0 / first_ms
     return np.where(np.isfinite(run_ms), found, 0.0)
@@ -77,8 +83,8 @@ def fluid(slo: Floats, row: Floats, limit: Floats) -> Floats:
 def most_rows(slo: Floats, row: Floats, limit: Floats, cv: Floats, attainment: Floats) -> Floats:
     """The highest rate in rows per L(1) at which ``attainment`` of the requests are in time.
 
-    ``slo`` in L(1), ``row`` the part of L(1) that a further row costs; arrays that broadcast. 0 where
-    the SLO is below L(1).
+    ``slo`` in L(1), ``row`` the part of L(1) that a further row costs; arrays that broadcast. 0
+    where the SLO is below L(1), and where bursts alone are late, however low the rate.
     """
     slo, row, limit, cv, attainment = np.broadcast_arrays(slo, row, limit, cv, attainment)
     loss = np.clip(1.0 - attainment, _LEAST_LOSS, _MOST_LOSS)
@@ -96,8 +102,9 @@ def most_rows(slo: Floats, row: Floats, limit: Floats, cv: Floats, attainment: F
             weight = weight * (part if side else 1.0 - part)
         index = tuple(low + side for side, (low, _) in zip(corner, places, strict=True))
         found += weight * known[index]
-    rows: Floats = np.where(slo >= 1.0 - _ROUNDING, np.exp(found) * fluid(slo, row, limit), 0.0)
-    return rows
+    rows = np.exp(found) * fluid(slo, row, limit)
+    there: Floats = np.where((slo >= 1.0 - _ROUNDING) & (rows >= _LEAST_ROWS), rows, 0.0)
+    return there
 
 
 def _place(at: Floats, axis: Floats, beyond: bool = False) -> tuple[Ints, Floats]:

@@ -1,7 +1,7 @@
 """Several models in one partition under random arrivals: the part of each one's requests in time.
 
-The dispatcher's own order: earliest deadline first, whoever is there is served at once, in a batch of
-what has gathered. Nobody waits where nobody is there, so that all is weighed with how busy the
+The dispatcher's own order: earliest deadline first, whoever is there is served at once, in a batch
+of what has gathered. Nobody waits where nobody is there, so that all is weighed with how busy the
 partition is. Constants were found on one partition played request by request
 (`bench.planning.one_partition`); `bench.planning.promise` says how close it is.
 """
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 #: What a further partition of the same model counts for, beside the first.
 POOLING: Final = 1.0
@@ -29,7 +30,8 @@ _NOTHING: Final = 1e-12
 class Turns(NamedTuple):
     """Models of partitions: arrays of (..., turns), where a turn without a rate is not there.
 
-    L(b) is a line in b. ``alone_rows_per_ms`` is what the model is served of if nobody else is there.
+    L(b) is a line in b. ``alone_rows_per_ms`` is what the model is served of if nobody else is
+    there.
     """
 
     rows_per_ms: Floats
@@ -40,6 +42,7 @@ class Turns(NamedTuple):
     loss: Floats  #: the part of the requests that may be late
     cv: Floats
     alone_rows_per_ms: Floats
+    elsewhere: Floats  #: 1 where it has other hosts: then it takes what time is idle here
 
 
 def pooled(replicas: Floats, pooling: float = POOLING) -> Floats:
@@ -50,17 +53,22 @@ def pooled(replicas: Floats, pooling: float = POOLING) -> Floats:
 def lateness(turns: Turns) -> Floats:
     """Late requests of each turn over those that may be: its promise holds up to 1.
 
-    Late is who meets a batch of another model that ends too late (its residual is uniform), who then
-    has more urgent work before it as well, and who would be late in its own queue alone, in the time
-    that the others leave. Infinite where one row is late behind the longest batch of the others, and
-    where the partition of several is busier than ``BUSIEST``.
+    Late is who meets a batch of another model that ends too late (its residual is uniform), and one
+    that has other hosts is met whenever it is idle, since all take from one queue; who
+    then has more urgent work before it as well, and who would be late in its own queue alone, in
+    the time that the others leave. Infinite where what gathers beside the longest batch of the
+    others takes longer than the SLO, and where a partition of several is busier than ``BUSIEST``.
     """
     formed = _formed(turns)
     run_ms = turns.first_ms + turns.row_ms * (formed - 1.0)
     busy = turns.rows_per_ms * run_ms / formed
     full = np.minimum(turns.batch, formed + np.sqrt(formed - 1.0))
     length_ms = turns.first_ms + turns.row_ms * (full - 1.0)
-    others = busy[..., None, :] * ~np.eye(busy.shape[-1], dtype=bool)
+    apart = ~np.eye(busy.shape[-1], dtype=bool)
+    idle = np.maximum(1.0 - busy.sum(axis=-1, keepdims=True), 0.0)
+    others = busy[..., None, :] * apart
+    there = np.where(busy > 0.0, np.maximum(busy, idle * turns.elsewhere), 0.0)
+    there = there[..., None, :] * apart
     longest_ms = np.where(others > 0.0, length_ms[..., None, :], 0.0).max(axis=-1)
     gathered = np.minimum(turns.batch - 1.0, turns.rows_per_ms * longest_ms)
     slack_ms = turns.slo_ms - turns.first_ms - turns.row_ms * gathered
@@ -72,7 +80,7 @@ def lateness(turns: Turns) -> Floats:
     work_ms = (urgent * burst_ms[..., None, :]).sum(axis=-1) / np.maximum(ahead, _NOTHING)
     mean_ms = work_ms / (2.0 * np.maximum(1.0 - ahead, _IDLE))
     meets = beyond(patience_ms, length_ms[..., None, :], mean_ms[..., :, None], ahead[..., :, None])
-    blocked = (others * meets).sum(axis=-1)
+    blocked = np.minimum((there * meets).sum(axis=-1), 1.0)
     beside = others.sum(axis=-1)
     own = turns.rows_per_ms / np.maximum(
         turns.alone_rows_per_ms * np.maximum(1.0 - beside, _IDLE), _NOTHING
@@ -85,7 +93,7 @@ def lateness(turns: Turns) -> Floats:
 
 
 def beyond(slack_ms: Floats, length_ms: Floats, mean_ms: Floats, ahead: Floats) -> Floats:
-    """P(R + Q > slack): R uniform up to ``length_ms``; Q exponential, with probability ``ahead``."""
+    """P(R + Q > slack): R uniform up to a length, Q exponential with a probability of ``ahead``."""
     alone = np.maximum(1.0 - slack_ms / length_ms, 0.0)
     mean_ms = np.maximum(mean_ms, _NOTHING)
     left_ms = np.maximum(slack_ms - length_ms, 0.0)

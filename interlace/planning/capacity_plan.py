@@ -15,6 +15,7 @@ from interlace.core.plan import Partition, Plan, Slot
 from interlace.packing.bounds import LowerBound, lower_bound
 from interlace.perf.latency import surface
 from interlace.perf.memory import needed_bytes
+from interlace.planning.moves import PlanMoves, moves
 from interlace.planning.plan_file import save_plan
 from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario, read_scenario
@@ -42,6 +43,7 @@ class CapacityPlan:
     bound: LowerBound
     trial: PlanTrial
     planning_s: float
+    moved: PlanMoves | None = None  #: from the current plan, if one was given
 
     @property
     def gpus(self) -> int:
@@ -109,7 +111,8 @@ class CapacityPlan:
         cost = "" if self.cost_per_hour is None else f", {self.cost_per_hour:.2f} an hour"
         by = (
             f"by area {bound.area.accelerators:.2f}, by layouts "
-            f"{bound.configuration.accelerators:.2f}, by memory {bound.memory.accelerators:.2f}"
+            f"{bound.configuration.accelerators:.2f}, by gathering "
+            f"{bound.gathering.accelerators:.2f}, by memory {bound.memory.accelerators:.2f}"
         )
         said = [
             f"not served: {rps:.4g} requests/s of {model}: {reasons.get(model, 'no reason')}"
@@ -124,6 +127,7 @@ class CapacityPlan:
         if bound.excluded:
             left_out = _some(bound.excluded)
             said.append(f"the bound leaves out what no share serves in time: {left_out}")
+        said += [] if self.moved is None else [self.moved.sentence()]
         return [*said, self.trial.sentence(), *self.plan.notes, *self.scenario.notes]
 
     def _broken(self, model: str) -> str:
@@ -146,6 +150,7 @@ class CapacityPlan:
                 "gpus": bound.gpus,
                 "area": bound.area.accelerators,
                 "configuration": bound.configuration.accelerators,
+                "gathering": bound.gathering.accelerators,
                 "memory": bound.memory.accelerators,
                 "excluded": bound.excluded,
             },
@@ -160,6 +165,7 @@ class CapacityPlan:
                 "parts_tried": self.trial.parts_tried,
             },
             "memory_bytes": self.memory_bytes,
+            "moves": None if self.moved is None else self.moved._asdict(),
             "partitions": self.plan.partitions,
             "models": {one.model: self._model(one.model) for one in self.scenario.demand},
             "unserved_rows_per_s": {
@@ -238,7 +244,8 @@ def plan(
     began_s = perf_counter()
     made = kept_plan(scenario, row, known.gpus, current)
     took_s = perf_counter() - began_s
-    return CapacityPlan(scenario, row.name, made.plan, made.fleet, known, made.trial, took_s)
+    moved = None if current is None else moves(current.partitions, made.plan.partitions)
+    return CapacityPlan(scenario, row.name, made.plan, made.fleet, known, made.trial, took_s, moved)
 
 
 def _some(names: Sequence[str]) -> str:

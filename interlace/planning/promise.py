@@ -24,6 +24,8 @@ _MORE: Final = 1.08
 _ATTEMPTS: Final = 6
 #: Factors on the rates of models whose promise broke, one after the other.
 _INFLATED: Final = (1.05, 1.15, 1.35, 1.8)
+#: Parts of the rates of models whose promise breaks that are added to a current plan.
+_EXTRA: Final = (0.15, 0.3, 0.6)
 #: Standard errors by which a plan must keep what its packer would not promise.
 _SURE: Final = 1.5
 #: Models beyond which only a sample is tried, so that nothing is narrowed by it.
@@ -60,14 +62,14 @@ def kept_plan(
     are short, fewer are cut for the largest part of the rates that the packer serves on them, for
     as long as that keeps every promise, too. Deterministic, and the same for every limit on the
     accelerators that does not bind.
+
+    Of as many accelerators a ``current`` plan is preferred that keeps every promise, or does with
+    further partitions for the models whose promise it breaks.
     """
     search = _Search(scenario, system, start, current or Plan())
-    packed = search.packed({})
-    if not system.tried or len(scenario.demand) > _MOST_MODELS:
-        return packed
-    if packed.trial.broken and not packed.plan.underserved:
-        packed = next((one for one in search.wider(packed) if one.kept), packed)
-    return search.narrower(packed)
+    found = search.fewest()
+    stays = (one for one in search.standing(found.gpus) if one.kept and one.gpus <= found.gpus)
+    return next(stays, found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,47 @@ class _Search:
     system: System
     start: int
     current: Plan
+
+    def fewest(self) -> TriedPlan:
+        """The packer's answer, or what is better of what its trial leads to."""
+        packed = self.packed({})
+        if not self.system.tried or len(self.scenario.demand) > _MOST_MODELS:
+            return packed
+        if packed.trial.broken and not packed.plan.underserved:
+            packed = next((one for one in self.wider(packed) if one.kept), packed)
+        return self.narrower(packed)
+
+    def standing(self, most: int) -> Iterator[TriedPlan]:
+        """The current plan at the rates that are asked for; then with more on ``most`` GPUs."""
+        wanted = {one.model: one for one in self.scenario.demand if one.rows_per_s > 0}
+        there = uniform_fleet(self.scenario.gpu, self.scenario.limit)
+        parts = tuple(
+            replace(part, slots=slots)
+            for part in self.current.partitions
+            if (slots := tuple(slot for slot in part.slots if slot.model in wanted))
+        )
+        used = {part.gpu for part in parts}
+        free = [gpu for gpu in there.gpus if gpu.id not in used][: max(0, most - len(used))]
+        if not parts or not used <= {gpu.id for gpu in there.gpus}:
+            return
+        new = wanted.keys() - {slot.model for part in parts for slot in part.slots}
+        short: tuple[str, ...] = ()
+        if not new:
+            stays = self.tried(self._as_asked(replace(self.current, partitions=parts)), there)
+            yield stays
+            short = stays.trial.broken
+        for extra in _EXTRA if free else ():
+            asked = [
+                replace(one, rows_per_s=one.rows_per_s * (1.0 if name in new else extra))
+                for name, one in wanted.items()
+                if name in new or name in short
+            ]
+            added = self.system.packer(
+                asked, Fleet(tuple(free)), self.scenario.busy_profiles, Plan()
+            )
+            if not added.underserved:
+                both = replace(self.current, partitions=(*parts, *added.partitions))
+                yield self.tried(self._as_asked(both), there)
 
     def packed(self, factors: Mapping[str, float]) -> TriedPlan:
         """The packer's answer, for some models to so many times their rates."""

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, structs
 
+from interlace.core.byte_sizes import MOST_BYTES, parse_bytes
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Precision
 from interlace.core.tables import TableError, read_table
@@ -27,10 +28,7 @@ DEFAULT_QUEUE_LIMIT: Final = 4096
 
 #: The most rows in one execution that a model may be given.
 MAX_BATCH_LIMIT: Final = 65_536
-_MOST: Final = 1 << 62
-_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?i?)B?")
-_UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_BINARY: Final = {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+_MOST: Final = MOST_BYTES
 
 
 class ByteSize(int):
@@ -163,10 +161,9 @@ def _decode(kind: type, value: Any) -> ByteSize | Sizes:
 
 
 def _bytes(value: Any) -> ByteSize:
-    size: float = value if type(value) is int else 0
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        unit = match[2].lower()
-        size = float(match[1]) * (_BINARY.get(unit) or _UNITS.get(unit, 0))
+    if isinstance(value, str):
+        return ByteSize(parse_bytes(value))
+    size = value if type(value) is int else 0
     if not 1 <= size < _MOST:
         raise ValueError("no size")
     return ByteSize(size)

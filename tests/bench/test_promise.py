@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.planning.attainment import attainment
+from bench.planning.a100 import attainment
 from bench.planning.capacity_table import cell, gaps_of
 from bench.planning.one_partition import Hosted, kept
 from bench.planning.promise import affine, everywhere, promise
@@ -19,6 +19,8 @@ from interlace.packing.deadline_order import DeadlineOrder
 from interlace.packing.host_capacity import CVS, LIMITS, LOSSES, ROW_PARTS, SLOS, most_rows
 from interlace.perf.interference import ConstantFactor
 from interlace.perf.latency import surface
+from interlace.planning.scenario import Scenario
+from interlace.policy.planners.patterns import Patterns
 
 GPU = Gpu("", "k", 100, 10**12, (100,))
 LARGEST = 16
@@ -34,17 +36,19 @@ def _hosted(demand: list[Demand], costs: list[tuple[float, float]], limits: list
     ("rate_rps", "slo_ms", "cv"), [(400, 4.5, 1.0), (3500, 8.0, 2.0), (4500, 20.0, 0.5)]
 )
 def test_the_compiled_partition_is_the_engines(rate_rps: float, slo_ms: float, cv: float) -> None:
-    """One model: the same requests are in time, down to the last."""
+    """One model: the same are in time, but for a rate that the engine measures and is told here."""
     asked = Demand("m", rate_rps, slo_ms, LARGEST, cv=cv)
     there = uniform_fleet(GPU, 1)
     profiles = {"m": affine("m", 2.0, 0.1, LARGEST)}
-    played = attainment(everywhere(asked, there), [asked], there, profiles, 2.0, 3)["m"]
+    scenario = Scenario((asked,), GPU, profiles)
+    played = attainment(everywhere(asked, there), there, scenario, "interlace", 2.0, 3)["m"]
     hosted = _hosted([asked], [(2.0, 0.1)], [LARGEST])
-    assert kept(hosted, np.array([rate_rps]), np.array([cv]), 2.0, 3)[0] == pytest.approx(played)
+    found = kept(hosted, np.array([rate_rps]), np.array([cv]), 2.0, 3)[0]
+    assert found == pytest.approx(played, abs=0.002)
 
 
 def test_models_side_by_side_are_the_engines() -> None:
-    demand = [Demand("a", 60.0, 25.0, LARGEST), Demand("b", 30.0, 90.0, LARGEST, cv=2.0)]
+    demand = [Demand("a", 200.0, 25.0, LARGEST), Demand("b", 80.0, 90.0, LARGEST, cv=2.0)]
     costs, limits = [(3.0, 1.0), (8.0, 2.0)], [2, 4]
     there = uniform_fleet(GPU, 1)
     profiles = {
@@ -55,8 +59,9 @@ def test_models_side_by_side_are_the_engines() -> None:
         Slot(one.model, limit, one.rows_per_s) for one, limit in zip(demand, limits, strict=True)
     )
     plan = Plan((Partition("p", there.gpus[0].id, 100, slots),))
-    played = attainment(plan, demand, there, profiles, 20.0)
-    rates, cv = np.array([60.0, 30.0]), np.array([1.0, 2.0])
+    scenario = Scenario(tuple(demand), GPU, profiles)
+    played = attainment(plan, there, scenario, "interlace", 20.0, 0)
+    rates, cv = np.array([200.0, 80.0]), np.array([1.0, 2.0])
     found = kept(_hosted(demand, costs, limits), rates, cv, 20.0)
     assert found == pytest.approx([played["a"], played["b"]], abs=0.004)
     assert found.min() < 1.0
@@ -78,7 +83,7 @@ def test_the_table_is_what_is_played(slo: float, row: float, limit: int, cv: flo
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_lone_model_keeps_what_it_may_be_asked_for(seed: int) -> None:
-    """Random costs, SLOs and bursts, other arrivals than the table's: beyond chance none is late."""
+    """Random costs, SLOs and bursts, other arrivals than the table's: kept, but for chance."""
     random = np.random.default_rng(seed)
     fixed_ms, row_ms = random.uniform(1.0, 5.0), random.uniform(0.05, 2.0)
     cv = float(np.exp(random.uniform(np.log(0.3), np.log(2.0))))
@@ -90,6 +95,10 @@ def test_a_lone_model_keeps_what_it_may_be_asked_for(seed: int) -> None:
     pricing = DeadlineOrder()([options], demand_arrays([asked]))
     rate = float(pricing.alone_rows_per_s[100].max())
     hosted = _hosted([asked], [(fixed_ms, row_ms)], [LARGEST])
+    if rate == 0.0:  # bursts: a rate of next to nothing is late, too
+        rate = 0.5 / (fixed_ms + row_ms)
+        assert kept(hosted, np.array([rate]), np.array([cv]), 20_000 / rate)[0] < asked.attainment
+        return
     parts = [
         kept(hosted, np.array([rate]), np.array([cv]), 20_000 / rate, trial)[0]
         for trial in range(5)
@@ -141,8 +150,6 @@ def test_plans_promise_most_of_what_is_kept() -> None:
 
 def test_an_slo_below_two_latencies_can_be_promised() -> None:
     """A rare request is served at once: 0.1 requests/s of 2.1 ms within 5 ms, and within 2.8."""
-    from interlace.policy.planners.patterns import Patterns
-
     profiles = {"m": affine("m", 2.06, 0.04, 8)}
     there = uniform_fleet(GPU, 8)
     for slo_ms, rate in ((5.0, 0.1), (2.8, 0.1), (5.0, 60.0)):

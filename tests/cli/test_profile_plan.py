@@ -128,3 +128,12 @@ def test_no_repository_is_a_plain_error(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "nowhere" in str(result.exception)
     assert "expected a model repository" in str(result.exception)
+
+
+def test_a_memory_budget_asks_for_layers_and_for_a_size(world: World) -> None:
+    code, _, errors = world.command("plan", "--cores", "0", "--memory", "two apples")
+    assert code == 1
+    assert "--memory: 'two apples' is no number of bytes; expected a size such as 2GB" in errors
+    words = ["plan", "examples/planning/nine.toml", "--memory", "2GB"]
+    told = CliRunner().invoke(build(words), words).exception
+    assert "--memory is for a folder of models" in str(told)

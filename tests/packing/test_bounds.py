@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -259,9 +259,9 @@ def test_ten_thousand_models_take_seconds() -> None:
         for i in range(10_000)
     }
     demand = [Demand(name, 1.0 + i % 97, 50.0 + i % 301, 64) for i, name in enumerate(profiles)]
-    began = perf_counter()
+    began = process_time()
     found = lower_bound(demand, V100, profiles)
-    assert perf_counter() - began < 8.0, "under 2 s on a quiet core"
+    assert process_time() - began < 8.0, "3 s, of this process alone"
     assert found.configuration.accelerators >= found.area.accelerators > 100
 
 

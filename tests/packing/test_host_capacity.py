@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -45,7 +47,7 @@ def test_no_rate_is_above_full_batches_back_to_back(
 @given(slos, row_parts, limits, attainments)
 def test_bursts_cost(slo: float, row: float, limit: int, attainment: float) -> None:
     rates = [_most(slo, row, limit, cv, attainment) for cv in (0.3, 1.0, 2.0, 4.0)]
-    assert all(after <= before * ROUGH for before, after in zip(rates, rates[1:], strict=False))
+    assert all(after <= before * ROUGH for before, after in pairwise(rates))
 
 
 @given(row_parts, limits, attainments)

@@ -29,6 +29,7 @@ def partitions(draw: st.DrawFn) -> Turns:
         each(0.001, 0.1),
         each(0.3, 3.0),
         each(0.3, 2.0) / first_ms,
+        each(0.0, 1.0).round(),
     )
 
 
@@ -77,7 +78,7 @@ def test_many_partitions_at_once_are_each_alone(turns: Turns) -> None:
 
 
 def test_a_rare_request_is_late_behind_a_batch_that_ends_too_late() -> None:
-    """Beside batches of 10 ms in a tenth of the time: 4 of those 10 ms are too long for 6 of slack."""
+    """Beside batches of 10 ms in a tenth of the time: 4 of the 10 are too long for 6 of slack."""
     none = 1e-9
     turns = Turns(
         np.array([none, 0.01]),
@@ -88,8 +89,11 @@ def test_a_rare_request_is_late_behind_a_batch_that_ends_too_late() -> None:
         np.array([0.01, 0.01]),
         np.ones(2),
         np.array([0.1, 0.1]),
+        np.zeros(2),
     )
     assert lateness(turns)[0] == pytest.approx(0.1 * 0.4 / 0.01, rel=1e-3)
+    pooled = turns._replace(elsewhere=np.array([0.0, 1.0]))
+    assert lateness(pooled)[0] == pytest.approx(0.9 * 0.4 / 0.01, rel=1e-3)
 
 
 @given(positive, positive, positive, st.floats(0.0, 1.0))

@@ -17,22 +17,22 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class LowerBound:
-    """Three bounds: each holds, so the largest does.
+    """Four bounds: each holds, so the largest does.
 
     ``excluded`` are models that no share serves in time: they are in none of the bounds.
     """
 
     area: Bound
     configuration: Bound
+    gathering: Bound
     memory: Bound
     excluded: tuple[str, ...] = ()
 
     @property
     def best(self) -> Bound:
-        """The largest of the three."""
-        return max(
-            (self.configuration, self.area, self.memory), key=lambda bound: bound.accelerators
-        )
+        """The largest of the four."""
+        every = (self.configuration, self.area, self.gathering, self.memory)
+        return max(every, key=lambda bound: bound.accelerators)
 
     @property
     def gpus(self) -> int:

@@ -22,7 +22,14 @@ _CLOSE: Final = 1e-9
 
 
 def configuration(rates: ShareRates, gpu: Gpu) -> Bound:
-    """min sum_l y_l over layouts l and time fractions x_ip of model i in partitions of share p.
+    """The bound at ``dearest_worth``."""
+    return bound_at(rates, dearest_worth(rates, gpu)) if rates.demand else Bound(0.0, {})
+
+
+def dearest_worth(rates: ShareRates, gpu: Gpu) -> Floats:
+    """What a partition of each share is worth, in accelerators, where layouts bound the most.
+
+    min sum_l y_l over layouts l and time fractions x_ip of model i in partitions of share p.
 
     Subject to sum_i x_ip <= sum_l count_lp y_l for each share and sum_p rate_ip x_ip >=
     attainment_i rate_i for each model: Gilmore and Gomory's cutting stock (1961) with shares for
@@ -34,8 +41,7 @@ def configuration(rates: ShareRates, gpu: Gpu) -> Bound:
     from a knapsack. Every worth gives a valid bound, the shares' own sizes the area bound, so the
     answer is valid and no worse than that wherever the search stops.
     """
-    search = _CuttingPlanes(rates, gpu)
-    return bound_at(rates, search.best()) if rates.demand else Bound(0.0, {})
+    return _CuttingPlanes(rates, gpu).best()
 
 
 @dataclass(frozen=True, slots=True)

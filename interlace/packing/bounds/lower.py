@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.core.profile import Profiles
-from interlace.packing.bounds.area import area
+from interlace.packing.bounds.area import area, bound_at, fractions
 from interlace.packing.bounds.bound import Bound, LowerBound
-from interlace.packing.bounds.configuration import configuration
+from interlace.packing.bounds.configuration import dearest_worth
+from interlace.packing.bounds.gathering import gathering
 from interlace.packing.bounds.rates import ShareRates, highest_rates
 from interlace.perf.latency import Quantile
 
@@ -17,15 +18,18 @@ from interlace.perf.latency import Quantile
 def lower_bound(
     demand: Sequence[Demand], gpu: Gpu, profiles: Profiles, quantile: Quantile = "p95_ms"
 ) -> LowerBound:
-    """The area, configuration and memory bounds for accelerators like ``gpu``.
+    """The area, configuration, gathering and memory bounds for accelerators like ``gpu``.
 
     ``quantile`` is the latency that plans count on; with ``median_ms`` the bound holds for
     plans that count on batches taking no longer than that.
     """
     rates = highest_rates(demand, gpu, profiles, quantile)
+    worth = dearest_worth(rates, gpu) if rates.demand else fractions(rates, gpu)
+    full = bound_at(rates, worth)
     return LowerBound(
         area(rates, gpu),
-        configuration(rates, gpu),
+        full,
+        gathering(rates.demand, gpu, worth, full, profiles, quantile),
         memory(rates, gpu, profiles),
         rates.excluded,
     )

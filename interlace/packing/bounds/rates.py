@@ -77,7 +77,7 @@ def _measured(known: Sequence[Demand], profiles: Profiles, quantile: Quantile) -
     flat = [
         (index, share, batch, ms)
         for index, one in enumerate(known)
-        for (batch, share), ms in _filled(profiles[one.model], quantile)
+        for (batch, share), ms in filled(profiles[one.model], quantile)
     ]
     model, share, batch, ms = (np.array(column) for column in zip(*flat, strict=True))
     order = np.lexsort((batch, share, model))
@@ -85,7 +85,7 @@ def _measured(known: Sequence[Demand], profiles: Profiles, quantile: Quantile) -
     return _Measured(model[order], share[order], batch[order].astype(float), costs)
 
 
-def _filled(profile: Profile, quantile: Quantile) -> list[tuple[tuple[int, int], float]]:
+def filled(profile: Profile, quantile: Quantile) -> list[tuple[tuple[int, int], float]]:
     """What was measured, and at each share the larger batches that only smaller shares ran.
 
     A larger share takes no longer for them than the smaller one, nor longer a row than for its own

@@ -39,10 +39,12 @@ class _PartialPlan(NamedTuple):
     before: _PartialPlan | None
 
 
-def frontier(layers: Sequence[LayerProfile], links: HostLinks, kept: int = 0) -> LoadPlan:
-    """The plan that ends first; the weights of the first ``kept`` layers are there."""
+def frontier(
+    layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int] = frozenset()
+) -> LoadPlan:
+    """The plan that ends first, where the weights of the layers ``kept`` are there."""
     seeds = [
-        _with_prefix(layers, plan.steps, links, kept)
+        _with_kept(layers, plan.steps, links, kept)
         for plan in (
             pipeswitch(layers, links),
             deepplan.direct_host_access(layers, links),
@@ -68,15 +70,21 @@ def moved_bytes(layers: Sequence[LayerProfile], plan: LoadPlan) -> int:
     return sum(layer.weights_bytes for layer, step in pairs if step.via in over)
 
 
-def _with_prefix(
-    layers: Sequence[LayerProfile], steps: Sequence[LoadStep], links: HostLinks, kept: int
+def _with_kept(
+    layers: Sequence[LayerProfile],
+    steps: Sequence[LoadStep],
+    links: HostLinks,
+    kept: frozenset[int],
 ) -> LoadPlan:
-    here = [LoadStep(layer.name, WeightPath.KEEP) for layer in layers[:kept]]
-    return planned(layers, [*here, *steps[kept:]], links)
+    here = [
+        LoadStep(step.layer, WeightPath.KEEP) if index in kept else step
+        for index, step in enumerate(steps)
+    ]
+    return planned(layers, here, links)
 
 
 def _search(
-    layers: Sequence[LayerProfile], links: HostLinks, kept: int, beat_ms: float
+    layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int], beat_ms: float
 ) -> list[LoadStep] | None:
     """The steps of the best plan found that ends no later than ``beat_ms``, if there is one."""
     rest_ms = _shortest_rest_ms(layers, kept)
@@ -84,7 +92,7 @@ def _search(
     states = [_PartialPlan(0.0, (0.0,) * (1 + 2 * links.peers), 0, None, None)]
     for index, layer in enumerate(layers):
         last_ms = beat_ms + _SAME_MS - rest_ms[index + 1]
-        steps = _steps(layer, links, index < kept)
+        steps = _steps(layer, links, index in kept)
         grown = [_after(state, layer, step, links) for step in steps for state in states]
         states = [state for state in grown if state.end_ms <= last_ms]
         if len(steps) > 1:
@@ -104,11 +112,11 @@ def _way(state: _PartialPlan | None) -> list[LoadStep]:
     return steps[::-1]
 
 
-def _shortest_rest_ms(layers: Sequence[LayerProfile], kept: int) -> list[float]:
+def _shortest_rest_ms(layers: Sequence[LayerProfile], kept: frozenset[int]) -> list[float]:
     rest_ms = [0.0]
     for index in range(len(layers) - 1, -1, -1):
         layer = layers[index]
-        alone = index < kept or layer.weights_bytes == 0
+        alone = index in kept or layer.weights_bytes == 0
         run_ms = layer.run_ms if alone else min(layer.run_ms, layer.run_host_ms)
         rest_ms.append(rest_ms[-1] + run_ms)
     return rest_ms[::-1]

@@ -23,6 +23,7 @@ from interlace.packing.column_generation import (
 from interlace.packing.deadline_order import DeadlineOrder
 from interlace.packing.feasibility import feasible
 from interlace.packing.first_fit import search_large
+from interlace.packing.host_capacity import alone_rows_per_s
 from interlace.packing.layouts import layouts, shares
 from interlace.packing.pattern import Pattern, PricingProblem, ServiceOrder
 from interlace.packing.placement import (
@@ -87,11 +88,28 @@ class Patterns:
             )
             wanted = left
         full = {one.model: one.rows_per_s for one in wanted}
-        why = {one.model: _why(one, fleet, profiles) for one in wanted}
+        why = {one.model: self._why(one, fleet, profiles) for one in wanted}
         return replace(
             made,
             unserved_rows_per_s={**made.unserved_rows_per_s, **full},
             reasons={**made.reasons, **why},
+        )
+
+    def _why(self, one: Demand, fleet: Fleet, profiles: Profiles) -> str:
+        """Why part of a rate is unserved."""
+        if not fleet.gpus:
+            return "no accelerator"
+        share_pct = max(fleet.gpus[0].shares_pct)
+        options = batch_options([one], [surface(profiles[one.model])], share_pct, self.interference)
+        most = float(alone_rows_per_s(options, demand_arrays([one])).max())
+        if most == 0.0:
+            return (
+                f"its requests come in bursts (cv {one.cv:g}) that are late within "
+                f"{one.slo_ms:g} ms at any rate: raise the SLO or promise less than {one.attainment:g}"
+            )
+        return (
+            f"the accelerators are full: one that serves nothing else keeps {most:.3g} requests/s "
+            f"of it within {one.slo_ms:g} ms; allow more accelerators or raise the SLO"
         )
 
     def _packed(
@@ -244,13 +262,6 @@ class _PatternProgram:
 
     def _credit(self, replicas: Floats) -> Floats:
         return pooled(replicas, self._policy.pooling)
-
-
-def _why(one: Demand, fleet: Fleet, profiles: Profiles) -> str:
-    """Why part of a rate is unserved."""
-    if not fleet.gpus:
-        return "no accelerator"
-    return "the accelerators are full"
 
 
 def _idle(pattern: Pattern) -> Pattern:
