@@ -133,9 +133,9 @@ class Patterns:
         found = program.best()
         chosen = without_tiny_turns(found.patterns, [one.rows_per_s for one in demand])
         homes, lost = place(chosen, gpus, found.layouts, PlacementInput(demand, profiles, current))
-        able = capacity([p for home in homes for p in home.patterns], len(demand))
+        offered = capacity([p for home in homes for p in home.patterns], len(demand))
         asked = np.array([one.rows_per_s for one in demand])
-        served = np.minimum(able, asked)
+        served = np.minimum(offered, asked)
         served = np.where(served >= asked * (1 - _ROUNDING), asked, served)
         plan = Plan(
             partitions(homes, demand, served.tolist(), current), notes=_said(found, homes, lost)
