@@ -29,13 +29,13 @@ HOT: Final = (
     *(f"engine/{name}.py" for name in (
         "admission_margin", "arrival_rates", "contention", "engine", "input_pool", "input_staging",
         "latency_estimator", "live_partition", "refusals", "request_queue", "request_scheduler",
-        "round_times", "service_tags", "state", "timeouts", "view",
+        "service_tags", "state", "sustaining_batches", "timeouts", "view",
     )),
     *(f"perf/{name}.py" for name in ("buckets", "curves", "latency", "service_round")),
     *(f"policy/{name}.py" for name in ("admission", "availability", "batching", "fairness")),
     *(f"policy/dispatchers/{name}.py" for name in (
-        "clockwork", "deadline", "duty", "dynamic_batching", "elastic", "greedy", "spatiotemporal",
-        "temporal",
+        "clockwork", "deadline", "duty", "dynamic_batching", "elastic", "greedy", "spatial",
+        "spatiotemporal", "temporal",
     )),
     *(f"runtime/{name}.py" for name in ("alarm", "clock", "runtime")),
     *(f"shm/{name}.py" for name in ("arena", "blocks", "buddy_allocator")),

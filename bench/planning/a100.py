@@ -1,8 +1,9 @@
 """Published A100 MIG scenarios: every system's GPUs beside the published plan and the bound.
 
-Every plan is tried in virtual time under Poisson arrivals, twice: with the dispatcher and the
-admission of its own system, and with ours. A system's figure is the attainment of the model that
-fares worst in the worst seed; 99 % of each model is asked for.
+Every plan is played in virtual time under Poisson arrivals of seeds that planning did not see,
+twice: with the dispatcher and the admission of its own system, and with ours. A system's figure is
+the attainment of the model that fares worst in the worst seed; 99 % of each model is asked for. Our
+row plans with each of ``--limits`` on the GPUs, which none of these scenarios needs.
 """
 
 from __future__ import annotations
@@ -24,13 +25,12 @@ from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.packing.bounds import LowerBound, lower_bound
+from interlace.planning.promise import kept_plan
 from interlace.planning.scenario import Scenario
 from interlace.planning.trial import TrialRuns
 from interlace.policy.catalog import CATALOG
-from interlace.policy.fewest import fewest
 
 GPU = GPU_KINDS["a100-mig"]
-LIMIT = 24
 #: The published plan is no system of the catalog; its dispatch is taken to be ours.
 PUBLISHED = "published"
 #: Rates of an unseen scenario are those of S3 times one of these, SLOs times one of those.
@@ -39,6 +39,8 @@ _RATES, _SLOS = (0.1, 0.3, 1.0), (0.5, 1.0, 2.0)
 
 #: What is asked for of every model.
 _ASKED: Final = 0.99
+#: Seeds from here on are not those of plans.
+_FRESH: Final = 1_000
 
 
 def a100(
@@ -49,20 +51,32 @@ def a100(
         name for name in CATALOG if name != "ideal"
     ),
     unseen: Annotated[int, "further scenarios, drawn by seed"] = 4,
-    seeds: int = 3,
-    seconds: Annotated[float, "of each trial, in virtual time"] = 20.0,
+    loads: Annotated[tuple[float, ...], "factors on the rates of the last scenario, further"] = (),
+    limits: Annotated[tuple[int, ...], "on the GPUs of our plans; others have the last"] = (
+        24,
+        48,
+        96,
+    ),
+    seeds: int = 5,
+    seconds: Annotated[float, "of each seed, in virtual time"] = 10.0,
 ) -> Report:
     """Every system's plan of every scenario, tried."""
     found: list[Line] = []
-    for one in [*scenarios(data), *drawn_scenarios(data, unseen)]:
-        for line in lines(one, systems, seeds, seconds):
-            print(f"{line.scenario}: {line.system}, {line.gpus} GPUs", flush=True)
+    asked = [*scenarios(data), *scaled_scenarios(data, loads), *drawn_scenarios(data, unseen)]
+    for one in asked:
+        for line in lines(one, systems, limits, seeds, seconds):
+            print(
+                f"{line.scenario}: {line.system}, at most {line.limit}: {line.gpus} GPUs, "
+                f"{line.own_attainment:.4f}, {line.planning_s:.1f} s",
+                flush=True,
+            )
             found.append(line)
-    heads = ("scenario", "req/s", "system", "GPUs", "published", "bound", "planned in s",
+    heads = ("scenario", "req/s", "system", "at most", "GPUs", "published", "bound", "planned in s",
              "worst model, own dispatch", "ours", "not served")  # fmt: skip
     cells = [
         (
-            line.scenario, f"{line.rate_rps:.0f}", line.system, line.gpus,
+            line.scenario, f"{line.rate_rps:.0f}", line.system, line.limit,
+            line.gpus,
             line.published_gpus or None, f"{line.bound:.2f}", f"{line.planning_s:.2f}",
             f"{line.own_attainment:.4f}", f"{line.our_attainment:.4f}", ", ".join(line.unserved),
         )
@@ -80,6 +94,7 @@ class Line:
     scenario: str
     rate_rps: float
     system: str
+    limit: int
     gpus: int
     published_gpus: int
     bound: float
@@ -94,6 +109,19 @@ def drawn_scenarios(folder: Path, count: int) -> list[Published]:
     """Scenarios that nobody published: other models, rates and SLOs, by seed."""
     base = scenarios(folder)[-1]
     return [_drawn(f"R{seed}", base.demand, base.profiles, seed) for seed in range(1, count + 1)]
+
+
+def scaled_scenarios(folder: Path, loads: Sequence[float]) -> list[Published]:
+    """The last published scenario at so many times its rates."""
+    base = scenarios(folder)[-1]
+    return [
+        Published(
+            f"{base.name} x{load:g}",
+            tuple(replace(one, rows_per_s=one.rows_per_s * load) for one in base.demand),
+            base.profiles,
+        )
+        for load in loads
+    ]
 
 
 def _drawn(
@@ -115,12 +143,13 @@ def _drawn(
     return Published(name, demand, profiles)
 
 
-def planned(one: Published, system: str, bound: LowerBound) -> tuple[Plan, Fleet]:
+def planned(one: Published, system: str, limit: int, bound: LowerBound) -> tuple[Plan, Fleet]:
     """The published plan, or a catalog row's on as few GPUs as it needs."""
     if system == PUBLISHED and one.plan is not None:
         return one.plan, uniform_fleet(GPU, one.gpus)
-    packer = CATALOG[system].packer
-    return fewest(packer, one.demand, GPU, LIMIT, one.profiles, start=max(1, bound.gpus))
+    scenario = Scenario(one.demand, GPU, one.profiles, limit)
+    found = kept_plan(scenario, CATALOG[system], bound.gpus)
+    return found.plan, found.fleet
 
 
 def worst(
@@ -133,7 +162,7 @@ def worst(
     if not demand:
         return 0.0
     scenario = Scenario(tuple(demand), GPU, one.profiles)
-    tried = [attainment(plan, kept, scenario, system, seconds, seed) for seed in range(seeds)]
+    tried = [attainment(plan, kept, scenario, system, seconds, _FRESH + n) for n in range(seeds)]
     return min(part for found in tried for part in found.values())
 
 
@@ -146,12 +175,19 @@ def attainment(
     return {model: found.attainment for model, found in runs.models().items()}
 
 
-def lines(one: Published, systems: Sequence[str], seeds: int, seconds: float) -> Iterator[Line]:
-    """Each system's line."""
+def lines(
+    one: Published, systems: Sequence[str], limits: Sequence[int], seeds: int, seconds: float
+) -> Iterator[Line]:
+    """Each system's line, of those that are tried one for each limit."""
     bound = lower_bound(one.demand, GPU, one.profiles)
-    for system in [PUBLISHED, *systems] if one.plan else systems:
+    asked = [
+        (system, limit)
+        for system in ([PUBLISHED, *systems] if one.plan else systems)
+        for limit in (limits if system in CATALOG and CATALOG[system].tried else limits[-1:])
+    ]
+    for system, limit in asked:
         began = perf_counter()
-        plan, there = planned(one, system, bound)
+        plan, there = planned(one, system, limit, bound)
         took_s = perf_counter() - began
         ours = worst(one, plan, there, seeds, seconds, "interlace")
         known = system in CATALOG
@@ -160,6 +196,7 @@ def lines(one: Published, systems: Sequence[str], seeds: int, seconds: float) ->
             one.name,
             sum(d.rows_per_s for d in one.demand),
             system,
+            limit,
             len({part.gpu for part in plan.partitions}),
             one.gpus,
             bound.best.accelerators,

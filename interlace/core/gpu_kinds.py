@@ -19,6 +19,7 @@ _MPS: Final = frozenset(
         Trait.OVERLAPPED_REORGANISATION,
         Trait.HOST_ACCESS,
         Trait.INPUT_POOL,
+        Trait.SHARE_AT_LAUNCH,
     }
 )
 #: Compute slices of MIG's instances on an A100 and where they may begin; 3g takes the memory of

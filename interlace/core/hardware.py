@@ -18,6 +18,7 @@ class Trait(Enum):
     HOST_ACCESS = "host-access"
     GRAPHS = "graphs"  #: models run at sizes that are prepared when they are loaded
     SLOW_START = "slow-start"  #: a process takes long to start, and may hold several partitions
+    SHARE_AT_LAUNCH = "share-at-launch"  #: partitions may overlap: a launch picks one
 
 
 @dataclass(frozen=True, slots=True)

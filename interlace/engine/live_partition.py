@@ -68,14 +68,17 @@ class LivePartition:
     share_pct: int
     state: PartitionState = PartitionState.CREATING
     units: tuple[int, ...] = ()
+    units_mask: int = 0  #: the units as bits, where two batches on one would slow each other
     model_states: dict[str, ModelState] = field(default_factory=dict)
     resident_bytes: dict[str, int] = field(default_factory=dict)
     slots: Sequence[Slot] = ()
+    own_turns: int = 0
     ahead_ms: float = 0.0
     batch: LaunchedBatch | None = None
     next_batch: LaunchedBatch | None = None
     starts_ms: dict[str, float] = field(default_factory=dict)
-    round_ms: float = 0.0  #: see ``perf.service_round``
+    parts: dict[str, float] = field(default_factory=dict)  #: of each model's rate
+    sustaining_rows: dict[str, float] = field(default_factory=dict)  #: see ``perf.service_round``
     service_tags: ServiceTags = field(default_factory=ServiceTags)
     dying: bool = False  #: its process died; what it held is being finished
 

@@ -24,8 +24,8 @@ from interlace.engine.live_partition import LivePartition, ModelState, Partition
 from interlace.engine.plan_diff import Evictions, next_steps, settled
 from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.request_scheduler import RequestScheduler
-from interlace.engine.round_times import update_round_times
 from interlace.engine.state import EngineState
+from interlace.engine.sustaining_batches import update_sustaining_batches
 from interlace.perf.buckets import choose_buckets
 from interlace.perf.latency import surface
 
@@ -89,7 +89,7 @@ class Reconciler:
             self._begin(work)
             commands.append(self._sized(work) if isinstance(work, Load) else work)
         state.update_hosts()
-        update_round_times(state, self._rates)
+        update_sustaining_batches(state, self._rates)
         commands += self._scheduler.staging.fill_all()
         commands += self._report_changes()
         return commands + self._scheduler.dispatch([g.id for g in state.fleet.gpus], now_ms)
@@ -138,6 +138,8 @@ class Reconciler:
         if finished.failure is None:
             live.transition_to(PartitionState.READY)
             live.units = finished.units
+            if self._state.fleet.gpu(live.gpu).blocks[0]:
+                live.units_mask = sum(1 << unit for unit in finished.units)
         elif not finished.failure.fatal:
             live.transition_to(PartitionState.GONE)
             del self._state.partitions[live.id]

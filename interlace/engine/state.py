@@ -37,6 +37,7 @@ class DeployedModel:
     hosts: list[LivePartition] = field(default_factory=list)
     lenders: list[LivePartition] = field(default_factory=list)  #: where it is a guest
     shares_pct: tuple[int, ...] = ()  #: those of its hosts, each once
+    alike: bool = True  #: its hosts are of one share, and none has another model's turns
     pools: dict[str, InputPool] = field(default_factory=dict)  #: staged inputs by accelerator
     crashes_ms: list[float] = field(default_factory=list)
     lost_request_ms: float = float("-inf")  #: when a request was last refused, dropped or late
@@ -161,6 +162,7 @@ class EngineState:
             deployed.lenders.clear()
         for live in self.partitions.values():
             live.slots = _slots(live, wanted.get(live.id), switched)
+            live.own_turns = sum(not slot.guest for slot in live.slots)
             live.service_tags.plan(live.slots)
             if live.accepting:
                 for slot in live.slots:
@@ -182,6 +184,8 @@ class EngineState:
             ]
         for deployed in self.models.values():
             deployed.shares_pct = tuple(dict.fromkeys(host.share_pct for host in deployed.hosts))
+            crowded = any(host.own_turns > 1 for host in deployed.hosts)
+            deployed.alike = len(deployed.shares_pct) <= 1 and not crowded
             for gpu in dict.fromkeys(host.gpu for host in deployed.hosts):
                 self.models_on.setdefault(gpu, []).append(deployed)
 

@@ -22,8 +22,8 @@ class DeadlineAdmission:
 
     The prediction is the work that is to be served before this request in the partition that
     would end it first: what is left of the running batch, then the rows of every model there
-    with a claim not after this one's, in batches of highest throughput, spread over the
-    partitions that share them; and a margin that the engine widens when promises break.
+    with a claim not after this one's, in batches of highest throughput, of each model the part
+    that is planned there; and a margin that the engine widens when promises break.
 
     A request may pass accepted ones that are less urgent only if they still end in time, or if its
     own work is at most ``lenience`` of the time they have left: else a queue that is full to its
@@ -102,7 +102,7 @@ class DeadlineAdmission:
 
 
 def row_ms(slot: Slot, host: PartitionView, view: View) -> float:
-    """Time one queued row of a slot's model costs ``host``, shared with its other hosts."""
+    """Time one queued row of a slot's model costs ``host``: its planned part of a row."""
     model = view.model(slot.model)
     batch = limit_rows(slot, host, model)
-    return model.latency_ms(batch, host.share_pct) / (batch * (len(model.hosts) or 1))
+    return model.latency_ms(batch, host.share_pct) / batch * host.parts.get(slot.model, 1.0)

@@ -50,34 +50,45 @@ def limit_rows(slot: Slot, partition: PartitionView, model: ModelView) -> int:
     A planned batch leaves time for a queue and for other models; alone in its partition a model may
     use what is left of that time.
     """
-    alone = own_turns(partition) == 1
-    return max(slot.batch, model.demand.max_batch) if alone else slot.batch
-
-
-def own_turns(partition: PartitionView) -> int:
-    """Models that have a turn here, guests left out."""
-    count = 0
-    for slot in partition.slots:
-        if not slot.guest:
-            count += 1
-    return count
+    return max(slot.batch, model.demand.max_batch) if partition.own_turns == 1 else slot.batch
 
 
 def sizes(slot: Slot, partition: PartitionView, view: View) -> BatchSizes:
     """Sizes after the sustaining batch: what arrives in a round of ``perf.service_round``.
 
-    A single host never waits, since idle time is lost, and takes all that is queued. Several hosts
-    waste less by running full batches in turn than small ones at once: they wait until a full batch
-    is queued, or until the head must begin.
+    A single host never waits, since idle time is lost, and takes all that is queued. Several that
+    are alike waste less by running full batches in turn than small ones at once: they wait until a
+    full batch is queued, or until the head must begin. Where one is faster, or has other models to
+    run, nobody waits: what the one leaves idle the other cannot always make good.
     """
     model = view.model(slot.model)
     limit = limit_rows(slot, partition, model)
-    hosts = max(1, len(model.hosts))
-    if hosts == 1:
+    if len(model.hosts) <= 1:
         return BatchSizes(limit, 1, limit)
-    sustaining = view.rows_per_s(slot.model) / 1000.0 * partition.round_ms / hosts
-    full = _rows(_FULL * sustaining, limit)
-    return BatchSizes(limit, full if own_turns(partition) == 1 else 1, full)
+    full = _rows(_FULL * partition.sustaining_rows.get(slot.model, 0.0), limit)
+    return BatchSizes(limit, full if model.alike else 1, full)
+
+
+def kept_rows(
+    slot: Slot, wanted: BatchSizes, partition: PartitionView, view: View, now_ms: float
+) -> int:
+    """The largest batch that may start now: as planned, where that loses nothing.
+
+    Rows behind a planned batch, or a full one if it is larger, are left to whoever of the hosts is
+    free next, if what is queued ends in time at the pace at which it came, and the next batch's
+    head with all the others that are in it. In a burst the whole queue is taken.
+    """
+    queue, model, share_pct = view.queue(slot.model), view.model(slot.model), partition.share_pct
+    head, rows = queue.head, max(slot.batch, wanted.following)
+    left = queue.rows - rows
+    if left <= 0 or rows >= wanted.limit or head is None or head.priority or head.rows > 1:
+        return wanted.limit
+    run_ms = model.latency_ms(rows, share_pct, head.shape)
+    rest_ms = queue.tail_deadline_ms - now_ms - run_ms
+    if left > rest_ms * view.rows_per_s(slot.model) / 1000.0:
+        return wanted.limit
+    lost = _lost_next(slot, rows, rows, partition, view, now_ms, run_ms)
+    return wanted.limit if lost else rows
 
 
 def given_up(

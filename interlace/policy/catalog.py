@@ -18,6 +18,7 @@ from interlace.policy.dispatchers.duty import duty
 from interlace.policy.dispatchers.dynamic_batching import DynamicBatching
 from interlace.policy.dispatchers.elastic import elastic, naive_elastic
 from interlace.policy.dispatchers.greedy import max_min, max_throughput
+from interlace.policy.dispatchers.spatial import ByRoom, side_by_side
 from interlace.policy.dispatchers.spatiotemporal import SpatioTemporal
 from interlace.policy.dispatchers.temporal import temporal
 from interlace.policy.planners.auto import Auto
@@ -36,6 +37,7 @@ from interlace.policy.planners.ideal import Ideal
 from interlace.policy.planners.max_scale import MaxScale
 from interlace.policy.planners.nested import Nested
 from interlace.policy.planners.nexus import Nexus
+from interlace.policy.planners.overcommitted import Overcommitted
 from interlace.policy.planners.overlapping import Overlapping
 from interlace.policy.planners.patterns import Patterns
 from interlace.policy.planners.spread import spread
@@ -57,11 +59,14 @@ _ROWS: Final = (
     System(
         "interlace",
         "ours",
-        planner=Auto(Nested(), MaxScale(Patterns(), lowest=0.05, highest=12.8, steps=6)),
+        planner=Auto(
+            Nested(), MaxScale(Patterns(), lowest=0.05, highest=12.8, steps=6), Overcommitted()
+        ),
         packer=Patterns(),
-        dispatcher=earliest_deadline,
+        dispatcher=ByRoom(earliest_deadline, side_by_side),
         admission=DeadlineAdmission(),
         scaler=grow_and_shrink,
+        within_100=True,
         fair=True,
         tried=True,
     ),

@@ -25,9 +25,15 @@ class PartitionView(Protocol):
     @property
     def share_pct(self) -> int: ...
     @property
+    def units_mask(self) -> int:
+        """Bit i is set if it runs on unit i of its accelerator; 0 if it has no units of its own."""
+
+    @property
     def slots(self) -> Sequence[Slot]:
         """Turns of the duty cycle whose model is loaded here, in plan order."""
 
+    @property
+    def own_turns(self) -> int: ...  #: models that have a turn here, guests left out
     @property
     def accepting(self) -> bool: ...  #: ready, and not draining
     def takes(self, now_ms: float) -> bool:
@@ -37,8 +43,12 @@ class PartitionView(Protocol):
     def running(self) -> Batch | None: ...  #: the batch that runs now
 
     @property
-    def round_ms(self) -> float:
-        """The shortest round of batches that keeps up with the rates (``perf.service_round``)."""
+    def parts(self) -> Mapping[str, float]:
+        """The part of each model's rate that is planned here, of all that is planned for it."""
+
+    @property
+    def sustaining_rows(self) -> Mapping[str, float]:
+        """What arrives of each model's part in the shortest round of batches that keeps up."""
 
     def behind_ms(self, ahead: str) -> Mapping[str, float]:
         """Models that contend and had less service than ``ahead``: by how much (``fairness``)."""
@@ -91,6 +101,8 @@ class ModelView(Protocol):
 
     @property
     def lenders(self) -> Sequence[PartitionView]: ...  #: the same, where it is a guest
+    @property
+    def alike(self) -> bool: ...  #: its hosts are of one share, and none has another model's turns
     @property
     def admission_margin_ms(self) -> float:
         """How long before its deadline a request should be predicted to end, to be admitted."""

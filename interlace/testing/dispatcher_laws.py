@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Final, NamedTuple
 
 from hypothesis import strategies as st
 
-from interlace.core.hardware import Fleet, Gpu
+from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.messages import Command, Event, RequestArrived, Run, SendReply
 from interlace.core.plan import Demand, Plan
 from interlace.core.request import Outcome, Request
@@ -26,6 +28,8 @@ from interlace.testing.worlds import line_profile, machine
 MODELS: Final = ("a", "b", "c")
 #: An accelerator whose partitions cannot overlap, with more shares than two.
 _SLICED: Final = Gpu("g0", "test", 4, 10**9, (50, 60, 70, 80, 100), layouts=((50, 50), (100,)))
+#: One whose shares are a launch's choice.
+_LANES: Final = replace(machine().gpus[0], traits=frozenset({Trait.SHARE_AT_LAUNCH}))
 _PROFILES: Final = {m: line_profile(m, 1.0 + i, 0.4 + 0.2 * i) for i, m in enumerate(MODELS)}
 
 
@@ -50,7 +54,7 @@ class TrafficCase(NamedTuple):
 @st.composite
 def traffics(draw: st.DrawFn) -> TrafficCase:
     rates, slos = st.floats(5.0, 500.0), st.floats(8.0, 120.0)
-    gpu = draw(st.sampled_from([*machine().gpus, _SLICED]))
+    gpu = draw(st.sampled_from([*machine().gpus, _SLICED, _LANES]))
     gpu = replace(gpu, ahead_ms=draw(st.sampled_from([0.0, 1.5])))
     demand = tuple(Demand(model, draw(rates), draw(slos)) for model in MODELS)
     return TrafficCase(
@@ -92,6 +96,8 @@ class _Watched:
         if self.within_100:
             running = [p.share_pct for p in partitions.values() if p.running or p.id in used]
             assert sum(running) <= 100
+            held = [p.units_mask for p in partitions.values() if p.running or p.id in used]
+            assert sum(mask.bit_count() for mask in held) == reduce(or_, held, 0).bit_count()
 
 
 @dataclass(frozen=True)

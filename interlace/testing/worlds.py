@@ -19,6 +19,8 @@ OVERLAP: Final = frozenset({Trait.OVERLAPPED_REORGANISATION})
 FREE: Final = Gpu("", "k", 100, 2_000, SHARES)
 #: Four blocks of 21 units and a rest that the whole alone has: 20 beside 80 does not fit.
 BLOCKS: Final = replace(FREE, units=104, blocks=(4, 21))
+#: The same where partitions may overlap, and a launch picks one.
+LANES: Final = replace(BLOCKS, traits=frozenset({Trait.SHARE_AT_LAUNCH}))
 #: As MIG's: not every set of at most 100 % is legal, and memory comes with the share.
 SLICES: Final = replace(
     FREE,
@@ -48,7 +50,7 @@ class PlanningCase(NamedTuple):
 @st.composite
 def planning_cases(
     draw: st.DrawFn,
-    kinds: Sequence[Gpu] = (FREE, BLOCKS, SLICES, SEVENTHS),
+    kinds: Sequence[Gpu] = (FREE, BLOCKS, LANES, SLICES, SEVENTHS),
     models: int = 6,
     gpus: int = 3,
     least_rows_per_s: float = 0.0,

@@ -31,6 +31,9 @@ def test_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     words = [*shlex.split(line)[1:], "--system", "bestfit"]
+    if "--current plan.json" in line:
+        before = [*words[:2], "--save", "plan.json", "--system", "bestfit"]
+        assert CliRunner().invoke(build(before), before).exit_code in (0, 3)
     found = CliRunner().invoke(build(words), words)
     # Best fit is quick, and breaks promises under random arrivals.
     assert found.exit_code in (0, 3), found.stderr + str(found.exception)

@@ -151,3 +151,19 @@ def test_clockwork_takes_the_largest_batch_that_ends_in_time() -> None:
     world.run(100)
     sizes = [rows for model, rows in _order(world) if model == "quick"]
     assert sizes[0] == 15
+
+
+def test_a_replica_sustains_the_part_that_is_planned_for_it() -> None:
+    """Sizes grow with the planned part, not with one over the number of replicas."""
+    unlike = (
+        Partition("g0:0", "g0", 50, (Slot("quick", 8, 100.0),)),
+        Partition("g0:1", "g0", 50, (Slot("quick", 8, 300.0), Slot("other", 8, 100.0))),
+    )
+    world = _world("interlace", unlike, quick=8, other=8)
+    parts = [live.parts for live in world.state.partitions.values()]
+    assert parts == [{"quick": 0.25}, {"quick": 0.75, "other": 1.0}]
+    for _ in range(400):
+        world.send("quick", 900.0)
+    world.run(2_500)
+    alone, shared = (live.sustaining_rows for live in world.state.partitions.values())
+    assert 0.0 < alone["quick"] < shared["quick"] / 3

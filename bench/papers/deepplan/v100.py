@@ -110,8 +110,8 @@ def warm_ms(model: str) -> float:
     return TABLE_4[model].pipeswitch_ms * (1 - stalled)
 
 
-def layers(model: str, rows: int = 1, machine: Machine = V100) -> list[LayerProfile]:
-    """The layers of one model for a batch of ``rows``."""
+def layers(model: str, rows: float = 1, machine: Machine = V100) -> list[LayerProfile]:
+    """The layers of one model for a batch of ``rows``, or for a part of a row's tokens."""
     shapes = _shapes(model)
     ones = [max(_LEAST_MS, one.work / _WORK_PER_MS) for one in shapes]
     alike = warm_ms(model) * machine.slower / sum(ones)
@@ -176,7 +176,7 @@ def lines_read(model: str) -> list[float]:
     return [shape.read_bytes / 64 for shape in _shapes(model)]
 
 
-def _times(layer: PublishedLayer, rows: int) -> int:
+def _times(layer: PublishedLayer, rows: float) -> float:
     """How often a batch reads what one row does."""
     return 1 if layer.kind in ("BatchNorm2d", "Conv2d") else rows
 

@@ -251,7 +251,8 @@ class SimulatedDevice:
             self._holding.undo(work)
             result = WorkFinished(work, failure=faults.popleft())
         else:
-            result = result_of(entry, self.gpu, self._truth)
+            units = self._holding.units.get(work.partition, ())
+            result = result_of(entry, units, self._truth)
         if isinstance(work, ReleasePartition):
             self._holding.forget(work.partition)
             del self._queues[work.partition]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
     CreatePartition,
@@ -23,6 +25,7 @@ class PartitionTable:
         self._truth = truth
         self.shares: dict[str, int] = {}
         self._loaded: dict[str, set[str]] = {}
+        self.units: dict[str, tuple[int, ...]] = {}
 
     def has(self, partition: str, model: str) -> bool:
         """True if the model is loaded there, or will be before what is asked for now begins."""
@@ -53,6 +56,7 @@ class PartitionTable:
         name = work.partition
         match work:
             case CreatePartition(share_pct=share_pct):
+                self.units[name] = self._placed(share_pct)
                 self.shares[name] = share_pct
                 self._loaded[name] = set()
             case Load(model=model):
@@ -61,6 +65,7 @@ class PartitionTable:
                 self._loaded[name].discard(model)
             case ReleasePartition():
                 del self._loaded[name]
+                self.units.pop(name, None)
 
     def undo(self, work: PartitionWork) -> None:
         """That work failed: what it would have made is not there."""
@@ -73,10 +78,25 @@ class PartitionTable:
     def forget(self, name: str) -> None:
         self.shares.pop(name, None)
         self._loaded.pop(name, None)
+        self.units.pop(name, None)
 
     def clear(self) -> None:
         self.shares.clear()
         self._loaded.clear()
+        self.units.clear()
+
+    def _placed(self, share_pct: int) -> tuple[int, ...]:
+        """Units of a share: those of the blocks that the fewest partitions have, if it has blocks.
+
+        Without blocks only their number says something.
+        """
+        gpu, (count, size) = self._gpu, self._gpu.blocks
+        if not count or share_pct == 100:
+            return tuple(range(max(1, gpu.units * share_pct // 100)))
+        held = Counter(unit for units in self.units.values() for unit in units)
+        blocks = sorted(range(count), key=lambda block: (held[block * size], block))
+        chosen = sorted(blocks[: gpu.taken(share_pct)])
+        return tuple(block * size + unit for block in chosen for unit in range(size))
 
     def _crowded(self, partition: str, model: str) -> str | None:
         """Why the model finds no room beside what is held; weights count as in plans."""

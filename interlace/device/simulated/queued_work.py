@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from interlace.core.hardware import Gpu
 from interlace.core.messages import (
     CreatePartition,
     Load,
@@ -45,8 +44,8 @@ def duration_ms(work: PartitionWork, costs: MechanismCosts, truth: Profiles) -> 
             return costs.release_ms
 
 
-def result_of(entry: QueuedWork, gpu: Gpu, truth: Profiles) -> WorkFinished:
-    """What work that went well ends with."""
+def result_of(entry: QueuedWork, units: tuple[int, ...], truth: Profiles) -> WorkFinished:
+    """What work that went well ends with, in a partition of these units."""
     work = entry.work
     match work:
         case Run(batch=batch):
@@ -57,8 +56,7 @@ def result_of(entry: QueuedWork, gpu: Gpu, truth: Profiles) -> WorkFinished:
             return WorkFinished(work, outputs, timing=timing)
         case Load(model=model):
             return WorkFinished(work, resident_bytes=truth[model].weights_bytes)
-        case CreatePartition(share_pct=share_pct):
-            count = max(1, gpu.units * share_pct // 100)
-            return WorkFinished(work, units=tuple(range(count)))
+        case CreatePartition():
+            return WorkFinished(work, units=units)
         case _:
             return WorkFinished(work)

@@ -8,7 +8,13 @@ from typing import NamedTuple
 from interlace.core.plan import Slot
 from interlace.core.request import UNSTATED_PRIORITY, Request
 from interlace.policy.availability import available_partitions, start_ms
-from interlace.policy.batching import BatchSizes, given_up, own_turns, rows_in_time, sizes
+from interlace.policy.batching import (
+    BatchSizes,
+    given_up,
+    kept_rows,
+    rows_in_time,
+    sizes,
+)
 from interlace.policy.fairness import owed_ms
 from interlace.policy.view import Dispatch, Drop, Launch, ModelView, PartitionView, View
 
@@ -67,7 +73,7 @@ def _claims(
     """What may start here now, and when the first of those that wait for more rows must."""
     claims: list[_Claim] = []
     wake_ms = inf
-    alone = own_turns(partition) == 1  # with others it starts at once
+    alone = partition.own_turns == 1  # with others it starts at once
     for slot in view.queued(partition):
         if slot.guest:
             continue
@@ -135,7 +141,8 @@ def _launch(
         others_ms = min((c.latest_ms for c in claims if c is not first), default=others_ms)
     queue = view.queue(first.model)
     wanted = first.sizes or sizes(first.slot, partition, view)
-    dropped, limit = 0, max(wanted.limit, first.head.rows)
+    rows = kept_rows(first.slot, wanted, partition, view, now_ms)
+    dropped, limit = 0, max(rows, first.head.rows)
     if not taken.get(first.model):
         dropped = given_up(first.slot, limit, wanted.following, partition, view, now_ms)
     end_ms = min(queue.deadline_ms(dropped), others_ms)

@@ -24,11 +24,18 @@ class Auto:
     The fine plan is for the largest multiple of the rates that fits, under arrivals no burstier
     than Poisson: of a fleet that is there every part is used, and more cannot be kept for bursts.
     What shares are left widen the partitions.
+
+    A cut that falls short of the rates is compared with partitions that overlap
+    (``overlapping``), where shares are a launch's choice. Models whose knees add up to several
+    accelerators get little in a cut, and turns at the knee there. Their headroom must be larger by
+    ``worth``: it is an estimate, and a cut promises.
     """
 
     coarse: Planner
     fine: Planner
+    overlapping: Planner
     few: int = 4
+    worth: float = 1.3
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -37,4 +44,17 @@ class Auto:
             return self.coarse(demand, fleet, profiles, current)
         even = [replace(one, cv=min(one.cv, 1.0)) for one in demand]
         plan = widened(self.fine(even, fleet, profiles, current), fleet, profiles)
-        return with_guests(plan, demand, fleet, profiles)
+        cut = with_guests(plan, demand, fleet, profiles)
+        if cut.headroom is None or cut.headroom >= 1.0:
+            return cut
+        placed = {slot.model for partition in cut.partitions for slot in partition.slots}
+        able = [one for one in demand if one.model in placed]
+        wide = self.overlapping(able, fleet, profiles, current)
+        if wide.headroom is None or wide.headroom < self.worth * cut.headroom:
+            return cut
+        rest = {m: r for m, r in cut.unserved_rows_per_s.items() if m not in placed}
+        return replace(
+            wide,
+            unserved_rows_per_s={**rest, **wide.unserved_rows_per_s},
+            reasons={**{model: cut.reasons[model] for model in rest}, **wide.reasons},
+        )

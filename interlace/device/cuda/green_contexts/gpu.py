@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from interlace.core.hardware import Gpu
+from interlace.core.hardware import Gpu, Trait
 from interlace.device.cuda.backend.library_threads import LibraryChoice
 from interlace.device.cuda.discovery import DiscoveredGpu
 from interlace.device.cuda.driver.api import Driver
@@ -55,7 +55,7 @@ def green_gpu(found: DiscoveredGpu, gpu_id: str, atoms: Atoms | None = None) -> 
         found.sms,
         model_memory_bytes(found.memory_bytes),
         atoms.shares_pct,
-        SHARED_PROCESS_TRAITS,
+        SHARED_PROCESS_TRAITS | {Trait.SHARE_AT_LAUNCH},
         blocks=(atoms.count, atoms.atom_sms),
         ahead_ms=AHEAD_MS,
     )

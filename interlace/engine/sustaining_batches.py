@@ -1,0 +1,39 @@
+"""Each partition's parts of rates and sustaining batches, kept in it for dispatchers."""
+
+from __future__ import annotations
+
+from interlace.core.plan import Slot
+from interlace.engine.arrival_rates import ArrivalRates
+from interlace.engine.live_partition import LivePartition
+from interlace.engine.state import DeployedModel, EngineState
+from interlace.perf.service_round import AffineCost, line, round_ms
+
+
+def update_sustaining_batches(state: EngineState, rates: ArrivalRates) -> None:
+    """Compute parts and batches of every partition; called after each reconciliation."""
+    for live in state.partitions.values():
+        live.parts = {
+            slot.model: _part(slot, state.models[slot.model])
+            for slot in live.slots
+            if not slot.guest and slot.model in state.models
+        }
+        costs = {model: _cost(state.models[model], live, rates) for model in live.parts}
+        cycle_ms = round_ms(costs.values())
+        live.sustaining_rows = {m: one.rows_per_s / 1000.0 * cycle_ms for m, one in costs.items()}
+
+
+def _cost(deployed: DeployedModel, live: LivePartition, rates: ArrivalRates) -> AffineCost:
+    model, batch = deployed.demand.model, deployed.demand.max_batch
+    single_ms = deployed.estimator.latency_ms(1, live.share_pct)
+    fixed_ms, row_ms = line(single_ms, batch, deployed.estimator.latency_ms(batch, live.share_pct))
+    rows_per_s = rates.rows_per_s(model) or deployed.demand.rows_per_s
+    return AffineCost(fixed_ms, row_ms, rows_per_s * live.parts[model])
+
+
+def _part(slot: Slot, deployed: DeployedModel) -> float:
+    """The part of a model's rate that is a slot's; even where nothing is planned."""
+    planned = (one for host in deployed.hosts for one in host.slots)
+    total_rows_per_s = sum(one.rows_per_s for one in planned if one.model == slot.model)
+    if total_rows_per_s <= 0.0:
+        return 1.0 / max(1, len(deployed.hosts))
+    return slot.rows_per_s / total_rows_per_s

@@ -1,0 +1,226 @@
+"""Which lane, at launch: partitions that add up to more than the accelerator, used below it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from interlace.core.plan import Slot
+from interlace.core.request import UNSTATED_PRIORITY, Request
+from interlace.policy.availability import start_ms
+from interlace.policy.base import Dispatcher
+from interlace.policy.batching import given_up, rows_in_time
+from interlace.policy.fairness import owed_ms
+from interlace.policy.view import Dispatch, Drop, Launch, PartitionView, View
+
+#: Longer than any run of the server.
+_EVER_MS: Final = 1e15
+
+
+class _Use(NamedTuple):
+    """Room of the accelerator (``Gpu.room``) that a partition has until it ends, and its units."""
+
+    until_ms: float
+    room: int
+    units: int
+    partition: str
+
+
+class _WaitingModel(NamedTuple):
+    """A model's head and the lanes that could run it now, the fastest first.
+
+    ``latest_ms`` is when it must begin in the first of them. Both times of one that is owed a batch
+    are before all others'.
+    """
+
+    priority: int
+    latest_ms: float
+    model: str
+    deadline_ms: float
+    head: Request
+    lanes: list[tuple[PartitionView, Slot]]
+
+
+@dataclass(frozen=True, slots=True)
+class ByRoom:
+    """``cut`` where all partitions of the accelerator fit side by side, else ``overlapping``.
+
+    They overlap where a plan says so (``Plan.overlapping``), and while one plan gives way to
+    another.
+    """
+
+    cut: Dispatcher
+    overlapping: Dispatcher
+
+    def __call__(self, view: View, now_ms: float) -> Dispatch:
+        room = 0
+        for partition in view.partitions:
+            if partition.slots:
+                room += view.gpu.taken(partition.share_pct)
+        fits = room <= view.gpu.room
+        return self.cut(view, now_ms) if fits else self.overlapping(view, now_ms)
+
+
+def side_by_side(view: View, now_ms: float) -> Dispatch:
+    """Stated priority, then the least time left to begin, as long as the accelerator has room.
+
+    What runs at once never exceeds the accelerator, nor do two that run share a unit of it. A model
+    takes the lane that ends its batch first, and of equals the one that takes least. One that finds
+    no room waits, and the others pass it (EASY backfilling, Lifka 1995) only as long as it can
+    still begin in time afterwards, if its deadline is before theirs. Of models that lose requests,
+    one that is owed a batch is not passed (``policy.fairness``).
+    """
+    claims = _ordered(_claims(view, now_ms))
+    uses = _uses(view, now_ms)
+    launches: list[Launch] = []
+    drops: list[Drop] = []
+    begun: set[str] = set()
+    given: set[str] = set()
+    for claim in claims:
+        waiting = [one for one in claims if one.model not in begun and one is not claim]
+        found = _launch(claim, waiting, uses, given, view, now_ms)
+        if found is None:
+            continue
+        launch, dropped, use = found
+        begun.add(claim.model)
+        given.add(launch.partition)
+        uses = [one for one in uses if one.partition != use.partition]
+        uses.append(use)
+        launches.append(launch)
+        if dropped:
+            drops.append(Drop(launch.model, dropped))
+    return Dispatch(tuple(launches), None, tuple(drops))
+
+
+def _uses(view: View, now_ms: float) -> list[_Use]:
+    return [
+        _Use(max(p.free_at_ms, now_ms), view.gpu.taken(p.share_pct), p.units_mask, p.id)
+        for p in view.partitions
+        if p.running is not None
+    ]
+
+
+def _claims(view: View, now_ms: float) -> list[_WaitingModel]:
+    """The models that wait, each with the lanes that take a batch now."""
+    lanes: dict[str, list[tuple[PartitionView, Slot]]] = {}
+    for partition in view.partitions:
+        if partition.takes(now_ms):
+            for slot in view.queued(partition):
+                lanes.setdefault(slot.model, []).append((partition, slot))
+    claims: list[_WaitingModel] = []
+    for name, places in lanes.items():
+        queue, model = view.queue(name), view.model(name)
+        head = queue.head
+        if head is None:
+            continue
+        most = queue.batch_rows(max(model.demand.max_batch, head.rows))
+        timed: list[tuple[float, int, str, PartitionView, Slot]] = []
+        for place, slot in places:
+            at_ms = start_ms(place, now_ms)
+            rows = rows_in_time(most, model, head, place.share_pct, head.deadline_ms - at_ms)
+            end_ms = at_ms + model.latency_ms(rows, place.share_pct, head.shape) / rows * most
+            timed.append((end_ms, place.share_pct, place.id, place, slot))
+        timed.sort(key=_by_end)
+        first = timed[0][3]
+        rows = rows_in_time(most, model, head, first.share_pct, head.deadline_ms - now_ms)
+        latest_ms = head.deadline_ms - model.latency_ms(rows, first.share_pct, head.shape)
+        level = head.priority or UNSTATED_PRIORITY
+        ordered = [(one[3], one[4]) for one in timed]
+        claims.append(_WaitingModel(level, latest_ms, name, head.deadline_ms, head, ordered))
+    return claims
+
+
+def _by_end(one: tuple[float, int, str, PartitionView, Slot]) -> tuple[float, int, str]:
+    return one[:3]
+
+
+def _ordered(claims: list[_WaitingModel]) -> list[_WaitingModel]:
+    """Claims in order of service; one that is owed a batch is due before all of its priority."""
+    claims.sort(key=_urgency)
+    if len(claims) < 2:
+        return claims
+    behind_ms = claims[0].lanes[0][0].behind_ms(claims[0].model)
+    if not behind_ms:
+        return claims
+    for index, claim in enumerate(claims):
+        late_ms = behind_ms.get(claim.model, 0.0)
+        if late_ms >= owed_ms(claim.lanes[0][1]):
+            claims[index] = claim._replace(latest_ms=-_EVER_MS - late_ms, deadline_ms=-_EVER_MS)
+    claims.sort(key=_urgency)
+    return claims
+
+
+def _urgency(claim: _WaitingModel) -> tuple[int, float, str]:
+    return claim.priority, claim.latest_ms, claim.model
+
+
+def _launch(
+    claim: _WaitingModel,
+    waiting: list[_WaitingModel],
+    uses: list[_Use],
+    given: set[str],
+    view: View,
+    now_ms: float,
+) -> tuple[Launch, int, _Use] | None:
+    """The batch that the claim may begin now, how many of its oldest are given up for it."""
+    queue, model, head = view.queue(claim.model), view.model(claim.model), claim.head
+    for place, slot in claim.lanes:
+        room, units = view.gpu.taken(place.share_pct), place.units_mask
+        others = [one for one in uses if one.partition != place.id]
+        if place.id in given or not _fits(room, units, others, view.gpu.room):
+            continue
+        at_ms = start_ms(place, now_ms)
+        limit = max(model.demand.max_batch, head.rows)
+        dropped = given_up(slot, limit, limit, place, view, at_ms)
+        rows = queue.batch_rows(limit) if not dropped else min(limit, queue.rows - dropped)
+        budget_ms = queue.deadline_ms(dropped) - at_ms
+        rows = rows_in_time(rows, model, head, place.share_pct, budget_ms)
+        end_ms = at_ms + model.latency_ms(rows, place.share_pct, head.shape)
+        use = _Use(end_ms, room, units, place.id)
+        if _passes(claim, use, waiting, others, uses, view, now_ms):
+            return Launch(place.id, claim.model, rows), dropped, use
+    return None
+
+
+def _passes(
+    claim: _WaitingModel,
+    use: _Use,
+    waiting: list[_WaitingModel],
+    others: list[_Use],
+    uses: list[_Use],
+    view: View,
+    now_ms: float,
+) -> bool:
+    """True if every claim of a nearer deadline that can begin in time still can afterwards.
+
+    One that is owed a batch can begin no later than before.
+    """
+    after = [*others, use]
+    for other in waiting:
+        if claim.priority <= other.priority and claim.deadline_ms <= other.deadline_ms:
+            continue
+        soonest_ms = _soonest_ms(other, uses, view, now_ms)
+        latest_ms = other.latest_ms if other.latest_ms > -_EVER_MS else soonest_ms
+        if soonest_ms <= latest_ms < _soonest_ms(other, after, view, now_ms):
+            return False
+    return True
+
+
+def _fits(room: int, units: int, uses: Sequence[_Use], whole: int) -> bool:
+    for use in uses:
+        room += use.room
+        if units & use.units:
+            return False
+    return room <= whole
+
+
+def _soonest_ms(claim: _WaitingModel, uses: Sequence[_Use], view: View, now_ms: float) -> float:
+    """When one of its lanes first has its room, if nothing else begins."""
+    left, soonest_ms = sorted(uses), now_ms
+    while left:
+        for place, _ in claim.lanes:
+            if _fits(view.gpu.taken(place.share_pct), place.units_mask, left, view.gpu.room):
+                return soonest_ms
+        soonest_ms = left.pop(0).until_ms
+    return soonest_ms

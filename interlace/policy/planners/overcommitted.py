@@ -1,0 +1,160 @@
+"""More partitions than the accelerator has room for: which run at once the dispatcher decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from interlace.core.hardware import Fleet, Gpu, Trait
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profiles
+from interlace.packing.feasibility import feasible, known_rate
+from interlace.perf.latency import Surface
+from interlace.perf.memory import holds
+from interlace.perf.tables import Tables
+
+#: Costs of a row that differ by less are equal.
+_ALIKE: Final = 1.001
+_STEPS: Final = 16
+#: No factor on rates is looked for beyond this.
+_MOST: Final = 2.0**32
+_FIXED: Final = "the accelerators' shares are fixed before a launch, or differ between them"
+_NO_PLACE: Final = "not every model is in time, or finds memory, on one accelerator"
+
+
+class _Size(NamedTuple):
+    """A share, the batch that comes together in time, and the accelerator's time for a row."""
+
+    share_pct: int
+    batch: int
+    row_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overcommitted:
+    """Every model on every accelerator, in up to ``replicas`` partitions of one share.
+
+    The share is where a row takes least of the accelerator in the batch that comes together in
+    time: collected and run within ``patience`` of the SLO. Of equals the widest, which ends first:
+    the knee, or less where small batches lose less there than the share saves.
+
+    It serves as long as its batches take at most ``busy`` of the accelerators: shares side by side
+    leave gaps, and random arrivals batches that are not full. The largest factor on all rates for
+    which that holds is the plan's ``headroom``. No plan where shares are fixed beforehand
+    (``Trait.SHARE_AT_LAUNCH``), where accelerators differ, or where one has no place for everyone.
+    """
+
+    replicas: int = 2
+    patience: float = 0.7
+    busy: float = 0.9
+
+    def __call__(
+        self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
+    ) -> Plan:
+        tables = Tables(profiles)
+        asked = feasible([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
+        wanted, count = asked.wanted, len(fleet.gpus)
+        rates = {one.model: one.rows_per_s for one in wanted}
+        if not all(_overlaps(gpu, fleet.gpus[0]) for gpu in fleet.gpus):
+            return asked.plan((), rates, dict.fromkeys(rates, _FIXED))
+        surfaces = {one.model: tables.surface(one.model) for one in wanted}
+        factor = self._headroom(wanted, fleet.gpus[0], count, surfaces) if wanted else 1.0
+        sizes = self._sizes(wanted, factor, fleet.gpus[0], surfaces) or {}
+        lanes = self._lanes(wanted, sizes, fleet.gpus[0], profiles) if sizes else []
+        if wanted and not lanes:
+            return asked.plan((), rates, dict.fromkeys(rates, _NO_PLACE))
+        partitions = tuple(
+            Partition(f"{gpu.id}:{index}", gpu.id, sizes[m].share_pct, (slot,))
+            for gpu in fleet.gpus
+            for index, m in enumerate(lanes)
+            for slot in [Slot(m, sizes[m].batch, rates[m] / lanes.count(m) / count)]
+        )
+        short = {m: rate * (1.0 - factor) for m, rate in rates.items() if factor < 1.0}
+        plan = asked.plan(partitions, short, dict.fromkeys(short, "the accelerators are full"))
+        return replace(plan, headroom=factor, overlapping=True)
+
+    def _headroom(
+        self, demand: Sequence[Demand], gpu: Gpu, count: int, surfaces: Mapping[str, Surface]
+    ) -> float:
+        """The largest factor on every rate with which the accelerators are ``busy`` at most."""
+        low, high = 0.0, 1.0
+        while high < _MOST and self._load(demand, high, gpu, surfaces) <= self.busy * count:
+            low, high = high, 2.0 * high
+        for _ in range(_STEPS):
+            middle = (low + high) / 2.0
+            if self._load(demand, middle, gpu, surfaces) <= self.busy * count:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _load(
+        self, demand: Sequence[Demand], factor: float, gpu: Gpu, surfaces: Mapping[str, Surface]
+    ) -> float:
+        """Accelerators that are busy at these rates."""
+        sizes = self._sizes(demand, factor, gpu, surfaces)
+        if sizes is None:
+            return float("inf")
+        return sum(d.rows_per_s * factor * sizes[d.model].row_ms / 1000.0 for d in demand)
+
+    def _sizes(
+        self, demand: Sequence[Demand], factor: float, gpu: Gpu, surfaces: Mapping[str, Surface]
+    ) -> dict[str, _Size] | None:
+        """Share and batch of every model; ``None`` if one has none in time."""
+        found: dict[str, _Size] = {}
+        for one in demand:
+            faster = replace(one, rows_per_s=one.rows_per_s * factor)
+            size = self._size(faster, surfaces[one.model], gpu)
+            if size is None:
+                return None
+            found[one.model] = size
+        return found
+
+    def _size(self, one: Demand, latency: Surface, gpu: Gpu) -> _Size | None:
+        best: _Size | None = None
+        for share_pct in gpu.shares_pct:
+            if share_pct < latency.shares_pct[0]:
+                continue
+            batch = self._gathered(one, latency, share_pct)
+            run_ms = latency.latency_ms(batch, share_pct)
+            if run_ms > self.patience * one.slo_ms:
+                continue
+            size = _Size(share_pct, batch, run_ms * gpu.taken(share_pct) / gpu.room / batch)
+            if best is None or size.row_ms <= best.row_ms * _ALIKE:
+                best = size
+        return best
+
+    def _gathered(self, one: Demand, latency: Surface, share_pct: int) -> int:
+        """The most rows that arrive and run within the patience; at least one."""
+        row_ms = 1000.0 / one.rows_per_s if one.rows_per_s > 0 else float("inf")
+        low, high = 1, one.max_batch
+        while low < high:
+            middle = (low + high + 1) // 2
+            if middle * row_ms + latency.latency_ms(middle, share_pct) <= (
+                self.patience * one.slo_ms
+            ):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _lanes(
+        self, demand: Sequence[Demand], sizes: Mapping[str, _Size], gpu: Gpu, profiles: Profiles
+    ) -> list[str]:
+        """The model of each partition of an accelerator, the first of every model before others."""
+        lanes: list[str] = []
+        for replica in range(self.replicas):
+            for one in demand:
+                room = (replica + 1) * gpu.taken(sizes[one.model].share_pct)
+                fits = room <= gpu.room and holds(gpu, [(100, [*lanes, one.model])], profiles)
+                if fits:
+                    lanes.append(one.model)
+                elif not replica:
+                    return []
+        return lanes
+
+
+def _overlaps(gpu: Gpu, first: Gpu) -> bool:
+    alike = replace(gpu, id=first.id) == first
+    return alike and Trait.SHARE_AT_LAUNCH in gpu.traits and not gpu.layouts and not gpu.walls

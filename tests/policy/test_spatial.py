@@ -1,0 +1,182 @@
+"""Partitions that overlap: where they are planned, and what may run in them at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlace.core.gpu_kinds import GPU_KINDS
+from interlace.core.hardware import Fleet, Gpu
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.profile import Profile
+from interlace.core.request import Outcome
+from interlace.perf.memory import holds
+from interlace.policy.catalog import resolve
+from interlace.policy.planners.overcommitted import Overcommitted
+from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.run import simulate
+from interlace.sim.scenario import Simulation
+from interlace.sim.workload.renewal import Gamma
+from interlace.testing.worlds import (
+    FREE,
+    LANES,
+    SLICES,
+    PlanningCase,
+    fleet_of,
+    planning_cases,
+    scaled_profile,
+    served_rows_per_s,
+)
+
+OURS = resolve("interlace")
+FREELY = replace(FREE, traits=LANES.traits)
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=planning_cases(kinds=(FREELY, LANES), least_rows_per_s=0.5))
+def test_every_model_has_a_partition_on_every_accelerator_or_there_is_no_plan(
+    case: PlanningCase,
+) -> None:
+    demand, fleet, profiles = case
+    plan = Overcommitted()(demand, fleet, profiles, Plan())
+    assert all(plan.reasons[model] for model in plan.unserved_rows_per_s)
+    refused = {m for m, r in plan.unserved_rows_per_s.items()} if not plan.partitions else set()
+    for gpu in fleet.gpus:
+        here = [p for p in plan.partitions if p.gpu == gpu.id]
+        held = [(p.share_pct, [slot.model for slot in p.slots]) for p in here]
+        assert holds(gpu, held, profiles)
+        assert all(gpu.legal([p.share_pct]) for p in here)
+        placed = {slot.model for p in here for slot in p.slots}
+        impossible = {m for m in plan.reasons if m not in placed}
+        assert placed | impossible | refused == {one.model for one in demand}
+    for one in demand:
+        planned = served_rows_per_s(plan, one.model)
+        assert planned == pytest.approx(one.rows_per_s) or one.model in plan.unserved_rows_per_s
+
+
+@settings(max_examples=30, deadline=None)
+@given(factor=st.floats(0.2, 5.0), rate=st.floats(10.0, 200.0))
+def test_the_headroom_is_a_factor_on_every_rate(factor: float, rate: float) -> None:
+    profiles = {m: scaled_profile(m, 2.0, 0.5, 40, 10) for m in ("a", "b")}
+
+    def headroom(rows_per_s: float) -> float:
+        demand = [Demand(m, rows_per_s, 60.0) for m in profiles]
+        found = Overcommitted()(demand, fleet_of(FREELY, 1), profiles, Plan()).headroom
+        assert found is not None
+        return found
+
+    assert headroom(rate * factor) * factor == pytest.approx(headroom(rate), rel=0.01)
+
+
+def test_shares_are_where_a_row_costs_least() -> None:
+    """Without a knee any share does, and the widest is the soonest; with one it is the knee."""
+    knees = {"a": 40, "b": 100}
+    profiles = {m: scaled_profile(m, 2.0, 0.5, knee, 10) for m, knee in knees.items()}
+    demand = [Demand(m, 50.0, 100.0) for m in profiles]
+    plan = Overcommitted()(demand, fleet_of(FREELY, 1), profiles, Plan())
+    assert {p.slots[0].model: p.share_pct for p in plan.partitions} == knees
+    assert [p.slots[0].model for p in plan.partitions] == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    "gpu", [FREE, replace(SLICES, traits=LANES.traits), GPU_KINDS["a100-mig"]], ids=lambda g: g.kind
+)
+def test_where_shares_are_fixed_beforehand_nothing_overlaps(gpu: Gpu) -> None:
+    profiles = {"m": scaled_profile("m", 2.0, 0.5, 40, 10, gpu.shares_pct)}
+    plan = Overcommitted()([Demand("m", 5.0, 100.0)], fleet_of(gpu, 1), profiles, Plan())
+    assert not plan.partitions
+    assert "fixed before" in plan.reasons["m"]
+    ours = OURS.planner([Demand("m", 1e4, 100.0)], fleet_of(gpu, 1), profiles, Plan())
+    assert not ours.overlapping
+
+
+def _steep(profile: Profile, knee_pct: int) -> Profile:
+    """The profile where a share below the knee costs a row more of the accelerator."""
+    points = {
+        (batch, share): replace(point, median_ms=ms, p95_ms=ms, p99_ms=ms)
+        for (batch, share), point in profile.points.items()
+        for ms in [point.p95_ms * max(1.0, knee_pct / share)]
+    }
+    return replace(profile, points=points)
+
+
+#: (knee in %, fixed ms, row ms, SLO in ms) of models of which two fit side by side.
+_FOUR = {"q0": (40, 2.0, 0.5, 30.0), "q1": (40, 2.0, 0.5, 30.0),
+         "l0": (60, 8.0, 2.0, 150.0), "l1": (60, 8.0, 2.0, 150.0)}  # fmt: skip
+_KNOWN = {m: _steep(scaled_profile(m, f, r, k, 10), k) for m, (k, f, r, _) in _FOUR.items()}
+
+
+def _asked(quick_rps: float, long_rps: float) -> list[Demand]:
+    rates = {"q": quick_rps, "l": long_rps}
+    return [Demand(m, rates[m[0]], slo_ms, 16) for m, (*_, slo_ms) in _FOUR.items()]
+
+
+def _in_time(demand: list[Demand], plan: Plan) -> int:
+    arrivals = merge_arrivals({d.model: Gamma(d.rows_per_s, 1.0) for d in demand}, 3.0, 1)
+    record = simulate(
+        Simulation(OURS, fleet_of(FREELY, 1), tuple(demand), _KNOWN, _KNOWN, arrivals, plan)
+    )
+    return sum(one.outcome is Outcome.OK for one in record.served)
+
+
+def test_ours_overlaps_where_a_cut_falls_short_and_then_serves_more() -> None:
+    few, many = _asked(200.0, 40.0), _asked(700.0, 140.0)
+    assert not OURS.planner(few, fleet_of(FREELY, 1), _KNOWN, Plan()).overlapping
+    plan = OURS.planner(many, fleet_of(FREELY, 1), _KNOWN, Plan())
+    cut = OURS.planner(many, fleet_of(FREE, 1), _KNOWN, Plan())
+    assert plan.overlapping and not cut.overlapping
+    assert {p.slots[0].model: p.share_pct for p in plan.partitions} == {
+        m: knee for m, (knee, *_) in _FOUR.items()
+    }
+    assert plan.headroom is not None and cut.headroom is not None
+    assert plan.headroom > cut.headroom
+    assert _in_time(many, plan) > 1.1 * _in_time(many, cut)
+
+
+@st.composite
+def overlaps(draw: st.DrawFn) -> Simulation:
+    """Two to six partitions of any shares with one to three models each, and traffic for them."""
+    gpu = replace(draw(st.sampled_from([FREELY, LANES])), id="g0", ahead_ms=draw(_AHEAD))
+    knees = {m: draw(st.sampled_from([20, 40, 80])) for m in ("a", "b", "c")}
+    profiles = {
+        m: scaled_profile(m, draw(st.floats(0.5, 4.0)), 0.4, k, 10) for m, k in knees.items()
+    }
+    parts = []
+    for index in range(draw(st.integers(2, 6))):
+        here = draw(st.sets(st.sampled_from("abc"), min_size=1))
+        slots = tuple(Slot(m, draw(st.integers(1, 8)), 50.0) for m in sorted(here))
+        parts.append(Partition(f"p{index}", "g0", draw(st.sampled_from(gpu.shares_pct)), slots))
+    placed = sorted({slot.model for part in parts for slot in part.slots})
+    demand = tuple(
+        Demand(m, draw(st.floats(20.0, 900.0)), draw(st.floats(10.0, 120.0))) for m in placed
+    )
+    arrivals = merge_arrivals(
+        {d.model: Gamma(d.rows_per_s, draw(st.sampled_from([0.5, 1.0, 3.0]))) for d in demand},
+        0.4,
+        draw(st.integers(0, 99)),
+    )
+    plan = Plan(tuple(parts), overlapping=True)
+    return Simulation(OURS, Fleet((gpu,)), demand, profiles, profiles, arrivals, plan)
+
+
+_AHEAD = st.sampled_from([0.0, 1.5])
+
+
+@settings(max_examples=60, deadline=None)
+@given(scenario=overlaps())
+def test_what_runs_at_once_never_exceeds_the_accelerator(scenario: Simulation) -> None:
+    """Shares add up to at most 100 and no unit is used twice; each request has one answer."""
+    record = simulate(scenario)
+    (gpu,) = scenario.fleet.gpus
+    runs = sorted(record.executions, key=lambda one: one.started_ms)
+    for index, one in enumerate(runs):
+        beside = [other for other in runs[:index] if other.ended_ms > one.started_ms + 1e-9]
+        assert sum(gpu.taken(other.share_pct) for other in [one, *beside]) <= gpu.room
+    sent = Counter(scenario.arrivals.models[which] for which in scenario.arrivals.which)
+    assert Counter(one.model for one in record.served) == sent
+    in_time = [one for one in record.served if one.outcome is Outcome.OK]
+    assert all(one.answered_ms <= one.deadline_ms for one in in_time)
