@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 import numpy as np
 
 from interlace.packing.layouts import Layout
-from interlace.packing.master_problem import IntegerSolution, MasterProblem, RelaxedSolution
+from interlace.packing.master_problem import MasterProblem, RelaxedSolution
 from interlace.packing.pattern import Pattern, PricingProblem
 from interlace.packing.queueing import Floats
 
@@ -53,26 +54,48 @@ class PackingSolution:
         return len(self.layouts)
 
 
-def generate_columns(
-    problem: PricingProblem,
-    rows_per_s: Floats,
-    layouts: Sequence[Layout],
-    limit: int,
-    effort: SearchLimits,
-    kept: Counter[Pattern] | None = None,
-) -> PackingSolution:
-    """Fewest accelerators, at most ``limit``, whose patterns serve the rates."""
-    worth = cheapest_gpus_per_rows_per_s(problem, len(rows_per_s))
-    start = greedy(problem, rows_per_s, worth)
-    master = MasterProblem(
-        rows_per_s, worth, tuple(problem.options), tuple(layouts), limit, kept or Counter()
-    )
-    master.add([*start, *(kept or ())])
-    relaxed = _generate(master, problem, rows_per_s, effort, effort.rounds)
-    bound = relaxed.accelerators
-    _dive(master, problem, relaxed, effort)
-    choice = master.choose(effort.nodes, effort.time_limit_s)
-    return _found(master, choice, bound)
+class ColumnGeneration:
+    """The configuration program of one problem: its relaxation at once, whole numbers when asked.
+
+    ``gpus`` is what no choice of patterns can go below, if pricing was exact; ``amounts`` is how
+    much of each pattern the relaxation takes.
+    """
+
+    def __init__(
+        self,
+        problem: PricingProblem,
+        rows_per_s: Floats,
+        layouts: Sequence[Layout],
+        effort: SearchLimits,
+        kept: Counter[Pattern],
+    ) -> None:
+        self._problem, self._effort = problem, effort
+        worth = cheapest_gpus_per_rows_per_s(problem, len(rows_per_s))
+        start = greedy(problem, rows_per_s, worth)
+        self._master = MasterProblem(rows_per_s, worth, tuple(problem.options), layouts, kept)
+        self._master.add([*start, *kept])
+        self._relaxed = _generate(self._master, problem, rows_per_s, effort, effort.rounds)
+        self.gpus = ceil(self._relaxed.accelerators - _TOLERANCE)
+        amounts = self._relaxed.amounts.tolist()
+        self.amounts = dict(zip(self._master.patterns, amounts, strict=True))
+
+    def whole(self) -> PackingSolution:
+        """The fewest accelerators whose patterns serve the rates."""
+        _dive(self._master, self._problem, self._relaxed, self._effort)
+        return self._chosen(None)
+
+    def within(self, limit: int) -> PackingSolution:
+        """As much of the rates as at most ``limit`` accelerators serve."""
+        return self._chosen(limit)
+
+    def _chosen(self, limit: int | None) -> PackingSolution:
+        master, effort = self._master, self._effort
+        choice = master.choose(effort.nodes, effort.time_limit_s, limit)
+        used = {p: n for p, n in zip(master.patterns, choice.patterns, strict=True) if n > 0}
+        counts = zip(master.layouts, choice.layouts, strict=True)
+        cuts = tuple(layout for layout, count in counts for _ in range(count))
+        unserved, relaxed = choice.unserved_rows_per_s, self._relaxed.accelerators
+        return PackingSolution(Counter(used), cuts, unserved, relaxed, choice.proven)
 
 
 def greedy(
@@ -165,10 +188,3 @@ def _left(master: MasterProblem) -> Floats:
         for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
             left[model] = max(0.0, left[model] - count * rate)
     return np.where(left > master.rows_per_s * _TOLERANCE, left, 0.0)
-
-
-def _found(master: MasterProblem, choice: IntegerSolution, relaxed: float) -> PackingSolution:
-    used = Counter({p: n for p, n in zip(master.patterns, choice.patterns, strict=True) if n > 0})
-    counts = zip(master.layouts, choice.layouts, strict=True)
-    cuts = tuple(layout for layout, count in counts for _ in range(count))
-    return PackingSolution(used, cuts, choice.unserved_rows_per_s, relaxed, choice.proven)

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.packing.layouts import Layout
 from interlace.packing.pattern import Pattern
+from interlace.packing.queueing import Floats
 from interlace.perf.memory import needed_bytes
 
-#: Part of a model's rate that its other partitions can take on.
-_TINY_PART: Final = 0.02
 #: Accelerators that a partition is tried on: those that are there already, newest first.
 _TRIED: Final = 48
 
@@ -112,17 +113,23 @@ def partitions(
     ``served`` is what the plan promises of each model. A partition of the same share and models on
     the same accelerator keeps its id.
     """
-    capacity = [0.0] * len(demand)
-    for pattern in (p for h in homes for p in h.patterns):
-        for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
-            capacity[model] += rate
-    part = [s / c if c > 0 else 0.0 for s, c in zip(served, capacity, strict=True)]
+    able = capacity([p for h in homes for p in h.patterns], len(demand))
+    part = [s / c if c > 0 else 0.0 for s, c in zip(served, able.tolist(), strict=True)]
     names = _PartitionIds(current)
     return tuple(
         _partition(names, home.gpu.id, pattern, demand, part)
         for home in homes
         for pattern in home.patterns
     )
+
+
+def capacity(patterns: Sequence[Pattern], count: int) -> Floats:
+    """What the patterns serve of each of ``count`` models."""
+    able = np.zeros(count)
+    for pattern in patterns:
+        for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
+            able[model] += rate
+    return able
 
 
 def _partition(
@@ -139,20 +146,19 @@ def _partition(
 
 
 def without_tiny_turns(patterns: Counter[Pattern], rows_per_s: Sequence[float]) -> Counter[Pattern]:
-    """The patterns without the smallest turns of each model, up to a fiftieth of its rate.
+    """The patterns without each model's smallest turns, where the others serve its whole rate.
 
     A model that is in a partition for almost nothing still draws its queue there.
     """
-    spare = [_TINY_PART * rate for rate in rows_per_s]
-    dropped: set[tuple[Pattern, int]] = set()
-    turns = [
-        (rate * count, pattern, index, model)
-        for pattern, count in patterns.items()
+    spare = [-rate for rate in rows_per_s]
+    turns = []
+    for pattern, count in patterns.items():
         for index, ((model, _), rate) in enumerate(
             zip(pattern.turns, pattern.rows_per_s, strict=True)
-        )
-        if rate < _TINY_PART / 2 * rows_per_s[model]
-    ]
+        ):
+            spare[model] += rate * count
+            turns.append((rate * count, pattern, index, model))
+    dropped: set[tuple[Pattern, int]] = set()
     for rate, pattern, index, model in sorted(turns, key=lambda turn: (turn[0], turn[2], turn[3])):
         if rate <= spare[model]:
             spare[model] -= rate

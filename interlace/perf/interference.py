@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
-from interlace.core.profile import LatencyPoint, Profile
+from interlace.core.profile import LatencyPoint, Profile, Profiles
 
 
 class CoRunner(NamedTuple):
@@ -37,10 +37,18 @@ class ConstantFactor:
 NO_INTERFERENCE: Final = ConstantFactor()
 
 
+def busy_profiles(profiles: Profiles, interference: Interference) -> dict[str, Profile]:
+    """All profiles beside each other, for planners and beliefs that do not know of interference."""
+    if interference == NO_INTERFERENCE:
+        return dict(profiles)
+    known = [one for one in profiles.values() if one.points]
+    return {name: slowed_profile(one, interference, known) for name, one in profiles.items()}
+
+
 def slowed_profile(
     profile: Profile, interference: Interference, neighbours: Sequence[Profile]
 ) -> Profile:
-    """The profile beside busy neighbours, for planners that do not know of interference.
+    """The profile beside busy neighbours.
 
     Every latency below the whole accelerator is that beside the worst of ``neighbours``, which runs
     its largest measured batch in the rest of the accelerator.

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, inf
+from typing import ClassVar
 
 import numpy as np
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.packing.batch_options import batch_options, demand_arrays
+from interlace.packing.batch_options import BatchOptions, batch_options, demand_arrays
 from interlace.packing.column_generation import (
+    ColumnGeneration,
     PackingSolution,
     SearchLimits,
     cheapest_gpus_per_rows_per_s,
-    generate_columns,
 )
 from interlace.packing.deadline_order import DeadlineOrder
 from interlace.packing.feasibility import feasible
 from interlace.packing.first_fit import search_large
 from interlace.packing.host_capacity import alone_rows_per_s
-from interlace.packing.layouts import layouts, shares
+from interlace.packing.layouts import alike, layouts, shares
 from interlace.packing.pattern import Pattern, PricingProblem, ServiceOrder
 from interlace.packing.placement import (
     FilledGpu,
     PlacementInput,
+    capacity,
     partitions,
     place,
     without_tiny_turns,
@@ -35,15 +37,20 @@ from interlace.packing.placement import (
 from interlace.packing.queueing import POOLING, Floats, pooled
 from interlace.perf.interference import ConstantFactor, Interference
 from interlace.perf.latency import surface
+from interlace.perf.memory import needed_bytes
 from interlace.perf.tables import Tables
 
 #: Served to within this part of the rate is served.
 _ROUNDING = 1e-6
-#: Tiny turns that were dropped are taken over by the model's other partitions.
-_TINY_PART = 0.03
 _TINY = 1e-300
-#: Replicas that a plan of few accelerators may count on.
-_FEW = 3.0
+#: How often models that are short are planned for more: by so many times what lacks, and a part.
+_CORRECTIONS, _TIMES, _MORE = 4, 1.5, 2e-3
+
+#: How many times what it serves now a partition of the current plan is asked for at most.
+_SPARE = 2.0
+
+#: A plan for so many replicas of each model and these rates, if it is worth making.
+_Solved = Callable[[Floats, Floats], PackingSolution | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ class Patterns:
     above ``once`` there is no second run.
     """
 
+    frugal: ClassVar[bool] = True  #: the same plan for every fleet that is large enough
     discipline: ServiceOrder = field(default_factory=DeadlineOrder)
     interference: Interference = field(default_factory=ConstantFactor)
     pooling: float = POOLING
@@ -74,7 +82,7 @@ class Patterns:
         known = feasible(demand, fleet, Tables(profiles), waits=0.0)
         wanted = list(known.wanted)
         made = known.plan((), {}, {})
-        for kind in _alike(fleet):
+        for kind in alike(fleet.gpus):
             if not wanted:
                 break
             part, left = self._packed(wanted, kind, profiles, current)
@@ -125,10 +133,10 @@ class Patterns:
         found = program.best()
         chosen = without_tiny_turns(found.patterns, [one.rows_per_s for one in demand])
         homes, lost = place(chosen, gpus, found.layouts, PlacementInput(demand, profiles, current))
-        capacity = _capacity([p for home in homes for p in home.patterns], len(demand))
+        offered = capacity([p for home in homes for p in home.patterns], len(demand))
         asked = np.array([one.rows_per_s for one in demand])
-        served = np.minimum(capacity, asked)
-        served = np.where(served >= asked * (1 - _TINY_PART), asked, served)
+        served = np.minimum(offered, asked)
+        served = np.where(served >= asked * (1 - _ROUNDING), asked, served)
         plan = Plan(
             partitions(homes, demand, served.tolist(), current), notes=_said(found, homes, lost)
         )
@@ -158,74 +166,111 @@ class _PatternProgram:
         surfaces = [surface(profiles[one.model]) for one in demand]
         offered = shares(gpus[0], surfaces)
         self._layouts = layouts(gpus[0], offered)
-        self._options = [batch_options(demand, surfaces, s, policy.interference) for s in offered]
+        self._options = [
+            self._within_walls(
+                batch_options(demand, surfaces, s, policy.interference), gpus[0], profiles
+            )
+            for s in offered
+        ]
         alone = self._problem(np.ones(len(demand)))
         self._worth = cheapest_gpus_per_rows_per_s(alone, len(demand))  #: whatever the queues
         self.servable = self._worth > 0
+        self._least = ceil(float((self._worth * self._rates).sum()) - _ROUNDING)
         self._current = [p for p in current.partitions if p.gpu in {g.id for g in gpus}]
 
-    def best(self) -> PackingSolution:
-        """The best of the plans without and with pooled replicas.
-
-        How many replicas there will be is not known before: of several guesses those count whose
-        plans hold with the replicas that they turn out to have.
-        """
-        first = self._found(np.ones(len(self._demand)))
-        replicas = self._replicas(first)
-        large = len(self._demand) > self._policy.once
-        least = ceil(float((self._worth * self._rates).sum()) - _ROUNDING)
-        proven = first.accelerators <= least and not first.unserved_rows_per_s.any()
-        if large or proven or self._policy.pooling <= 0 or (replicas <= 1).all():
-            return first
-        guesses = [replicas, np.sqrt(replicas), np.minimum(replicas, _FEW)]
-        others = [self._honest(self._found(self._credit(guess))) for guess in guesses]
-        return min(
-            [first, *others], key=lambda f: (float(f.unserved_rows_per_s.sum()), f.accelerators)
+    def _within_walls(self, options: BatchOptions, gpu: Gpu, profiles: Profiles) -> BatchOptions:
+        """The options without models that the memory of such a partition does not hold."""
+        room_bytes = dict(gpu.walls).get(options.share_pct, gpu.memory_bytes)
+        held = [needed_bytes([one.model], profiles) <= room_bytes for one in self._demand]
+        return replace(
+            options, latency_ms=np.where(np.array(held)[:, None], options.latency_ms, inf)
         )
+
+    def best(self) -> PackingSolution:
+        """The fewest accelerators, without or with pooled replicas; the same for every limit that
+        does not bind: it only says what is not worth a search."""
+        ones = np.ones(len(self._demand))
+        if len(self._demand) > self._policy.apart:
+            first = self._first_fit(ones, self._rates)
+            if len(self._demand) > self._policy.once:
+                return first
+            return self._pooled(first.accelerators, first.patterns, self._first_fit) or first
+        program = self._generated(ones, self._rates)
+        alone = program.whole() if program.gpus <= self._limit else None
+        fewest = min(alone.accelerators if alone else inf, self._limit + 1)
+
+        def generated(replicas: Floats, rows_per_s: Floats) -> PackingSolution | None:
+            other = self._generated(replicas, rows_per_s)
+            return other.whole() if other.gpus < fewest else None
+
+        found = self._pooled(fewest, program.amounts, generated) or alone
+        return found if found and found.accelerators <= self._limit else program.within(self._limit)
+
+    def _pooled(
+        self, fewest: float, amounts: Mapping[Pattern, float], solved: _Solved
+    ) -> PackingSolution | None:
+        """A plan of less than ``fewest`` accelerators that counts on the replicas of ``amounts``.
+
+        It is one only if it holds with the replicas that it turns out to have: models that are
+        short then count on those and are asked for more, a few times.
+        """
+        replicas, rates = self._replicas(amounts), self._rates
+        if self._policy.pooling <= 0 or fewest <= self._least or (replicas <= 1).all():
+            return None
+        for _ in range(_CORRECTIONS):
+            found = solved(self._credit(replicas), rates)
+            if found is None or found.accelerators >= fewest:
+                return None
+            made, found = self._replicas(found.patterns), self._honest(found)
+            short = found.unserved_rows_per_s
+            if not short.any():
+                return found
+            replicas = np.where(short > 0, np.minimum(replicas, made), replicas)
+            rates = rates * (1.0 + _TIMES * short / self._rates + _MORE * (short > 0))
+        return None
 
     def _honest(self, found: PackingSolution) -> PackingSolution:
         """The patterns with what they serve given the replicas that they make."""
-        problem = self._problem(self._credit(self._replicas(found)))
+        problem = self._problem(self._credit(self._replicas(found.patterns)))
         real: Counter[Pattern] = Counter()
         for pattern, count in found.patterns.items():
             real[
                 problem.of(pattern.share_pct, pattern.turns, pattern.rows_per_s) or _idle(pattern)
             ] += count
-        served = _capacity(list(real.elements()), len(self._demand))
+        served = capacity(list(real.elements()), len(self._demand))
         short = np.maximum(self._rates * (1 - _ROUNDING) - served, 0.0)
         return replace(found, patterns=real, unserved_rows_per_s=short)
 
-    def _found(self, replicas: Floats) -> PackingSolution:
+    def _generated(self, replicas: Floats, rows_per_s: Floats) -> ColumnGeneration:
         problem = self._problem(replicas)
-        if len(self._demand) > self._policy.apart:
-            policy = self._policy
-            return search_large(problem, self._rates, self._layouts, policy.turns, policy.effort)
         kept = self._kept(problem)
-        return generate_columns(
-            problem, self._rates, self._layouts, self._limit, self._policy.effort, kept
-        )
+        return ColumnGeneration(problem, rows_per_s, self._layouts, self._policy.effort, kept)
+
+    def _first_fit(self, replicas: Floats, rows_per_s: Floats) -> PackingSolution:
+        policy, problem = self._policy, self._problem(replicas)
+        return search_large(problem, rows_per_s, self._layouts, policy.turns, policy.effort)
 
     def _problem(self, replicas: Floats) -> PricingProblem:
         return self._policy.discipline(self._options, demand_arrays(self._demand, replicas))
 
     def _kept(self, problem: PricingProblem) -> Counter[Pattern]:
-        """Partitions of the current plan as patterns, at what they would serve now."""
+        """Partitions of the current plan as patterns, at the most that they could serve."""
         index = {one.model: i for i, one in enumerate(self._demand)}
         kept: Counter[Pattern] = Counter()
         for part in self._current:
             known = [s for s in part.slots if s.model in index]
             if part.share_pct in problem.options and known and len(known) == len(part.slots):
                 turns = [(index[s.model], s.batch) for s in known]
-                rates = [max(s.rows_per_s, 1e-9) for s in known]
+                rates = [_SPARE * max(s.rows_per_s, 1e-9) for s in known]
                 pattern = problem.of(part.share_pct, turns, rates)
                 if pattern is not None:
                     kept[pattern] += 1
         return kept
 
-    def _replicas(self, found: PackingSolution) -> Floats:
+    def _replicas(self, amounts: Mapping[Pattern, float]) -> Floats:
         """Partitions of each model, those with little of its rate counting for little."""
         total, squares = np.zeros(len(self._demand)), np.zeros(len(self._demand))
-        for pattern, times in found.patterns.items():
+        for pattern, times in amounts.items():
             for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
                 total[model] += times * rate
                 squares[model] += times * rate**2
@@ -238,24 +283,6 @@ class _PatternProgram:
 def _idle(pattern: Pattern) -> Pattern:
     """The pattern where its turns would be late: it serves nothing."""
     return replace(pattern, rows_per_s=(0.0,) * len(pattern.rows_per_s))
-
-
-def _alike(fleet: Fleet) -> list[list[Gpu]]:
-    """Accelerators of the same geometry and memory, in the fleet's order."""
-    kinds: dict[tuple[object, ...], list[Gpu]] = {}
-    for gpu in fleet.gpus:
-        cut = (gpu.shares_pct, gpu.layouts, gpu.blocks)
-        key = (gpu.kind, cut, gpu.memory_bytes, gpu.walls)
-        kinds.setdefault(key, []).append(gpu)
-    return list(kinds.values())
-
-
-def _capacity(patterns: Sequence[Pattern], count: int) -> Floats:
-    capacity = np.zeros(count)
-    for pattern in patterns:
-        for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
-            capacity[model] += rate
-    return capacity
 
 
 def _said(
