@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,8 +60,8 @@ class CyclePricing:
             self.options.share_pct, turns, tuple(rates.tolist()), float(latency_ms.sum())
         )
 
-    def of(self, turns: Sequence[tuple[int, int]], rows_per_s: Sequence[float]) -> Pattern | None:
-        """The cycle of these turns; what it serves follows from the batches alone."""
+    def of(self, turns: Sequence[tuple[int, int]]) -> Pattern | None:
+        """The cycle of these turns; ``None`` if a batch is not legal."""
         chosen = [self.options.choice(model, batch) for model, batch in turns]
         if None in chosen:
             return None
@@ -111,16 +111,43 @@ class CyclePricing:
         return self.pattern(sorted(chosen))
 
 
+class CyclePricings:
+    """All shares, each for itself."""
+
+    def __init__(self, each: Sequence[CyclePricing], arrays: DemandArrays) -> None:
+        self.options = {one.options.share_pct: one.options for one in each}
+        self.arrays = arrays
+        self._each = {one.options.share_pct: one for one in each}
+
+    def best(self, price: Floats, left_rows_per_s: Floats, count: int = 1) -> list[Pattern]:
+        """The patterns of highest value of each share."""
+        found = (one.best(price, left_rows_per_s, count) for one in self._each.values())
+        return [pattern for patterns in found for pattern in patterns]
+
+    def of(
+        self, share_pct: int, turns: Sequence[tuple[int, int]], rows_per_s: Sequence[float]
+    ) -> Pattern | None:
+        """The cycle of these turns; what it serves follows from the batches alone."""
+        return self._each[share_pct].of(turns)
+
+    def worth(self) -> Mapping[int, Floats]:
+        """By share, the least part of its time that one request/s of each model takes."""
+        return {share_pct: one.worth() for share_pct, one in self._each.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class CycleOrder:
     """Models take turns in a cycle, each with room for what arrives in one (Nexus, gpulet)."""
 
     contenders: int = 12  #: models that are looked at for one partition
 
-    def __call__(self, options: BatchOptions, arrays: DemandArrays) -> CyclePricing:
-        duty_ms = _cycles(options, arrays)
-        capacity_rows_per_s = _capacity(options, arrays, duty_ms)
-        return CyclePricing(options, arrays, duty_ms, capacity_rows_per_s, self.contenders)
+    def __call__(self, options: Sequence[BatchOptions], arrays: DemandArrays) -> CyclePricings:
+        each = []
+        for one in options:
+            duty_ms = _cycles(one, arrays)
+            capacity = _capacity(one, arrays, duty_ms)
+            each.append(CyclePricing(one, arrays, duty_ms, capacity, self.contenders))
+        return CyclePricings(each, arrays)
 
 
 def _capacity(options: BatchOptions, arrays: DemandArrays, duty_ms: Floats) -> Floats:

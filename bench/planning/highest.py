@@ -1,7 +1,7 @@
 """The highest rate of each of gpulet's mixes that can be scheduled (Table 5, Figure 16).
 
-All models of a mix have the same rate; each figure is relative to exhaustive search. One that ends
-at its limit of steps says so: its rate is then one that can be had, not the highest.
+All models of a mix have the same rate; each figure is relative to the best known under the papers'
+rule of duty cycles: exhaustive search, which ends at its limit of steps, or our program alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from bench.harness import Report, Table, main
 from bench.harness.bisection import highest as bisected
 from bench.planning.gpulet_profiles import profiles
-from bench.planning.schedulers import MIXES, OURS, SCHEDULERS, mix, serves
+from bench.planning.schedulers import MIXES, OURS, SAME_RULE, SCHEDULERS, mix, serves
 from interlace.core.profile import Profile
 from interlace.policy.base import Planner
 from interlace.policy.planners.ideal import Ideal
@@ -24,17 +24,18 @@ _EXACTLY: Final = 1.001
 
 
 def highest(*, gpus: int = 4, steps: Annotated[int, "of the exhaustive search"] = 4_000) -> Report:
-    """Every scheduler on every mix, in parts of exhaustive search."""
+    """Every scheduler on every mix, in parts of the best known."""
     planners = {"ideal": Ideal(steps), **SCHEDULERS, **OURS}
     found: dict[str, dict[str, float]] = {}
     for scheduler, planner in planners.items():
         found[scheduler] = {name: highest_rps(planner, name, gpus) for name in MIXES}
         print(f"{scheduler}: {found[scheduler]}", flush=True)
+    best = {name: max(found[one][name] for one in ("ideal", SAME_RULE)) for name in MIXES}
     cells = []
     for scheduler, rates in found.items():
-        parts = [rates[name] / found["ideal"][name] for name in MIXES]
+        parts = [rates[name] / best[name] for name in MIXES]
         cells.append((scheduler, *(f"{part:.1%}" for part in [*parts, sum(parts) / len(parts)])))
-    cells.append(("ideal, requests/s", *(f"{rate:.0f}" for rate in found["ideal"].values()), ""))
+    cells.append(("best known, requests/s", *(f"{rate:.0f}" for rate in best.values()), ""))
     return Report(tables=[Table(("", *MIXES, "mean"), cells)], figures=found)
 
 

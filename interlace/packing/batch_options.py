@@ -18,6 +18,10 @@ Ints = npt.NDArray[np.int64]
 
 #: Neighbours that each batch is tried beside.
 _NEIGHBOURS: Final = 12
+#: A promise to all is one to all but so many.
+_LEAST_LOSS: Final = 1e-5
+#: Parts of a rate that are equal on paper.
+_ROUNDING: Final = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,22 @@ class DemandArrays:
     attainment: Floats
     cv: Floats
     replicas: Floats
+
+    def elsewhere(self, models: Ints, rows_per_s: Floats) -> Floats:
+        """1 for models that are asked for more than that, which other partitions serve; else 0."""
+        more: Floats = (rows_per_s < self.rows_per_s[models] * (1.0 - _ROUNDING)).astype(float)
+        return more
+
+    @property
+    def loss(self) -> Floats:
+        """The part of each model's requests that may be late where others are in the way.
+
+        Another host of it may be free then: of n hosts, (1 + n) / 2 have to be late together.
+        """
+        late: Floats = np.maximum(1.0 - self.attainment, _LEAST_LOSS) ** (
+            2.0 / (1.0 + self.replicas)
+        )
+        return late
 
 
 def demand_arrays(demand: Sequence[Demand], replicas: Floats | None = None) -> DemandArrays:
@@ -73,7 +93,7 @@ def batch_options(
     for index, (one, latency) in enumerate(zip(demand, surfaces, strict=True)):
         if share_pct < min(latency.shares_pct):
             continue
-        measured = latency.at_share(share_pct)[-1][0]
+        measured = latency.measured_rows(share_pct)
         for choice, batch in enumerate(batches(min(one.max_batch, measured))):
             slow = _slowdown(CoRunner(one.model, batch, share_pct), rivals, interference)
             ms = latency.latency_ms(batch, share_pct) * slow

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 import numpy as np
 
 from interlace.packing.layouts import Layout
-from interlace.packing.master_problem import IntegerSolution, MasterProblem, RelaxedSolution
+from interlace.packing.master_problem import MasterProblem, RelaxedSolution
 from interlace.packing.pattern import Pattern, PricingProblem
 from interlace.packing.queueing import Floats
 
@@ -53,43 +54,63 @@ class PackingSolution:
         return len(self.layouts)
 
 
-def generate_columns(
-    problems: Mapping[int, PricingProblem],
-    rows_per_s: Floats,
-    layouts: Sequence[Layout],
-    limit: int,
-    effort: SearchLimits,
-    kept: Counter[Pattern] | None = None,
-) -> PackingSolution:
-    """Fewest accelerators, at most ``limit``, whose patterns serve the rates."""
-    worth = cheapest_gpus_per_rows_per_s(problems, len(rows_per_s))
-    start = greedy(problems, rows_per_s, worth, per_area(problems))
-    master = MasterProblem(
-        rows_per_s, worth, tuple(problems), tuple(layouts), limit, kept or Counter()
-    )
-    master.add([*start, *(kept or ())])
-    relaxed = _generate(master, problems, rows_per_s, effort, effort.rounds)
-    bound = relaxed.accelerators
-    _dive(master, problems, relaxed, effort)
-    choice = master.choose(effort.nodes, effort.time_limit_s)
-    return _found(master, choice, bound)
+class ColumnGeneration:
+    """The configuration program of one problem: its relaxation at once, whole numbers when asked.
+
+    ``gpus`` is what no choice of patterns can go below, if pricing was exact; ``amounts`` is how
+    much of each pattern the relaxation takes.
+    """
+
+    def __init__(
+        self,
+        problem: PricingProblem,
+        rows_per_s: Floats,
+        layouts: Sequence[Layout],
+        effort: SearchLimits,
+        kept: Counter[Pattern],
+    ) -> None:
+        self._problem, self._effort = problem, effort
+        worth = cheapest_gpus_per_rows_per_s(problem, len(rows_per_s))
+        start = greedy(problem, rows_per_s, worth)
+        self._master = MasterProblem(rows_per_s, worth, tuple(problem.options), layouts, kept)
+        self._master.add([*start, *kept])
+        self._relaxed = _generate(self._master, problem, rows_per_s, effort, effort.rounds)
+        self.gpus = ceil(self._relaxed.accelerators - _TOLERANCE)
+        amounts = self._relaxed.amounts.tolist()
+        self.amounts = dict(zip(self._master.patterns, amounts, strict=True))
+
+    def whole(self) -> PackingSolution:
+        """The fewest accelerators whose patterns serve the rates."""
+        _dive(self._master, self._problem, self._relaxed, self._effort)
+        return self._chosen(None)
+
+    def within(self, limit: int) -> PackingSolution:
+        """As much of the rates as at most ``limit`` accelerators serve."""
+        return self._chosen(limit)
+
+    def _chosen(self, limit: int | None) -> PackingSolution:
+        master, effort = self._master, self._effort
+        choice = master.choose(effort.nodes, effort.time_limit_s, limit)
+        used = {p: n for p, n in zip(master.patterns, choice.patterns, strict=True) if n > 0}
+        counts = zip(master.layouts, choice.layouts, strict=True)
+        cuts = tuple(layout for layout, count in counts for _ in range(count))
+        unserved, relaxed = choice.unserved_rows_per_s, self._relaxed.accelerators
+        return PackingSolution(Counter(used), cuts, unserved, relaxed, choice.proven)
 
 
 def greedy(
-    problems: Mapping[int, PricingProblem],
+    problem: PricingProblem,
     rows_per_s: Floats,
     price: Floats,
-    share_price: Mapping[int, float],
 ) -> Counter[Pattern]:
     """Take the pattern of most value for its share, as often as it is full, until all is served."""
     left = rows_per_s.copy()
     taken: Counter[Pattern] = Counter()
     while (left > NOTHING_RATE).any():
-        offers = [p for problem in problems.values() for p in problem.best(price, left)]
-        offers = [p for p in offers if _value(p, price, left) > 0]
+        offers = [p for p in problem.best(price, left) if _value(p, price, left) > 0]
         if not offers:
             break
-        best = max(offers, key=lambda p: _value(p, price, left) / share_price[p.share_pct])
+        best = max(offers, key=lambda p: _value(p, price, left) / p.share_pct)
         models = [model for model, _ in best.turns]
         rates = np.array(best.rows_per_s)
         count = max(1, int((left[models] / np.maximum(rates, NOTHING_RATE)).min()))
@@ -98,17 +119,12 @@ def greedy(
     return taken
 
 
-def cheapest_gpus_per_rows_per_s(problems: Mapping[int, PricingProblem], count: int) -> Floats:
+def cheapest_gpus_per_rows_per_s(problem: PricingProblem, count: int) -> Floats:
     """Accelerators that one request/s of each model takes at the least, alone in a partition."""
     worth = np.full(count, np.inf)
-    for share_pct, problem in problems.items():
-        worth = np.minimum(worth, share_pct / 100.0 * problem.worth())
+    for share_pct, each in problem.worth().items():
+        worth = np.minimum(worth, share_pct / 100.0 * each)
     return np.where(np.isfinite(worth), worth, 0.0)
-
-
-def per_area(problems: Mapping[int, PricingProblem]) -> dict[int, float]:
-    """The part of an accelerator that each share is."""
-    return {share_pct: share_pct / 100.0 for share_pct in problems}
 
 
 def _value(pattern: Pattern, price: Floats, left_rows_per_s: Floats) -> float:
@@ -118,7 +134,7 @@ def _value(pattern: Pattern, price: Floats, left_rows_per_s: Floats) -> float:
 
 def _generate(
     master: MasterProblem,
-    problems: Mapping[int, PricingProblem],
+    problem: PricingProblem,
     left_rows_per_s: Floats,
     effort: SearchLimits,
     rounds: int,
@@ -127,10 +143,10 @@ def _generate(
     relaxed = master.relax()
     for _ in range(rounds):
         found = []
-        for share_pct, problem in problems.items():
-            least = relaxed.share_price[share_pct] + _TOLERANCE
-            offers = problem.best(relaxed.model_price, left_rows_per_s, effort.columns)
-            found += [p for p in offers if _value(p, relaxed.model_price, left_rows_per_s) > least]
+        for p in problem.best(relaxed.model_price, left_rows_per_s, effort.columns):
+            least = relaxed.share_price[p.share_pct] + _TOLERANCE
+            if _value(p, relaxed.model_price, left_rows_per_s) > least:
+                found.append(p)
         if not master.add(found):
             break
         relaxed = master.relax()
@@ -139,7 +155,7 @@ def _generate(
 
 def _dive(
     master: MasterProblem,
-    problems: Mapping[int, PricingProblem],
+    problem: PricingProblem,
     relaxed: RelaxedSolution,
     effort: SearchLimits,
 ) -> None:
@@ -162,7 +178,7 @@ def _dive(
         for index, count in taken.items():
             master.fixed[master.patterns[index]] += count
         left = _left(master)
-        relaxed = _generate(master, problems, left, effort, effort.dive_rounds)
+        relaxed = _generate(master, problem, left, effort, effort.dive_rounds)
     master.fixed.clear()
 
 
@@ -172,10 +188,3 @@ def _left(master: MasterProblem) -> Floats:
         for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
             left[model] = max(0.0, left[model] - count * rate)
     return np.where(left > master.rows_per_s * _TOLERANCE, left, 0.0)
-
-
-def _found(master: MasterProblem, choice: IntegerSolution, relaxed: float) -> PackingSolution:
-    used = Counter({p: n for p, n in zip(master.patterns, choice.patterns, strict=True) if n > 0})
-    counts = zip(master.layouts, choice.layouts, strict=True)
-    cuts = tuple(layout for layout, count in counts for _ in range(count))
-    return PackingSolution(used, cuts, choice.unserved_rows_per_s, relaxed, choice.proven)

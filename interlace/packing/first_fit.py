@@ -3,91 +3,99 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from interlace.packing.batch_options import DemandArrays
+from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
 from interlace.packing.column_generation import (
     PackingSolution,
     SearchLimits,
     cheapest_gpus_per_rows_per_s,
 )
-from interlace.packing.deadline_order import BUSIEST, GATHER
+from interlace.packing.deadline_order import slope
+from interlace.packing.host_capacity import alone_rows_per_s
 from interlace.packing.layouts import Layout
 from interlace.packing.pattern import Pattern, PricingProblem
-from interlace.packing.queueing import Floats, busy_limit
+from interlace.packing.queueing import BUSIEST, GATHER, Floats, Turns, lateness
 from interlace.packing.solver import Constraint, LinearProgram, solve
 
-#: Open partitions that a remainder is tried in, newest first.
+#: Open partitions that a remainder is tried in, newest first, and how many at a time.
 _OPEN: Final = 80
+_ABREAST: Final = 16
 _NOTHING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLoad:
-    """A model at its cheapest share: how busy it keeps partitions, and how long it may wait."""
+    """A model at its cheapest share, in the batch that it would have among others there."""
 
     model: int
     share_pct: int
     batch: int
-    own_ms: float
+    largest: int  #: its batch alone
     work_ms: float  #: of a row
-    busy: float
-    burst_ms: float  #: work of an arrival times cv^2, over its replicas
-    replicas: float
-    patience_ms: float  #: SLO less its own batch
-    odds: float  #: ln(1 / (1 - attainment))
-
-    def decay(self, longest_ms: float) -> float:
-        """The decay of waiting work that it needs beside batches of ``longest_ms``."""
-        slack_ms = self.patience_ms - longest_ms / self.replicas
-        return self.odds / slack_ms if slack_ms > 0 else float("inf")
+    lone_rows_per_s: float  #: what it may be asked for alone
+    turn: Turns  #: of one figure each
 
     @property
-    def limit(self) -> float:
-        """How busy it may keep a partition that it has alone."""
-        return min(BUSIEST, busy_limit(self.burst_ms, self.decay(self.own_ms)))
+    def rows_per_s(self) -> float:
+        return float(self.turn.rows_per_ms) * 1000.0
+
+    @property
+    def busy(self) -> float:
+        return float(self.turn.rows_per_ms) * self.work_ms
+
+    def rest(self, rows_per_s: float) -> ModelLoad:
+        """What full partitions leave of it."""
+        elsewhere = np.array(float(rows_per_s < self.rows_per_s))
+        rate = np.array(rows_per_s / 1000.0)
+        return replace(self, turn=self.turn._replace(rows_per_ms=rate, elsewhere=elsewhere))
 
 
-@dataclass(slots=True)
-class OpenPartition:
-    """A partition being filled."""
+class OpenPartitions:
+    """Partitions of one share while they are filled."""
 
-    needs: list[ModelLoad] = field(default_factory=list)
-    busy: float = 0.0
-    longest_ms: float = 0.0
+    def __init__(self, most: int, turns: int) -> None:
+        self.needs: list[list[ModelLoad]] = []
+        self._busy = np.zeros(most)
+        self._count = np.zeros(most, np.int64)
+        none = [np.zeros((most, turns))] + [np.ones((most, turns)) for _ in Turns._fields[1:]]
+        self._turns = Turns(*(each.copy() for each in none))
 
-    def takes(self, need: ModelLoad, turns: int) -> bool:
-        """True if all models here are still in time with this one more."""
-        busy = self.busy + need.busy
-        if busy > 1.0 or len(self.needs) >= turns:
-            return False
-        longest_ms = max(self.longest_ms, need.own_ms)
-        every = [*self.needs, need]
-        decay = max(one.decay(longest_ms) for one in every)
-        burst_ms = sum(one.busy * one.burst_ms for one in every) / busy
-        return decay < float("inf") and busy <= min(BUSIEST, busy_limit(burst_ms, decay))
+    def home(self, need: ModelLoad) -> int:
+        """The newest where all are still in time with this one more; else a new one."""
+        last = len(self.needs)
+        first = max(0, last - _OPEN)
+        room = self._busy[first:last] + need.busy <= BUSIEST
+        room &= self._count[first:last] < self._turns.batch.shape[1]
+        rows = first + np.flatnonzero(room)[::-1]
+        for start in range(0, len(rows), _ABREAST):
+            tried = rows[start : start + _ABREAST]
+            there = Turns(*(each[tried] for each in self._turns))
+            at = np.arange(len(tried)), self._count[tried]
+            for each, figure in zip(there, need.turn, strict=True):
+                each[at] = figure
+            holds = (lateness(there) <= 1.0).all(axis=1)
+            if holds.any():
+                return int(tried[holds.argmax()])
+        return last
 
-    def add(self, need: ModelLoad) -> None:
-        self.needs.append(need)
-        self.busy += need.busy
-        self.longest_ms = max(self.longest_ms, need.own_ms)
-
-    def pattern(self) -> Pattern:
-        """The partition as a pattern."""
-        ordered = sorted(self.needs, key=lambda one: one.model)
-        return Pattern(
-            ordered[0].share_pct,
-            tuple((one.model, one.batch) for one in ordered),
-            tuple(one.busy * 1000.0 / one.work_ms for one in ordered),
-        )
+    def add(self, home: int, need: ModelLoad) -> None:
+        """Put it there."""
+        if home == len(self.needs):
+            self.needs.append([])
+        for each, figure in zip(self._turns, need.turn, strict=True):
+            each[home, self._count[home]] = figure
+        self.needs[home].append(need)
+        self._count[home] += 1
+        self._busy[home] += need.busy
 
 
 def search_large(
-    problems: Mapping[int, PricingProblem],
+    problem: PricingProblem,
     rows_per_s: Floats,
     layouts: Sequence[Layout],
     turns: int,
@@ -99,82 +107,88 @@ def search_large(
     """
     patterns: Counter[Pattern] = Counter()
     rest: dict[int, list[ModelLoad]] = {}
-    for need in cheapest(problems, rows_per_s):
-        full = int(need.busy / need.limit)
+    for need in cheapest(problem, rows_per_s):
+        full = int(need.rows_per_s / need.lone_rows_per_s)
         if full:
-            patterns[_alone(need)] += full
-        left = need.busy - full * need.limit
+            patterns[_alone(need, need.lone_rows_per_s)] += full
+        left = need.rows_per_s - full * need.lone_rows_per_s
         if left > _NOTHING:
-            rest.setdefault(need.share_pct, []).append(replace(need, busy=left))
+            rest.setdefault(need.share_pct, []).append(need.rest(left))
     for needs in rest.values():
         for one in first_fit(needs, turns):
-            patterns[one.pattern()] += 1
-    relaxed = float((cheapest_gpus_per_rows_per_s(problems, len(rows_per_s)) * rows_per_s).sum())
-    return joined(patterns, tuple(problems), layouts, relaxed, effort)
+            patterns[_pattern(one)] += 1
+    relaxed = float((cheapest_gpus_per_rows_per_s(problem, len(rows_per_s)) * rows_per_s).sum())
+    return joined(patterns, tuple(problem.options), layouts, relaxed, effort)
 
 
-def first_fit(needs: Sequence[ModelLoad], turns: int) -> list[OpenPartition]:
+def first_fit(needs: Sequence[ModelLoad], turns: int) -> list[list[ModelLoad]]:
     """Needs in as few partitions as first fit finds, the busiest first."""
-    bins: list[OpenPartition] = []
+    bins = OpenPartitions(len(needs), turns)
     for need in sorted(needs, key=lambda one: (-one.busy, one.model)):
-        home = next((one for one in reversed(bins[-_OPEN:]) if one.takes(need, turns)), None)
-        if home is None:
-            home = OpenPartition()
-            bins.append(home)
-        home.add(need)
-    return bins
+        bins.add(bins.home(need), need)
+    return bins.needs
 
 
-def cheapest(problems: Mapping[int, PricingProblem], rows_per_s: Floats) -> list[ModelLoad]:
-    """Each model at the share, batch and queueing margin that cost the least of an accelerator."""
+def cheapest(problem: PricingProblem, rows_per_s: Floats) -> list[ModelLoad]:
+    """Each model at the share where the part of an accelerator that it takes alone is least."""
     best: dict[int, tuple[float, ModelLoad]] = {}
-    for share_pct, problem in problems.items():
-        for need in _model_loads(problem, share_pct, rows_per_s):
-            cost = share_pct * need.work_ms / need.limit
+    for share_pct, options in problem.options.items():
+        for need in _model_loads(options, problem.arrays, rows_per_s):
+            cost = share_pct / need.lone_rows_per_s
             if need.model not in best or cost < best[need.model][0]:
                 best[need.model] = (cost, need)
     return [need for _, need in best.values()]
 
 
-def _model_loads(problem: PricingProblem, share_pct: int, rows_per_s: Floats) -> list[ModelLoad]:
+def _model_loads(
+    options: BatchOptions, arrays: DemandArrays, rows_per_s: Floats
+) -> list[ModelLoad]:
     """Every model's best batch at one share, if it can be in time there at all."""
-    options, arrays = problem.options, problem.arrays
-    own_ms = options.latency_ms
-    slack_ms = arrays.slo_ms[:, None] - own_ms - own_ms / arrays.replicas[:, None]
-    gathered = 1.0 + arrays.rows_per_s[:, None] * GATHER * slack_ms / 1000.0
-    usable = (slack_ms > 0) & (options.rows <= gathered)
-    work_ms = np.where(usable, own_ms / options.rows, np.inf)
-    choice = work_ms.argmin(axis=1)
+    own_ms, rows = options.latency_ms, options.rows
+    alone = alone_rows_per_s(options, arrays)
+    slack_ms = np.maximum(arrays.slo_ms[:, None] - 2.0 * own_ms, 0.0)
+    gathered = 1.0 + rows_per_s[:, None] / 1000.0 * GATHER * slack_ms
+    usable = (rows <= gathered) & (alone > 0.0)
+    work_ms = np.where(usable, own_ms / rows, np.inf)
+    choice: Ints = work_ms.argmin(axis=1)
+    models = np.arange(len(rows))
+    last = np.maximum(np.isfinite(own_ms).sum(axis=1) - 1, 0)
+    batch, first_ms = rows[models, choice], own_ms[:, 0]
+    turns = Turns(
+        rows_per_s / 1000.0,
+        batch,
+        first_ms,
+        slope(own_ms[models, choice], first_ms, batch),
+        arrays.slo_ms,
+        arrays.loss,
+        arrays.cv,
+        alone[models, choice] / 1000.0,
+        np.zeros(len(rows)),
+    )
     found = []
     for model in np.flatnonzero(np.isfinite(work_ms.min(axis=1)) & (rows_per_s > 0)).tolist():
-        one = int(choice[model])
-        batch, ms = int(options.rows[model, one]), float(own_ms[model, one])
-        found.append(_model_load(arrays, model, share_pct, batch, ms, float(rows_per_s[model])))
+        largest, most = int(rows[model, last[model]]), float(alone[model, last[model]])
+        work = float(work_ms[model, choice[model]])
+        turn = Turns(*(each[model] for each in turns))
+        found.append(
+            ModelLoad(model, options.share_pct, int(batch[model]), largest, work, most, turn)
+        )
     return found
 
 
-def _model_load(
-    arrays: DemandArrays, model: int, share_pct: int, batch: int, own_ms: float, rows_per_s: float
-) -> ModelLoad:
-    work_ms, replicas = own_ms / batch, float(arrays.replicas[model])
-    return ModelLoad(
-        model,
-        share_pct,
-        batch,
-        own_ms,
-        work_ms,
-        rows_per_s * work_ms / 1000.0,
-        work_ms * float(arrays.cv[model]) ** 2 / replicas,
-        replicas,
-        float(arrays.slo_ms[model]) - own_ms,
-        -float(np.log(1.0 - arrays.attainment[model])),
-    )
-
-
-def _alone(need: ModelLoad) -> Pattern:
+def _pattern(needs: Sequence[ModelLoad]) -> Pattern:
+    if len(needs) == 1:
+        return _alone(needs[0], needs[0].rows_per_s)
+    ordered = sorted(needs, key=lambda one: one.model)
     return Pattern(
-        need.share_pct, ((need.model, need.batch),), (need.limit * 1000.0 / need.work_ms,)
+        ordered[0].share_pct,
+        tuple((one.model, one.batch) for one in ordered),
+        tuple(one.rows_per_s for one in ordered),
     )
+
+
+def _alone(need: ModelLoad, rows_per_s: float) -> Pattern:
+    return Pattern(need.share_pct, ((need.model, need.largest),), (rows_per_s,))
 
 
 def joined(

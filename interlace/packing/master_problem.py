@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from interlace.packing.layouts import Layout
 from interlace.packing.pattern import Pattern
 from interlace.packing.queueing import Floats
-from interlace.packing.solver import Constraint, LinearProgram, solve
+from interlace.packing.solver import Constraint, GrowingProgram, LinearProgram, solve
 
 #: An unserved request/s costs this many times the accelerator time it would take.
 _UNSERVED: Final = 50.0
@@ -37,130 +38,122 @@ class RelaxedSolution:
 
 @dataclass(frozen=True, slots=True)
 class IntegerSolution:
-    """How many of each pattern and layout; ``bound`` is what no choice of them can go below."""
+    """How many of each pattern and layout, and what of each rate that leaves unserved."""
 
     patterns: tuple[int, ...]
     layouts: tuple[int, ...]
     unserved_rows_per_s: Floats
-    bound: float
     proven: bool
 
 
-@dataclass(slots=True)
 class MasterProblem:
-    """Rows: a partition for each pattern, and every model's rate. Columns grow with the patterns.
+    """Rows: every model's rate, and a partition for each pattern. Columns grow with the patterns.
 
-    min sum y + unserved, subject to: sum_{j of share p} x_j <= sum_l count_lp y_l for each share,
-    sum_j rate_ij x_j + u_i >= rate_i for each model, sum y <= limit.
+    min sum y, subject to: sum_j rate_ij x_j >= rate_i for each model, sum_{j of share p} x_j <=
+    sum_l count_lp y_l for each share. Rates are counted in parts of what is asked for.
     """
 
-    rows_per_s: Floats
-    worth: Floats  #: accelerators that one request/s takes at the least
-    shares_pct: tuple[int, ...]
-    layouts: tuple[Layout, ...]
-    limit: int
-    kept: Counter[Pattern] = field(default_factory=Counter)
-    patterns: list[Pattern] = field(default_factory=list)
-    fixed: Counter[Pattern] = field(default_factory=Counter)  #: taken at least that often
+    def __init__(
+        self,
+        rows_per_s: Floats,
+        worth: Floats,
+        shares_pct: Sequence[int],
+        layouts: Sequence[Layout],
+        kept: Counter[Pattern],
+    ) -> None:
+        """``worth`` is the accelerators that one request/s takes at the least."""
+        self.rows_per_s, self.worth, self.layouts = rows_per_s, worth, tuple(layouts)
+        self.patterns: list[Pattern] = []
+        self.fixed: Counter[Pattern] = Counter()  #: patterns taken at least that often
+        self._kept = kept
+        self._known: set[Pattern] = set()
+        self._lower: dict[int, int] = {}
+        models = len(rows_per_s)
+        self._share_row = {share: models + k for k, share in enumerate(shares_pct)}
+        bounds = [(1.0, inf)] * models + [(-inf, 0.0)] * len(shares_pct)
+        self._program = GrowingProgram(bounds)
+        for layout in self.layouts:
+            self._program.add(1.0, self._given(layout))
 
     def add(self, found: Sequence[Pattern]) -> bool:
         """Take new patterns in; ``False`` if all were known."""
-        known = set(self.patterns)
-        fresh = [one for one in dict.fromkeys(found) if one not in known]
+        fresh = [one for one in dict.fromkeys(found) if one not in self._known]
+        self._known.update(fresh)
         self.patterns.extend(fresh)
+        for one in fresh:
+            self._program.add(0.0, self._taken(one))
         return bool(fresh)
 
     def relax(self) -> RelaxedSolution:
-        """The relaxation's optimum and its duals."""
-        solution = solve(self._program(whole=False, short=True))
-        first = len(self.layouts)
-        count = len(self.rows_per_s)
-        duals = np.maximum(np.array(solution.duals[:count]), 0.0)
-        prices = np.maximum(-np.array(solution.duals[count : count + len(self.shares_pct)]), 0.0)
+        """The relaxation's optimum and its duals.
+
+        Raises:
+            ValueError: the patterns serve not every model.
+        """
+        for index, one in enumerate(self.patterns):
+            if self.fixed[one] != self._lower.get(index, 0):
+                self._lower[index] = self.fixed[one]
+                self._program.at_least(len(self.layouts) + index, self.fixed[one])
+        objective, values, duals = self._program.solve()
+        models = len(self.rows_per_s)
+        prices = np.maximum(-duals[models:], 0.0)
         return RelaxedSolution(
-            solution.objective,
-            np.array(solution.values[first : first + len(self.patterns)]),
-            duals,
-            dict(zip(self.shares_pct, prices.tolist(), strict=True)),
+            objective,
+            values[len(self.layouts) :],
+            np.maximum(duals[:models], 0.0) / self.rows_per_s,
+            dict(zip(self._share_row, prices.tolist(), strict=True)),
         )
 
-    def choose(self, nodes: int, time_limit_s: float) -> IntegerSolution:
+    def choose(self, nodes: int, time_limit_s: float, limit: int | None = None) -> IntegerSolution:
         """Whole numbers of patterns and layouts, as good as the limits allow to prove.
 
-        Something is left unserved only where the limit on accelerators leaves no other way.
+        All is served, unless a ``limit`` on the accelerators leaves no other way.
         """
-        program = self._program(whole=True, short=False)
+        columns = [*self.patterns, *self._kept]
+        first, models = len(self.layouts), len(self.rows_per_s)
+        # Where something must be left unserved anyway, accelerators are not what to save.
+        costs = [1.0 if limit is None else _SPARE] * first + [0.0] * len(self.patterns)
+        costs += [-_KEEP] * len(self._kept)
+        upper = [inf] * (first + len(self.patterns)) + [float(n) for n in self._kept.values()]
+        entries = [*map(self._given, self.layouts), *map(self._taken, columns)]
+        rows: list[dict[int, float]] = [{} for _ in range(models + len(self._share_row))]
+        if limit is not None:
+            costs += (_UNSERVED * self.worth * self.rows_per_s).tolist()
+            upper += [1.0] * models
+            entries += [{model: 1.0} for model in range(models)]
+        for column, entry in enumerate(entries):
+            for row, value in entry.items():
+                rows[row][column] = value
+        wanted = [
+            Constraint(
+                tuple(row), tuple(row.values()), *((1.0, inf) if k < models else (-inf, 0.0))
+            )
+            for k, row in enumerate(rows)
+        ]
+        if limit is not None:
+            wanted.append(Constraint(tuple(range(first)), (1.0,) * first, 0.0, float(limit)))
+        whole = first + len(columns)
+        integer = [index < whole for index in range(len(costs))]
+        program = LinearProgram(costs, [0.0] * len(costs), upper, integer, wanted)
         solution = solve(program, time_limit_s=time_limit_s, nodes=nodes)
-        if not solution.feasible:
-            program = self._program(whole=True, short=True)
-            solution = solve(program, time_limit_s=time_limit_s, nodes=nodes)
         counts = np.rint(np.array(solution.values)).astype(int)
-        first, second = len(self.layouts), len(self.layouts) + len(self.patterns)
-        split = second + len(self.rows_per_s)
-        used = counts[first:second] + self._kept_counts(counts[split:])
+        used: Counter[Pattern] = Counter()
+        for one, count in zip(columns, counts[first:whole].tolist(), strict=True):
+            used[one] += count
+        short = np.array(solution.values[whole:]) if limit is not None else np.zeros(models)
         return IntegerSolution(
-            tuple(used.tolist()),
+            tuple(used[one] for one in self.patterns),
             tuple(counts[:first].tolist()),
-            np.array(solution.values)[second:split],
-            solution.bound,
+            short * self.rows_per_s,
             solution.optimal,
         )
 
-    def _kept_counts(self, values: np.ndarray) -> np.ndarray:
-        index = {one: i for i, one in enumerate(self.patterns)}
-        counts = np.zeros(len(self.patterns), int)
-        for one, value in zip(self.kept, values.tolist(), strict=True):
-            counts[index[one]] += value
-        return counts
+    def _taken(self, one: Pattern) -> dict[int, float]:
+        """The column of a pattern: parts of rates that it serves, and the partition it takes."""
+        turns = zip(one.turns, one.rows_per_s, strict=True)
+        served = {model: rate / float(self.rows_per_s[model]) for (model, _), rate in turns}
+        return {**served, self._share_row[one.share_pct]: 1.0}
 
-    def _program(self, whole: bool, short: bool) -> LinearProgram:
-        """``whole`` numbers or the relaxation; with unserved rates (``short``) or without."""
-        columns = [*self.patterns, *self.kept]
-        # Where something must be left unserved anyway, accelerators are not what to save.
-        each = _SPARE if whole and short else 1.0
-        costs = [each] * len(self.layouts) + [0.0] * len(self.patterns)
-        costs += (_UNSERVED * self.worth).tolist() + [-_KEEP] * len(self.kept)
-        upper = [float(self.limit)] * (len(self.layouts) + len(self.patterns))
-        upper[len(self.layouts) :] = [float(100 * self.limit)] * len(self.patterns)
-        upper += (self.rows_per_s * short).tolist() + [float(n) for n in self.kept.values()]
-        lower = [0.0] * len(self.layouts) + [float(self.fixed[p]) for p in self.patterns]
-        lower += [0.0] * (len(self.rows_per_s) + len(self.kept))
-        integer = [whole] * (len(self.layouts) + len(self.patterns))
-        integer += [False] * len(self.rows_per_s) + [whole] * len(self.kept)
-        rows = [*self._rate_rows(columns), *self._share_rows(columns), self._limit_row()]
-        return LinearProgram(costs, lower, upper, integer, rows)
-
-    def _column(self, index: int) -> int:
-        """Where the pattern at ``index`` of patterns-then-kept lies among the columns."""
-        first = len(self.layouts)
-        behind = 0 if index < len(self.patterns) else len(self.rows_per_s)
-        return first + behind + index
-
-    def _rate_rows(self, columns: Sequence[Pattern]) -> list[Constraint]:
-        entries: list[dict[int, float]] = [{} for _ in self.rows_per_s]
-        for index, one in enumerate(columns):
-            for (model, _), rate in zip(one.turns, one.rows_per_s, strict=True):
-                entries[model][self._column(index)] = rate
-        slack = len(self.layouts) + len(self.patterns)
-        for model, entry in enumerate(entries):
-            entry[slack + model] = 1.0
-        return [
-            Constraint(tuple(entry), tuple(entry.values()), float(rate), float("inf"))
-            for entry, rate in zip(entries, self.rows_per_s, strict=True)
-        ]
-
-    def _share_rows(self, columns: Sequence[Pattern]) -> list[Constraint]:
-        rows = []
-        for share in self.shares_pct:
-            entry = {
-                self._column(i): 1.0 for i, one in enumerate(columns) if one.share_pct == share
-            }
-            for index, layout in enumerate(self.layouts):
-                if share in layout:
-                    entry[index] = -float(layout.count(share))
-            rows.append(Constraint(tuple(entry), tuple(entry.values()), -float("inf"), 0.0))
-        return rows
-
-    def _limit_row(self) -> Constraint:
-        count = len(self.layouts)
-        return Constraint(tuple(range(count)), (1.0,) * count, 0.0, float(self.limit))
+    def _given(self, layout: Layout) -> dict[int, float]:
+        """The column of a layout: the partitions that it offers."""
+        return {self._share_row[share]: -float(count) for share, count in Counter(layout).items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,27 +24,29 @@ class Pattern:
 
 
 class PricingProblem(Protocol):
-    """The pricing problem of column generation for one share: patterns of highest value."""
+    """The pricing problem of column generation, of all shares: patterns of highest value."""
 
     @property
-    def options(self) -> BatchOptions: ...
+    def options(self) -> Mapping[int, BatchOptions]: ...  #: by share
     @property
     def arrays(self) -> DemandArrays: ...
     def best(self, price: Floats, left_rows_per_s: Floats, count: int = 1) -> list[Pattern]:
-        """Up to ``count`` patterns of highest value, best first.
+        """Some ``count`` patterns of high value of each share.
 
         ``price`` is the worth of one row/s of each model, ``left_rows_per_s`` how many are wanted:
         more than that is worth nothing.
         """
 
-    def of(self, turns: Sequence[tuple[int, int]], rows_per_s: Sequence[float]) -> Pattern | None:
+    def of(
+        self, share_pct: int, turns: Sequence[tuple[int, int]], rows_per_s: Sequence[float]
+    ) -> Pattern | None:
         """These turns with what they serve here; ``None`` if one of them cannot be."""
 
-    def worth(self) -> Floats:
-        """The least part of the partition's time that one request/s of each model takes."""
+    def worth(self) -> Mapping[int, Floats]:
+        """By share, the least part of its time that one request/s of each model takes."""
 
 
 class ServiceOrder(Protocol):
     """The order in which models that share a partition are served."""
 
-    def __call__(self, options: BatchOptions, arrays: DemandArrays) -> PricingProblem: ...
+    def __call__(self, options: Sequence[BatchOptions], arrays: DemandArrays) -> PricingProblem: ...

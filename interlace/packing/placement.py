@@ -14,8 +14,6 @@ from interlace.packing.layouts import Layout
 from interlace.packing.pattern import Pattern
 from interlace.perf.memory import needed_bytes
 
-#: Part of a model's rate that its other partitions can take on.
-_TINY_PART: Final = 0.02
 #: Accelerators that a partition is tried on: those that are there already, newest first.
 _TRIED: Final = 48
 
@@ -139,20 +137,19 @@ def _partition(
 
 
 def without_tiny_turns(patterns: Counter[Pattern], rows_per_s: Sequence[float]) -> Counter[Pattern]:
-    """The patterns without the smallest turns of each model, up to a fiftieth of its rate.
+    """The patterns without each model's smallest turns, where the others serve its whole rate.
 
     A model that is in a partition for almost nothing still draws its queue there.
     """
-    spare = [_TINY_PART * rate for rate in rows_per_s]
-    dropped: set[tuple[Pattern, int]] = set()
-    turns = [
-        (rate * count, pattern, index, model)
-        for pattern, count in patterns.items()
+    spare = [-rate for rate in rows_per_s]
+    turns = []
+    for pattern, count in patterns.items():
         for index, ((model, _), rate) in enumerate(
             zip(pattern.turns, pattern.rows_per_s, strict=True)
-        )
-        if rate < _TINY_PART / 2 * rows_per_s[model]
-    ]
+        ):
+            spare[model] += rate * count
+            turns.append((rate * count, pattern, index, model))
+    dropped: set[tuple[Pattern, int]] = set()
     for rate, pattern, index, model in sorted(turns, key=lambda turn: (turn[0], turn[2], turn[3])):
         if rate <= spare[model]:
             spare[model] -= rate

@@ -1,19 +1,48 @@
-"""How busy a partition may be while random arrivals still meet their SLO."""
+"""Several models in one partition under random arrivals: the part of each one's requests in time.
+
+The dispatcher's own order: earliest deadline first, whoever is there is served at once, in a batch
+of what has gathered. Nobody waits where nobody is there, so that all is weighed with how busy the
+partition is. Constants were found on one partition played request by request
+(`bench.planning.one_partition`); `bench.planning.promise` says how close it is.
+"""
 
 from __future__ import annotations
 
-from math import expm1
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
-_FLOOR: Final = 1e-9
 #: What a further partition of the same model counts for, beside the first.
-POOLING: Final = 0.5
-_HALVINGS: Final = 50
+POOLING: Final = 1.0
+#: Utilisation that no partition of several models exceeds.
+BUSIEST: Final = 0.985
+#: Part of a request's slack that it waits at most while its batch fills, on average.
+GATHER: Final = 0.5
+_ROUNDS: Final = 8
+_IDLE: Final = 1e-3
+_NOTHING: Final = 1e-12
+
+
+class Turns(NamedTuple):
+    """Models of partitions: arrays of (..., turns), where a turn without a rate is not there.
+
+    L(b) is a line in b. ``alone_rows_per_ms`` is what the model is served of if nobody else is
+    there.
+    """
+
+    rows_per_ms: Floats
+    batch: Floats
+    first_ms: Floats  #: L(1)
+    row_ms: Floats  #: what a further row costs
+    slo_ms: Floats
+    loss: Floats  #: the part of the requests that may be late
+    cv: Floats
+    alone_rows_per_ms: Floats
+    elsewhere: Floats  #: 1 where it has other hosts: then it takes what time is idle here
 
 
 def pooled(replicas: Floats, pooling: float = POOLING) -> Floats:
@@ -21,38 +50,73 @@ def pooled(replicas: Floats, pooling: float = POOLING) -> Floats:
     return 1.0 + pooling * (replicas - 1.0)
 
 
-def required_decay(slack_ms: Floats, attainment: Floats) -> Floats:
-    """The decay per ms that waiting work must have: ln(1 / (1 - attainment)) / slack."""
-    odds = -np.log(np.maximum(1.0 - attainment, _FLOOR))
-    decay: Floats = odds / np.maximum(slack_ms, _FLOOR)
-    return decay
+def lateness(turns: Turns) -> Floats:
+    """Late requests of each turn over those that may be: its promise holds up to 1.
 
-
-def busy_limit(work_ms: float, decay: float) -> float:
-    """The utilisation, in 0..1, up to which the work that waits decays at ``decay`` per ms.
-
-    ``work_ms`` is the mean work of an arrival, weighted by work and by cv^2. By Lundberg's bound
-    more than x ms of work wait with a probability of at most exp(-decay x), where for Poisson
-    arrivals of equal work w the decay solves utilisation = decay w / (exp(decay w) - 1).
-    ``required_decay`` says which decay keeps requests within their slack.
+    Late is who meets a batch of another model that ends too late (its residual is uniform), and one
+    that has other hosts is met whenever it is idle, since all take from one queue; who
+    then has more urgent work before it as well, and who would be late in its own queue alone, in
+    the time that the others leave. Infinite where what gathers beside the longest batch of the
+    others takes longer than the SLO, and where a partition of several is busier than ``BUSIEST``.
     """
-    steps = min(decay * work_ms, 500.0)
-    return steps / expm1(steps) if steps > _FLOOR else 1.0
+    formed = _formed(turns)
+    run_ms = turns.first_ms + turns.row_ms * (formed - 1.0)
+    busy = turns.rows_per_ms * run_ms / formed
+    full = np.minimum(turns.batch, formed + np.sqrt(formed - 1.0))
+    length_ms = turns.first_ms + turns.row_ms * (full - 1.0)
+    apart = ~np.eye(busy.shape[-1], dtype=bool)
+    idle = np.maximum(1.0 - busy.sum(axis=-1, keepdims=True), 0.0)
+    others = busy[..., None, :] * apart
+    there = np.where(busy > 0.0, np.maximum(busy, idle * turns.elsewhere), 0.0)
+    there = there[..., None, :] * apart
+    longest_ms = np.where(others > 0.0, length_ms[..., None, :], 0.0).max(axis=-1)
+    gathered = np.minimum(turns.batch - 1.0, turns.rows_per_ms * longest_ms)
+    slack_ms = turns.slo_ms - turns.first_ms - turns.row_ms * gathered
+    after_ms = turns.slo_ms[..., None, :] - turns.slo_ms[..., :, None]
+    patience_ms = np.maximum(slack_ms, _NOTHING)[..., :, None]
+    urgent = busy[..., None, :] * np.clip(1.0 - after_ms / patience_ms, 0.0, 1.0)
+    ahead = urgent.sum(axis=-1)
+    burst_ms = run_ms / formed * (1.0 + turns.cv**2) / 2.0
+    work_ms = (urgent * burst_ms[..., None, :]).sum(axis=-1) / np.maximum(ahead, _NOTHING)
+    mean_ms = work_ms / (2.0 * np.maximum(1.0 - ahead, _IDLE))
+    meets = beyond(patience_ms, length_ms[..., None, :], mean_ms[..., :, None], ahead[..., :, None])
+    blocked = np.minimum((there * meets).sum(axis=-1), 1.0)
+    beside = others.sum(axis=-1)
+    own = turns.rows_per_ms / np.maximum(
+        turns.alone_rows_per_ms * np.maximum(1.0 - beside, _IDLE), _NOTHING
+    )
+    late = own + blocked / turns.loss
+    overfull = (beside > 0.0) & (beside + busy > BUSIEST)
+    late = np.where((slack_ms <= 0.0) | overfull, np.inf, late)
+    found: Floats = np.where(turns.rows_per_ms > 0.0, late, 0.0)
+    return found
 
 
-def mean_wait_ms(work_ms: float, busy: float) -> float:
-    """The mean of the exponential that bounds the work that waits: 1 / decay of ``busy_limit``.
+def beyond(slack_ms: Floats, length_ms: Floats, mean_ms: Floats, ahead: Floats) -> Floats:
+    """P(R + Q > slack): R uniform up to a length, Q exponential with a probability of ``ahead``."""
+    alone = np.maximum(1.0 - slack_ms / length_ms, 0.0)
+    mean_ms = np.maximum(mean_ms, _NOTHING)
+    left_ms = np.maximum(slack_ms - length_ms, 0.0)
+    tail = np.exp(-left_ms / mean_ms) - np.exp(-slack_ms / mean_ms)
+    late: Floats = alone + ahead * mean_ms / length_ms * tail
+    return late
 
-    Infinite at a utilisation of 1 and above.
+
+def _formed(turns: Turns) -> Floats:
+    """Rows of a batch on average: the first, and what arrives while it waits for its turn.
+
+    Waits are those of models in order of urgency (Cobham 1954), but no longer than SLOs bear.
     """
-    if busy >= 1.0:
-        return float("inf")
-    if busy <= 0.0:
-        return 0.0
-    low, high = 0.0, 1.0
-    while busy_limit(high, 1.0) > busy:
-        low, high = high, 2.0 * high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if busy_limit(middle, 1.0) > busy else (low, middle)
-    return work_ms / high
+    before = turns.slo_ms[..., None, :] <= turns.slo_ms[..., :, None]
+    formed = np.ones_like(turns.rows_per_ms)
+    for step in range(_ROUNDS):
+        run_ms = turns.first_ms + turns.row_ms * (formed - 1.0)
+        busy = turns.rows_per_ms * run_ms / formed
+        residual_ms = (busy * run_ms).sum(axis=-1, keepdims=True) / 2.0
+        urgent = (before * busy[..., None, :]).sum(axis=-1)
+        idle = np.maximum(1.0 - urgent + busy, _IDLE) * np.maximum(1.0 - urgent, _IDLE)
+        bearable_ms = GATHER * np.maximum(turns.slo_ms - run_ms, 0.0)
+        wait_ms = np.minimum(residual_ms / idle, bearable_ms)
+        rows = np.minimum(turns.batch, 1.0 + turns.rows_per_ms * wait_ms)
+        formed = rows if step < 2 else (formed + rows) / 2.0
+    return formed

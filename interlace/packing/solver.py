@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import NamedTuple
 
 import highspy
 import numpy as np
+
+from interlace.packing.queueing import Floats
 
 
 class Constraint(NamedTuple):
@@ -61,10 +63,7 @@ def solve(
     limits branch and bound alike on every machine. ``start`` is a solution of an integer program
     to begin from, ignored if it is none. The search ends within a part ``gap`` of the optimum.
     """
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("threads", 1)
-    highs.setOptionValue("random_seed", 0)
+    highs = _highs()
     highs.setOptionValue("time_limit", time_limit_s)
     highs.setOptionValue("mip_rel_gap", gap)
     if nodes is not None:
@@ -76,6 +75,50 @@ def solve(
         highs.setSolution(known)
     highs.run()
     return _solution(highs, program)
+
+
+class GrowingProgram:
+    """A linear program of fixed rows that gains columns; each solution begins from the one before.
+
+    ``rows`` are (lower, upper) bounds. Minimises cost * column, columns at least 0.
+    """
+
+    def __init__(self, rows: Sequence[tuple[float, float]]) -> None:
+        self._highs = _highs()
+        for lower, upper in rows:
+            self._highs.addRow(_wide(lower), _wide(upper), 0, [], [])
+
+    def add(self, cost: float, entries: Mapping[int, float]) -> None:
+        """One more column, with its value in each row."""
+        keys = np.array(list(entries), np.int32)
+        values = np.array(list(entries.values()), float)
+        self._highs.addCol(cost, 0.0, highspy.kHighsInf, len(keys), keys, values)
+
+    def at_least(self, column: int, lower: float) -> None:
+        """Another lower bound for a column."""
+        self._highs.changeColBounds(column, lower, highspy.kHighsInf)
+
+    def solve(self) -> tuple[float, Floats, Floats]:
+        """The optimum, its columns and the duals of its rows.
+
+        Raises:
+            ValueError: there is no solution.
+        """
+        self._highs.run()
+        if self._highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            raise ValueError(f"no optimum: {self._highs.getModelStatus()}")
+        found = self._highs.getSolution()
+        objective = float(self._highs.getInfo().objective_function_value)
+        return objective, np.array(found.col_value), np.array(found.row_dual)
+
+
+def _highs() -> highspy.Highs:
+    """HiGHS on one thread with a fixed seed, silent."""
+    highs = highspy.Highs()  # type: ignore[no-untyped-call]
+    highs.setOptionValue("output_flag", False)
+    highs.setOptionValue("threads", 1)
+    highs.setOptionValue("random_seed", 0)
+    return highs
 
 
 def _model(program: LinearProgram) -> highspy.HighsLp:

@@ -24,10 +24,12 @@ class Surface:
     ``surface``. Nothing is promised that the measured neighbours do not justify: a share between
     two measured ones takes the smaller's curve, a share below the smallest measured is unknown,
     between two batches latency is linear, and beyond the largest a row costs at least what it
-    costs there, so that no throughput is promised that was not seen.
+    costs there, so that no throughput is promised that was not seen. ``measured`` says which batch
+    that is for each share, where larger shares have lent a curve more points.
     """
 
     curves: Mapping[int, Curve]
+    measured: Mapping[int, int] = field(default_factory=dict)
     _shares: tuple[int, ...] = field(init=False, repr=False, compare=False)
     _batches: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
     _latencies: tuple[tuple[float, ...], ...] = field(init=False, repr=False, compare=False)
@@ -55,6 +57,15 @@ class Surface:
             ValueError: the share is smaller than any that was measured.
         """
         return self.curves[self._shares[self._row(share_pct)]]
+
+    def measured_rows(self, share_pct: int) -> int:
+        """The largest batch that ran at that share or a smaller one: no larger one is known to.
+
+        Raises:
+            ValueError: the share is smaller than any that was measured.
+        """
+        share = self._shares[self._row(share_pct)]
+        return self.measured.get(share, self.curves[share][-1][0])
 
     def latency_ms(self, batch: int, share_pct: int) -> float:
         """L(batch, share) in ms.
@@ -129,7 +140,11 @@ def surface(profile: Profile, quantile: Quantile = "p95_ms") -> Surface:
     by_share: dict[int, list[tuple[int, float]]] = {}
     for (batch, share_pct), point in sorted(profile.points.items()):
         by_share.setdefault(share_pct, []).append((batch, _quantile(point, quantile)))
-    return Surface(monotone(by_share))
+    measured: dict[int, int] = {}
+    largest = 0
+    for share_pct, points in sorted(by_share.items()):
+        largest = measured[share_pct] = max(largest, points[-1][0])
+    return Surface(monotone(by_share), measured)
 
 
 def _quantile(point: LatencyPoint, quantile: Quantile) -> float:

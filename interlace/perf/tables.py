@@ -75,7 +75,7 @@ class Tables:
         latency = self.surface(one.model)
         if share_pct < latency.shares_pct[0]:
             return (0.0,)
-        measured = latency.at_share(share_pct)[-1][0]
+        measured = latency.measured_rows(share_pct)
         return latency.table(share_pct, max(0, min(one.max_batch, measured)))
 
     def _highest(self, one: Demand, share_pct: int) -> float:
@@ -83,14 +83,15 @@ class Tables:
         if share_pct < latency.shares_pct[0]:
             return 0.0
         curve, limit_ms = latency.at_share(share_pct), one.slo_ms / 2.0
+        most = min(one.max_batch, latency.measured_rows(share_pct))
         best_rows_per_s, before, before_ms = 0.0, 0, 0.0
         for batch, run_ms in curve:
-            if batch <= one.max_batch and run_ms <= limit_ms:
+            if batch <= most and run_ms <= limit_ms:
                 best_rows_per_s = max(best_rows_per_s, 1000.0 * batch / run_ms)
                 before, before_ms = batch, run_ms
                 continue
             largest = _between(before, before_ms, batch, run_ms, limit_ms)
-            last = min(largest, one.max_batch)
+            last = min(largest, most)
             if last > before:
                 best_rows_per_s = max(
                     best_rows_per_s, 1000.0 * last / latency.latency_ms(last, share_pct)

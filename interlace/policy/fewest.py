@@ -44,8 +44,9 @@ def first_of(
 
     gpulet's Algorithm 2 for any packer, from ``start`` accelerators up, by bisection: what serves a
     demand with some accelerators is taken to serve it with more. A packer that leaves some of them
-    empty says so itself, hence all of them are tried first. Models of which one accelerator alone
-    serves not even a thousandth are not waited for. If all do not suffice, the plan on all.
+    empty says so itself, hence all of them are tried first; one that is ``frugal`` cannot do with
+    fewer. Models of which one accelerator alone serves not even a thousandth are not waited for. If
+    all do not suffice, the plan on all.
     """
     most = packer(demand, largest, profiles, current)
     missing = most.underserved
@@ -61,6 +62,8 @@ def first_of(
     used = {partition.gpu for partition in most.partitions}
     best = most, Fleet(tuple(one for one in largest.gpus if one.id in used))
     low, high = min(max(1, start), len(used)), len(used)
+    if getattr(packer, "frugal", False):
+        return best
     while low < high:
         count = (low + high) // 2
         few = Fleet(largest.gpus[:count])

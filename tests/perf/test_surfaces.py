@@ -51,6 +51,16 @@ def test_no_measured_point_is_promised_faster_than_it_was(
 
 
 @given(measured)
+def test_no_batch_is_known_to_run_that_ran_at_larger_shares_alone(
+    points: dict[tuple[int, int], float],
+) -> None:
+    known = _surface(points)
+    for share in known.shares_pct:
+        ran = max(batch for batch, other in points if other <= share)
+        assert known.measured_rows(share) == ran
+
+
+@given(measured)
 def test_no_throughput_is_promised_beyond_the_batches_that_were_measured(
     points: dict[tuple[int, int], float],
 ) -> None:

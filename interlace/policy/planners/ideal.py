@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Demand, Plan
@@ -25,6 +26,7 @@ class Ideal:
     it does not begin with: it says so in its notes and reasons.
     """
 
+    frugal: ClassVar[bool] = True  #: the same plan for every fleet that is large enough
     steps: int = 20_000
     models: int = 128
 

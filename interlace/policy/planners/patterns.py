@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, inf
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,14 +15,15 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
 from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.column_generation import (
+    ColumnGeneration,
     PackingSolution,
     SearchLimits,
     cheapest_gpus_per_rows_per_s,
-    generate_columns,
 )
 from interlace.packing.deadline_order import DeadlineOrder
 from interlace.packing.feasibility import feasible
 from interlace.packing.first_fit import search_large
+from interlace.packing.host_capacity import alone_rows_per_s
 from interlace.packing.layouts import layouts, shares
 from interlace.packing.pattern import Pattern, PricingProblem, ServiceOrder
 from interlace.packing.placement import (
@@ -38,11 +40,12 @@ from interlace.perf.tables import Tables
 
 #: Served to within this part of the rate is served.
 _ROUNDING = 1e-6
-#: Tiny turns that were dropped are taken over by the model's other partitions.
-_TINY_PART = 0.03
 _TINY = 1e-300
-#: Replicas that a plan of few accelerators may count on.
-_FEW = 3.0
+#: How often models that are short are planned for more: by so many times what lacks, and a part.
+_CORRECTIONS, _TIMES, _MORE = 4, 1.5, 2e-3
+
+#: A plan for so many replicas of each model and these rates, if it is worth making.
+_Solved = Callable[[Floats, Floats], PackingSolution | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Patterns:
     above ``once`` there is no second run.
     """
 
+    frugal: ClassVar[bool] = True  #: the same plan for every fleet that is large enough
     discipline: ServiceOrder = field(default_factory=DeadlineOrder)
     interference: Interference = field(default_factory=ConstantFactor)
     pooling: float = POOLING
@@ -84,11 +88,28 @@ class Patterns:
             )
             wanted = left
         full = {one.model: one.rows_per_s for one in wanted}
-        why = {one.model: _why(one, fleet, profiles) for one in wanted}
+        why = {one.model: self._why(one, fleet, profiles) for one in wanted}
         return replace(
             made,
             unserved_rows_per_s={**made.unserved_rows_per_s, **full},
             reasons={**made.reasons, **why},
+        )
+
+    def _why(self, one: Demand, fleet: Fleet, profiles: Profiles) -> str:
+        """Why part of a rate is unserved."""
+        if not fleet.gpus:
+            return "no accelerator"
+        share_pct = max(fleet.gpus[0].shares_pct)
+        options = batch_options([one], [surface(profiles[one.model])], share_pct, self.interference)
+        most = float(alone_rows_per_s(options, demand_arrays([one])).max())
+        if most == 0.0:
+            return (
+                f"its requests come in bursts (cv {one.cv:g}) that are late within "
+                f"{one.slo_ms:g} ms at any rate: raise the SLO or promise less than {one.attainment:g}"
+            )
+        return (
+            f"the accelerators are full: one that serves nothing else keeps {most:.3g} requests/s "
+            f"of it within {one.slo_ms:g} ms; allow more accelerators or raise the SLO"
         )
 
     def _packed(
@@ -109,7 +130,7 @@ class Patterns:
         capacity = _capacity([p for home in homes for p in home.patterns], len(demand))
         asked = np.array([one.rows_per_s for one in demand])
         served = np.minimum(capacity, asked)
-        served = np.where(served >= asked * (1 - _TINY_PART), asked, served)
+        served = np.where(served >= asked * (1 - _ROUNDING), asked, served)
         plan = Plan(
             partitions(homes, demand, served.tolist(), current), notes=_said(found, homes, lost)
         )
@@ -140,74 +161,100 @@ class _PatternProgram:
         offered = shares(gpus[0], surfaces)
         self._layouts = layouts(gpus[0], offered)
         self._options = [batch_options(demand, surfaces, s, policy.interference) for s in offered]
-        alone = self._problems(np.ones(len(demand)))
+        alone = self._problem(np.ones(len(demand)))
         self._worth = cheapest_gpus_per_rows_per_s(alone, len(demand))  #: whatever the queues
         self.servable = self._worth > 0
+        self._least = ceil(float((self._worth * self._rates).sum()) - _ROUNDING)
         self._current = [p for p in current.partitions if p.gpu in {g.id for g in gpus}]
 
     def best(self) -> PackingSolution:
-        """The best of the plans without and with pooled replicas.
+        """The fewest accelerators, without and with pooled replicas; the first of equals.
 
-        How many replicas there will be is not known before: of several guesses those count whose
-        plans hold with the replicas that they turn out to have.
+        The limit only says what is not worth a search: a plan within it is the same for every
+        larger one.
         """
-        first = self._found(np.ones(len(self._demand)))
-        replicas = self._replicas(first)
-        large = len(self._demand) > self._policy.once
-        least = ceil(float((self._worth * self._rates).sum()) - _ROUNDING)
-        proven = first.accelerators <= least and not first.unserved_rows_per_s.any()
-        if large or proven or self._policy.pooling <= 0 or (replicas <= 1).all():
-            return first
-        guesses = [replicas, np.sqrt(replicas), np.minimum(replicas, _FEW)]
-        others = [self._honest(self._found(self._credit(guess))) for guess in guesses]
-        return min(
-            [first, *others], key=lambda f: (float(f.unserved_rows_per_s.sum()), f.accelerators)
-        )
+        ones = np.ones(len(self._demand))
+        if len(self._demand) > self._policy.apart:
+            first = self._first_fit(ones, self._rates)
+            if len(self._demand) > self._policy.once:
+                return first
+            return self._pooled(first.accelerators, first.patterns, self._first_fit) or first
+        program = self._generated(ones, self._rates)
+        alone = program.whole() if program.gpus <= self._limit else None
+        fewest = min(alone.accelerators if alone else inf, self._limit + 1)
+
+        def generated(replicas: Floats, rows_per_s: Floats) -> PackingSolution | None:
+            other = self._generated(replicas, rows_per_s)
+            return other.whole() if other.gpus < fewest else None
+
+        found = self._pooled(fewest, program.amounts, generated) or alone
+        return found if found and found.accelerators <= self._limit else program.within(self._limit)
+
+    def _pooled(
+        self, fewest: float, amounts: Mapping[Pattern, float], solved: _Solved
+    ) -> PackingSolution | None:
+        """A plan of less than ``fewest`` accelerators that counts on the replicas of ``amounts``.
+
+        It is one only if it holds with the replicas that it turns out to have: models that are
+        short then count on those and are asked for more, a few times.
+        """
+        replicas, rates = self._replicas(amounts), self._rates
+        if self._policy.pooling <= 0 or fewest <= self._least or (replicas <= 1).all():
+            return None
+        for _ in range(_CORRECTIONS):
+            found = solved(self._credit(replicas), rates)
+            if found is None or found.accelerators >= fewest:
+                return None
+            made, found = self._replicas(found.patterns), self._honest(found)
+            short = found.unserved_rows_per_s
+            if not short.any():
+                return found
+            replicas = np.where(short > 0, np.minimum(replicas, made), replicas)
+            rates = rates * (1.0 + _TIMES * short / self._rates + _MORE * (short > 0))
+        return None
 
     def _honest(self, found: PackingSolution) -> PackingSolution:
         """The patterns with what they serve given the replicas that they make."""
-        problems = self._problems(self._credit(self._replicas(found)))
+        problem = self._problem(self._credit(self._replicas(found.patterns)))
         real: Counter[Pattern] = Counter()
         for pattern, count in found.patterns.items():
             real[
-                problems[pattern.share_pct].of(pattern.turns, pattern.rows_per_s) or _idle(pattern)
+                problem.of(pattern.share_pct, pattern.turns, pattern.rows_per_s) or _idle(pattern)
             ] += count
         served = _capacity(list(real.elements()), len(self._demand))
         short = np.maximum(self._rates * (1 - _ROUNDING) - served, 0.0)
         return replace(found, patterns=real, unserved_rows_per_s=short)
 
-    def _found(self, replicas: Floats) -> PackingSolution:
-        problems = self._problems(replicas)
-        if len(self._demand) > self._policy.apart:
-            policy = self._policy
-            return search_large(problems, self._rates, self._layouts, policy.turns, policy.effort)
-        kept = self._kept(problems)
-        return generate_columns(
-            problems, self._rates, self._layouts, self._limit, self._policy.effort, kept
-        )
+    def _generated(self, replicas: Floats, rows_per_s: Floats) -> ColumnGeneration:
+        problem = self._problem(replicas)
+        kept = self._kept(problem)
+        return ColumnGeneration(problem, rows_per_s, self._layouts, self._policy.effort, kept)
 
-    def _problems(self, replicas: Floats) -> dict[int, PricingProblem]:
-        arrays = demand_arrays(self._demand, replicas)
-        return {o.share_pct: self._policy.discipline(o, arrays) for o in self._options}
+    def _first_fit(self, replicas: Floats, rows_per_s: Floats) -> PackingSolution:
+        policy, problem = self._policy, self._problem(replicas)
+        return search_large(problem, rows_per_s, self._layouts, policy.turns, policy.effort)
 
-    def _kept(self, problems: dict[int, PricingProblem]) -> Counter[Pattern]:
+    def _problem(self, replicas: Floats) -> PricingProblem:
+        return self._policy.discipline(self._options, demand_arrays(self._demand, replicas))
+
+    def _kept(self, problem: PricingProblem) -> Counter[Pattern]:
         """Partitions of the current plan as patterns, at what they would serve now."""
         index = {one.model: i for i, one in enumerate(self._demand)}
         kept: Counter[Pattern] = Counter()
         for part in self._current:
             known = [s for s in part.slots if s.model in index]
-            if part.share_pct in problems and known and len(known) == len(part.slots):
+            if part.share_pct in problem.options and known and len(known) == len(part.slots):
                 turns = [(index[s.model], s.batch) for s in known]
                 rates = [max(s.rows_per_s, 1e-9) for s in known]
-                pattern = problems[part.share_pct].of(turns, rates)
+                pattern = problem.of(part.share_pct, turns, rates)
                 if pattern is not None:
                     kept[pattern] += 1
         return kept
 
-    def _replicas(self, found: PackingSolution) -> Floats:
+    def _replicas(self, amounts: Mapping[Pattern, float]) -> Floats:
         """Partitions of each model, those with little of its rate counting for little."""
         total, squares = np.zeros(len(self._demand)), np.zeros(len(self._demand))
-        for pattern, times in found.patterns.items():
+        for pattern, times in amounts.items():
             for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
                 total[model] += times * rate
                 squares[model] += times * rate**2
@@ -215,19 +262,6 @@ class _PatternProgram:
 
     def _credit(self, replicas: Floats) -> Floats:
         return pooled(replicas, self._policy.pooling)
-
-
-def _why(one: Demand, fleet: Fleet, profiles: Profiles) -> str:
-    """Why part of a rate is unserved."""
-    if not fleet.gpus:
-        return "no accelerator"
-    alone_ms = surface(profiles[one.model]).latency_ms(1, 100)
-    if 2 * alone_ms > one.slo_ms:
-        return (
-            f"one row alone takes {alone_ms:.1f} ms on a whole accelerator, and it may have to "
-            f"wait as long for the row before it: raise the SLO above {2 * alone_ms:.0f} ms"
-        )
-    return "the accelerators are full"
 
 
 def _idle(pattern: Pattern) -> Pattern:

@@ -1,0 +1,122 @@
+"""What one model alone in a partition can be asked for, so that its SLO holds: a table.
+
+One host, L(b) = fixed + row b, renewal arrivals with gamma gaps, and the dispatcher's own rules:
+the rate up to which a given part of the requests ends in time depends on the SLO in latencies of
+one row, on a row's part of that latency, on the largest batch and on ``cv``.
+``bench.planning.capacity_table`` plays every cell and writes the table; between cells it is
+interpolated in logarithms.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
+from interlace.packing.queueing import Floats
+
+#: The axes: SLO over L(1); a row's part of L(1); largest batch; cv of gaps; part not in time.
+SLOS: Final = (
+    *(1.0, 1.05, 1.1, 1.25, 1.5, 1.65, 1.75, 1.85, 1.9, 1.94, 1.97, 2.0, 2.05, 2.1, 2.2, 2.35),
+    *(2.5, 2.75, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 40.0),
+)
+ROW_PARTS: Final = (0.0, 0.01, 0.03, 0.08, 0.2, 0.45, 1.0)
+LIMITS: Final = (1, 2, 4, 8, 16, 32, 64)
+CVS: Final = (0.3, 0.6, 1.0, 1.4, 2.0, 2.8, 4.0)
+LOSSES: Final = (0.1, 0.03, 0.01, 0.003, 0.001)
+TABLE: Final = Path(__file__).with_name("host_capacity.npy")
+
+_ROUNDING: Final = 1e-9
+#: In an L(1): with so few, bursts alone are late, however low the rate.
+_LEAST_ROWS: Final = 4e-4
+#: Of what the table says: cells are told apart by more.
+_KEPT: Final = 0.97
+#: Where no two batches follow each other within the SLO, hosts gather as if rows cost so much.
+_TIGHT_ROW: Final = 0.45
+#: Losses that are told apart: beyond the ends of the table lines go on.
+_LEAST_LOSS, _MOST_LOSS = 1e-5, 0.5
+
+
+def alone_rows_per_s(options: BatchOptions, arrays: DemandArrays) -> Floats:
+    """Models x choices: what each may be asked for alone, in batches of at most that choice.
+
+    Of n hosts of one queue, one ends a batch every nth part of its time: it waits for 1 + 1/n
+    batches where a lone host has it wait for two, so n hosts are as good as an SLO of 2n / (n + 1)
+    of it. The line that stands for its latencies goes through L(1) and the first batch of which no
+    two follow each other within the SLO. A little is kept back for what lies between the cells.
+    """
+    run_ms, rows = options.latency_ms, options.rows
+    first_ms, models = run_ms[:, :1], np.arange(len(rows))[:, None]
+    hosts = arrays.replicas[:, None]
+    slo_ms = arrays.slo_ms[:, None] * 2.0 * hosts / (hosts + 1.0)
+    pairs = (2.0 * run_ms <= slo_ms).sum(axis=1, keepdims=True)
+    last = np.maximum(np.isfinite(run_ms).sum(axis=1, keepdims=True) - 1, 0)
+    end = np.minimum(np.minimum(pairs, last), np.arange(rows.shape[1]))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        row = (run_ms[models, end] / first_ms - 1.0) / (rows[models, end] - 1.0)
+        slo = np.where(np.isfinite(first_ms), slo_ms / first_ms, 0.0)
+    row = np.clip(np.where(np.isfinite(row), row, 1.0), 0.0, 1.0)
+    tight = (hosts > 1.0) & (arrays.slo_ms[:, None] < 2.0 * first_ms)
+    row = np.where(tight, np.maximum(row, _TIGHT_ROW), row)
+    given = most_rows(slo, row, rows, arrays.cv[:, None], arrays.attainment[:, None])
+    # Hosts in turn wait for larger batches; where rows of those cost more, that is lost.
+    pace = np.where(np.isfinite(run_ms), rows / run_ms, 0.0)
+    worse = pace[models, end] / np.maximum(np.maximum.accumulate(pace, axis=1), _ROUNDING)
+    given = given * worse ** np.minimum(4.0 - 4.0 / hosts, 2.0)
+    with np.errstate(invalid="ignore"):
+        found = _KEPT * given * 1000.0 / first_ms
+    return np.where(np.isfinite(run_ms), found, 0.0)
+
+
+def fluid(slo: Floats, row: Floats, limit: Floats) -> Floats:
+    """Rows per L(1) in batches of which two follow each other within the SLO, back to back."""
+    within = 1.0 + np.maximum(slo / 2.0 - 1.0, 0.0) / np.maximum(row, _ROUNDING)
+    batch = np.minimum(within, limit)
+    rows: Floats = batch / (1.0 - row + row * batch)
+    return rows
+
+
+def most_rows(slo: Floats, row: Floats, limit: Floats, cv: Floats, attainment: Floats) -> Floats:
+    """The highest rate in rows per L(1) at which ``attainment`` of the requests are in time.
+
+    ``slo`` in L(1), ``row`` the part of L(1) that a further row costs; arrays that broadcast. 0
+    where the SLO is below L(1), and where bursts alone are late, however low the rate.
+    """
+    slo, row, limit, cv, attainment = np.broadcast_arrays(slo, row, limit, cv, attainment)
+    loss = np.clip(1.0 - attainment, _LEAST_LOSS, _MOST_LOSS)
+    places = [
+        _place(np.log(slo.clip(1.0)), np.log(SLOS)),
+        _place(np.sqrt(row), np.sqrt(ROW_PARTS)),
+        _place(np.log(limit), np.log(LIMITS)),
+        _place(np.log(np.maximum(cv, _ROUNDING)), np.log(CVS)),
+        _place(np.log(loss), np.log(LOSSES[::-1]), beyond=True),
+    ]
+    known, found = _table(), np.zeros(slo.shape)
+    for corner in product((0, 1), repeat=len(places)):
+        weight = np.ones(slo.shape)
+        for side, (_, part) in zip(corner, places, strict=True):
+            weight = weight * (part if side else 1.0 - part)
+        index = tuple(low + side for side, (low, _) in zip(corner, places, strict=True))
+        found += weight * known[index]
+    rows = np.exp(found) * fluid(slo, row, limit)
+    there: Floats = np.where((slo >= 1.0 - _ROUNDING) & (rows >= _LEAST_ROWS), rows, 0.0)
+    return there
+
+
+def _place(at: Floats, axis: Floats, beyond: bool = False) -> tuple[Ints, Floats]:
+    """The cell of each value, and how far it is into it; held at the ends, or ``beyond`` them."""
+    if not beyond:
+        at = np.clip(at, axis[0], axis[-1])
+    low = np.clip(np.searchsorted(axis, at, side="right") - 1, 0, len(axis) - 2)
+    return low, (at - axis[low]) / (axis[low + 1] - axis[low])
+
+
+@cache
+def _table() -> Floats:
+    """Logarithms of the highest rates over ``fluid``; losses rise."""
+    known: Floats = np.load(TABLE).astype(float)[..., ::-1]
+    return known
