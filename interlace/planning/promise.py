@@ -18,10 +18,10 @@ from interlace.policy.base import System
 from interlace.policy.fewest import fewest
 
 #: What the part of the rates that is packed for falls by where it does not fit, and how far.
-_FEWER, _LEAST_PART = 0.9, 0.5
+_FEWER, _LEAST_PART = 0.97, 0.8
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
-_MORE: Final = 1.08
-_ATTEMPTS: Final = 6
+_MORE: Final = 1.05
+_ATTEMPTS: Final = 8
 #: Factors on the rates of models whose promise broke, one after the other.
 _INFLATED: Final = (1.05, 1.15, 1.35, 1.8)
 #: Parts of the rates of models whose promise breaks that are added to a current plan.
