@@ -20,7 +20,6 @@ from interlace.policy.planners.gpulet import Gpulet
 from interlace.policy.planners.nexus import Nexus
 from interlace.policy.planners.patterns import Patterns
 
-
 #: Section 3.2: an RTX 2080 Ti cut into (100), (20, 80), (40, 60) or (50, 50).
 GPU: Final = Gpu(
     id="",

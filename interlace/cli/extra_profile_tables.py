@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.table import Table
 
 from interlace.cli.screen import table
-from interlace.core.loading import HostLinks
+from interlace.core.loading import link_of
 from interlace.core.profile import Profile
 from interlace.policy.cold_starts.catalog import COLD_STARTS
 from interlace.policy.cold_starts.frontier import moved_bytes
@@ -65,18 +65,22 @@ def _layers(profiles: Mapping[str, Profile]) -> Table:
 
 
 def _cold_starts(profiles: Mapping[str, Profile]) -> Table:
-    headings = ("warm ms", *COLD_STARTS, "bound", "MB copied", "MB left")
+    headings = ("warm ms", *COLD_STARTS, "measured", "bound", "MB copied", "MB left")
     made = table(("model",), headings, "cold starts, predicted: ms to the end of the first row")
     for name, profile in profiles.items():
         layers = profile.layers
         if layers:
-            plans = [plan(layers, HostLinks()) for plan in COLD_STARTS.values()]
+            links = link_of(profile.gpu_kind)
+            plans = [plan(layers, links) for plan in COLD_STARTS.values()]
             copied = moved_bytes(layers, plans[-1])
             left = sum(one.weights_bytes for one in layers) - copied
             times = (sum(one.run_ms for one in layers), *(plan.end_ms for plan in plans))
             bytes_mb = (f"{one / 1e6:.1f}" for one in (copied, left))
-            bound = f"{plans[-1].bound_ms:.2f}"
-            made.add_row(name, *(f"{value:.2f}" for value in times), bound, *bytes_mb)
+            seen = (
+                f"{profile.cold_ms:.2f}" if profile.cold_ms else "-",
+                f"{plans[-1].bound_ms:.2f}",
+            )
+            made.add_row(name, *(f"{value:.2f}" for value in times), *seen, *bytes_mb)
     return made
 
 

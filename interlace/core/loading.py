@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 
@@ -21,11 +21,23 @@ class HostLinks:
     """What weights can come over: the accelerator's own link, and those of ``peers`` others.
 
     A layer's ``copy_ms`` is its time on any one of these links; peers pass on what they got at
-    ``peer_bytes_per_ms`` (NVLink).
+    ``peer_bytes_per_ms`` (NVLink). Where a copy ``takes_cores``, it is made by what executes, which
+    stands still meanwhile: cores that copy from the page cache.
     """
 
     peers: int = 0
     peer_bytes_per_ms: float = inf
+    takes_cores: bool = False
+
+    @property
+    def alone(self) -> HostLinks:
+        """The own link without peers."""
+        return replace(self, peers=0)
+
+
+def link_of(gpu_kind: str) -> HostLinks:
+    """The own link of an accelerator of that kind: a GPU's, or none but the cores themselves."""
+    return HostLinks(takes_cores=gpu_kind.startswith("cpu"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,8 @@ class Profile:
 
     ``points`` maps (batch rows, share_pct) to latency as the engine sees it: command to completion,
     overheads included. ``pressure`` maps the same key to (L2, DRAM) utilisation in 0..1, ``draws``
-    to power, ``strains`` to behaviour beside memory readers. What was not measured is empty.
+    to power, ``strains`` to behaviour beside memory readers. ``cold_ms`` is one row with no weights
+    resident, brought as our plan has it. What was not measured is empty or 0.
     """
 
     model: str
@@ -109,6 +110,7 @@ class Profile:
     layers: tuple[LayerProfile, ...] = ()
     draws: Mapping[tuple[int, int], PowerDraw] = field(default_factory=dict)
     strains: Mapping[tuple[int, int], tuple[MemoryContention, ...]] = field(default_factory=dict)
+    cold_ms: float = 0.0
 
 
 #: Profiles of one accelerator kind by deployment key.

@@ -220,7 +220,9 @@ def _lengths(options: BatchOptions, arrays: DemandArrays, alone_rows_per_s: Floa
     models = np.arange(len(rows))
     work_ms = np.take_along_axis(work, choice[..., None], axis=-1)[..., 0]
     batch, run_ms = rows[models, choice], own_ms[models, choice]
-    first_ms = np.broadcast_to(own_ms[:, 0], batch.shape)
+    first_ms = np.broadcast_to(
+        np.where(alone_rows_per_s[:, 0] > 0.0, own_ms[:, 0], 1.0), batch.shape
+    )
     row_ms = slope(run_ms, first_ms, batch)
     alone = alone_rows_per_s[models, choice] / 1000.0
     found = Lengths(batch, work_ms, first_ms, row_ms, alone, np.zeros(0))

@@ -11,7 +11,7 @@ from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand
 from interlace.packing.cuts import Glet, GpuCut
 from interlace.packing.fillings import Filling, Fillings
-from interlace.packing.layouts import Layout, layouts, shares
+from interlace.packing.layouts import Layout, alike, layouts, shares
 from interlace.packing.relaxation import GroupShare, Relaxation, relaxed
 from interlace.perf.memory import holds
 from interlace.perf.tables import Tables
@@ -38,14 +38,9 @@ class Group(NamedTuple):
 
 def groups(gpus: Sequence[Gpu], demand: Sequence[Demand], tables: Tables) -> tuple[Group, ...]:
     """Accelerators by kind; layouts of the shares at which the models were measured."""
-    kinds: dict[tuple[object, ...], list[Gpu]] = {}
-    for gpu in gpus:
-        cut = (gpu.shares_pct, gpu.layouts, gpu.blocks)
-        kinds.setdefault((cut, gpu.memory_bytes, gpu.walls), []).append(gpu)
     surfaces = [tables.surface(one.model) for one in demand]
     return tuple(
-        Group(tuple(alike), layouts(alike[0], shares(alike[0], surfaces)))
-        for alike in kinds.values()
+        Group(tuple(kind), layouts(kind[0], shares(kind[0], surfaces))) for kind in alike(gpus)
     )
 
 

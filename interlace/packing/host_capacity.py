@@ -102,7 +102,8 @@ def most_rows(slo: Floats, row: Floats, limit: Floats, cv: Floats, attainment: F
             weight = weight * (part if side else 1.0 - part)
         index = tuple(low + side for side, (low, _) in zip(corner, places, strict=True))
         found += weight * known[index]
-    rows = np.exp(found) * fluid(slo, row, limit)
+    full = limit / (1.0 - row + row * limit) / (1.0 - loss)
+    rows = np.minimum(np.exp(found) * fluid(slo, row, limit), full)
     there: Floats = np.where((slo >= 1.0 - _ROUNDING) & (rows >= _LEAST_ROWS), rows, 0.0)
     return there
 

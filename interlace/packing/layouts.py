@@ -15,6 +15,15 @@ _MOST_SHARES: Final = 10
 Layout = tuple[int, ...]
 
 
+def alike(gpus: Sequence[Gpu]) -> list[list[Gpu]]:
+    """Accelerators of the same kind, geometry and memory, in their order."""
+    kinds: dict[tuple[object, ...], list[Gpu]] = {}
+    for gpu in gpus:
+        cut = (gpu.shares_pct, gpu.layouts, gpu.blocks)
+        kinds.setdefault((gpu.kind, cut, gpu.memory_bytes, gpu.walls), []).append(gpu)
+    return list(kinds.values())
+
+
 def shares(gpu: Gpu, surfaces: Sequence[Surface]) -> tuple[int, ...]:
     """Shares of the accelerator at which something was measured, thinned evenly to ten."""
     known = {share for one in surfaces for share in one.shares_pct}

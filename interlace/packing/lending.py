@@ -61,5 +61,6 @@ def _guest(
     if partition.share_pct < latency.shares_pct[0]:
         return None
     limit_ms = min(room_ms, one.slo_ms / 2.0)
-    batch = latency.largest_batch(limit_ms, partition.share_pct, one.max_batch)
+    most = min(one.max_batch, latency.measured_rows(partition.share_pct))
+    batch = latency.largest_batch(limit_ms, partition.share_pct, most)
     return Slot(one.model, batch, 0.0, guest=True) if batch else None

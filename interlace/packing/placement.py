@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profiles
 from interlace.packing.layouts import Layout
 from interlace.packing.pattern import Pattern
+from interlace.packing.queueing import Floats
 from interlace.perf.memory import needed_bytes
 
 #: Accelerators that a partition is tried on: those that are there already, newest first.
@@ -110,17 +113,23 @@ def partitions(
     ``served`` is what the plan promises of each model. A partition of the same share and models on
     the same accelerator keeps its id.
     """
-    capacity = [0.0] * len(demand)
-    for pattern in (p for h in homes for p in h.patterns):
-        for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
-            capacity[model] += rate
-    part = [s / c if c > 0 else 0.0 for s, c in zip(served, capacity, strict=True)]
+    able = capacity([p for h in homes for p in h.patterns], len(demand))
+    part = [s / c if c > 0 else 0.0 for s, c in zip(served, able.tolist(), strict=True)]
     names = _PartitionIds(current)
     return tuple(
         _partition(names, home.gpu.id, pattern, demand, part)
         for home in homes
         for pattern in home.patterns
     )
+
+
+def capacity(patterns: Sequence[Pattern], count: int) -> Floats:
+    """What the patterns serve of each of ``count`` models."""
+    able = np.zeros(count)
+    for pattern in patterns:
+        for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
+            able[model] += rate
+    return able
 
 
 def _partition(

@@ -28,6 +28,8 @@ def layer_times(
     overlapped: bool = True,
 ) -> list[LayerTimes]:
     """Of each layer, if its weights take these paths."""
+    if links.takes_cores:
+        return _one_after_the_other(layers, steps)
     arrivals = _arrivals_ms(layers, steps, links)
     ready_ms = 0.0 if overlapped else max(arrivals, default=0.0)
     times: list[LayerTimes] = []
@@ -35,6 +37,18 @@ def layer_times(
         begins_ms = max(ready_ms, arrives_ms)
         ready_ms = begins_ms + executes_ms(layer, step.via)
         times.append(LayerTimes(arrives_ms, begins_ms, ready_ms))
+    return times
+
+
+def _one_after_the_other(
+    layers: Sequence[LayerProfile], steps: Sequence[LoadStep]
+) -> list[LayerTimes]:
+    ready_ms = 0.0
+    times: list[LayerTimes] = []
+    for layer, step in zip(layers, steps, strict=True):
+        begins_ms = ready_ms + (layer.copy_ms if step.via is WeightPath.COPY else 0.0)
+        ready_ms = begins_ms + executes_ms(layer, step.via)
+        times.append(LayerTimes(begins_ms, begins_ms, ready_ms))
     return times
 
 
@@ -86,6 +100,13 @@ def bound_ms(
     best choice would leave those on the host first that add the least for the copy they save, until
     links and executions end together: the fractional knapsack.
     """
+    if links.takes_cores:
+        return sum(
+            one.run_ms
+            if index in kept or not one.weights_bytes
+            else min(one.copy_ms + one.run_ms, one.run_host_ms)
+            for index, one in enumerate(layers)
+        )
     least_ms = [
         layer.run_ms if index in kept else min(layer.run_ms, layer.run_host_ms)
         for index, layer in enumerate(layers)

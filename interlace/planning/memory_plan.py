@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
-from interlace.core.loading import HostLinks
+from interlace.core.loading import link_of
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
@@ -86,13 +86,7 @@ def memory_plan(
     Raises:
         UserError: the layers of a model were not measured, or one does not fit.
     """
-    unknown = [names[one.model] for one in demand if not profiles[one.model].layers]
-    if unknown:
-        raise UserError(
-            f"no layers are known of {', '.join(unknown)}; first: interlace profile --layers"
-        )
-    links = HostLinks()
-    curves = {one.model: cold_curve(profiles[one.model].layers, links) for one in demand}
+    curves = _cold_curves(demand, profiles, names)
     room_bytes = max(curve[0].copied_bytes for curve in curves.values())
     if room_bytes > memory_bytes:
         largest = max(curves, key=lambda model: curves[model][0].copied_bytes)
@@ -121,3 +115,15 @@ def memory_plan(
     return MemoryPlan(
         memory_bytes, room_bytes, models, kept, more.saved_ms_per_s - kept.saved_ms_per_s
     )
+
+
+def _cold_curves(
+    demand: Sequence[Demand], profiles: Mapping[str, Profile], names: Mapping[str, str]
+) -> dict[str, tuple[ColdPoint, ...]]:
+    found = {one.model: profiles[one.model] for one in demand}
+    unknown = [names[model] for model, one in found.items() if not one.layers]
+    if unknown:
+        raise UserError(
+            f"no layers are known of {', '.join(unknown)}; first: interlace profile --layers"
+        )
+    return {model: cold_curve(one.layers, link_of(one.gpu_kind)) for model, one in found.items()}

@@ -22,6 +22,13 @@ class BatchStrains(msgspec.Struct, frozen=True):
     strains: tuple[MemoryContention, ...]
 
 
+class LayerFindings(msgspec.Struct, frozen=True):
+    """A model's layers, and a cold start as planned from them, where one was made."""
+
+    layers: tuple[LayerProfile, ...]
+    cold_ms: float = 0.0
+
+
 class PartFindings(msgspec.Struct, frozen=True):
     """What was found of one model, or why nothing was."""
 
@@ -29,6 +36,7 @@ class PartFindings(msgspec.Struct, frozen=True):
     layers: tuple[LayerProfile, ...] = ()
     strains: tuple[BatchStrains, ...] = ()
     error: str = ""
+    cold_ms: float = 0.0
 
 
 async def take_apart(

@@ -95,6 +95,7 @@ class ProfileRecord(msgspec.Struct, frozen=True):
     points: list[PointRow]
     more: list[ExtrasRow] = []  #: absent from older files
     layers: tuple[LayerProfile, ...] = ()
+    cold_ms: float = 0.0
 
 
 def read_record(text: bytes) -> ProfileRecord:
@@ -158,6 +159,7 @@ def profile_of(record: ProfileRecord, key: str) -> Profile:
         load_ms=record.load_ms,
         pressure={_key(one): one.pressure for one in record.more if one.pressure is not None},
         layers=record.layers,
+        cold_ms=record.cold_ms,
         draws={_key(one): one.draw for one in record.more if one.draw is not None},
         strains={_key(one): one.strains for one in record.more if one.strains},
     )

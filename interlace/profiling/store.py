@@ -156,4 +156,5 @@ def _record(profile: Profile, model: Model, gpu: Gpu, settings: SweepSettings) -
         points=point_rows(profile),
         more=extras_rows(profile),
         layers=profile.layers,
+        cold_ms=profile.cold_ms,
     )

@@ -143,7 +143,7 @@ def test_models_of_one_partition_seldom_get_more_than_is_kept() -> None:
 
 
 def test_plans_promise_most_of_what_is_kept() -> None:
-    found = promise(slos=(2.3, 6.0), seeds=1).tables[0].rows
+    found = promise(slos=(2.3, 6.0), seeds=1).tables[0].cells
     for _, planned, kept_rps, _ in found:
         assert 0.85 * kept_rps <= planned <= 1.02 * kept_rps
 

@@ -22,6 +22,10 @@ def question(tmp_path: Path) -> Question:
     return Question(tmp_path)
 
 
+#: Rates for which GPUs are cut, so that there are neighbours.
+SEVERAL = ("--rate", "small=800", "--rate", "large=100")
+
+
 def test_plan_serves_all_above_its_bound(question: Question) -> None:
     said = question.plan("--json").json
     assert said["unserved_rows_per_s"] == {}
@@ -175,8 +179,8 @@ def test_example_is_served_with_every_promise_kept(tmp_path: Path) -> None:
 
 
 def test_busy_neighbours_cost_gpus_and_leave_the_bound(tmp_path: Path) -> None:
-    calm = Question(tmp_path).plan("--json").json
-    crowded = Question(tmp_path, f"slowdown = 3.0\n{SCENARIO}").plan("--json").json
+    calm = Question(tmp_path).plan("--json", *SEVERAL).json
+    crowded = Question(tmp_path, f"slowdown = 3.0\n{SCENARIO}").plan("--json", *SEVERAL).json
     assert crowded["lower_bound"] == calm["lower_bound"]
     assert crowded["gpus"] >= calm["gpus"]
     assert crowded["partitions"] != calm["partitions"]
@@ -195,10 +199,10 @@ def test_measured_corunning_slows_as_it_was_seen(tmp_path: Path) -> None:
         return tmp_path
 
     text = f'slowdown = "coruns.json"\n{SCENARIO}'
-    calm = Question(tmp_path).plan("--json").json
-    unslowed = Question(seen(1.0), text).plan("--json").json
+    calm = Question(tmp_path).plan("--json", *SEVERAL).json
+    unslowed = Question(seen(1.0), text).plan("--json", *SEVERAL).json
     assert unslowed["partitions"] == calm["partitions"]
-    slowed = Question(seen(3.0), text).plan("--json").json
+    slowed = Question(seen(3.0), text).plan("--json", *SEVERAL).json
     assert slowed["lower_bound"] == calm["lower_bound"]
     assert slowed["partitions"] != calm["partitions"]
     assert slowed["gpus"] >= calm["gpus"]

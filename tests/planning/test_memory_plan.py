@@ -14,7 +14,9 @@ LAYERS = tuple(LayerProfile(f"l{n}", 10**7, 1.0, 0.5, 99.0, "Linear") for n in r
 
 
 def profile(name: str, layers: tuple[LayerProfile, ...] = LAYERS) -> Profile:
-    return Profile(name, "d", "cpu", sum(one.weights_bytes for one in layers), 0, {}, layers=layers)
+    return Profile(
+        name, "d", "v100", sum(one.weights_bytes for one in layers), 0, {}, layers=layers
+    )
 
 
 def planned(rates: dict[str, float], memory_bytes: int, slo_ms: float = 50.0) -> MemoryPlan:

@@ -73,7 +73,7 @@ def partitions(layers: Sequence[LayerProfile], on_host: Sequence[bool], count: i
 
 def direct_host_access(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
     """DeepPlan (DHA): one link, some layers read from the host."""
-    return _plan(layers, without_stalls(layers), HostLinks())
+    return _plan(layers, without_stalls(layers), links.alone)
 
 
 def parallel_transmission(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:

@@ -139,7 +139,9 @@ def _after(
     end_ms, free_ms, moved, _, _ = state
     if step.via is WeightPath.HOST:
         return _PartialPlan(end_ms + layer.run_host_ms, free_ms, moved, step, state)
-    if step.via is not WeightPath.KEEP:
+    if links.takes_cores and step.via is WeightPath.COPY:
+        end_ms, moved = end_ms + layer.copy_ms, moved + layer.weights_bytes
+    elif step.via is not WeightPath.KEEP:
         times = list(free_ms)
         times[step.link] = arrives_ms = times[step.link] + layer.copy_ms
         if step.link:

@@ -11,12 +11,12 @@ from interlace.perf.cold_start import planned
 
 def copy(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
     """On demand: copy the model, then run it (DeepPlan section 5.1, Baseline)."""
-    return planned(layers, _steps(layers), HostLinks(), overlapped=False)
+    return planned(layers, _steps(layers), links.alone, overlapped=False)
 
 
 def pipeswitch(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
     """Copy layer after layer while those before run (PipeSwitch, as DeepPlan measures it)."""
-    return planned(layers, _steps(layers), HostLinks())
+    return planned(layers, _steps(layers), links.alone)
 
 
 def _steps(layers: Sequence[LayerProfile]) -> list[LoadStep]:

@@ -13,7 +13,7 @@ import numpy as np
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profiles
-from interlace.packing.batch_options import batch_options, demand_arrays
+from interlace.packing.batch_options import BatchOptions, batch_options, demand_arrays
 from interlace.packing.column_generation import (
     ColumnGeneration,
     PackingSolution,
@@ -24,11 +24,12 @@ from interlace.packing.deadline_order import DeadlineOrder
 from interlace.packing.feasibility import feasible
 from interlace.packing.first_fit import search_large
 from interlace.packing.host_capacity import alone_rows_per_s
-from interlace.packing.layouts import layouts, shares
+from interlace.packing.layouts import alike, layouts, shares
 from interlace.packing.pattern import Pattern, PricingProblem, ServiceOrder
 from interlace.packing.placement import (
     FilledGpu,
     PlacementInput,
+    capacity,
     partitions,
     place,
     without_tiny_turns,
@@ -36,6 +37,7 @@ from interlace.packing.placement import (
 from interlace.packing.queueing import POOLING, Floats, pooled
 from interlace.perf.interference import ConstantFactor, Interference
 from interlace.perf.latency import surface
+from interlace.perf.memory import needed_bytes
 from interlace.perf.tables import Tables
 
 #: Served to within this part of the rate is served.
@@ -43,6 +45,9 @@ _ROUNDING = 1e-6
 _TINY = 1e-300
 #: How often models that are short are planned for more: by so many times what lacks, and a part.
 _CORRECTIONS, _TIMES, _MORE = 4, 1.5, 2e-3
+
+#: How many times what it serves now a partition of the current plan is asked for at most.
+_SPARE = 2.0
 
 #: A plan for so many replicas of each model and these rates, if it is worth making.
 _Solved = Callable[[Floats, Floats], PackingSolution | None]
@@ -77,7 +82,7 @@ class Patterns:
         known = feasible(demand, fleet, Tables(profiles), waits=0.0)
         wanted = list(known.wanted)
         made = known.plan((), {}, {})
-        for kind in _alike(fleet):
+        for kind in alike(fleet.gpus):
             if not wanted:
                 break
             part, left = self._packed(wanted, kind, profiles, current)
@@ -105,7 +110,8 @@ class Patterns:
         if most == 0.0:
             return (
                 f"its requests come in bursts (cv {one.cv:g}) that are late within "
-                f"{one.slo_ms:g} ms at any rate: raise the SLO or promise less than {one.attainment:g}"
+                f"{one.slo_ms:g} ms at any rate: raise the SLO or promise fewer than "
+                f"{one.attainment:g} of them"
             )
         return (
             f"the accelerators are full: one that serves nothing else keeps {most:.3g} requests/s "
@@ -127,9 +133,9 @@ class Patterns:
         found = program.best()
         chosen = without_tiny_turns(found.patterns, [one.rows_per_s for one in demand])
         homes, lost = place(chosen, gpus, found.layouts, PlacementInput(demand, profiles, current))
-        capacity = _capacity([p for home in homes for p in home.patterns], len(demand))
+        offered = capacity([p for home in homes for p in home.patterns], len(demand))
         asked = np.array([one.rows_per_s for one in demand])
-        served = np.minimum(capacity, asked)
+        served = np.minimum(offered, asked)
         served = np.where(served >= asked * (1 - _ROUNDING), asked, served)
         plan = Plan(
             partitions(homes, demand, served.tolist(), current), notes=_said(found, homes, lost)
@@ -160,19 +166,29 @@ class _PatternProgram:
         surfaces = [surface(profiles[one.model]) for one in demand]
         offered = shares(gpus[0], surfaces)
         self._layouts = layouts(gpus[0], offered)
-        self._options = [batch_options(demand, surfaces, s, policy.interference) for s in offered]
+        self._options = [
+            self._within_walls(
+                batch_options(demand, surfaces, s, policy.interference), gpus[0], profiles
+            )
+            for s in offered
+        ]
         alone = self._problem(np.ones(len(demand)))
         self._worth = cheapest_gpus_per_rows_per_s(alone, len(demand))  #: whatever the queues
         self.servable = self._worth > 0
         self._least = ceil(float((self._worth * self._rates).sum()) - _ROUNDING)
         self._current = [p for p in current.partitions if p.gpu in {g.id for g in gpus}]
 
-    def best(self) -> PackingSolution:
-        """The fewest accelerators, without and with pooled replicas; the first of equals.
+    def _within_walls(self, options: BatchOptions, gpu: Gpu, profiles: Profiles) -> BatchOptions:
+        """The options without models that the memory of such a partition does not hold."""
+        room_bytes = dict(gpu.walls).get(options.share_pct, gpu.memory_bytes)
+        held = [needed_bytes([one.model], profiles) <= room_bytes for one in self._demand]
+        return replace(
+            options, latency_ms=np.where(np.array(held)[:, None], options.latency_ms, inf)
+        )
 
-        The limit only says what is not worth a search: a plan within it is the same for every
-        larger one.
-        """
+    def best(self) -> PackingSolution:
+        """The fewest accelerators, without or with pooled replicas; the same for every limit that
+        does not bind: it only says what is not worth a search."""
         ones = np.ones(len(self._demand))
         if len(self._demand) > self._policy.apart:
             first = self._first_fit(ones, self._rates)
@@ -221,7 +237,7 @@ class _PatternProgram:
             real[
                 problem.of(pattern.share_pct, pattern.turns, pattern.rows_per_s) or _idle(pattern)
             ] += count
-        served = _capacity(list(real.elements()), len(self._demand))
+        served = capacity(list(real.elements()), len(self._demand))
         short = np.maximum(self._rates * (1 - _ROUNDING) - served, 0.0)
         return replace(found, patterns=real, unserved_rows_per_s=short)
 
@@ -238,14 +254,14 @@ class _PatternProgram:
         return self._policy.discipline(self._options, demand_arrays(self._demand, replicas))
 
     def _kept(self, problem: PricingProblem) -> Counter[Pattern]:
-        """Partitions of the current plan as patterns, at what they would serve now."""
+        """Partitions of the current plan as patterns, at the most that they could serve."""
         index = {one.model: i for i, one in enumerate(self._demand)}
         kept: Counter[Pattern] = Counter()
         for part in self._current:
             known = [s for s in part.slots if s.model in index]
             if part.share_pct in problem.options and known and len(known) == len(part.slots):
                 turns = [(index[s.model], s.batch) for s in known]
-                rates = [max(s.rows_per_s, 1e-9) for s in known]
+                rates = [_SPARE * max(s.rows_per_s, 1e-9) for s in known]
                 pattern = problem.of(part.share_pct, turns, rates)
                 if pattern is not None:
                     kept[pattern] += 1
@@ -267,24 +283,6 @@ class _PatternProgram:
 def _idle(pattern: Pattern) -> Pattern:
     """The pattern where its turns would be late: it serves nothing."""
     return replace(pattern, rows_per_s=(0.0,) * len(pattern.rows_per_s))
-
-
-def _alike(fleet: Fleet) -> list[list[Gpu]]:
-    """Accelerators of the same geometry and memory, in the fleet's order."""
-    kinds: dict[tuple[object, ...], list[Gpu]] = {}
-    for gpu in fleet.gpus:
-        cut = (gpu.shares_pct, gpu.layouts, gpu.blocks)
-        key = (gpu.kind, cut, gpu.memory_bytes, gpu.walls)
-        kinds.setdefault(key, []).append(gpu)
-    return list(kinds.values())
-
-
-def _capacity(patterns: Sequence[Pattern], count: int) -> Floats:
-    capacity = np.zeros(count)
-    for pattern in patterns:
-        for (model, _), rate in zip(pattern.turns, pattern.rows_per_s, strict=True):
-            capacity[model] += rate
-    return capacity
 
 
 def _said(

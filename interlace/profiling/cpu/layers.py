@@ -8,11 +8,10 @@ read, and ends where the next one begins; so it has a time of its own in every t
 
 from __future__ import annotations
 
-import mmap
-import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from time import perf_counter_ns
@@ -20,20 +19,17 @@ from typing import Final
 
 import torch
 
+from interlace.core.loading import HostLinks, WeightPath
 from interlace.core.model import Model
 from interlace.core.profile import LayerProfile
 from interlace.formats import open_torch
+from interlace.formats.cold_weights import ColdWeights, weight_uses
 from interlace.formats.runner import WARM_RUNS
 from interlace.formats.samples import sample_values
-from interlace.formats.tensor_file import (
-    TensorPlace,
-    map_file,
-    storable,
-    tensor_places,
-    view,
-    write_tensors,
-)
-from interlace.formats.weight_uses import WeightUse, WeightWatcher
+from interlace.formats.tensor_file import storable
+from interlace.formats.weight_uses import WeightWatcher
+from interlace.policy.cold_starts.frontier import frontier
+from interlace.profiling.findings import LayerFindings
 
 #: Weights that the sample's execution did not read.
 UNREAD: Final = "(not read)"
@@ -41,12 +37,11 @@ UNREAD: Final = "(not read)"
 BEFORE: Final = "(before)"
 
 
-def measure_layers(
-    model: Model, threads: int, folder: Path, takes: int
-) -> tuple[LayerProfile, ...]:
+def measure_layers(model: Model, threads: int, folder: Path, takes: int) -> LayerFindings:
     """The layers of a model for one row of its sample, in the order of execution.
 
-    Run times add up to that of the whole model, which is measured without watching it.
+    Run times add up to that of the whole model, which is measured without watching it. Then the
+    cold start that is planned from them is made.
 
     Raises:
         RepositoryError: torch does not run its format, or it does not open.
@@ -55,64 +50,50 @@ def measure_layers(
     """
     torch.set_num_threads(threads)
     opened = open_torch(model)
-    specs = model.signature.inputs
-    values = sample_values(specs, model, model.signature.batched, 0)
+    values = sample_values(model.signature.inputs, model, model.signature.batched, 0)
 
     def run() -> None:
         opened.call(values)
 
+    path = folder / f"{model.digest}.layers"
     with torch.inference_mode():
         for _ in range(WARM_RUNS):
             run()
         weights = {name: one for name, one in opened.tensors.items() if storable(one)}
-        uses = _uses(weights, run)
-        with _laid_out(folder / f"{model.digest}.layers", weights, uses) as bench:
-            return bench.layers(run, takes)
-
-
-def _uses(weights: Mapping[str, torch.Tensor], run: Callable[[], None]) -> list[WeightUse]:
-    found: list[WeightUse] = []
-    with WeightWatcher(weights, found.append):
-        run()
-    read = {name for use in found for name in use.weights}
-    left = tuple(name for name in weights if name not in read)
-    return [*found, WeightUse("", left)] if left else found
-
-
-@contextmanager
-def _laid_out(
-    path: Path, weights: Mapping[str, torch.Tensor], uses: list[WeightUse]
-) -> Iterator[_LayerBench]:
-    """The weights in a file in the order of ``uses``, with room for a copy of it in memory."""
-    write_tensors(path, {name: weights[name] for use in uses for name in use.weights})
-    try:
-        yield _LayerBench(path, weights, uses)
-    finally:
-        path.unlink()
+        try:
+            with closing(ColdWeights(path, weights, weight_uses(weights, run))) as cold:
+                bench = _LayerBench(weights, cold, run, takes)
+                layers = bench.layers()
+                return LayerFindings(layers, bench.cold_ms(layers))
+        finally:
+            path.unlink(missing_ok=True)
 
 
 class _LayerBench:
-    """A model's weights in a file, mapped, and memory of the same layout that was touched."""
+    """One model run with its weights in memory, in the mapping, and brought as planned."""
 
     def __init__(
-        self, path: Path, weights: Mapping[str, torch.Tensor], uses: list[WeightUse]
+        self,
+        weights: dict[str, torch.Tensor],
+        cold: ColdWeights,
+        run: Callable[[], None],
+        takes: int,
     ) -> None:
-        self._path = path
         self._weights = weights
-        self._uses = uses
-        self._mapped = map_file(path)
-        self._arena = mmap.mmap(-1, len(self._mapped))
-        self._places = tensor_places(path, self._mapped)
+        self._cold = cold
+        self._run = run
+        self._takes = takes
 
-    def layers(self, run: Callable[[], None], takes: int) -> tuple[LayerProfile, ...]:
-        self._copies_ms()  # touches the arena, and fills the page cache
-        copies = [self._copies_ms() for _ in range(takes)]
-        self._point(self._mapped)
-        mapped = [self._fresh_ms(run) for _ in range(takes)]
-        self._point(self._arena)
-        run()
-        resident = [self._parts_ms(run) for _ in range(takes)]
-        whole_ms = statistics.median(_took_ms(run) for _ in range(takes))
+    def layers(self) -> tuple[LayerProfile, ...]:
+        uses = self._cold.uses
+        self._copies_ms()  # touches the memory, and fills the page cache
+        copies = [self._copies_ms() for _ in range(self._takes)]
+        self._cold.place([False] * len(uses))
+        mapped = [self._fresh_ms() for _ in range(self._takes)]
+        self._cold.place([True] * len(uses))
+        self._run()
+        resident = [self._parts_ms() for _ in range(self._takes)]
+        whole_ms = statistics.median(_took_ms(self._run) for _ in range(self._takes))
         copy_ms, run_ms, host_ms = (
             [statistics.median(one) for one in zip(*rows, strict=True)]
             for rows in (copies, resident, mapped)
@@ -123,39 +104,36 @@ class _LayerBench:
             for here, there in zip(run_ms, host_ms, strict=True)
         ]
         found = [LayerProfile(BEFORE, 0, 0.0, *parts[0])]
-        for use, copied_ms, times in zip(
-            self._uses, copy_ms, [*parts[1:], (0.0, 0.0)], strict=False
+        for use, nbytes, copied_ms, times in zip(
+            uses, self._cold.nbytes, copy_ms, [*parts[1:], (0.0, 0.0)], strict=False
         ):
-            nbytes = sum(self._places[name].nbytes for name in use.weights)
             name = _module_of(use.weights[0]) if use.operator else UNREAD
             found.append(LayerProfile(name, nbytes, copied_ms, *times, use.operator))
         return tuple(found)
 
-    def _point(self, memory: mmap.mmap) -> None:
-        for name, tensor in self._weights.items():
-            tensor.data = view(memory, self._places[name])
+    def cold_ms(self, layers: tuple[LayerProfile, ...]) -> float:
+        """A cold start as it would be planned, with the file in the page cache."""
+        steps = frontier(layers, HostLinks(takes_cores=True)).steps[1:]
+        copied = [step.via is WeightPath.COPY for step in steps]
+        taken: list[float] = []
+        for _ in range(self._takes):
+            self._cold.forget()
+            taken.append(_took_ms(lambda: self._cold.run(self._run, copied)))
+        return statistics.median(taken)
 
     def _copies_ms(self) -> list[float]:
-        taken: list[float] = []
-        arena = memoryview(self._arena)
-        with self._path.open("rb", buffering=0) as file:
-            for use in self._uses:
-                began = perf_counter_ns()
-                begin, end = _extent([self._places[name] for name in use.weights])
-                while begin < end:
-                    begin += os.preadv(file.fileno(), [arena[begin:end]], begin)
-                taken.append((perf_counter_ns() - began) / 1e6)
-        return taken
+        indices = range(len(self._cold.uses))
+        return [_took_ms(partial(self._cold.copy, index)) for index in indices]
 
-    def _fresh_ms(self, run: Callable[[], None]) -> list[float]:
-        self._mapped.madvise(mmap.MADV_DONTNEED)
-        return self._parts_ms(run)
+    def _fresh_ms(self) -> list[float]:
+        self._cold.forget()
+        return self._parts_ms()
 
-    def _parts_ms(self, run: Callable[[], None]) -> list[float]:
+    def _parts_ms(self) -> list[float]:
         """Times before the first use, and from each use to the next."""
         stamps = [perf_counter_ns()]
         with WeightWatcher(self._weights, lambda use: stamps.append(perf_counter_ns())):
-            run()
+            self._run()
         stamps.append(perf_counter_ns())
         return [(end - begin) / 1e6 for begin, end in pairwise(stamps)]
 
@@ -164,10 +142,6 @@ def _took_ms(run: Callable[[], None]) -> float:
     began = perf_counter_ns()
     run()
     return (perf_counter_ns() - began) / 1e6
-
-
-def _extent(places: list[TensorPlace]) -> tuple[int, int]:
-    return min(one.begin for one in places), max(one.begin + one.nbytes for one in places)
 
 
 def _module_of(weight: str) -> str:

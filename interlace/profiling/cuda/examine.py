@@ -65,7 +65,7 @@ def examine(task: GpuTask, model: Model, backend: CudaBackend, lanes: Lanes) -> 
                 peaks = made.peaks(whole)
             for place in task.places:
                 found += _strained(place, model, backend, lanes, made, peaks)
-    return PartFindings(model.key, layers, tuple(found))
+    return PartFindings(model.key, layers, strains=tuple(found))
 
 
 def _strained(

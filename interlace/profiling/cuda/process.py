@@ -53,4 +53,5 @@ def with_findings(
         if taken is not None:
             pressures[key] = taken[0], dram.get(key, taken[1])
     layers = found.layers or profile.layers
-    return replace(profile, layers=layers, strains=strains, pressure=pressures)
+    cold_ms = found.cold_ms if found.layers else profile.cold_ms
+    return replace(profile, layers=layers, cold_ms=cold_ms, strains=strains, pressure=pressures)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlace.core.loading import HostLinks, LoadStep, WeightPath
+from interlace.core.loading import HostLinks, LoadStep, WeightPath, link_of
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import bound_ms, layer_times, planned
 from interlace.policy.cold_starts.catalog import COLD_STARTS
@@ -17,7 +17,9 @@ from interlace.policy.cold_starts.frontier import frontier, moved_bytes
 from interlace.policy.cold_starts.whole import copy, pipeswitch
 from tests.policy.cold_starts.layers import layer_lists
 
-all_links = st.sampled_from([HostLinks(), HostLinks(1, 4096.0), HostLinks(1)])
+all_links = st.sampled_from(
+    [HostLinks(), HostLinks(1, 4096.0), HostLinks(1), HostLinks(takes_cores=True)]
+)
 
 
 def ways(layer: LayerProfile, links: HostLinks, kept: bool) -> list[LoadStep]:
@@ -109,3 +111,16 @@ def test_a_large_table_read_by_rows_stays_and_what_is_behind_it_streams() -> Non
     assert [step.via for step in plan.steps] == [WeightPath.HOST] + [WeightPath.COPY] * 10
     assert plan.end_ms == pytest.approx(10 * 0.8 + 0.4)
     assert 0.95 * plan.end_ms < plan.bound_ms <= plan.end_ms
+
+
+def test_on_cores_each_layer_has_the_shorter_of_two_ways() -> None:
+    """A copy by the cores that execute hides behind nothing."""
+    layers = [
+        LayerProfile("copied", 100, 1.0, 1.0, 3.0, "linear"),
+        LayerProfile("mapped", 100, 1.0, 1.0, 1.5, "linear"),
+    ]
+    plan = frontier(layers, link_of("cpu-2"))
+    assert [step.via for step in plan.steps] == [WeightPath.COPY, WeightPath.HOST]
+    assert plan.end_ms == plan.bound_ms == pytest.approx(3.5)
+    assert frontier(layers, link_of("h100")).end_ms == pytest.approx(3.0)
+    assert pipeswitch(layers, link_of("cpu-2")).end_ms == copy(layers, link_of("h100")).end_ms

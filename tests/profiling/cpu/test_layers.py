@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from interlace.core.model import Format, Model
+from interlace.core.profile import LayerProfile
 from interlace.core.tensor import TensorSpec
 from interlace.formats.weight_uses import WeightUse, WeightWatcher
 from interlace.profiling.cpu.layers import BEFORE, UNREAD, measure_layers
@@ -47,6 +48,11 @@ def create_model():
 """
 
 
+def _measured(model: Model, folder: Path) -> tuple[tuple[LayerProfile, ...], float]:
+    found = measure_layers(model, 1, folder, takes=2)
+    return found.layers, found.cold_ms
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +66,8 @@ class Net(nn.Module):
 
 def test_layers_are_in_order_and_weigh_what_the_model_does(tmp_path: Path) -> None:
     model = a_model(Format.FACTORY, write_factory(tmp_path / "net", CODE), SIGNATURE)
-    layers = measure_layers(model, 1, tmp_path, takes=2)
+    layers, cold_ms = _measured(model, tmp_path)
+    assert cold_ms > 0.0
     assert [(one.name, one.kind, one.weights_bytes) for one in layers] == [
         (BEFORE, "", 0),
         ("first", "linear", 80),
@@ -97,7 +104,7 @@ def test_formats_without_modules_have_layers_too(
     format: Format, write: Callable[[Path], Path], tmp_path: Path
 ) -> None:
     model = a_model(format, write(tmp_path / "net"), SIGNATURE)
-    layers = measure_layers(model, 1, tmp_path, takes=1)
+    layers, _ = _measured(model, tmp_path)
     assert [(one.kind, one.weights_bytes) for one in layers] == [
         ("", 0),
         ("linear", 80),
