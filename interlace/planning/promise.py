@@ -17,11 +17,11 @@ from interlace.planning.trial import PlanTrial, try_plan
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest
 
-#: What the part of the rates that is packed for falls by where it does not fit, and how far.
-_FEWER, _LEAST_PART = 0.97, 0.8
+#: What the part of the rates that is packed for falls by where it does not fit, and how often.
+_FEWER, _STEPS = 0.97, 12
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
 _MORE: Final = 1.05
-_ATTEMPTS: Final = 8
+_ATTEMPTS: Final = 6
 #: Factors on the rates of models whose promise broke, one after the other.
 _INFLATED: Final = (1.05, 1.15, 1.35, 1.8)
 #: Parts of the rates of models whose promise breaks that are added to a current plan.
@@ -175,15 +175,24 @@ class _Search:
         fleet = uniform_fleet(self.scenario.gpu, gpus)
         hopeless = self._hopeless()
         demand = [one for one in self.scenario.demand if one.model not in hopeless]
-        part, weight = _FEWER, dict.fromkeys((one.model for one in demand), 1.0)
-        for _ in range(_ATTEMPTS):
-            if part < _LEAST_PART:
-                break
+        weight = dict.fromkeys((one.model for one in demand), 1.0)
+
+        def packed(step: int) -> Plan:
+            part = _FEWER**step
             asked = [replace(d, rows_per_s=d.rows_per_s * part * weight[d.model]) for d in demand]
-            plan = self.system.packer(asked, fleet, self.scenario.busy_profiles, self.current)
+            return self.system.packer(asked, fleet, self.scenario.busy_profiles, self.current)
+
+        low, step = 0, _STEPS  # the first step that fits, by bisection
+        while low < step:
+            middle = (low + step) // 2
+            low, step = (low, middle) if not packed(middle).underserved else (middle + 1, step)
+        attempts = 0
+        while attempts < _ATTEMPTS and step <= _STEPS:
+            plan = packed(step)
             if plan.underserved:
-                part *= _FEWER
+                step += 1
                 continue
+            attempts += 1
             left = {m: r for m, r in before.unserved_rows_per_s.items() if m in hopeless}
             plan = replace(plan, unserved_rows_per_s=left, reasons=before.reasons)
             found = self.tried(self._spread(plan, fleet), fleet)
