@@ -33,6 +33,8 @@ TABLE: Final = Path(__file__).with_name("host_capacity.npy")
 _ROUNDING: Final = 1e-9
 #: In an L(1): with so few, bursts alone are late, however low the rate.
 _LEAST_ROWS: Final = 4e-4
+#: Rows in an L(1) that are a trickle; hosts that are asked at most to serve one each.
+_TRICKLE, _MOST_HOSTS = 0.01, 200.0
 #: Of what the table says: cells are told apart by more.
 _KEPT: Final = 0.96
 #: Where no two batches follow each other within the SLO, hosts gather as if rows cost so much.
@@ -69,7 +71,8 @@ def alone_rows_per_s(options: BatchOptions, arrays: DemandArrays) -> Floats:
     given = given * worse ** np.minimum(4.0 - 4.0 / hosts, 2.0)
     with np.errstate(invalid="ignore"):
         found = _KEPT * given * 1000.0 / first_ms
-    return np.where(np.isfinite(run_ms), found, 0.0)
+        hopeless = (given < _TRICKLE) & (found * _MOST_HOSTS < arrays.rows_per_s[:, None])
+    return np.where(np.isfinite(run_ms) & ~hopeless, found, 0.0)
 
 
 def fluid(slo: Floats, row: Floats, limit: Floats) -> Floats:
