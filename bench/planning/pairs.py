@@ -22,7 +22,12 @@ class Measured(NamedTuple):
 
     name: str
     seen: list[Observation]
-    solos: FromProfiles
+    profiles: dict[str, Profile]
+
+    @property
+    def solos(self) -> FromProfiles:
+        """What the profiles say of every batch."""
+        return from_profiles(self.profiles)
 
 
 def read(data: Path) -> Measured:
@@ -45,14 +50,14 @@ def _igniter(data: Path) -> Measured:
         for key, value in (json.loads(line) if line.strip() else {}).items():
             merged.setdefault(key, {}).update(value)
     pairs = merged.pop("interference")["latency"]
-    solos = from_profiles({model: _profile(model, kinds) for model, kinds in merged.items()})
+    profiles = {model: _profile(model, kinds) for model, kinds in merged.items()}
     seen = []
     for first, second, batch, batch_2, share, ms, ms_2 in pairs:
         one, two = CoRunner(first, batch, share), CoRunner(second, batch_2, 100 - share)
         for runner, other, beside_ms in ((one, two, ms), (two, one, ms_2)):
             alone_ms = merged[runner.model]["latency"][str(runner.batch)][str(runner.share_pct)]
             seen.append(Observation(runner, (other,), beside_ms / alone_ms))
-    return Measured("igniter", seen, solos)
+    return Measured("igniter", seen, profiles)
 
 
 def _profile(model: str, kinds: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Profile:
@@ -87,7 +92,7 @@ def _gpulet(data: Path) -> Measured:
         other = CoRunner(row[3], int(row[4]), 100 - runner.share_pct)
         alone_ms = points[runner.model][runner.batch, runner.share_pct].median_ms
         seen.append(Observation(runner, (other,), 1000 * float(row[8]) / alone_ms))
-    return Measured("gpulet", seen, from_profiles(profiles))
+    return Measured("gpulet", seen, profiles)
 
 
 def _rows(data: Path, path: str) -> list[list[str]]:

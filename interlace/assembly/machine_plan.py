@@ -19,6 +19,7 @@ from interlace.planning.memory_plan import MemoryPlan, memory_plan
 from interlace.planning.plan_file import save_plan
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
+from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.store import ProfileStore
 
 _log = logging.getLogger(__name__)
@@ -144,7 +145,7 @@ def plan_machine(
 
 
 def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]:
-    known, missing = [], []
+    known, opened, missing = [], [], []
     failures: list[str] = []
     for draft in drafts(root, find_models(root, ()), failures):
         model = draft.provisional()
@@ -157,6 +158,7 @@ def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]
             model.key, as_rows_per_s(model.terms.rate_rps or 0.0), model.terms.slo_ms, batch
         )
         known.append(_ProfiledModel(draft.name, demand, stored.profile))
+        opened.append(model)
     for failure in failures:
         _log.warning(failure)
     if missing:
@@ -165,7 +167,9 @@ def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]
         )
     if not known:
         raise UserError(f"no model of {root} can be planned for")
-    return known
+    alone = {one.demand.model: one.profile for one in known}
+    busy = NeighbourSlowdowns(store.folder, gpu.kind).busy(opened, alone)
+    return [replace(one, profile=busy[one.demand.model]) for one in known]
 
 
 def _slot(part: Partition, slot: Slot, demand: Demand, profile: Profile, name: str) -> PlannedSlot:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -15,6 +15,7 @@ from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature
+from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.fill import FillResult, fill
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.profiling.rig import Rig
@@ -71,6 +72,7 @@ class ModelPreparer:
         self._storage = StorageReader()
         self._digests = Digests()
         self._signatures: GenerationalCache[Hashable, Signature] = GenerationalCache(_SIGNATURES)
+        self._beside = NeighbourSlowdowns(store.folder, rig.gpu.kind)
         self._measuring = asyncio.Lock()
 
     async def names(self) -> list[str]:
@@ -122,7 +124,7 @@ class ModelPreparer:
     async def profiles(
         self, models: Sequence[Model], progress: OnSweepStep = no_progress
     ) -> FillResult:
-        """Profiles for registered models before anything is served."""
+        """Profiles of registered models beside each other, before anything is served."""
         return await self._fill(models, THOROUGH, progress)
 
     async def profile_quickly(self, model: Model) -> FillResult:
@@ -134,7 +136,8 @@ class ModelPreparer:
     ) -> FillResult:
         async with self._measuring:
             try:
-                return await fill(self._rig, models, self._store, how, progress)
+                found = await fill(self._rig, models, self._store, how, progress)
+                return replace(found, profiles=self._beside.busy(models, found.profiles))
             finally:
                 await self._rig.close()
 

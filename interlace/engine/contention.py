@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from interlace.engine.live_partition import LivePartition
+from interlace.engine.service_tags import ServiceTags
 from interlace.engine.state import DeployedModel, EngineState
 
 #: A model counts as losing requests until so long after the last one that it lost.
@@ -19,19 +21,26 @@ def record_loss(state: EngineState, deployed: DeployedModel | None, now_ms: floa
 
 
 def mark_contending(state: EngineState, gpu: str, now_ms: float) -> None:
-    """Before a decision: find the contending models of each partition that can take a batch."""
+    """Before a decision: find the contending models wherever a batch can be taken."""
     calm = now_ms - state.lost_request_ms > LOSING_MS
-    for live in state.partitions_on.get(gpu, ()):
-        if live.takes(now_ms) and not (calm and not live.service_tags.contending):
-            live.service_tags.contend(_contending(state, live, now_ms))
+    for tags, places in state.contests_on.get(gpu, ()):
+        if calm and not tags.contending:
+            continue
+        for live in places:
+            if live.takes(now_ms):
+                tags.contend(_contending(state, tags, places, now_ms))
+                break
 
 
-def _contending(state: EngineState, live: LivePartition, now_ms: float) -> set[str]:
+def _contending(
+    state: EngineState, tags: ServiceTags, places: Sequence[LivePartition], now_ms: float
+) -> set[str]:
     """Models with a turn that lose requests and have a whole batch waiting."""
     return {
         slot.model
+        for live in places
         for slot, deployed in state.turns_of.get(live.id, ())
         if now_ms - deployed.lost_request_ms <= LOSING_MS
         and deployed.queue.rows >= slot.batch
-        and slot.model in live.service_tags.planned_rows_per_s
+        and slot.model in tags.planned_rows_per_s
     }

@@ -1,4 +1,4 @@
-"""Fair queueing among the models that contend for one partition."""
+"""Fair queueing among the models that contend for a partition, or for partitions that overlap."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ class ServiceTags:
 
     def plan(self, slots: Iterable[Slot]) -> None:
         """Set the models that have a turn; with only one, or for guests, nothing is counted."""
-        own = [slot for slot in slots if not slot.guest]
-        self.planned_rows_per_s = (
-            {s.model: planned_rows_per_s(s) for s in own} if len(own) > 1 else {}
-        )
+        planned: dict[str, float] = {}
+        for slot in slots:
+            if not slot.guest:
+                planned[slot.model] = planned.get(slot.model, 0.0) + planned_rows_per_s(slot)
+        self.planned_rows_per_s = planned if len(planned) > 1 else {}
         self._tags_ms = {m: c for m, c in self._tags_ms.items() if m in self.planned_rows_per_s}
         self.contending &= self.planned_rows_per_s.keys()
 
     def contend(self, models: set[str]) -> None:
-        """Set the models that contend at this decision about the partition."""
+        """Set the models that contend at this decision."""
         for model in models - self.contending:
             self._tags_ms[model] = max(self._tags_ms.get(model, 0.0), self._virtual_ms)
         self.contending = models

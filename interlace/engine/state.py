@@ -19,6 +19,7 @@ from interlace.engine.latency_estimator import LatencyEstimator
 from interlace.engine.live_partition import LivePartition, PartitionState
 from interlace.engine.plan_diff import settled
 from interlace.engine.request_queue import RequestQueue
+from interlace.engine.service_tags import ServiceTags
 from interlace.policy.view import Tally
 
 #: Batch starts remembered per model and accelerator.
@@ -102,6 +103,10 @@ class EngineState:
     partitions_on: dict[str, list[LivePartition]] = field(default_factory=dict)
     models_on: dict[str, list[DeployedModel]] = field(default_factory=dict)
     turns_of: dict[str, list[tuple[Slot, DeployedModel]]] = field(default_factory=dict)
+    #: who contends for what: the partitions that share one set of tags, by accelerator
+    contests_on: dict[str, list[tuple[ServiceTags, list[LivePartition]]]] = field(
+        default_factory=dict
+    )
     target: Plan = field(default_factory=Plan)
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
     starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
@@ -163,7 +168,6 @@ class EngineState:
         for live in self.partitions.values():
             live.slots = _slots(live, wanted.get(live.id), switched)
             live.own_turns = sum(not slot.guest for slot in live.slots)
-            live.service_tags.plan(live.slots)
             if live.accepting:
                 for slot in live.slots:
                     if slot.model in self.models:
@@ -182,12 +186,30 @@ class EngineState:
             self.turns_of[live.id] = [
                 (slot, self.models[slot.model]) for slot in live.slots if slot.model in self.models
             ]
+        self._share_tags()
         for deployed in self.models.values():
             deployed.shares_pct = tuple(dict.fromkeys(host.share_pct for host in deployed.hosts))
             crowded = any(host.own_turns > 1 for host in deployed.hosts)
             deployed.alike = len(deployed.shares_pct) <= 1 and not crowded
             for gpu in dict.fromkeys(host.gpu for host in deployed.hosts):
                 self.models_on.setdefault(gpu, []).append(deployed)
+
+    def _share_tags(self) -> None:
+        """Models contend for a partition, or, where partitions overlap, for the accelerator."""
+        self.contests_on = {}
+        for gpu, places in self.partitions_on.items():
+            whole, used = self.target.overlapping, set[int]()
+            groups = [places] if whole and places else [[live] for live in places]
+            self.contests_on[gpu] = []
+            for group in groups:
+                tags = group[0].service_tags
+                if id(tags) in used:  # they overlapped before
+                    tags = ServiceTags()
+                used.add(id(tags))
+                for live in group:
+                    live.service_tags = tags
+                tags.plan(slot for live in group for slot in live.slots)
+                self.contests_on[gpu].append((tags, group))
 
     def drop_from_target(self, model: str, partition: str | None = None) -> None:
         """Take a model out of the plan, in one partition or everywhere."""

@@ -18,12 +18,10 @@ from interlace.perf.interference import (
     NO_INTERFERENCE,
     ConstantFactor,
     Interference,
-    slowed_profile,
+    busy_profiles,
 )
-from interlace.perf.slowdown.learned import fit_learned
-from interlace.perf.slowdown.observation import from_profiles
 from interlace.planning.scenario_file import GpuTable, ScenarioModel, ScenarioTable
-from interlace.profiling.corun import observations
+from interlace.profiling.beside import learned_interference
 from interlace.profiling.corun_file import read_coruns
 from interlace.profiling.packaged import NotMeasuredError, packaged
 from interlace.profiling.profile_csv import ProfileTable, ProfileTableError, read_profiles
@@ -53,10 +51,7 @@ class Scenario:
     busy_profiles: Mapping[str, Profile] = field(init=False)
 
     def __post_init__(self) -> None:
-        busy, known = self.profiles, [one for one in self.profiles.values() if one.points]
-        if self.interference != NO_INTERFERENCE:
-            busy = {name: slowed_profile(p, self.interference, known) for name, p in busy.items()}
-        object.__setattr__(self, "busy_profiles", busy)
+        object.__setattr__(self, "busy_profiles", busy_profiles(self.profiles, self.interference))
 
     def asked(
         self,
@@ -193,21 +188,19 @@ def _interference(
         return ConstantFactor(slowdown)
     where = f"{path}: slowdown: {slowdown}"
     try:
-        seen = observations(read_coruns(path.parent / slowdown))
+        found = learned_interference(read_coruns(path.parent / slowdown), profiles)
     except OSError as error:
         raise InputError(f"{where}: {error.strerror}") from None
     except TableError as error:
         raise InputError(f"{where}: not a file of co-runs: {error}") from None
-    usable = [one for one in seen if one.models <= profiles.keys()]
-    if not usable:
+    except ValueError as error:
+        raise InputError(f"{where}: it does not go with the profiles: {error}") from None
+    if found is None:
         raise InputError(
             f"{where}: no pair of the scenario's models was measured long enough; measure some "
             "with `interlace profile --corun`"
         )
-    try:
-        return fit_learned(usable, from_profiles(profiles))
-    except ValueError as error:
-        raise InputError(f"{where}: it does not go with the profiles: {error}") from None
+    return found
 
 
 def _packaged(path: Path, kind: str) -> dict[str, Profile]:

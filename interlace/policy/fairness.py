@@ -26,6 +26,10 @@ time in which both contend what they get differs by less than both bounds togeth
 however long it lasts. A turn lasts until a decision finds no whole batch: also one that another
 partition of the same model takes at that very moment.
 
+Where partitions overlap, models contend for the accelerator and their counters are of all its
+partitions. One that is owed a batch may have to wait for room; others begin meanwhile only where
+that delays it no further, and what they run counts on top of the bound.
+
 The price is goodput counted in requests: the time that a model of long rows gets back would have
 served more short ones. ``BATCHES`` lets bursts pass, in which deadlines serve more: at nine tenths
 of the ceiling with gaps of CV 4 (D-STACK C-4), 1 costs 0.8 % of the requests in time, 3 0.4 %.

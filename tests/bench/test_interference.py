@@ -15,7 +15,7 @@ from tests.bench.conftest import Drawn
 MODELS = {"short": 1.0, "long": 4.0, "wide": 9.0}
 
 
-def _written(folder: Path) -> None:
+def write_set(folder: Path) -> None:
     lines: list[dict[str, object]] = []
     for model, ms in MODELS.items():
         grid = {b: {s: ms * int(b) * 100 / int(s) for s in ("40", "60")} for b in ("2", "4")}
@@ -33,8 +33,9 @@ def _written(folder: Path) -> None:
 
 
 def test_pairs_are_read_as_two_observations_each(tmp_path: Path) -> None:
-    _written(tmp_path)
-    _, seen, solos = read(tmp_path)
+    write_set(tmp_path)
+    measured = read(tmp_path)
+    seen, solos = measured.seen, measured.solos
     assert len(seen) == 24
     assert seen[0].runner == CoRunner("short", 2, 40)
     assert seen[0].neighbours == (CoRunner("long", 2, 60),)
@@ -43,8 +44,9 @@ def test_pairs_are_read_as_two_observations_each(tmp_path: Path) -> None:
 
 
 def test_every_predictor_is_tried_on_every_split_and_drawn(tmp_path: Path, drawn: Drawn) -> None:
-    _written(tmp_path)
-    _, seen, solos = read(tmp_path)
+    write_set(tmp_path)
+    measured = read(tmp_path)
+    seen, solos = measured.seen, measured.solos
     results = missed(seen, solos)
     assert set(results) == {"known pairs", "unseen pairs", "unseen models"}
     assert all(len(p) == len(t) == 24 for p, t in results["unseen pairs"].values())
@@ -54,7 +56,7 @@ def test_every_predictor_is_tried_on_every_split_and_drawn(tmp_path: Path, drawn
 
 
 def test_names_explain_what_was_made_of_names(tmp_path: Path) -> None:
-    _written(tmp_path)
+    write_set(tmp_path)
     seen = read(tmp_path).seen
     known = explained(seen)
     assert known["pair"] == pytest.approx(1.0)  # the first named is slowed 1.1, the other 1.2
@@ -72,7 +74,8 @@ def test_the_other_set_is_read_too(tmp_path: Path) -> None:
         "interference": ["a,1,20,a,1,throughput,200,latency,0.005,1"],
     }.items():
         (tmp_path / "data" / f"{name}.csv").write_text("\n".join(lines))
-    name, seen, solos = read(tmp_path)
+    measured = read(tmp_path)
+    name, seen, solos = measured.name, measured.seen, measured.solos
     assert name == "gpulet" and len(seen) == 1
     assert seen[0].runner == CoRunner("a", 1, 20) and seen[0].neighbours == (CoRunner("a", 1, 80),)
     assert seen[0].slowdown == pytest.approx(1.25)

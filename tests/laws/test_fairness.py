@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.request import Outcome
 from interlace.engine.service_tags import ServiceTags
 from interlace.policy.catalog import resolve
 from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
 from interlace.testing.fairness_laws import measured
@@ -24,6 +28,35 @@ def _two(slo_ms: float, other_slo_ms: float) -> Simulation:
     arrivals = merge_arrivals({m: Gamma(2000.0, 1.0) for m in profiles}, 3.0, 0)
     plan = Plan((Partition("p", "g0", 100, turns),))
     return Simulation(OURS, machine(), demand, profiles, profiles, arrivals, plan)
+
+
+def _side_by_side() -> float:
+    """What "wide", which needs all of the accelerator, is served of its plan over what "narrow" is.
+
+    "narrow" has two partitions of half of it, and would keep them busy alone.
+    """
+    shapes = {"narrow": (2.0, 0.5), "wide": (10.0, 2.0)}
+    profiles = {m: line_profile(m, *shape, speedup=1.0) for m, shape in shapes.items()}
+    demand = (Demand("narrow", 4000.0, 20.0), Demand("wide", 400.0, 100.0))
+    halves = [Partition(f"half{i}", "g0", 50, (Slot("narrow", 4, 400.0),)) for i in range(2)]
+    whole = Partition("whole", "g0", 100, (Slot("wide", 4, 100.0),))
+    arrivals = merge_arrivals({d.model: Gamma(d.rows_per_s, 1.0) for d in demand}, 3.0, 0)
+    plan = Plan((*halves, whole), overlapping=True)
+    served = simulate(
+        Simulation(OURS, machine(), demand, profiles, profiles, arrivals, plan)
+    ).served
+    rows = Counter(one.model for one in served if one.outcome is Outcome.OK)
+    return (rows["wide"] / 100.0) / (rows["narrow"] / 800.0)
+
+
+@pytest.mark.sources
+def test_models_whose_partitions_overlap_contend_for_the_accelerator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fair = _side_by_side()
+    monkeypatch.setattr(ServiceTags, "behind_ms", lambda tags, ahead: {})
+    assert fair > 0.3
+    assert _side_by_side() < 0.05
 
 
 @pytest.mark.sources

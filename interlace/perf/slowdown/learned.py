@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -39,9 +39,18 @@ class LearnedInterference:
     runners: Mapping[str, ExcessMap]
     pairs: Mapping[Pair, ExcessMap]
     solos: Solos
+    #: Excesses that were asked for: a simulation asks for the same few again and again.
+    _asked: dict[tuple[CoRunner, CoRunner], float] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     def __call__(self, runner: CoRunner, neighbours: Sequence[CoRunner]) -> float:
-        return 1.0 + sum(max(0.0, self._excess(runner, one)) for one in neighbours)
+        total = 1.0
+        for one in neighbours:
+            if (excess := self._asked.get((runner, one))) is None:
+                excess = self._asked[runner, one] = max(0.0, self._excess(runner, one))
+            total += excess
+        return total
 
     def _excess(self, runner: CoRunner, one: CoRunner) -> float:
         total = float(self.base.excess(np.array([features(runner, one, self.solos)]))[0])

@@ -62,14 +62,14 @@ def measure_layers(model: Model, threads: int, folder: Path, takes: int) -> Laye
         weights = {name: one for name, one in opened.tensors.items() if storable(one)}
         try:
             with closing(ColdWeights(path, weights, weight_uses(weights, run))) as cold:
-                bench = _LayerBench(weights, cold, run, takes)
+                bench = LayerBench(weights, cold, run, takes)
                 layers = bench.layers()
                 return LayerFindings(layers, bench.cold_ms(layers))
         finally:
             path.unlink(missing_ok=True)
 
 
-class _LayerBench:
+class LayerBench:
     """One model run with its weights in memory, in the mapping, and brought as planned."""
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -89,6 +90,20 @@ def test_two_models_are_served_under_mps(tmp_path: Path, monkeypatch: pytest.Mon
     lines = [line.split() for line in told.read_text().splitlines()]
     ours = [line[0] for line in lines if line[-1] != "-"]  # not what other tests left behind
     assert ours == ["-d", "get_server_list", "quit"]  # the daemon is started, and stopped again
+
+
+def test_lanes_that_overlap_are_served(tmp_path: Path) -> None:
+    """Each model has lanes of its own, together more than the GPU; batches are on free SMs."""
+    system = "tests.device.cuda.overlapping:SYSTEM"
+    server = GpuServer(models(tmp_path), tmp_path, "--device", "green", "--system", system)
+    try:
+        serves_both(server.wait_ready())
+        shares = [int(share) for share in re.findall(r"(\d+) %", server.text)]
+        assert sum(shares) > 100, server.text
+        assert server.stop() == 0, server.text
+    finally:
+        server.kill()
+    assert "Traceback" not in server.text
 
 
 def test_models_come_and_go_and_memory_is_shown(green: GpuServer) -> None:

@@ -1,0 +1,19 @@
+"""A cold start on cores, in reduced form: every way gives a time, and its ratio to a warm run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.cold_start import cold_start
+from tests.profiling.cpu.test_layers import CODE
+
+
+def test_every_way_is_timed_beside_a_warm_run(tmp_path: Path) -> None:
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    (tmp_path / "net" / "1" / "model.py").write_text(CODE)
+    ours = cold_start(tmp_path, model="net", takes=2).ours
+    ways = ("copy", "pipeswitch", "deepplan-dha", "interlace", "all left in the file", "opened")
+    assert ours["net, warm"] > 0.0
+    for way in ways:
+        assert ours[f"net, {way}"] > 0.0
+    assert sum("over warm" in what for what in ours) == len(ways)
