@@ -50,7 +50,7 @@ def _partitions(found: CapacityPlan) -> Table:
 
 
 def _rows(found: CapacityPlan, part: Partition) -> list[tuple[str, ...]]:
-    return [
+    rows = [
         (
             slot.model,
             str(slot.batch),
@@ -59,7 +59,10 @@ def _rows(found: CapacityPlan, part: Partition) -> list[tuple[str, ...]]:
             f"{100 * found.busy(part, slot):.0f}",
         )
         for slot in part.slots
+        if not slot.guest
     ]
+    guests = len(part.slots) - len(rows)
+    return [*rows, *([(f"and {guests} guests", "", "", "", "")] if guests else [])]
 
 
 def _models(found: CapacityPlan) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Final, NamedTuple, Protocol
 
 from interlace.core.profile import LatencyPoint, Profile, Profiles
@@ -50,15 +51,17 @@ def slowed_profile(
 ) -> Profile:
     """The profile beside busy neighbours.
 
-    Every latency below the whole accelerator is that beside the worst of ``neighbours``, which runs
-    its largest measured batch in the rest of the accelerator.
+    Every latency below the whole accelerator is the mean of those beside each of ``neighbours``,
+    which runs its largest measured batch in the rest of the accelerator: who runs there changes
+    from batch to batch.
     """
     points = dict(profile.points)
     for (batch, share), point in points.items():
-        if share < 100:
+        if share < 100 and neighbours:
             runner = CoRunner(profile.model, batch, share)
             rest = [_widest(other, 100 - share) for other in neighbours]
-            points[batch, share] = _times(point, max(interference(runner, [n]) for n in rest))
+            slower = [interference(runner, [neighbour]) for neighbour in rest]
+            points[batch, share] = _times(point, fmean(slower))
     return replace(profile, points=points)
 
 

@@ -113,7 +113,7 @@ def _places(found: CapacityPlan, asked: Demand, latency: Surface) -> Iterator[st
 def _slots(found: CapacityPlan, model: str) -> Iterator[tuple[Partition, Slot]]:
     for part in found.plan.partitions:
         for slot in part.slots:
-            if slot.model == model:
+            if slot.model == model and not slot.guest:
                 yield part, slot
 
 

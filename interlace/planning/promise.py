@@ -13,14 +13,16 @@ from interlace.packing.lending import with_guests
 from interlace.packing.widening import widened
 from interlace.perf.latency import surface
 from interlace.planning.scenario import Scenario
-from interlace.planning.trial import PlanTrial, try_plan
+from interlace.planning.trial import PlanTrial, enough, try_plan
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest
 
-#: What the part of the rates that is packed for falls by where it does not fit, and how far.
-_FEWER, _LEAST_PART = 0.9, 0.5
+#: What the part of the rates that is packed for falls by where it does not fit, and how often.
+_FEWER, _STEPS = 0.97, 12
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
-_MORE: Final = 1.08
+_MORE: Final = 1.05
+#: How many times as long the trial is that confirms a cut, and its first seed.
+_LONGER, _OTHER_SEED = 2, 100
 _ATTEMPTS: Final = 6
 #: Factors on the rates of models whose promise broke, one after the other.
 _INFLATED: Final = (1.05, 1.15, 1.35, 1.8)
@@ -175,24 +177,48 @@ class _Search:
         fleet = uniform_fleet(self.scenario.gpu, gpus)
         hopeless = self._hopeless()
         demand = [one for one in self.scenario.demand if one.model not in hopeless]
-        part, weight = _FEWER, dict.fromkeys((one.model for one in demand), 1.0)
-        for _ in range(_ATTEMPTS):
-            if part < _LEAST_PART:
-                break
+        weight = dict.fromkeys((one.model for one in demand), 1.0)
+
+        def packed(step: int) -> Plan:
+            part = _FEWER**step
             asked = [replace(d, rows_per_s=d.rows_per_s * part * weight[d.model]) for d in demand]
-            plan = self.system.packer(asked, fleet, self.scenario.busy_profiles, self.current)
+            return self.system.packer(asked, fleet, self.scenario.busy_profiles, self.current)
+
+        low, step = 0, _STEPS  # the first step that fits, by bisection
+        while low < step:
+            middle = (low + step) // 2
+            low, step = (low, middle) if not packed(middle).underserved else (middle + 1, step)
+        attempts = 0
+        while attempts < _ATTEMPTS and step <= _STEPS:
+            plan = packed(step)
             if plan.underserved:
-                part *= _FEWER
+                step += 1
                 continue
+            attempts += 1
             left = {m: r for m, r in before.unserved_rows_per_s.items() if m in hopeless}
-            plan = replace(plan, unserved_rows_per_s=left, reasons=before.reasons)
+            said = (
+                f"on {gpus} accelerators the packer promises {_FEWER**step:.0%} of the rates, "
+                "the trial all of them",
+            )
+            plan = replace(plan, unserved_rows_per_s=left, reasons=before.reasons, notes=said)
             found = self.tried(self._spread(plan, fleet), fleet)
             doubtful = found.trial.doubtful(_SURE)
+            if not doubtful:
+                found = self.confirmed(found)
+                doubtful = list(found.trial.broken)
             if not doubtful:
                 return found
             for model in doubtful:
                 weight[model] *= _MORE
         return None
+
+    def confirmed(self, found: TriedPlan) -> TriedPlan:
+        """The plan after a longer trial of other seeds: it was chosen for how the first went."""
+        requests = _LONGER * enough(self.scenario)
+        trial = try_plan(
+            found.plan, found.fleet, self.scenario, self.system, requests, seed=_OTHER_SEED
+        )
+        return replace(found, trial=trial)
 
     def tried(self, plan: Plan, fleet: Fleet) -> TriedPlan:
         used = {part.gpu for part in plan.partitions}

@@ -140,7 +140,7 @@ def try_plan(
     as the requests allow, drawn by the seed; a run ends early where it has shown enough.
     """
     wanted = {d.model: d for d in scenario.demand if d.rows_per_s > 0}
-    coupled = scenario.interference != NO_INTERFERENCE or plan.overlapping or system.within_100
+    coupled = scenario.interference != NO_INTERFERENCE or plan.overlapping
     parts = [_Part.of(p, fleet, wanted) for p in independent(plan, by_gpu=coupled)]
     parts = [part for part in parts if part.demand]
     budget = requests or enough(scenario)

@@ -52,13 +52,13 @@ def factors(before: Profile, after: Profile) -> dict[tuple[int, int], float]:
     return {key: after.points[key].p95_ms / point.p95_ms for key, point in before.points.items()}
 
 
-def test_batches_are_slowed_as_the_worst_measured_neighbour_slows_them(tmp_path: Path) -> None:
+def test_batches_are_slowed_as_the_measured_neighbours_slow_them(tmp_path: Path) -> None:
     measured(tmp_path)
     busy = NeighbourSlowdowns(tmp_path, KIND).busy([SHORT, LONG], PROFILES)
     short = factors(PROFILES[SHORT.key], busy[SHORT.key])
     long = factors(PROFILES[LONG.key], busy[LONG.key])
-    assert short[4, 50] == pytest.approx(1.3, abs=0.03)
-    assert long[4, 50] == pytest.approx(1.05, abs=0.03)
+    assert short[4, 50] == pytest.approx((1.3 + 1.1) / 2, abs=0.03)
+    assert long[4, 50] == pytest.approx((1.0 + 1.05) / 2, abs=0.03)
     assert short[4, 100] == long[1, 100] == 1.0, "alone on the whole there are no neighbours"
 
 
@@ -68,7 +68,7 @@ def test_a_model_that_comes_later_has_those_before_for_neighbours(tmp_path: Path
     first = known.busy([LONG], {LONG.key: PROFILES[LONG.key]})
     assert factors(PROFILES[LONG.key], first[LONG.key])[4, 50] == pytest.approx(1.05, abs=0.03)
     later = known.busy([SHORT], {SHORT.key: PROFILES[SHORT.key]})
-    assert factors(PROFILES[SHORT.key], later[SHORT.key])[4, 50] == pytest.approx(1.3, abs=0.03)
+    assert factors(PROFILES[SHORT.key], later[SHORT.key])[4, 50] == pytest.approx(1.2, abs=0.03)
 
 
 def test_a_model_that_was_never_measured_beside_others_is_predicted(tmp_path: Path) -> None:
