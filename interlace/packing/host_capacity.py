@@ -34,7 +34,7 @@ _ROUNDING: Final = 1e-9
 #: In an L(1): with so few, bursts alone are late, however low the rate.
 _LEAST_ROWS: Final = 4e-4
 #: Of what the table says: cells are told apart by more.
-_KEPT: Final = 0.97
+_KEPT: Final = 0.96
 #: Where no two batches follow each other within the SLO, hosts gather as if rows cost so much.
 _TIGHT_ROW: Final = 0.45
 #: Losses that are told apart: beyond the ends of the table lines go on.

@@ -114,7 +114,7 @@ class Patterns:
                 f"{one.attainment:g} of them"
             )
         return (
-            f"the accelerators are full: one that serves nothing else keeps {most:.3g} requests/s "
+            f"the accelerators are full: one that serves nothing else keeps {most:.4g} requests/s "
             f"of it within {one.slo_ms:g} ms; allow more accelerators or raise the SLO"
         )
 
