@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from interlace.core.plan import Demand
 from interlace.packing.queueing import Floats
-from interlace.perf.interference import CoRunner, Interference
+from interlace.perf.interference import ConstantFactor, CoRunner, Interference
 from interlace.perf.latency import Surface
 
 Ints = npt.NDArray[np.int64]
@@ -121,6 +121,8 @@ def _worst_neighbours(
         return []
     probe = CoRunner(demand[0].model, 1, 100 - rest_pct)
     others = [CoRunner(one.model, one.max_batch, rest_pct) for one in demand]
+    if isinstance(interference, ConstantFactor):
+        return others[:1]  # all are alike
     if len(others) > _NEIGHBOURS:
         others.sort(key=lambda other: (-interference(probe, [other]), other.model))
     return others[:_NEIGHBOURS]

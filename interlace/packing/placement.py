@@ -21,7 +21,7 @@ from interlace.perf.memory import needed_bytes
 _TRIED: Final = 48
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class FilledGpu:
     """One accelerator while it is filled, to a given layout if there is one."""
 
@@ -81,19 +81,22 @@ def _filled(
     everything = sorted(chosen.elements(), key=lambda p: (-p.share_pct, p.turns))
     lost = []
     rest = _kept(everything, homes, question)
+    least_pct = everything[-1].share_pct if everything else 0
     begun = [home for home in homes if home.patterns]
     empty = [home for home in reversed(homes) if not home.patterns]
     for pattern in rest:
         home = _best([h for h in begun if h.used_pct + pattern.share_pct <= 100], pattern, question)
         if home is None:
-            home = next((h for h in reversed(empty) if _fits(h, pattern, question)), None)
-            if home is not None:
-                empty.remove(home)
-                begun.append(home)
-        if home is None:
-            lost.append(pattern)
-        else:
-            home.put(pattern)
+            fitting = (i for i in reversed(range(len(empty))) if _fits(empty[i], pattern, question))
+            index = next(fitting, None)
+            if index is None:
+                lost.append(pattern)
+                continue
+            home = empty.pop(index)
+            begun.append(home)
+        home.put(pattern)
+        if home.used_pct + least_pct > 100:
+            begun.remove(home)
     return homes, lost
 
 

@@ -22,7 +22,7 @@ _FEWER, _STEPS = 0.97, 12
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
 _MORE: Final = 1.05
 #: How many times as long the trial is that confirms a cut, and its first seed.
-_LONGER, _OTHER_SEED = 2, 100
+_LONGER, _OTHER_SEED = 5, 100
 _ATTEMPTS: Final = 6
 #: Factors on the rates of models whose promise broke, one after the other.
 _INFLATED: Final = (1.05, 1.15, 1.35, 1.8)

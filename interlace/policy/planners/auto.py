@@ -35,7 +35,7 @@ class Auto:
     fine: Planner
     overlapping: Planner
     few: int = 4
-    worth: float = 1.3
+    worth: float = 1.25
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
