@@ -109,9 +109,9 @@ class Patterns:
         most = float(alone_rows_per_s(options, demand_arrays([one])).max())
         if most == 0.0:
             return (
-                f"its requests come so close together (cv {one.cv:g}) that {one.slo_ms:g} ms are too "
-                f"short for {one.attainment:g} of them at any rate near the one asked for: raise "
-                f"the SLO or promise fewer"
+                f"its requests come so close together (cv {one.cv:g}) that {one.slo_ms:g} ms are "
+                f"too short for {one.attainment:g} of them at any rate near the one asked for: "
+                f"raise the SLO or promise fewer"
             )
         return (
             f"the accelerators are full: one that serves nothing else keeps {most:.4g} requests/s "
