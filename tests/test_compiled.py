@@ -36,7 +36,7 @@ def test_changed_sources_win(
 def test_importing_the_package_looks_at_its_sources(changed: bool, tmp_path: Path) -> None:
     root = Path(compiled.__file__).parent
     copy = tmp_path / "interlace"
-    shutil.copytree(root, copy, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns("*.so", "*.json", "__pycache__"))
     asked = "import interlace, sys; print(interlace.__file__, len(sys.meta_path))"
     shown = {}
     for manifest in ("none", "some"):
