@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 from typing import Final
 
 import numpy as np
@@ -57,8 +56,8 @@ class PackingSolution:
 class ColumnGeneration:
     """The configuration program of one problem: its relaxation at once, whole numbers when asked.
 
-    ``gpus`` is what no choice of patterns can go below, if pricing was exact; ``amounts`` is how
-    much of each pattern the relaxation takes.
+    ``gpus`` is what no choice of patterns can go below, if pricing was exact, infinite where they
+    do not serve every model; ``amounts`` is how much of each pattern the relaxation takes.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class ColumnGeneration:
         self._master = MasterProblem(rows_per_s, worth, tuple(problem.options), layouts, kept)
         self._master.add([*start, *kept])
         self._relaxed = _generate(self._master, problem, rows_per_s, effort, effort.rounds)
-        self.gpus = ceil(self._relaxed.accelerators - _TOLERANCE)
+        self.gpus = float(np.ceil(self._relaxed.accelerators - _TOLERANCE))
         amounts = self._relaxed.amounts.tolist()
         self.amounts = dict(zip(self._master.patterns, amounts, strict=True))
 

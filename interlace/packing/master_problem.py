@@ -17,6 +17,8 @@ from interlace.packing.solver import Constraint, GrowingProgram, LinearProgram, 
 
 #: An unserved request/s costs this many times the accelerator time it would take.
 _UNSERVED: Final = 50.0
+#: A part of a rate that is none.
+_NOTHING: Final = 1e-6
 #: What an accelerator costs where all of them do not suffice.
 _SPARE: Final = 0.01
 #: What keeping a partition as it is may save: less than any accelerator.
@@ -74,6 +76,8 @@ class MasterProblem:
         self._program = GrowingProgram(bounds)
         for layout in self.layouts:
             self._program.add(1.0, self._given(layout))
+        for model, part in enumerate(np.maximum(worth * rows_per_s, 1.0).tolist()):
+            self._program.add(_UNSERVED * part, {model: 1.0})  # until a pattern serves it
 
     def add(self, found: Sequence[Pattern]) -> bool:
         """Take new patterns in; ``False`` if all were known."""
@@ -85,21 +89,19 @@ class MasterProblem:
         return bool(fresh)
 
     def relax(self) -> RelaxedSolution:
-        """The relaxation's optimum and its duals.
-
-        Raises:
-            ValueError: the patterns serve not every model.
-        """
+        """The relaxation's optimum and its duals; infinite if patterns serve not every model."""
+        models = len(self.rows_per_s)
+        first = len(self.layouts) + models
         for index, one in enumerate(self.patterns):
             if self.fixed[one] != self._lower.get(index, 0):
                 self._lower[index] = self.fixed[one]
-                self._program.at_least(len(self.layouts) + index, self.fixed[one])
+                self._program.at_least(first + index, self.fixed[one])
         objective, values, duals = self._program.solve()
-        models = len(self.rows_per_s)
+        unserved = values[len(self.layouts) : first]
         prices = np.maximum(-duals[models:], 0.0)
         return RelaxedSolution(
-            objective,
-            values[len(self.layouts) :],
+            inf if (unserved > _NOTHING).any() else objective,
+            values[first:],
             np.maximum(duals[:models], 0.0) / self.rows_per_s,
             dict(zip(self._share_row, prices.tolist(), strict=True)),
         )

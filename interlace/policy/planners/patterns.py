@@ -53,6 +53,10 @@ _SPARE = 2.0
 _Solved = Callable[[Floats, Floats], PackingSolution | None]
 
 
+#: A lower rate is packed as if it were this one: about a row a day.
+_LEAST_ROWS_PER_S = 1e-5
+
+
 @dataclass(frozen=True, slots=True)
 class Patterns:
     """Fewest accelerators that serve every rate under ``discipline``.
@@ -162,7 +166,7 @@ class _PatternProgram:
         self._policy = policy
         self._demand = demand
         self._limit = len(gpus)
-        self._rates = np.array([one.rows_per_s for one in demand])
+        self._rates = np.array([max(one.rows_per_s, _LEAST_ROWS_PER_S) for one in demand])
         surfaces = [surface(profiles[one.model]) for one in demand]
         offered = shares(gpus[0], surfaces)
         self._layouts = layouts(gpus[0], offered)
