@@ -23,7 +23,7 @@ def test_planning_and_simulating(
     for code in (PLANS, VARIANTS, RUNS):
         exec(compile(code, "python.md", "exec"), names)
     said = capsys.readouterr().out
-    assert "3 GPUs, 2 at the least, 1.20 an hour" in said
+    assert "2 GPUs, 2 at the least, 0.80 an hour" in said
     assert said.count("requests/s in time") == 2
 
 

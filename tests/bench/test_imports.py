@@ -17,7 +17,11 @@ KNOWN = frozenset(
     | {"models"}  # of bench/mix, for its programs that run in a peer's environment
 )
 #: Of the extra `bench` alone, by folder.
-MORE = {"bench/clairvoyant/": {"numba"}, "bench/gpu/": {"cuda", "pynvml", "triton", "numba"}}
+MORE = {
+    "bench/clairvoyant/": {"numba"},
+    "bench/planning/one_partition": {"numba"},
+    "bench/gpu/": {"cuda", "pynvml", "triton", "numba"},
+}
 MORE |= {"bench/harness/": {"pynvml"}, "bench/mix/": {"onnxruntime", "transformers"}}
 FILES = [
     path

@@ -20,7 +20,7 @@ from interlace.device.process.memory import process_memory
 from tests.formats.holder import opened
 from tests.formats.making import layers_onnx, write_factory, write_torchscript
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 2304  # three layers of 21 MB
 WEIGHTS_BYTES = 3 * WIDTH * WIDTH * 4
 FACTORY = """

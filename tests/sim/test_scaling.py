@@ -141,7 +141,7 @@ def test_gpulet_looks_every_20_s_and_plans_for_more_than_it_sees() -> None:
 
 
 def test_a_replay_of_a_run_with_scaling_is_identical() -> None:
-    _, log, _ = _run("interlace", _arrivals(8.0, 50.0, 4.0, seconds=180.0), 2_000.0)
+    _, log, _ = _run("interlace", _arrivals(8.0, 50.0, 4.0, seconds=300.0), 2_000.0)
     assert any(isinstance(event, GpuJoined) for _, event, _ in log)
     assert any(isinstance(event, GpuLeft) for _, event, _ in log)
     replayed = Engine(Fleet(GPUS[:1]), resolve("interlace"), GPUS[1:])

@@ -352,7 +352,7 @@ def test_nobody_outlives_a_server_that_is_killed() -> None:
         "print(rig.device.workers()['p'], rig.device.fork_server_pid, flush=True); "
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     process = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
     )
