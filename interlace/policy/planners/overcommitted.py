@@ -23,7 +23,7 @@ _FIXED: Final = "the accelerators' shares are fixed before a launch, or differ b
 _NO_PLACE: Final = "not every model is in time, or finds memory, on one accelerator"
 
 
-class _Size(NamedTuple):
+class _LaneSize(NamedTuple):
     """A share, the batch that comes together in time, and the accelerator's time for a row."""
 
     share_pct: int
@@ -100,9 +100,9 @@ class Overcommitted:
 
     def _sizes(
         self, demand: Sequence[Demand], factor: float, gpu: Gpu, surfaces: Mapping[str, Surface]
-    ) -> dict[str, _Size] | None:
+    ) -> dict[str, _LaneSize] | None:
         """Share and batch of every model; ``None`` if one has none in time."""
-        found: dict[str, _Size] = {}
+        found: dict[str, _LaneSize] = {}
         for one in demand:
             faster = replace(one, rows_per_s=one.rows_per_s * factor)
             size = self._size(faster, surfaces[one.model], gpu)
@@ -111,8 +111,8 @@ class Overcommitted:
             found[one.model] = size
         return found
 
-    def _size(self, one: Demand, latency: Surface, gpu: Gpu) -> _Size | None:
-        best: _Size | None = None
+    def _size(self, one: Demand, latency: Surface, gpu: Gpu) -> _LaneSize | None:
+        best: _LaneSize | None = None
         for share_pct in gpu.shares_pct:
             if share_pct < latency.shares_pct[0]:
                 continue
@@ -120,7 +120,7 @@ class Overcommitted:
             run_ms = latency.latency_ms(batch, share_pct)
             if run_ms > self.patience * one.slo_ms:
                 continue
-            size = _Size(share_pct, batch, run_ms * gpu.taken(share_pct) / gpu.room / batch)
+            size = _LaneSize(share_pct, batch, run_ms * gpu.taken(share_pct) / gpu.room / batch)
             if best is None or size.row_ms <= best.row_ms * _ALIKE:
                 best = size
         return best
@@ -140,7 +140,7 @@ class Overcommitted:
         return low
 
     def _lanes(
-        self, demand: Sequence[Demand], sizes: Mapping[str, _Size], gpu: Gpu, profiles: Profiles
+        self, demand: Sequence[Demand], sizes: Mapping[str, _LaneSize], gpu: Gpu, profiles: Profiles
     ) -> list[str]:
         """The model of each partition of an accelerator, the first of every model before others."""
         lanes: list[str] = []
