@@ -26,7 +26,7 @@ from interlace.formats.cold_weights import ColdWeights, weight_uses
 from interlace.formats.runner import WARM_RUNS
 from interlace.formats.samples import sample_values
 from interlace.formats.tensor_file import storable
-from interlace.policy.cold_starts.catalog import COLD_STARTS
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.profiling.cpu.layers import LayerBench
 
 _WAYS = ("pipeswitch", "deepplan-dha", "interlace")
@@ -78,7 +78,9 @@ def _rounds(model: Model, folder: Path, takes: int) -> dict[str, list[float]]:
         copied = {
             way: [
                 step.via is WeightPath.COPY
-                for step in COLD_STARTS[way](layers, HostLinks(takes_cores=True)).steps[1:]
+                for step in COLD_POLICIES[way]
+                .cold_start(layers, HostLinks(takes_cores=True))
+                .steps[1:]
             ]
             for way in _WAYS
         }
