@@ -23,7 +23,7 @@ from interlace.formats import open_torch
 from interlace.formats.runner import WARM_RUNS
 from interlace.formats.torch_runner import sample_of
 from interlace.formats.torch_sharing import share_weights
-from interlace.policy.cold_starts.catalog import COLD_STARTS
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.profiling.cpu.layers import LayerBench, took_ms
 
 _WAYS = ("pipeswitch", "deepplan-dha", "interlace")
@@ -78,7 +78,7 @@ def _rounds(model: Model, folder: str, takes: int, disk: bool) -> dict[str, list
         bench = LayerBench(opened.tensors, cold, run, min(takes, 5))
         layers, file = bench.layers(), cold.file
         links = HostLinks(takes_cores=True)
-        plans = {way: COLD_STARTS[way](layers, links).steps for way in _WAYS}
+        plans = {way: COLD_POLICIES[way].cold_start(layers, links).steps for way in _WAYS}
         plans["all left in the file"] = ()
 
         def read() -> None:
