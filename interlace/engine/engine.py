@@ -115,7 +115,7 @@ class Engine:
         elif isinstance(work, CopyInputs):
             return self._scheduler.staged(finished, work, now_ms)
         elif isinstance(work, Fetch | Evict):
-            return []
+            return self._scheduler.fetched(finished, work, now_ms)
         else:
             commands = self._quarantine.worker_died(work, finished.failure, now_ms)
             commands += self._reconciler.finished(finished, work, now_ms)
