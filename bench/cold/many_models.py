@@ -15,7 +15,7 @@ from bench.harness import Report, Row, main
 from interlace.core.loading import HostLinks
 from interlace.policy.cold_curve import ColdCurve, ColdPoint, hull
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
-from interlace.policy.cold_starts.frontier import frontier
+from interlace.policy.cold_starts.frontier import lasting
 
 _SLO_MS: Final = 50.0
 #: Rate, exponent of Zipf's law, and the p99 that is aimed at.
@@ -70,7 +70,7 @@ def one_run(
 
 def least_link_part(parts: list[float], rate_rps: float, memory_bytes: int) -> float:
     """The least part of the link's time, whatever stays of our curves, divisible."""
-    curve = ColdCurve(frontier, bert_on_h100().layers, HostLinks())
+    curve = ColdCurve(lasting, bert_on_h100().layers, HostLinks())
     by_link = [ColdPoint(o.kept_bytes, o.copied_bytes, o.copy_ms, 0.0) for o in curve.points]
     edges = []
     for first, last in hull(by_link):

@@ -17,7 +17,7 @@ from bench.harness import Report, Row, bars, main
 from bench.papers.deepplan.v100 import layers
 from interlace.core.loading import HostLinks
 from interlace.policy.cold_curve import ColdCurve, ColdPoint
-from interlace.policy.cold_starts.frontier import frontier
+from interlace.policy.cold_starts.frontier import lasting
 from interlace.policy.residency import residency as kept_by_worth
 
 _SKEWS = (0.0, 0.9, 1.1)
@@ -37,7 +37,7 @@ def residency(
     requests: Annotated[int, "drawn for LRU"] = 200_000,
 ) -> Report:
     """Three popularities, three ways."""
-    curve = ColdCurve(frontier, layers("bert_base"), HostLinks()).points
+    curve = ColdCurve(lasting, layers("bert_base"), HostLinks()).points
     memory_bytes = int(memory_gb * 1e9)
     rows: list[Row] = []
     drawn: dict[str, list[float]] = {"LRU": [], "ours": []}
