@@ -91,7 +91,7 @@ class Reconciler:
             commands.append(self._sized(work) if isinstance(work, Load) else work)
         state.update_hosts()
         update_sustaining_batches(state, self._rates)
-        for model, reason in self._scheduler.fetching.update(now_ms):
+        for model, reason in self._scheduler.fetching.registry.update(now_ms):
             commands += self._quarantine.start(model, state.models[model], reason, now_ms)
         commands += self._scheduler.staging.fill_all()
         commands += self._report_changes()
@@ -186,7 +186,7 @@ class Reconciler:
             if deployed.leaving and not deployed.waiting and not self._held(name):
                 self._state.forget(name)
                 self._rates.forget(name)
-                self._scheduler.fetching.forget(name)
+                self._scheduler.fetching.registry.forget(name)
                 reports.append(ReportStatus(name, "gone"))
             elif deployed.hosts and not deployed.status_reported:
                 deployed.status_reported = True

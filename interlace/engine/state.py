@@ -151,6 +151,7 @@ class EngineState:
     def forget(self, model: str) -> None:
         """Remove everything about a deployment that is gone."""
         del self.models[model]
+        self.cold_waiting.pop(model, None)
         for tallies in self.tallies.values():
             tallies.pop(model, None)
         for key in [key for key in self.starts_ms if key[1] == model]:
