@@ -1,4 +1,4 @@
-"""Weights that come and go on cores: no layer runs before they are there, and all memory returns."""
+"""Weights that come and go: no layer runs before they are there, and all memory returns."""
 
 from __future__ import annotations
 
