@@ -24,6 +24,7 @@ from interlace.packing.pattern import Pattern
 from interlace.packing.pool_hosts import burstiness, hosts_needed
 from interlace.packing.queueing import Bools, Floats
 from interlace.packing.solver import Constraint, LinearProgram, solve
+from interlace.perf.memory import needed_bytes, room_bytes
 
 #: Models of one pool at most; a pool of this many hosts gains little by one more model.
 _MOST_MODELS: Final = 32
@@ -53,10 +54,13 @@ class PoolMemory:
         """What there is on accelerators like ``gpu`` in those layouts."""
         walls = dict(gpu.walls)
         shares = {share for layout in layouts for share in layout}
-        whole = {s: (_most(s, layouts), float(gpu.memory_bytes)) for s in shares}
+        whole = {s: (_most(s, layouts), float(room_bytes(gpu))) for s in shares}
+        one_bytes = np.array([needed_bytes([d.model], profiles, gpu) for d in demand], float)
+        two_bytes = np.array([needed_bytes([d.model] * 2, profiles, gpu) for d in demand], float)
+        activations = two_bytes - one_bytes
         return cls(
-            np.array([profiles[one.model].weights_bytes for one in demand], float),
-            np.array([profiles[one.model].activation_bytes for one in demand], float),
+            one_bytes - activations,
+            activations,
             {s: (1, float(walls[s])) if s in walls else whole[s] for s in shares},
         )
 
