@@ -249,6 +249,7 @@ def serve(
     system: str | System = "interlace",
     plan: Path | str | None = None,
     profiles: Path | None = None,
+    memory_bytes: int | None = None,
     options: ServeOptions = ServeOptions(),
 ) -> Server:
     """A server of a folder of models (docs/repository.md), over KServe v2; nothing begins yet.
@@ -256,7 +257,9 @@ def serve(
     It listens on ``host`` at ``port`` (HTTP), ``grpc_port`` and ``metrics_port``; 0 takes a free
     one. ``device`` is auto, cpu, green, mps or streams; ``gpus`` such as "0,1" and ``cores`` such
     as "0-3,6" name some of them. ``system`` plans and schedules, unless a ``plan`` that was saved
-    is followed. ``profiles`` is the folder where measured latencies are kept.
+    is followed. ``profiles`` is the folder where measured latencies are kept. With ``memory_bytes``
+    of each accelerator's memory for weights, these come and go as requests ask for them
+    (docs/cold-starts.md); without, what is loaded stays.
 
     Example::
 
@@ -271,6 +274,8 @@ def serve(
     """
     root, folder = Path(models), profiles or default_profiles()
     where = choose_accelerators(device, cpu_settings(cores, folder.parent / "weights"), gpus)
+    if memory_bytes is not None:
+        where = where.with_weights(memory_bytes)
     settings = ServeSettings(
         root=root,
         accelerators=where,

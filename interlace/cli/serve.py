@@ -22,11 +22,13 @@ from interlace.cli.options import (
     SystemName,
     positive,
     read_key,
+    size_bytes,
 )
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
 from interlace.cli.serve_table import show_serving
 from interlace.core.model import Model
+from interlace.core.user_errors import InputError
 from interlace.engine.snapshot import EngineSnapshot
 
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
@@ -44,6 +46,14 @@ _Hosts = Annotated[
 _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")]
 _Plan = Annotated[
     Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
+]
+_Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Memory for weights that come and go, such as 2GB."),
+]
+_Cold = Annotated[
+    str | None,
+    typer.Option(help="With --memory, how they come: copy, pipeswitch, deepplan, interlace ..."),
 ]
 _Log = Annotated[Path | None, typer.Option(help="Keep every event, for interlace replay.")]
 _LogLimit = Annotated[
@@ -69,6 +79,8 @@ def serve(
     system: SystemName = "interlace",
     plan_file: _Plan = None,
     profiles: Profiles = None,
+    memory: _Memory = None,
+    cold: _Cold = None,
     api_key_file: _KeyFile = None,
     admin_key_file: _AdminFile = None,
     allow_host: _Hosts = None,
@@ -88,8 +100,11 @@ def serve(
     \b
     Examples:
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
+      interlace serve models/ --memory 2GB  # more models than memory
       interlace serve models/ --plan plan.json --log events.log  # for interlace replay
     """
+    if cold is not None and memory is None:
+        raise InputError("--cold says how weights come and go: it takes --memory")
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
     keys = read_key(api_key_file), read_key(admin_key_file, "--admin-key-file")
     options = ServeOptions(
@@ -100,7 +115,8 @@ def serve(
     show_logs(out, log_level)
     server = interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
-        device=device, gpus=gpus, cores=cores, system=system, plan=plan_file, profiles=profiles,
+        device=device, gpus=gpus, cores=cores, system=f"{system}/{cold}" if cold else system,
+        plan=plan_file, profiles=profiles, memory_bytes=size_bytes("--memory", memory),
         options=options,
     )  # fmt: skip
     with ProgressBar(out) as bar:
