@@ -165,26 +165,18 @@ class ModelPreparer:
     async def _take_apart(
         self, layers: LayerMeasurement, models: Sequence[Model], found: FillResult
     ) -> None:
-        """Add layers to profiles, and fail what is larger than the memory that weights may take."""
-        profiles, budget_bytes = found.profiles, self._rig.gpu.weights_bytes
-        known = [model for model in models if model.key in profiles]
-        whole = [model for model in known if not profiles[model.key].layers]
+        """Add layers to the profiles that have none."""
+        known = [model for model in models if model.key in found.profiles]
+        whole = [model for model in known if not found.profiles[model.key].layers]
         apart = [model for model in whole if model.format is not Format.ONNX]
         if apart:
-            await layers.measure(apart, profiles)
+            await layers.measure(apart, found.profiles)
         for failure in layers.failures:
             _log.warning("not by layer: %s", failure)
         layers.failures.clear()
-        for model in known:
-            profile = profiles[model.key]
-            if not profile.layers:
+        for model in whole:
+            if not found.profiles[model.key].layers:
                 _log.info("%s stays in memory: its weights cannot be brought by layer", model.name)
-            elif profile.weights_bytes > budget_bytes:
-                del profiles[model.key]
-                found.failures[model.key] = (
-                    f"its weights are {profile.weights_bytes / 1e6:.1f} MB, the memory for weights "
-                    f"(--memory) is {budget_bytes / 1e6:.1f} MB: give at least the former"
-                )
 
 
 def _one_step() -> int:
