@@ -103,24 +103,26 @@ def serve(
       interlace serve models/ --memory 2GB  # more models than memory
       interlace serve models/ --plan plan.json --log events.log  # for interlace replay
     """
-    if cold is not None and memory is None:
-        raise InputError("--cold says how weights come and go: it takes --memory")
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
     keys = read_key(api_key_file), read_key(admin_key_file, "--admin-key-file")
     options = ServeOptions(
         keys[0] or "", keys[1] or "", tuple(allow_host or ()), allow_client_shm, request_memory_mb,
         log, log_limit_mb, drain_delay_s, exit_timeout_s,
     )  # fmt: skip
-    out = console(stderr=True)
-    show_logs(out, log_level)
+    show_logs(out := console(stderr=True), log_level)
     server = interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
-        device=device, gpus=gpus, cores=cores, system=f"{system}/{cold}" if cold else system,
-        plan=plan_file, profiles=profiles, memory_bytes=size_bytes("--memory", memory),
-        options=options,
+        device=device, gpus=gpus, cores=cores, system=_named(system, cold, memory), plan=plan_file,
+        profiles=profiles, memory_bytes=size_bytes("--memory", memory), options=options,
     )  # fmt: skip
     with ProgressBar(out) as bar:
         server.run(bar.sweep_step, partial(_ready, bar, out))
+
+
+def _named(system: str, cold: str | None, memory: str | None) -> str:
+    if cold is not None and memory is None:
+        raise InputError("--cold says how weights come and go: it takes --memory")
+    return system if cold is None else f"{system}/{cold}"
 
 
 def _ready(bar: ProgressBar, out: Console, models: Sequence[Model], engine: EngineSnapshot) -> None:
