@@ -11,6 +11,8 @@ from interlace.core.messages import (
     CreatePartition,
     EpochEnded,
     Event,
+    Evict,
+    Fetch,
     GpuJoined,
     GpuLeft,
     ModelsDeployed,
@@ -112,6 +114,8 @@ class Engine:
                 return commands + self._scheduler.dispatch((work.gpu,), now_ms)
         elif isinstance(work, CopyInputs):
             return self._scheduler.staged(finished, work, now_ms)
+        elif isinstance(work, Fetch | Evict):
+            return []
         else:
             commands = self._quarantine.worker_died(work, finished.failure, now_ms)
             commands += self._reconciler.finished(finished, work, now_ms)

@@ -184,9 +184,11 @@ class Refusal(Struct, frozen=True, gc=False):
     """Why a request may not come in: predicted lateness, and when trying again may succeed.
 
     ``retry_after_ms`` is ``None`` where waiting cannot help.
-    ``full`` marks a queue at its bound, whatever the deadline.
+    ``full`` marks a queue at its bound, whatever the deadline. ``cold_ms`` is how long the model's
+    weights are waited for.
     """
 
     late_ms: float
     retry_after_ms: float | None
     full: bool = False
+    cold_ms: float = 0.0

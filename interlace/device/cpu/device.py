@@ -12,7 +12,9 @@ from interlace.core.hardware import Gpu, Trait
 from interlace.core.messages import (
     CopyInputs,
     CreatePartition,
+    Evict,
     Failure,
+    Fetch,
     Load,
     PartitionLost,
     ReleasePartition,
@@ -89,6 +91,9 @@ class CpuDevice:
         self._killed.pop(key, None)
         self._pools.forget(key)
 
+    def cancel_fetch(self, model: str) -> None:
+        """Nothing is fetched here."""
+
     def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
         self._on_lost = lost
 
@@ -145,6 +150,8 @@ class CpuDevice:
         if isinstance(work, CreatePartition):
             self._carve(work, done)
             return
+        if isinstance(work, Fetch | Evict):
+            raise ValueError(f"{self._gpu.id} has no budget for weights")
         if isinstance(work, CopyInputs):
             if not self._open:
                 raise ValueError(f"{self._gpu.id} is closed")

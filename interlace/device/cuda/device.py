@@ -10,7 +10,9 @@ from interlace.core.hardware import Gpu, Trait
 from interlace.core.messages import (
     CopyInputs,
     CreatePartition,
+    Evict,
     Failure,
+    Fetch,
     Load,
     PartitionLost,
     ReleasePartition,
@@ -64,6 +66,9 @@ class CudaDevice:
         for process in self.processes.running:
             process.forget(key)
 
+    def cancel_fetch(self, model: str) -> None:
+        """Nothing is fetched here."""
+
     def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
         self._on_lost = lost
 
@@ -109,6 +114,8 @@ class CudaDevice:
         if isinstance(work, CreatePartition):
             self._carve(work, done)
             return
+        if isinstance(work, Fetch | Evict):
+            raise ValueError(f"{self.gpu.id} has no budget for weights")
         if isinstance(work, CopyInputs):
             self._stage(work, done)
             return

@@ -9,7 +9,9 @@ from functools import partial
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
     CopyInputs,
+    Evict,
     Failure,
+    Fetch,
     Load,
     PartitionLost,
     PartitionWork,
@@ -85,12 +87,18 @@ class SimulatedDevice:
     def free(self, batch: int) -> None:
         """Nothing to reuse: simulated outputs hold no bytes."""
 
+    def cancel_fetch(self, model: str) -> None:
+        """Nothing is fetched here."""
+
     def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
         self._lost = lost
 
     def do(self, work: Work, done: Done) -> None:
         if not isinstance(work, Run) and isinstance(work, CopyInputs):
             self._stage(work, done)
+            return
+        if isinstance(work, Fetch | Evict):
+            self._timer.call_at(self._timer.now_ms(), lambda: done(WorkFinished(work)))
             return
         if not (isinstance(work, Run) and self._holding.has(work.partition, work.batch.model)):
             refusal = self._refusal(work)

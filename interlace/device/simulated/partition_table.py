@@ -14,7 +14,7 @@ from interlace.core.messages import (
     Unload,
 )
 from interlace.core.profile import Profiles
-from interlace.perf.memory import needed_bytes
+from interlace.perf.memory import needed_bytes, room_bytes
 
 
 class PartitionTable:
@@ -103,14 +103,14 @@ class PartitionTable:
         if model in self._loaded[partition]:
             return None
         walls = dict(self._gpu.walls)
-        limit = walls.get(self.shares[partition], self._gpu.memory_bytes)
+        limit = walls.get(self.shares[partition], room_bytes(self._gpu))
         if self.shares[partition] in walls:
             held = list(self._loaded[partition])
         else:
             there = [name for name in self._loaded if self.shares[name] not in walls]
             held = [one for name in there for one in self._loaded[name]]
-        taken = needed_bytes(held, self._truth)
-        needed = needed_bytes([*held, model], self._truth) - taken
+        taken = needed_bytes(held, self._truth, self._gpu)
+        needed = needed_bytes([*held, model], self._truth, self._gpu) - taken
         if needed <= limit - taken:
             return None
         return (

@@ -37,7 +37,7 @@ from interlace.packing.placement import (
 from interlace.packing.queueing import POOLING, Floats, pooled
 from interlace.perf.interference import ConstantFactor, Interference
 from interlace.perf.latency import surface
-from interlace.perf.memory import needed_bytes
+from interlace.perf.memory import needed_bytes, room_bytes
 from interlace.perf.tables import Tables
 
 #: Served to within this part of the rate is served.
@@ -184,8 +184,8 @@ class _PatternProgram:
 
     def _within_walls(self, options: BatchOptions, gpu: Gpu, profiles: Profiles) -> BatchOptions:
         """The options without models that the memory of such a partition does not hold."""
-        room_bytes = dict(gpu.walls).get(options.share_pct, gpu.memory_bytes)
-        held = [needed_bytes([one.model], profiles) <= room_bytes for one in self._demand]
+        most_bytes = dict(gpu.walls).get(options.share_pct, room_bytes(gpu))
+        held = [needed_bytes([one.model], profiles, gpu) <= most_bytes for one in self._demand]
         return replace(
             options, latency_ms=np.where(np.array(held)[:, None], options.latency_ms, inf)
         )
