@@ -58,8 +58,11 @@ class WorkerSetup(msgspec.Struct, array_like=True, tag=1, frozen=True):
 
 
 class LoadModel(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """As ``Load``: the weights of a ``cold`` one come later."""
+
     model: Model
     batches: tuple[int, ...]
+    cold: bool = False
 
 
 class UnloadModel(msgspec.Struct, array_like=True, tag=3, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 from interlace.device.cuda.driver.api import Driver, MappedBlock
@@ -28,10 +29,8 @@ class TouchedPages:
             OSError: so much memory is not there.
         """
         made = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        try:
+        with suppress(OSError):  # a kernel without them
             made.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # a kernel without them
-            pass
         host = ctypes.addressof(ctypes.c_char.from_buffer(made))
 
         def touch(begin: int) -> None:

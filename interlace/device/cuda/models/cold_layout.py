@@ -18,6 +18,9 @@ LEAST_BYTES: Final = 8 << 20
 LAST_BYTES: Final = 1 << 20
 
 
+Piece = tuple[int, int, int]  #: target, source, bytes
+
+
 class ColdLayer(NamedTuple):
     """A step of ``module_calls``; its weights are the bytes from ``begin`` on.
 
@@ -106,3 +109,16 @@ def _groups(sizes: Sequence[int]) -> Iterator[range]:
     if begin < last:
         yield range(begin, last)
     yield range(last, len(sizes))
+
+
+def joined(pieces: Sequence[Piece]) -> list[Piece]:
+    """Pieces that lie side by side at both ends as one."""
+    found: list[Piece] = []
+    for target, source, nbytes in pieces:
+        if found:
+            to, begin, size = found[-1]
+            if (to + size, begin + size) == (target, source):
+                found[-1] = to, begin, size + nbytes
+                continue
+        found.append((target, source, nbytes))
+    return found

@@ -10,10 +10,10 @@ not brought is slow, never wrong.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -22,13 +22,11 @@ from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.driver.api import CopyGroup
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.graphs.eager import keep_up
-from interlace.device.cuda.graphs.program import BatchProgram, TensorSlot
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.parameters import BatchParameters
-from interlace.device.cuda.memory.weights_memory import Window, WeightsMemory
-from interlace.device.cuda.models.cold_layout import ColdLayout, cold_layout
-from interlace.device.cuda.models.opening import PortableModel, TensorsByName
+from interlace.device.cuda.memory.weights_memory import WeightsMemory
+from interlace.device.cuda.models.cold_layout import cold_layout, joined
+from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.models.variant import ModelVariant
 from interlace.device.cuda.models.weights import DeviceWeights, WeightsHandle, lay_out
 
@@ -36,13 +34,31 @@ _LOOKUP_THREADS: Final = 512
 _LOOKUP_BLOCKS: Final = 64
 _WARP: Final = 32
 
-_Piece = tuple[int, int, int]
+
+class OnLane(Protocol):
+    """What the weights ask of the lanes that the model runs on."""
+
+    def wait(self, group: int, stream: int) -> None:
+        """What a stream does from now on needs that group, and those before it."""
+        ...
+
+    def catch_up(self, stream: int) -> None:
+        """What was launched has ended, where torch follows no stream."""
+        ...
+
+    def left(self, layers: Collection[int]) -> None:
+        """Those layers leave the GPU's memory."""
+        ...
+
+    def close(self) -> None:
+        """It does not run there any more."""
+        ...
 
 
-class _Execution(NamedTuple):
-    """What runs just now in a thread that holds the model."""
+class Execution(NamedTuple):
+    """What runs just now in the thread that holds the model."""
 
-    lane: LaneModel
+    lane: OnLane
     stream: int
     parameters: BatchParameters
 
@@ -75,8 +91,8 @@ class ColdWeights:
         self.backend = backend
         self.memory = memory
         self.held: dict[int, int] = {}
-        self.execution: _Execution | None = None
-        self.lanes: dict[Lane, LaneModel] = {}
+        self.execution: Execution | None = None
+        self.lanes: dict[Lane, OnLane] = {}
         self._lock = threading.RLock()
         self._hooks: list[Any] = []
         with on_stream(backend, stream), torch.inference_mode():
@@ -152,7 +168,7 @@ class ColdWeights:
             pieces = [(to, self._on_host(at), layers[at].nbytes) for at, to in places.items()]
             new.update(places)
             if pieces:
-                groups.append(CopyGroup(0, _joined(pieces), ready))
+                groups.append(CopyGroup(0, joined(pieces), ready))
         try:
             self.backend.driver.copy_groups(groups, self.memory.link)
         except CudaError:
@@ -178,16 +194,6 @@ class ColdWeights:
         """Where a layer's weights are read now, at their best."""
         return self.held.get(index) or self._on_host(index)
 
-    def on(self, lane: Lane) -> LaneModel:
-        """The model as it runs on a lane.
-
-        Raises:
-            CudaError: there is no memory for a window.
-        """
-        if lane not in self.lanes:
-            self.lanes[lane] = LaneModel(self, lane)
-        return self.lanes[lane]
-
     def leave(self, lane: Lane) -> None:
         """Nothing of it runs on a lane any more; unknown ones pass."""
         found = self.lanes.pop(lane, None)
@@ -196,7 +202,7 @@ class ColdWeights:
 
     # ------------------------------------------------------------------------------ executing
     @contextmanager
-    def at(self, base: int, execution: _Execution | None = None) -> Iterator[PortableModel]:
+    def at(self, base: int, execution: Execution | None = None) -> Iterator[PortableModel]:
         """The model with its weights at a window, or on the host, as this thread's alone."""
         with self._lock:
             if base != self._adopted:
@@ -252,9 +258,7 @@ class ColdWeights:
 
     def _stays(self, stream: int) -> DeviceWeights:
         """What no layer has, in memory of its own."""
-        rest = {
-            name: one for name, one in self.model.tensors.items() if name not in self._moving
-        }
+        rest = {name: one for name, one in self.model.tensors.items() if name not in self._moving}
         fixed = DeviceWeights.allocate(
             self.backend.driver, lay_out(rest, ModelVariant(), frozenset(rest))
         )
@@ -263,152 +267,3 @@ class ColdWeights:
         self.backend.driver.synchronize(stream)
         fixed.adopt(rest, self.model.device)
         return fixed
-
-
-class LaneModel:
-    """A ``RunnableModel`` on a window of its lane. ``events`` say that a group is in the window."""
-
-    def __init__(self, weights: ColdWeights, lane: Lane) -> None:
-        """
-        Raises:
-            CudaError: there is no memory for the window.
-        """
-        model = weights.model
-        self.signature, self.device, self.defaults = model.signature, model.device, model.defaults
-        self.tables = len(weights.tables)
-        self._weights = weights
-        self._lane = lane
-        self._driver = weights.backend.driver
-        self._window: Window = weights.memory.window(lane, weights.layout.window_bytes)
-        self._events = [self._driver.event() for _ in weights.layout.groups]
-        self._waited = -1
-
-    def outputs(self, values: TensorsByName) -> tuple[torch.Tensor, ...]:
-        """On the weights of the host, read in place: for what is not served."""
-        with self._weights.at(self._weights.host.device) as model:
-            return model.outputs(values)
-
-    def execute(
-        self, values: TensorsByName, stream: int, parameters: BatchParameters
-    ) -> tuple[torch.Tensor, ...]:
-        """On the window, each group when it is there."""
-        execution = _Execution(self, stream, parameters)
-        with self._weights.at(self._window.address, execution) as model:
-            self._waited = -1
-            return model.outputs(values)
-
-    def wait(self, group: int, stream: int) -> None:
-        """What a stream does from now on needs that group, and those before it."""
-        if group <= self._waited:
-            return
-        self._waited = group
-        captured = stream != self._lane.stream
-        self._driver.wait(stream, self._events[group], external=captured)
-        self.catch_up(stream)
-
-    def catch_up(self, stream: int) -> None:
-        """As ``keep_up``; a capture is not waited for."""
-        if stream == self._lane.stream:
-            keep_up(self._weights.backend, stream)
-
-    def fill(self) -> list[int]:
-        """Send what the window lacks after it; where each table's rows are read.
-
-        Raises:
-            CudaError: the driver refused.
-        """
-        weights, window, groups = self._weights, self._window, list[CopyGroup]()
-        if window.holder is not weights:
-            window.holder, window.filled = weights, set()
-            groups.append(CopyGroup(window.done, (), 0))
-        for at, group in enumerate(weights.layout.groups):
-            missing = [one for one in group if self._lacks(one)]
-            if missing:
-                pieces = _joined([self._piece(one) for one in missing if not self._table(one)])
-                groups.append(CopyGroup(weights.ready[at], pieces, self._events[at]))
-                window.filled.update(missing)
-        if groups:
-            try:
-                self._driver.copy_groups(groups, window.stream)
-            except CudaError:
-                window.holder = None
-                raise
-        return [weights.address(index) for index in weights.tables]
-
-    def launched(self) -> None:
-        """A batch is behind what was sent: the window is its own until it ends.
-
-        Raises:
-            CudaError: the driver refused.
-        """
-        self._driver.record(self._window.done, self._lane.stream)
-
-    def left(self, layers: Collection[int]) -> None:
-        """Those layers leave the GPU's memory; what is in the window stays.
-
-        Raises:
-            CudaError: the driver refused.
-        """
-        if self._window.holder is self._weights:
-            self._driver.wait(self._weights.memory.link, self._window.done)
-            self._window.filled.difference_update(one for one in layers if self._table(one))
-
-    def close(self) -> None:
-        """It does not run here any more."""
-        if self._window.holder is self._weights:
-            self._window.holder = None
-        with ExitStack() as steps:
-            for event in self._events:
-                steps.callback(self._driver.destroy_event, event)
-            steps.callback(self._weights.memory.leave, self._lane, self._window)
-            steps.callback(self._driver.synchronize, self._window.stream)
-
-    def _table(self, index: int) -> bool:
-        return self._weights.layout.layers[index].table
-
-    def _lacks(self, index: int) -> bool:
-        """Whether a layer was not sent here; of a table, whether its arrival was not awaited."""
-        weights = self._weights
-        if index in self._window.filled or not weights.layout.layers[index].nbytes:
-            return False
-        return index in weights.held or not self._table(index)
-
-    def _piece(self, index: int) -> _Piece:
-        layer = self._weights.layout.layers[index]
-        return self._window.address + layer.begin, self._weights.address(index), layer.nbytes
-
-
-class WindowProgram:
-    """A ``BatchProgram`` whose weights are sent after it."""
-
-    def __init__(self, program: BatchProgram, lane: LaneModel) -> None:
-        self.inputs: Sequence[TensorSlot] = program.inputs
-        self.outputs: Sequence[TensorSlot] = program.outputs
-        self.batched, self.rows = program.batched, program.rows
-        self._program = program
-        self._lane = lane
-
-    def launch(
-        self, sequence: int, rows: int, sources: Sequence[Sequence[int]], targets: Sequence[int]
-    ) -> int:
-        tables = self._lane.fill()
-        turn = self._program.launch(sequence, rows, sources, (*targets, *tables))
-        self._lane.launched()
-        return turn
-
-    def times_ns(self, turn: int) -> tuple[int, int]:
-        return self._program.times_ns(turn)
-
-
-def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
-    """Pieces that lie side by side at both ends as one."""
-    joined: list[_Piece] = []
-    for target, source, nbytes in pieces:
-        if joined:
-            to, begin, size = joined[-1]
-            if (to + size, begin + size) == (target, source):
-                joined[-1] = to, begin, size + nbytes
-                continue
-        joined.append((target, source, nbytes))
-    return joined
-
