@@ -72,7 +72,10 @@ class LoadedModel:
 
         Raises:
             RepositoryError: it does not open, or a tensor has no fixed size.
+            ValueError: there is no memory for weights that come and go.
         """
+        if cold and context.weights is None:
+            raise ValueError(f"{model.key}: this GPU has no budget for weights that come and go")
         self._memory = context.weights if cold else None
         self.model = model
         self.figures: Sequence[VariantResult] = ()

@@ -84,6 +84,7 @@ class GpuContext:
             self.fetcher = WeightFetcher(
                 driver, backend.kernels, self._mapped, self.completions, LANES_MAX
             )
+            steps.callback(self.fetcher.close)
             self.stager = self._stager(backend, steps)
             borrowed = WeightBorrower(setup.lender, note)
             context = _load_context(setup, backend, self._mapped, self.completions.flag, note)

@@ -99,6 +99,10 @@ class WeightFetcher:
             weights.evict(list(weights.held))
         return self.cancel(model)
 
+    def close(self) -> None:
+        """Nothing is on its way."""
+        self._words.close()
+
     def _begin(self) -> Answers:
         answers: list[tuple[str, GpuAnswer]] = []
         while self._waiting and len(self._begun) < ON_THE_WAY:
