@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import Final
 
 from interlace.core.plan import Slot
 from interlace.core.request import Request
 from interlace.policy.batching import limit_rows
+from interlace.policy.fairness import planned_rows_per_s
 from interlace.policy.view import PartitionView, Refusal, View
+
+#: Sums of parts that are equal on paper differ by less.
+_ROUNDING: Final = 1e-9
 
 
 def admit_all(request: Request, view: View, now_ms: float) -> Refusal | None:
@@ -39,6 +44,8 @@ class DeadlineAdmission:
             own_ms = model.latency_ms(request.rows, host.share_pct, request.shape)
             alone_ms = min(alone_ms, own_ms)
             late_ms, fair = self._outlook(request, host, view, now_ms, own_ms)
+            if len(host.rivals) > 1:
+                late_ms = max(late_ms, _crowded_ms(request, host, view, now_ms) + own_ms)
             if late_ms <= 0 and fair:
                 return None
             if late_ms < best_ms:
@@ -99,6 +106,37 @@ class DeadlineAdmission:
             return late_ms, True
         passes = added_ms <= self.lenience * (tail_ms - now_ms)
         return late_ms, passes or total_ms + added_ms <= tail_ms
+
+
+def _crowded_ms(request: Request, host: PartitionView, view: View, now_ms: float) -> float:
+    """How long after its deadline a request would begin at ``host`` for want of room.
+
+    By deadline, all rows with nearer ones go first, each for its part of the room, in what the
+    batches that run leave of it until they end. Or in its turn, if that is sooner: of models that
+    lose requests each is served in proportion to its planned rate (``policy.fairness``), as much
+    of it as the plan has ``headroom``.
+    """
+    work_ms = own_ms = 0.0
+    for place in host.rivals:
+        for slot in place.slots:
+            rows = view.queue(slot.model).rows_before(request)
+            if rows:
+                work_ms += rows * row_ms(slot, place, view) * place.room_part
+                if place is host and slot.model == request.model:
+                    turn_ms = 1000.0 / planned_rows_per_s(slot) / (view.plan.headroom or 1.0)
+                    own_ms = rows * place.parts.get(slot.model, 1.0) * turn_ms
+    running = [p for p in host.rivals if p.running is not None]
+    ends = sorted((max(p.free_at_ms, now_ms), p.room_part) for p in running)
+    free, at_ms = 1.0 - sum(part for _, part in ends), now_ms
+    for end_ms, part in ends:
+        done_ms = free * (end_ms - at_ms)
+        if work_ms <= done_ms and host.room_part <= free + _ROUNDING:
+            break
+        work_ms, free = max(0.0, work_ms - done_ms), free + part
+        at_ms = end_ms
+    start_ms = min(at_ms + work_ms / free, now_ms + own_ms)
+    margin_ms = view.model(request.model).admission_margin_ms if start_ms > now_ms else 0.0
+    return start_ms + margin_ms - request.deadline_ms
 
 
 def row_ms(slot: Slot, host: PartitionView, view: View) -> float:
