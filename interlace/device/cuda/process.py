@@ -29,10 +29,9 @@ from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.stage_batcher import StageBatcher
 from interlace.device.cuda.worker.wire import (
     BatchStarved,
-    CancelFetch,
     Carved,
     CarveLane,
-    EvictWeights,
+    DropFetch,
     FetchWeights,
     ForgetInputs,
     FromGpu,
@@ -54,7 +53,7 @@ from interlace.device.process.batch_frames import batch_timing, request_outputs,
 from interlace.device.process.link import FrameProtocol, ProcessSpawner, WorkerLink
 from interlace.device.process.output_arena import HeldBatches, OutputArena
 from interlace.device.process.pending import PendingRequest
-from interlace.device.process.wire import BatchResult, LoadModel, UnloadModel
+from interlace.device.process.wire import BatchResult, EvictWeights, LoadModel, UnloadModel
 from interlace.shm.arena import Arena
 
 _log = logging.getLogger(__name__)
@@ -154,7 +153,7 @@ class GpuProcess:
         self._ask(asked, moved, self._settings.limits.load_s, what)
 
     def cancel_fetch(self, model: str) -> None:
-        self.link.tell(CancelFetch(model))
+        self.link.tell(DropFetch(model))
 
     def forget(self, model: str) -> None:
         """Nothing of a model is staged any more."""

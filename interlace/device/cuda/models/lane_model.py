@@ -14,14 +14,14 @@ from interlace.device.cuda.graphs.program import BatchProgram, TensorSlot
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.parameters import BatchParameters
 from interlace.device.cuda.models.cold_layout import Piece, joined
-from interlace.device.cuda.models.cold_weights import ColdWeights, Execution
 from interlace.device.cuda.models.opening import TensorsByName
+from interlace.device.cuda.models.swapped_weights import LaneExecution, SwappedWeights
 
 
 class LaneModel:
     """A ``RunnableModel`` on a window of its lane. ``events`` say that a group is in the window."""
 
-    def __init__(self, weights: ColdWeights, lane: Lane) -> None:
+    def __init__(self, weights: SwappedWeights, lane: Lane) -> None:
         """
         Raises:
             CudaError: there is no memory for the window.
@@ -50,7 +50,7 @@ class LaneModel:
         self, values: TensorsByName, stream: int, parameters: BatchParameters
     ) -> tuple[torch.Tensor, ...]:
         """On the window, each group when it is there."""
-        execution = Execution(self, stream, parameters)
+        execution = LaneExecution(self, stream, parameters)
         with self._weights.at(self._window.address, execution) as model:
             self._waited = -1
             return model.outputs(values)

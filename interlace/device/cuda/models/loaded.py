@@ -20,17 +20,17 @@ from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.budget import MemoryBudget, MemoryChange
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
-from interlace.device.cuda.models.cold_weights import ColdWeights
 from interlace.device.cuda.models.lane_model import LaneModel, WindowProgram
 from interlace.device.cuda.models.opening import OpenTorch, open_portable
 from interlace.device.cuda.models.precision import VariantResult, first_line
 from interlace.device.cuda.models.samples import most_rows, sample_dims
+from interlace.device.cuda.models.swapped_weights import SwappedWeights
 from interlace.device.cuda.models.variant import candidate_variants
 from interlace.device.cuda.models.variant_choice import (
     VariantChooser,
     borrow_weights,
-    cold_weights,
     place_weights,
+    swapped_weights,
 )
 from interlace.device.cuda.models.weights import DeviceWeights, WeightsHandle, lay_out
 from interlace.formats import open_torch
@@ -84,7 +84,7 @@ class LoadedModel:
         self.eager_because = self._portable.eager_because
         self._dims = sample_dims(model, self.signature)
         self._preparation = GraphPreparation(context.backend, model.key, self._dims, context.note)
-        self._weights: DeviceWeights | ColdWeights | None = None
+        self._weights: DeviceWeights | SwappedWeights | None = None
         self._caches: dict[Lane, GraphCache] = {}
         self._capture_streams: set[CaptureStream] = set()
 
@@ -97,9 +97,9 @@ class LoadedModel:
         return 0 if self._weights is None else self._weights.own_bytes
 
     @property
-    def cold(self) -> ColdWeights | None:
+    def cold(self) -> SwappedWeights | None:
         """Its weights, if they come and go."""
-        return self._weights if isinstance(self._weights, ColdWeights) else None
+        return self._weights if isinstance(self._weights, SwappedWeights) else None
 
     @property
     def resident_bytes(self) -> int:
@@ -234,7 +234,7 @@ class LoadedModel:
             if self._memory is None:
                 self._weights = place_weights(portable, variant, *there)
             else:
-                self._weights = cold_weights(portable, variant, *there, self._memory, self._dims)
+                self._weights = swapped_weights(portable, variant, *there, self._memory, self._dims)
         portable.settle()
         release_free_memory()
 

@@ -16,7 +16,6 @@ from interlace.device.cuda.graphs.capture_stream import CaptureStream
 from interlace.device.cuda.graphs.program import Dims
 from interlace.device.cuda.graphs.stopwatch import Stopwatch
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
-from interlace.device.cuda.models.cold_weights import ColdWeights
 from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.models.precision import (
     Outputs,
@@ -27,6 +26,7 @@ from interlace.device.cuda.models.precision import (
     is_sticky,
 )
 from interlace.device.cuda.models.samples import sample_dims, sample_inputs
+from interlace.device.cuda.models.swapped_weights import SwappedWeights
 from interlace.device.cuda.models.variant import ModelVariant, candidate_variants
 from interlace.device.cuda.models.weights import DeviceWeights, WeightsHandle, lay_out
 
@@ -70,14 +70,14 @@ def borrow_weights(
     return weights
 
 
-def cold_weights(
+def swapped_weights(
     model: PortableModel,
     variant: ModelVariant,
     backend: CudaBackend,
     stream: int,
     memory: WeightsMemory,
     dims: Dims,
-) -> ColdWeights:
+) -> SwappedWeights:
     """The model's weights on the host, to come and go; its layers as one row of ``dims`` runs them.
 
     It is not compiled: what is has no layers.
@@ -91,7 +91,7 @@ def cold_weights(
     try:
         with on_stream(backend, stream):
             one = sample_inputs(model.signature, dims, 1, model.device)
-        return ColdWeights(model, placed, memory, backend, stream, lambda: model.outputs(one))
+        return SwappedWeights(model, placed, memory, backend, stream, lambda: model.outputs(one))
     finally:
         placed.close()
 

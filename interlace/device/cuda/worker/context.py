@@ -86,23 +86,10 @@ class GpuContext:
             )
             steps.callback(self.fetcher.close)
             self.stager = self._stager(backend, steps)
-            borrowed = WeightBorrower(setup.lender, note)
-            context = _load_context(setup, backend, self._mapped, self.completions.flag, note)
-            context = context._replace(quiet=lambda: not self.completions.busy)
-            if setup.lender:
-                context = context._replace(lent=borrowed.lent)
-            if setup.weights_bytes:
-                memory = WeightsMemory(driver, setup.weights_bytes, _host_bytes(setup))
-                steps.callback(memory.close)
-                context = context._replace(weights=memory)
-                laps.end("memory for weights")
-            opened = partial(LoadedModel, context)
-            trim = partial(_trim, backend, pool)
-            self.models = ModelCache(opened, borrowed.give_back, setup.keep_bytes, trim)
-            steps.callback(self.models.close)
+            self.models = self._models(setup, backend, pool, steps)
             self.loader = LoaderThread()
             steps.callback(self.loader.close)
-            laps.end("completion")
+            laps.end("completion, memory for weights")
             self.took_s = laps.took_s
             self._steps = steps.pop_all()
 
@@ -118,6 +105,24 @@ class GpuContext:
     def worn(self) -> bool:
         """Whether the process should be restarted once it has no partitions."""
         return self._backend.capturer.worn
+
+    def _models(
+        self, setup: GpuSetup, backend: CudaBackend, pool: PooledDriver, steps: ExitStack
+    ) -> ModelCache:
+        borrowed = WeightBorrower(setup.lender, self.note)
+        context = _load_context(setup, backend, self._mapped, self.completions.flag, self.note)
+        context = context._replace(quiet=lambda: not self.completions.busy)
+        if setup.lender:
+            context = context._replace(lent=borrowed.lent)
+        if setup.weights_bytes:
+            driver = backend.driver
+            memory = WeightsMemory(driver, setup.weights_bytes, _host_bytes(setup))
+            steps.callback(memory.close)
+            context = context._replace(weights=memory)
+        opened, trim = partial(LoadedModel, context), partial(_trim, backend, pool)
+        models = ModelCache(opened, borrowed.give_back, setup.keep_bytes, trim)
+        steps.callback(models.close)
+        return models
 
     def _stager(self, backend: CudaBackend, steps: ExitStack) -> InputStager:
         lane = self.lanes.aside()

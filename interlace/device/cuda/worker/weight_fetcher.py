@@ -12,9 +12,9 @@ from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.kernels import Kernels
 from interlace.device.cuda.graphs.transfer import Publish
 from interlace.device.cuda.memory.mapped import MappedMemory, MappedWords
-from interlace.device.cuda.models.cold_weights import ColdWeights
-from interlace.device.cuda.worker.wire import EvictWeights, FetchWeights, GpuAnswer, WeightsMoved
-from interlace.device.process.wire import Failed
+from interlace.device.cuda.models.swapped_weights import SwappedWeights
+from interlace.device.cuda.worker.wire import FetchWeights, GpuAnswer, WeightsMoved
+from interlace.device.process.wire import EvictWeights, Failed
 
 #: What is enqueued cannot be called back, and delays what is more urgent.
 ON_THE_WAY: Final = 2
@@ -24,7 +24,7 @@ Answers = Sequence[tuple[str, GpuAnswer]]  #: by line
 
 class _Fetch(NamedTuple):
     line: str
-    weights: ColdWeights
+    weights: SwappedWeights
     asked: FetchWeights
 
 
@@ -53,7 +53,7 @@ class WeightFetcher:
         """Of what is on its way."""
         return (line for _, line in self._begun)
 
-    def fetch(self, line: str, weights: ColdWeights | None, asked: FetchWeights) -> Answers:
+    def fetch(self, line: str, weights: SwappedWeights | None, asked: FetchWeights) -> Answers:
         """Begin now or later; ``ended`` gives the answer, if it is not here already.
 
         Raises:
@@ -82,7 +82,7 @@ class WeightFetcher:
             answers.append((self._begun.popleft()[1], WeightsMoved()))
         return [*answers, *self._begin()]
 
-    def evict(self, weights: ColdWeights | None, asked: EvictWeights) -> GpuAnswer:
+    def evict(self, weights: SwappedWeights | None, asked: EvictWeights) -> GpuAnswer:
         """
         Raises:
             CudaError: the GPU failed.
@@ -93,7 +93,7 @@ class WeightFetcher:
         weights.evict(asked.layers)
         return WeightsMoved()
 
-    def forget(self, model: str, weights: ColdWeights | None) -> Answers:
+    def forget(self, model: str, weights: SwappedWeights | None) -> Answers:
         """No partition has the model any more: nothing of it is held."""
         if weights is not None:
             weights.evict(list(weights.held))
@@ -128,7 +128,7 @@ class WeightFetcher:
         self._completions.submitted(self.lane_index, sequence, link)
 
 
-def _refusal(weights: ColdWeights | None, layers: Sequence[int], count: int | None) -> str:
+def _refusal(weights: SwappedWeights | None, layers: Sequence[int], count: int | None) -> str:
     """Why those cannot be its layers; empty if they can."""
     if weights is None:
         return "it is not loaded here to have its weights come and go"

@@ -12,6 +12,7 @@ import msgspec
 from interlace.device.cuda.backend.library_threads import LibraryChoice
 from interlace.device.process.wire import (
     BatchResult,
+    EvictWeights,
     Failed,
     ForgetArena,
     FreeBatches,
@@ -104,13 +105,6 @@ class FetchWeights(msgspec.Struct, array_like=True, tag=22, frozen=True):
     count: int
 
 
-class EvictWeights(msgspec.Struct, array_like=True, tag=23, frozen=True):
-    """As ``Evict``."""
-
-    model: str
-    layers: tuple[int, ...]
-
-
 class GpuRequest(msgspec.Struct, array_like=True, tag=13, frozen=True):
     """Something of one partition (of none, for inputs), answered in ``line``.
 
@@ -140,20 +134,14 @@ class ForgetInputs(msgspec.Struct, array_like=True, tag=17, frozen=True):
     model: str
 
 
-class CancelFetch(msgspec.Struct, array_like=True, tag=24, frozen=True):
+class DropFetch(msgspec.Struct, array_like=True, tag=24, frozen=True):
     """Nobody waits for a model's weights any more. No answer."""
 
     model: str
 
 
 ToGpu = (
-    GpuSetup
-    | WeightServerSetup
-    | GpuRequest
-    | FreeBatches
-    | ForgetInputs
-    | ForgetArena
-    | CancelFetch
+    GpuSetup | WeightServerSetup | GpuRequest | FreeBatches | ForgetInputs | ForgetArena | DropFetch
 )
 
 # ---------------------------------------------------------------------------- GPU to main process

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from interlace.device.cuda.driver.errors import CudaError
-from interlace.device.cuda.models.cold_weights import ColdWeights
+from interlace.device.cuda.models.swapped_weights import SwappedWeights
 from interlace.device.cuda.worker.batch_runner import BatchRunner
 from interlace.device.cuda.worker.context import GpuContext
 from interlace.device.cuda.worker.partition import GpuPartition, PartitionChange, WaitingBatch
@@ -16,10 +16,9 @@ from interlace.device.cuda.worker.partition_changes import PartitionChanges
 from interlace.device.cuda.worker.weight_fetcher import Answers
 from interlace.device.cuda.worker.wire import (
     BatchStarved,
-    CancelFetch,
     Carved,
     CarveLane,
-    EvictWeights,
+    DropFetch,
     FetchWeights,
     ForgetInputs,
     FromGpu,
@@ -33,6 +32,7 @@ from interlace.device.cuda.worker.wire import (
     ToGpu,
 )
 from interlace.device.process.wire import (
+    EvictWeights,
     Failed,
     ForgetArena,
     FreeBatches,
@@ -145,7 +145,7 @@ class GpuWorker:
                 self._context.stager.forget(model)
             case ForgetArena(arena=number):
                 self._forget_arena(number)
-            case CancelFetch(model=model):
+            case DropFetch(model=model):
                 self._answer_all(self._context.fetcher.cancel(model))
             case _:
                 raise ValueError(f"a {type(frame).__name__} frame is not expected here")
@@ -189,7 +189,7 @@ class GpuWorker:
         else:
             self._batches.run(partition, WaitingBatch(asked, run, served))
 
-    def _weights(self, key: str) -> ColdWeights | None:
+    def _weights(self, key: str) -> SwappedWeights | None:
         found = (one.models[key] for one in self._partitions.values() if key in one.models)
         served = next(found, None)
         return None if served is None else served.cold

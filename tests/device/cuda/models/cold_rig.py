@@ -15,8 +15,8 @@ from interlace.core.model import Model
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
-from interlace.device.cuda.models.cold_weights import ColdWeights
 from interlace.device.cuda.models.loaded import LoadedModel
+from interlace.device.cuda.models.swapped_weights import SwappedWeights
 from interlace.formats.opened import OpenedModel
 from interlace.formats.trial import DeclaredSignature
 from tests.device.cuda.models.rig import Bench
@@ -87,7 +87,7 @@ class Stand:
             self._lanes[name] = self.gpu.carve(name)
         return self._lanes[name]
 
-    def load(self, seed: int = 1, *names: str, batches: tuple[int, ...] = (1, 4)) -> ColdWeights:
+    def load(self, seed: int = 1, *names: str, batches: tuple[int, ...] = (1, 4)) -> SwappedWeights:
         made = self.models[seed] = LoadedModel(self.gpu.context, described(seed), True)
         for name in names or ("p",):
             made.prepare(self.lane(name), batches)

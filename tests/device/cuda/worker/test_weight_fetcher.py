@@ -8,8 +8,8 @@ import pytest
 
 from interlace.device.cuda.completion.kinds import completions
 from interlace.device.cuda.worker.weight_fetcher import Answers, WeightFetcher
-from interlace.device.cuda.worker.wire import EvictWeights, FetchWeights, WeightsMoved
-from interlace.device.process.wire import Failed
+from interlace.device.cuda.worker.wire import FetchWeights, WeightsMoved
+from interlace.device.process.wire import EvictWeights, Failed
 from tests.device.cuda.models.cold_rig import ALL, FIRST, WEIGHTED, Stand
 
 LANE = 9

@@ -55,7 +55,7 @@ class OnLane(Protocol):
         ...
 
 
-class Execution(NamedTuple):
+class LaneExecution(NamedTuple):
     """What runs just now in the thread that holds the model."""
 
     lane: OnLane
@@ -63,7 +63,7 @@ class Execution(NamedTuple):
     parameters: BatchParameters
 
 
-class ColdWeights:
+class SwappedWeights:
     """The weights of one model. ``held`` says where on the GPU its layers are, by index.
 
     ``fetch``, ``evict`` and launches belong to one thread; preparing lanes may be another's.
@@ -91,7 +91,7 @@ class ColdWeights:
         self.backend = backend
         self.memory = memory
         self.held: dict[int, int] = {}
-        self.execution: Execution | None = None
+        self.execution: LaneExecution | None = None
         self.lanes: dict[Lane, OnLane] = {}
         self._lock = threading.RLock()
         self._hooks: list[Any] = []
@@ -116,12 +116,7 @@ class ColdWeights:
             undo.pop_all()
         self._adopted = 0
         self._adopt(self.host.device)
-        for index, layer in enumerate(self.layout.layers):
-            hook = partial(self._before, self._group_of[index])
-            self._hooks.append(layer.module.register_forward_pre_hook(hook))
-        for place, index in enumerate(self.tables):
-            module: Any = self.layout.layers[index].module
-            module.forward = partial(self._looked_up, module, place)
+        self._watch()
 
     # -------------------------------------------------------------- as ``DeviceWeights``
     @property
@@ -202,7 +197,7 @@ class ColdWeights:
 
     # ------------------------------------------------------------------------------ executing
     @contextmanager
-    def at(self, base: int, execution: Execution | None = None) -> Iterator[PortableModel]:
+    def at(self, base: int, execution: LaneExecution | None = None) -> Iterator[PortableModel]:
         """The model with its weights at a window, or on the host, as this thread's alone."""
         with self._lock:
             if base != self._adopted:
@@ -221,6 +216,15 @@ class ColdWeights:
                 address = (self.host.device if table else base) + offset
                 tensor.data = tensor_at(address, shape, dtype, self.model.device, stride)
         self._adopted = base
+
+    def _watch(self) -> None:
+        """Have layers wait for their weights, and tables be read where they lie."""
+        for index, layer in enumerate(self.layout.layers):
+            hook = partial(self._before, self._group_of[index])
+            self._hooks.append(layer.module.register_forward_pre_hook(hook))
+        for place, index in enumerate(self.tables):
+            module: Any = self.layout.layers[index].module
+            module.forward = partial(self._looked_up, module, place)
 
     def _before(self, group: int, module: nn.Module, arguments: Any) -> None:
         """A layer is about to run."""
