@@ -99,8 +99,7 @@ class LayerBench:
         resident = [self._parts_ms() for _ in range(self._takes)]
         whole_ms = min(took_ms(self._run) for _ in range(self._takes))
         copy_ms, run_ms, host_ms = (
-            [min(one) for one in zip(*rows, strict=True)]
-            for rows in (copies, resident, mapped)
+            [min(one) for one in zip(*rows, strict=True)] for rows in (copies, resident, mapped)
         )
         scale = whole_ms / sum(run_ms)  # watching takes time, too
         parts = [
