@@ -51,10 +51,10 @@ class PartitionSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class WeightsSnapshot:
-    """One model's weights on one accelerator, where they come and go.
+    """A model's weights on one accelerator where they come and go.
 
-    ``state`` is "resident" (all is there that its plan brings), "loading" or "cold".
-    ``cold_starts`` are fetches that requests waited for, ``cold_ms`` how long they took together.
+    ``state`` is "resident" if all that its plan brings is held, "loading" while it comes, or
+    "cold". ``cold_ms`` is how long its ``cold_starts`` took together.
     """
 
     state: str
@@ -68,7 +68,7 @@ class WeightsSnapshot:
 class ModelSnapshot:
     """One deployed model. ``hosts`` are the ready partitions in which it has a turn.
 
-    ``weights`` is by accelerator, empty where what is loaded stays.
+    ``weights`` are by accelerator, where they come and go.
     """
 
     profile: Profile
@@ -137,16 +137,13 @@ def _model(deployed: DeployedModel) -> ModelSnapshot:
         tuple(host.id for host in deployed.hosts),
         deployed.quarantine_reason,
         deployed.leaving,
-        {gpu: _weights(deployed, entry) for gpu, entry in deployed.weights.items()},
+        {gpu: _weights(entry) for gpu, entry in deployed.weights.items()},
     )
 
 
-def _weights(deployed: DeployedModel, entry: ModelWeights) -> WeightsSnapshot:
-    state = "resident" if entry.warm else "cold"
+def _weights(entry: ModelWeights) -> WeightsSnapshot:
+    state = "resident" if entry.warm else "loading" if entry.fetching else "cold"
+    every = range(len(entry.curve.layers))
     return WeightsSnapshot(
-        "loading" if entry.fetching else state,
-        entry.held_bytes,
-        sum(layer.weights_bytes for layer in deployed.profile.layers),
-        entry.cold_starts,
-        entry.cold_ms,
+        state, entry.held_bytes, entry.curve.nbytes(every), entry.cold_starts, entry.cold_ms
     )
