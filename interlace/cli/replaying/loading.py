@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from interlace.core.messages import Evict, Fetch, WorkFinished
+from interlace.core.messages import Event, Evict, Fetch, WorkFinished
 from interlace.core.request import Request
 from interlace.runtime.log import ReplayStep
 
@@ -19,8 +19,8 @@ class WeightsStory:
 
     def follow(self, step: ReplayStep) -> None:
         """Note what begins to come, has come, and leaves."""
-        if isinstance(step.event, WorkFinished) and isinstance(step.event.work, Fetch):
-            self._came_ms[step.event.work.model] = step.now_ms
+        if (ended := _fetched(step.event)) is not None:
+            self._came_ms[ended[0].model] = step.now_ms
         for command in step.commands:
             if isinstance(command, Evict):
                 self._left_ms[command.model] = step.now_ms
@@ -29,12 +29,12 @@ class WeightsStory:
 
     def tell(self, model: str, step: ReplayStep) -> Iterator[str]:
         """Sentences about one model's weights."""
-        event = step.event
-        if isinstance(event, WorkFinished) and isinstance(event.work, Fetch):
-            if event.work.model == model:
-                took_ms = step.now_ms - self._began_ms.get(model, step.now_ms)
-                how = "have come" if event.failure is None else f"failed ({event.failure.detail})"
-                yield f"{step.now_ms:.1f} ms: the weights of {model} {how} after {took_ms:.1f} ms"
+        ended = _fetched(step.event)
+        if ended is not None and ended[0].model == model:
+            took_ms = step.now_ms - self._began_ms.get(model, step.now_ms)
+            failure = ended[1].failure
+            how = "have come" if failure is None else f"failed ({failure.detail})"
+            yield f"{step.now_ms:.1f} ms: the weights of {model} {how} after {took_ms:.1f} ms"
         for command in step.commands:
             if isinstance(command, Fetch) and command.model == model:
                 brought = len(command.plan.brought)
@@ -73,3 +73,9 @@ class WeightsStory:
             f"  it was cold: {loading_ms:.1f} ms of its {now_ms - arrived_ms:.1f} went by loading, "
             f"because {cause}"
         )
+
+
+def _fetched(event: Event) -> tuple[Fetch, WorkFinished] | None:
+    if isinstance(event, WorkFinished) and isinstance(event.work, Fetch):
+        return event.work, event
+    return None
