@@ -68,7 +68,7 @@ class Engine:
             case RefusedUpstream(model=model, rows=rows):
                 return self._scheduler.count_refused(model, rows, now_ms)
             case RequestCancelled(model=model, request_id=request_id):
-                return self._scheduler.cancel(model, request_id)
+                return self._scheduler.cancel(model, request_id, now_ms)
             case Woke():
                 gpus = [gpu.id for gpu in self._state.fleet.gpus]
                 return self._scheduler.expire(now_ms) + self._scheduler.dispatch(gpus, now_ms)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Final
 
 from interlace.core.errors import Reason, ServeError
-from interlace.core.loading import HostLinks, LoadPlan
+from interlace.core.loading import LoadPlan
 from interlace.core.messages import CancelFetch, Command, Evict, Fetch, Run, WakeAt, WorkFinished
-from interlace.core.profile import LayerProfile
 from interlace.core.request import Request
-from interlace.engine.arrival_rate import ArrivalRate
-from interlace.engine.live_partition import LivePartition
+from interlace.engine.load_outlook import LoadOption, LoadOutlook
 from interlace.engine.residency import FetchInFlight, GpuWeights, LinkBeliefs, ModelWeights
+from interlace.engine.room_for_weights import RoomForWeights
 from interlace.engine.state import DeployedModel, EngineState
-from interlace.perf.memory import comes_and_goes
+from interlace.engine.weights_registry import WeightsRegistry
 from interlace.policy.base import System
-from interlace.policy.cold_curve import ColdCurve
 from interlace.policy.cold_policy import WaitingLoad
 
 #: Fetches on a link at a time. The second is sent so long before the first is predicted to end: the
@@ -31,16 +28,6 @@ _PART_OF_SLACK: Final = 0.5
 _TRIES: Final = 2
 #: How often what to bring unasked is looked for, at most, while nothing is found.
 _IDLE_MS: Final = 100.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Load:
-    """A cold model, the accelerator where it would be warm first, and what of it is asked."""
-
-    waiting: WaitingLoad
-    entry: ModelWeights
-    place: GpuWeights
-    plan: LoadPlan
 
 
 class FetchScheduler:
@@ -56,107 +43,38 @@ class FetchScheduler:
         self._state = state
         self._system = system
         self._links = LinkBeliefs()
-        self._curves: dict[tuple[Hashable, HostLinks], ColdCurve] = {}
-        self._rates: dict[str, ArrivalRate] = {}
+        self._outlook = LoadOutlook(state, self._links)
+        self._room = RoomForWeights(state, system)
+        self.registry = WeightsRegistry(state, system)
         self._look_ms: dict[str, float] = {}  #: when to look for what to bring unasked
 
-    # ------------------------------------------------------------------------- what there is
-
     def update(self, now_ms: float) -> list[tuple[str, str]]:
-        """Partitions or models changed: know what can be held where.
-
-        Returns models whose weights no budget can hold, with the reason.
-        """
-        state = self._state
-        there = {gpu.id: gpu for gpu in state.fleet.gpus if gpu.weights_bytes}
-        if not there and not state.weights_on:
-            return []
-        for gone in [name for name in state.weights_on if name not in there]:
-            del state.weights_on[gone]
-        too_large: list[tuple[str, str]] = []
-        for name, gpu in there.items():
-            place = state.weights_on.setdefault(name, GpuWeights(gpu))
-            loaded = {
-                model: state.models[model]
-                for live in state.partitions.values()
-                if live.gpu == name
-                for model in live.model_states
-                if model in state.models and comes_and_goes(state.models[model].profile, gpu)
-            }
-            for model in [one for one in place.models if one not in loaded]:
-                place.forget(model)
-            for model, deployed in loaded.items():
-                if model not in place.models:
-                    entry = place.models[model] = self._entry(deployed, place, now_ms)
-                    least_bytes = entry.curve.nbytes(entry.plan().brought)
-                    if least_bytes > gpu.weights_bytes:
-                        too_large.append((model, _too_large(least_bytes, gpu.weights_bytes)))
+        """Partitions or models changed; see ``WeightsRegistry.update``."""
         self._look_ms.clear()
-        for model, deployed in state.models.items():
-            entries = {n: p.models[model] for n, p in state.weights_on.items() if model in p.models}
-            deployed.weights = entries
-            if entries and deployed.queue.rows:
-                state.cold_waiting[model] = None
-        return too_large
-
-    def _entry(self, deployed: DeployedModel, place: GpuWeights, now_ms: float) -> ModelWeights:
-        model = deployed.demand.model
-        curve = self._curve(deployed.profile.layers, place.gpu.links)
-        rate = self._rates.get(model)
-        if rate is None:
-            planned_rps, visit_ms = deployed.demand.rows_per_s, curve.plan().end_ms
-            rate = self._rates[model] = ArrivalRate(now_ms, planned_rps, visit_ms)
-        entry = ModelWeights(model, curve, deployed.queue, rate, place)
-        entry.pinned, entry.keep_ms = deployed.pinned, deployed.keep_ms
-        return entry
-
-    def _curve(self, layers: tuple[LayerProfile, ...], links: HostLinks) -> ColdCurve:
-        """One for all models of equal layers."""
-        found = self._curves.get((layers, links))
-        if found is None:
-            found = ColdCurve(self._system.cold.cold_start, layers, links)
-            self._curves[layers, links] = found
-        return found
-
-    def forget(self, model: str) -> None:
-        """The deployment is gone."""
-        self._rates.pop(model, None)
+        return self.registry.update(now_ms)
 
     def arrived(self, deployed: DeployedModel, request: Request, now_ms: float) -> None:
         """A request comes for a model whose weights come and go: admission will ask for them."""
-        self._rates[request.model].arrived(now_ms)
-        deployed.ready_ms = self.ready_ms(deployed, request.deadline_ms, now_ms)
+        self.registry.arrived(request.model, now_ms)
+        deployed.ready_ms = self._outlook.ready_ms(deployed, request.deadline_ms, now_ms)
 
-    def ready_ms(self, deployed: DeployedModel, deadline_ms: float, now_ms: float) -> float:
-        """When its weights are predicted to be there, or so far that a batch may begin.
+    def refused(self, deployed: DeployedModel, now_ms: float) -> list[Command]:
+        """A request was refused because its model is cold: bring it before the caller asks again.
 
-        Loads of more urgent requests than that deadline's go first.
+        Not before what accepted requests wait for.
         """
-        return min(
-            self._ready_on_ms(entry, self._state.weights_on[gpu], deadline_ms, now_ms)
-            for gpu, entry in deployed.weights.items()
-        )
+        if not any(entry.warm or entry.wanted for entry in deployed.weights.values()):
+            gpu, entry = min(
+                deployed.weights.items(),
+                key=lambda pair: self._links.free_ms(self._state.weights_on[pair[0]].links[0]),
+            )
+            entry.wanted = True
+            self._look_ms.pop(gpu, None)
+        return self.step(now_ms)
 
-    def _ready_on_ms(
-        self, entry: ModelWeights, place: GpuWeights, deadline_ms: float, now_ms: float
-    ) -> float:
-        if entry.warm and not entry.closed:
-            return -inf
-        fetch, link = entry.fetch, place.links[0]
-        if fetch is not None and fetch.whole and not fetch.cancelled:
-            return min(fetch.opens_ms, fetch.ends_ms)
-        free_ms, pace = max(now_ms, self._links.free_ms(link)), self._links.pace(link)
-        for model in self._state.cold_waiting if deadline_ms > now_ms else ():
-            queue = self._state.models[model].queue
-            other = place.models.get(model)
-            if other is None or other is entry or other.warm or other.fetch is not None:
-                continue
-            if queue.rows and queue.next_deadline_ms < deadline_ms:
-                free_ms += pace * other.copy_ms(other.plan())
-        plan = entry.plan()
-        if not plan.overlapped:
-            return free_ms + pace * entry.copy_ms(plan)
-        return free_ms + pace * max(0.0, plan.end_ms - entry.run_ms(plan))
+    def earliest_ms(self, deployed: DeployedModel, now_ms: float) -> float:
+        """Before when its weights will not be there, whatever is fetched first."""
+        return self._outlook.ready_ms(deployed, -inf, now_ms)
 
     def runs(self, deployed: DeployedModel, gpu: str, batch: int, now_ms: float) -> None:
         """A batch is sent to an accelerator: meanwhile nothing that it needs leaves."""
@@ -219,6 +137,7 @@ class FetchScheduler:
         entry.failures = 0
         entry.warm = entry.warm or fetch.whole or not entry.curve.copied(entry.there)
         entry.open = entry.warm and not entry.closed
+        entry.wanted = entry.wanted and not entry.warm
         if fetch.demanded:
             entry.cold_starts += 1
             entry.cold_ms += now_ms - fetch.began_ms
@@ -239,7 +158,7 @@ class FetchScheduler:
                 entry.closed, entry.open = False, entry.warm
             place.closing = False
         commands = self._cancels(now_ms)
-        loads = self._loads(now_ms)
+        loads = self._outlook.loads(now_ms)
         for place in places.values():
             mine = [one for one in loads if one.place is place]
             if mine:
@@ -281,57 +200,8 @@ class FetchScheduler:
                     commands.append(CancelFetch(place.gpu.id, model))
         return commands
 
-    def _loads(self, now_ms: float) -> list[_Load]:
-        """Cold models with requests, each where its first answer would end first."""
-        state = self._state
-        found: list[_Load] = []
-        for model in list(state.cold_waiting):
-            deployed = state.models.get(model)
-            if deployed is None or not deployed.queue.rows or not deployed.weights:
-                del state.cold_waiting[model]
-                continue
-            entries = deployed.weights
-            if any(one.warm and not one.closed for one in entries.values()):
-                del state.cold_waiting[model]
-                continue
-            if any(one.fetch is not None for one in entries.values()):
-                continue
-            options = [
-                self._load(deployed, entry, state.weights_on[gpu], now_ms)
-                for gpu, entry in entries.items()
-                if not (entry.warm or _is_leaving(model, state.weights_on[gpu]))
-                and self._partition(deployed, gpu) is not None
-            ]
-            if options:
-                found.append(min(options, key=_cost))
-        return found
-
-    def _load(
-        self, deployed: DeployedModel, entry: ModelWeights, place: GpuWeights, now_ms: float
-    ) -> _Load:
-        plan = entry.plan()
-        owed_ms = max(0.0, self._links.free_ms(place.links[0]) - now_ms)
-        pace = self._links.pace(place.links[0])
-        run_ms = entry.run_ms(plan)
-        link_ms = pace * entry.copy_ms(plan)
-        waiting = WaitingLoad(
-            entry.model,
-            deployed.queue.first_arrival_ms,
-            deployed.queue.next_deadline_ms,
-            link_ms,
-            owed_ms + pace * (plan.end_ms - run_ms) + run_ms,
-            entry.rate_rps,
-            entry.curve.nbytes(plan.brought) > place.free_bytes,
-        )
-        return _Load(waiting, entry, place, plan)
-
-    def _partition(self, deployed: DeployedModel, gpu: str) -> LivePartition | None:
-        """Where the fetch is made: a partition that hosts it, an idle one if there is one."""
-        here = [one for one in (*deployed.hosts, *deployed.lenders) if one.gpu == gpu]
-        return min(here, key=lambda one: one.batch is not None, default=None)
-
     def _begin_loads(
-        self, place: GpuWeights, loads: list[_Load], now_ms: float
+        self, place: GpuWeights, loads: list[LoadOption], now_ms: float
     ) -> tuple[list[Command], float]:
         """Fetches that requests wait for, most urgent first, and when to look again."""
         commands: list[Command] = []
@@ -341,7 +211,7 @@ class FetchScheduler:
                 fetch.cancelled = True
                 commands.append(CancelFetch(place.gpu.id, fetch.work.model))
         while loads:
-            begin_ms = self._room_ms(place, now_ms)
+            begin_ms = self._begins_ms(place, now_ms)
             if begin_ms > now_ms:
                 return commands, min(wake_ms, begin_ms)
             choice = self._system.cold.order([one.waiting for one in loads], now_ms)
@@ -356,7 +226,7 @@ class FetchScheduler:
             if place.evicting:
                 return commands, wake_ms  # the end of that is an event
             overdue_ms = _overdue_ms(load.waiting)
-            gone = self._make_room(place, load.entry, need_bytes, now_ms >= overdue_ms, now_ms)
+            gone = self._room.make(place, load.entry, need_bytes, now_ms >= overdue_ms, now_ms)
             commands += gone
             if gone or now_ms >= overdue_ms:
                 return commands, wake_ms  # nobody passes it any more
@@ -364,7 +234,7 @@ class FetchScheduler:
             wake_ms = min([wake_ms, overdue_ms, *(at for at in kept_ms if at > now_ms)])
         return commands, wake_ms
 
-    def _room_ms(self, place: GpuWeights, now_ms: float) -> float:
+    def _begins_ms(self, place: GpuWeights, now_ms: float) -> float:
         """When the next fetch may be sent: now, ahead of an end, or infinite until one ends."""
         for link in place.links:
             if self._on(link) >= AT_ONCE:
@@ -385,7 +255,7 @@ class FetchScheduler:
     def _fetch(
         self, entry: ModelWeights, place: GpuWeights, plan: LoadPlan, demanded: bool, now_ms: float
     ) -> Command:
-        live = self._partition(self._state.models[entry.model], place.gpu.id)
+        live = self._outlook.partition(self._state.models[entry.model], place.gpu.id)
         assert live is not None, f"{entry.model} has no partition on {place.gpu.id}"
         work = Fetch(place.gpu.id, live.id, entry.model, plan)
         whole = plan == entry.plan()
@@ -397,40 +267,6 @@ class FetchScheduler:
 
     # --------------------------------------------------------------------------------- memory
 
-    def _make_room(
-        self, place: GpuWeights, entry: ModelWeights, need_bytes: int, force: bool, now_ms: float
-    ) -> list[Command]:
-        """Evict enough for a load, or nothing. By ``force`` also what requests wait for.
-
-        What is forced out and still runs is closed to dispatchers until its batch has ended.
-        """
-        leaving = self._leaving(place, entry, need_bytes, now_ms)
-        if not leaving and force:
-            place.forced = True
-            leaving = self._leaving(place, entry, need_bytes, now_ms)
-            place.forced = False
-        evicts: list[Command] = []
-        for one, layers in leaving.items():
-            left = place.models[one]
-            if left.running:
-                left.closed, left.open, place.closing = True, False, True
-            else:
-                evicts.append(place.release(left, frozenset(layers)))
-                self._state.cold_waiting[one] = None
-        return evicts
-
-    def _leaving(
-        self, place: GpuWeights, entry: ModelWeights, need_bytes: int, now_ms: float
-    ) -> dict[str, list[int]]:
-        holdings = [o for o in place.models.values() if o.there and o is not entry]
-        leaving: dict[str, list[int]] = {}
-        for model, layers in self._system.cold.eviction(need_bytes, holdings, now_ms):
-            one = place.models[model]
-            if need_bytes > 0 and one.may_leave:
-                leaving.setdefault(model, []).extend(layers)
-                need_bytes -= one.curve.nbytes(layers)
-        return leaving if need_bytes <= 0 else {}
-
     def _bring_unasked(self, place: GpuWeights, now_ms: float) -> list[Command]:
         """While the link is idle: what is pinned, then what is worth most."""
         if place.fetches or place.evicting or now_ms < self._look_ms.get(place.gpu.id, -inf):
@@ -439,19 +275,19 @@ class FetchScheduler:
             return []
         for entry, plan in self._wanted(place, now_ms):
             deployed = self._state.models[entry.model]
-            if self._partition(deployed, place.gpu.id) is None or not plan.brought:
+            if self._outlook.partition(deployed, place.gpu.id) is None or not plan.brought:
                 continue
             need_bytes = entry.curve.nbytes(plan.brought) - place.free_bytes
             if need_bytes <= 0:
                 return [self._fetch(entry, place, plan, False, now_ms)]
-            if evicts := self._make_room(place, entry, need_bytes, False, now_ms):
+            if evicts := self._room.make(place, entry, need_bytes, False, now_ms):
                 return evicts
         self._look_ms[place.gpu.id] = now_ms + _IDLE_MS
         return []
 
     def _wanted(self, place: GpuWeights, now_ms: float) -> Iterator[tuple[ModelWeights, LoadPlan]]:
         for entry in place.models.values():
-            if entry.pinned and not entry.warm:
+            if (entry.pinned or entry.wanted) and not entry.warm and not entry.fetching:
                 yield entry, entry.plan()
         every: Sequence[ModelWeights] = list(place.models.values())
         found = self._system.cold.prefetch(max(0, place.free_bytes), every, now_ms)
@@ -459,23 +295,7 @@ class FetchScheduler:
             yield place.models[found[0]], found[1]
 
 
-def _cost(load: _Load) -> tuple[float, bool, str]:
-    return load.waiting.end_ms, load.waiting.evicts, load.place.gpu.id
-
-
-def _is_leaving(model: str, place: GpuWeights) -> bool:
-    """True if some of it is still being given back there."""
-    return any(one.model == model for one in place.evicting)
-
-
 def _overdue_ms(load: WaitingLoad) -> float:
     """When a load has been passed over for its part of the time that it had."""
     latest_ms = load.deadline_ms - load.end_ms
     return load.first_arrival_ms + _PART_OF_SLACK * max(0.0, latest_ms - load.first_arrival_ms)
-
-
-def _too_large(needed_bytes: int, budget_bytes: int) -> str:
-    return (
-        f"its weights take {needed_bytes / 1e6:.1f} MB, and the memory for weights is "
-        f"{budget_bytes / 1e6:.1f} MB: give it more (--memory)"
-    )

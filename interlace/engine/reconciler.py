@@ -186,7 +186,7 @@ class Reconciler:
             if deployed.leaving and not deployed.waiting and not self._held(name):
                 self._state.forget(name)
                 self._rates.forget(name)
-                self._scheduler.fetching.forget(name)
+                self._scheduler.fetching.registry.forget(name)
                 reports.append(ReportStatus(name, "gone"))
             elif deployed.hosts and not deployed.status_reported:
                 deployed.status_reported = True

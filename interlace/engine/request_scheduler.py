@@ -62,7 +62,10 @@ class RequestScheduler:
         error = self._judge(request, deployed, now_ms)
         if error is not None:
             contention.record_loss(self._state, deployed, now_ms)
-            return [_refused(request, error)]
+            refused = [_refused(request, error)]
+            if deployed.weights and deployed.ready_ms > now_ms:
+                refused += self.fetching.refused(deployed, now_ms)
+            return refused
         deployed.queue.push(request)
         if deployed.weights:
             self._state.cold_waiting[request.model] = None
@@ -106,7 +109,7 @@ class RequestScheduler:
             deployed.estimator.decay(request.shape, now_ms)
         return refusals.late(request, refusal, now_ms)
 
-    def cancel(self, model: str, request_id: int) -> list[Command]:
+    def cancel(self, model: str, request_id: int, now_ms: float) -> list[Command]:
         """Take a request out of its queue; one that runs is answered when its batch ends."""
         deployed = self._state.models.get(model)
         request = deployed.remove(request_id) if deployed else None
@@ -117,7 +120,7 @@ class RequestScheduler:
                 self._state.cancelled.add(request_id)
             return []
         self._state.retried.discard(request_id)
-        return [retries.cancelled(request)]
+        return [retries.cancelled(request), *self.fetching.step(now_ms)]
 
     def staged(self, finished: WorkFinished, stage: CopyInputs, now_ms: float) -> list[Command]:
         """A request's inputs are on the accelerator: it may be launched."""
@@ -154,13 +157,20 @@ class RequestScheduler:
 
     def dispatch(self, gpus: Iterable[str], now_ms: float) -> list[Command]:
         """Ask the dispatcher what to launch now on these accelerators."""
-        commands = self.fetching.step(now_ms) if self._state.weights_on else []
+        commands: list[Command] = []
+        if self._state.weights_on:
+            gpus = tuple(gpus)
+            for gpu in gpus:  # nothing is fetched for those that could not be in time
+                commands += self._expire_hopeless(gpu, now_ms)
+            commands += self.fetching.step(now_ms)
         for gpu in gpus:
             commands += self._expire_hopeless(gpu, now_ms)
             contention.mark_contending(self._state, gpu, now_ms)
             decision = self._system.dispatcher(self._views[gpu], now_ms)
             for drop in decision.drops:
                 commands += self._drop(drop, gpu, now_ms)
+            if decision.drops:
+                commands += self.fetching.step(now_ms)
             for launch in decision.launches:
                 commands += self._launch(launch, now_ms)
             if decision.wake_ms is not None:
@@ -306,7 +316,7 @@ class RequestScheduler:
                 fastest_ms = min(run_ms, fastest_ms)
             soonest_ms = deployed.earliest_start_ms(now_ms)
             if deployed.weights:
-                soonest_ms = max(soonest_ms, self.fetching.ready_ms(deployed, -inf, now_ms))
+                soonest_ms = max(soonest_ms, self.fetching.earliest_ms(deployed, now_ms))
             soonest_ms += fastest_ms
             if source.next_deadline_ms >= soonest_ms:
                 continue

@@ -243,16 +243,19 @@ class SimulatedDevice:
         if self._head(run.partition) is not entry:
             return  # died or was closed while its inputs were copied
         entry.began_ms = self._timer.now_ms()
-        if self.gpu.weights_bytes and comes_and_goes(self._truth[run.batch.model], self.gpu):
-            takes_ms = self.weights.takes_ms(run.batch.model, work_ms)
+        model, cold = run.batch.model, False
+        if self.gpu.weights_bytes and comes_and_goes(self._truth[model], self.gpu):
+            cold, takes_ms = True, self.weights.takes_ms(model, work_ms)
             if takes_ms is None:
-                self._end(entry, Failure(f"weights of {run.batch.model} are not there"))
+                self._end(entry, Failure(f"weights of {model} are not there"))
                 return
             work_ms = takes_ms
 
         def executed() -> None:
             entry.ended_ms = self._timer.now_ms()
-            if self._copying.plain:
+            if cold and self.weights.takes_ms(model, work_ms) is None:
+                self._end(entry, Failure(f"weights of {model} did not come"))
+            elif self._copying.plain:
                 self._end(entry)
             else:
                 self._copying.take_out(run, lambda: self._left(entry))

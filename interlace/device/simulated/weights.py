@@ -15,7 +15,7 @@ from interlace.device.simulated.running_batches import Timer
 from interlace.device.simulated.weight_links import WeightFlow, WeightLinks, WeightPiece
 
 
-class _Open:
+class FetchUnderWay:
     """A fetch that goes on."""
 
     __slots__ = ("done", "flow", "work")
@@ -40,15 +40,9 @@ class SimulatedWeights:
         self._truth = truth
         self._held: dict[str, set[int]] = {}
         self._left: dict[str, frozenset[int]] = {}  #: read from the host, after the last plan
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, FetchUnderWay] = {}
         self._faults: list[Failure] = []
-
-    @property
-    def held_bytes(self) -> int:
-        """Of all models, on their way or there."""
-        return sum(self._bytes(model, layers) for model, layers in self._held.items()) + sum(
-            self._bytes(model, one.work.plan.brought) for model, one in self._open.items()
-        )
+        self.held_bytes = 0  #: of all models, on their way or there
 
     def fail_next(self, failure: Failure) -> None:
         """Make the next fetch that ends fail."""
@@ -77,7 +71,8 @@ class SimulatedWeights:
             if step.via is WeightPath.HOST and index not in held
         )
         flow = self.links.begin(self._pieces(work.plan, layers), self._timer.now_ms())
-        one = self._open[work.model] = _Open(work, flow, done)
+        one = self._open[work.model] = FetchUnderWay(work, flow, done)
+        self.held_bytes += needed_bytes
         self._look(one)
 
     def cancel(self, model: str) -> None:
@@ -87,7 +82,9 @@ class SimulatedWeights:
 
     def evict(self, work: Evict, done: Done) -> None:
         """Give the memory of layers back."""
-        self._held.get(work.model, set()).difference_update(work.layers)
+        held = self._held.get(work.model, set())
+        self.held_bytes -= self._bytes(work.model, held.intersection(work.layers))
+        held.difference_update(work.layers)
         self._answer(done, WorkFinished(work))
 
     def lost(self, partition: str, detail: str) -> None:
@@ -101,13 +98,14 @@ class SimulatedWeights:
         if one is not None and (one.work.partition == partition or not elsewhere):
             self._fail(one, Failure("unloaded", innocent=True))
         if not elsewhere:
-            self._held.pop(model, None)
+            self.held_bytes -= self._bytes(model, self._held.pop(model, ()))
             self._left.pop(model, None)
 
     def clear(self, detail: str) -> None:
         for one in list(self._open.values()):
             self._fail(one, Failure(detail), now=True)
         self._held.clear()
+        self.held_bytes = 0
 
     def takes_ms(self, model: str, work_ms: float) -> float | None:
         """How long a batch takes that begins now, of ``work_ms`` with all weights there.
@@ -131,11 +129,11 @@ class SimulatedWeights:
             now_ms += times * layer.run_ms
         return now_ms - begin_ms
 
-    def _look(self, one: _Open) -> None:
+    def _look(self, one: FetchUnderWay) -> None:
         """Come back when all of it has come; that may be sooner or later than was known."""
         self._timer.call_at(max(one.flow.end_ms, self._timer.now_ms()), partial(self._due, one))
 
-    def _due(self, one: _Open) -> None:
+    def _due(self, one: FetchUnderWay) -> None:
         if self._open.get(one.work.model) is not one:
             return
         if self._timer.now_ms() < one.flow.end_ms:
@@ -146,11 +144,14 @@ class SimulatedWeights:
             return
         self.links.end(one.flow)
         del self._open[one.work.model]
-        self._held[one.work.model].update(one.work.plan.brought)
+        held, brought = self._held[one.work.model], one.work.plan.brought
+        self.held_bytes -= self._bytes(one.work.model, held.intersection(brought))
+        held.update(brought)
         one.done(WorkFinished(one.work))
 
-    def _fail(self, one: _Open, failure: Failure, now: bool = False) -> None:
+    def _fail(self, one: FetchUnderWay, failure: Failure, now: bool = False) -> None:
         self.links.stop(one.flow, self._timer.now_ms())
+        self.held_bytes -= self._bytes(one.work.model, one.work.plan.brought)
         del self._open[one.work.model]
         finished = WorkFinished(one.work, failure=failure)
         if now:
