@@ -48,10 +48,29 @@ class FetchScheduler:
         self.registry = WeightsRegistry(state, system)
         self._look_ms: dict[str, float] = {}  #: when to look for what to bring unasked
 
+    def update(self, now_ms: float) -> list[tuple[str, str]]:
+        """Partitions or models changed; see ``WeightsRegistry.update``."""
+        self._look_ms.clear()
+        return self.registry.update(now_ms)
+
     def arrived(self, deployed: DeployedModel, request: Request, now_ms: float) -> None:
         """A request comes for a model whose weights come and go: admission will ask for them."""
         self.registry.arrived(request.model, now_ms)
         deployed.ready_ms = self._outlook.ready_ms(deployed, request.deadline_ms, now_ms)
+
+    def refused(self, deployed: DeployedModel, now_ms: float) -> list[Command]:
+        """A request was refused because its model is cold: bring it before the caller asks again.
+
+        Not before what accepted requests wait for.
+        """
+        if not any(entry.warm or entry.wanted for entry in deployed.weights.values()):
+            gpu, entry = min(
+                deployed.weights.items(),
+                key=lambda pair: self._links.free_ms(self._state.weights_on[pair[0]].links[0]),
+            )
+            entry.wanted = True
+            self._look_ms.pop(gpu, None)
+        return self.step(now_ms)
 
     def earliest_ms(self, deployed: DeployedModel, now_ms: float) -> float:
         """Before when its weights will not be there, whatever is fetched first."""
@@ -118,6 +137,7 @@ class FetchScheduler:
         entry.failures = 0
         entry.warm = entry.warm or fetch.whole or not entry.curve.copied(entry.there)
         entry.open = entry.warm and not entry.closed
+        entry.wanted = entry.wanted and not entry.warm
         if fetch.demanded:
             entry.cold_starts += 1
             entry.cold_ms += now_ms - fetch.began_ms
@@ -267,7 +287,7 @@ class FetchScheduler:
 
     def _wanted(self, place: GpuWeights, now_ms: float) -> Iterator[tuple[ModelWeights, LoadPlan]]:
         for entry in place.models.values():
-            if entry.pinned and not entry.warm:
+            if (entry.pinned or entry.wanted) and not entry.warm and not entry.fetching:
                 yield entry, entry.plan()
         every: Sequence[ModelWeights] = list(place.models.values())
         found = self._system.cold.prefetch(max(0, place.free_bytes), every, now_ms)

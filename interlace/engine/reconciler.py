@@ -91,7 +91,7 @@ class Reconciler:
             commands.append(self._sized(work) if isinstance(work, Load) else work)
         state.update_hosts()
         update_sustaining_batches(state, self._rates)
-        for model, reason in self._scheduler.fetching.registry.update(now_ms):
+        for model, reason in self._scheduler.fetching.update(now_ms):
             commands += self._quarantine.start(model, state.models[model], reason, now_ms)
         commands += self._scheduler.staging.fill_all()
         commands += self._report_changes()

@@ -62,7 +62,10 @@ class RequestScheduler:
         error = self._judge(request, deployed, now_ms)
         if error is not None:
             contention.record_loss(self._state, deployed, now_ms)
-            return [_refused(request, error)]
+            refused = [_refused(request, error)]
+            if deployed.weights and deployed.ready_ms > now_ms:
+                refused += self.fetching.refused(deployed, now_ms)
+            return refused
         deployed.queue.push(request)
         if deployed.weights:
             self._state.cold_waiting[request.model] = None

@@ -75,6 +75,7 @@ class ModelWeights:
         "rate",
         "running",
         "there",
+        "wanted",
         "warm",
     )
 
@@ -87,6 +88,7 @@ class ModelWeights:
         self.rate = rate
         self._gpu = gpu
         self.pinned = False
+        self.wanted = False  #: requests were refused because it is cold
         self.keep_ms = 0.0
         self.there = _NOTHING
         self.warm = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from math import inf
 
 from interlace.core.loading import HostLinks
 from interlace.core.profile import LayerProfile
@@ -59,6 +60,8 @@ class WeightsRegistry:
         for model, deployed in state.models.items():
             entries = {n: p.models[model] for n, p in state.weights_on.items() if model in p.models}
             deployed.weights = entries
+            if not entries:
+                deployed.ready_ms = -inf
             if entries and deployed.queue.rows:
                 state.cold_waiting[model] = None
         return too_large
