@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -24,6 +24,7 @@ from interlace.device.process.wire import (
     PlaceWeights,
     WorkerAnswer,
 )
+from interlace.formats.runner import CANCELLED
 from interlace.shm.arena import Arena
 from interlace.shm.extents import Extents
 
@@ -172,11 +173,12 @@ class BudgetedWeights:
             return
         if isinstance(answer, Failure):
             self._loop.call_later(_DYING_S, self._give, held.layer_bytes, offsets)
-            done(WorkFinished(work, failure=answer))
+            done(WorkFinished(work, failure=replace(answer, innocent=True)))
             return
         detail = answer.failure if isinstance(answer, Copied) else ""
         failure = Failure(
-            f"weights of {work.model}: {detail or 'the model was unloaded meanwhile'}"
+            f"weights of {work.model}: {detail or 'the model was unloaded meanwhile'}",
+            innocent=not detail or detail == CANCELLED,
         )
 
         def left() -> None:
