@@ -68,12 +68,12 @@ def test_models_side_by_side_are_the_engines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slo", "row", "limit", "cv"), [(1.5, 0.2, 8, 1.0), (2.5, 0.01, 32, 0.6), (6.0, 0.45, 4, 2.0)]
+    ("slo", "row", "limit", "cv"), [(1.5, 0.15, 8, 1.0), (2.5, 0.01, 32, 0.7), (6.0, 0.5, 4, 2.0)]
 )
 def test_the_table_is_what_is_played(slo: float, row: float, limit: int, cv: float) -> None:
     """Some of its cells, made again; if not, ``bench.planning.capacity_table`` makes the table."""
     assert slo in SLOS and row in ROW_PARTS and limit in LIMITS and cv in CVS
-    again = np.array(cell(gaps_of(cv), slo, row, limit))
+    again = np.exp(cell(gaps_of(cv), slo, row, limit, cv))
     told = [
         most_rows(*(np.array(x) for x in (slo, row, float(limit), cv, 1.0 - loss)))
         for loss in LOSSES
