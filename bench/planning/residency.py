@@ -16,7 +16,8 @@ from typing import Annotated, NamedTuple
 from bench.harness import Report, Row, bars, main
 from bench.papers.deepplan.v100 import layers
 from interlace.core.loading import HostLinks
-from interlace.policy.residency import ColdPoint, cold_curve
+from interlace.policy.cold_curve import ColdCurve, ColdPoint
+from interlace.policy.cold_starts.frontier import frontier
 from interlace.policy.residency import residency as kept_by_worth
 
 _SKEWS = (0.0, 0.9, 1.1)
@@ -36,7 +37,7 @@ def residency(
     requests: Annotated[int, "drawn for LRU"] = 200_000,
 ) -> Report:
     """Three popularities, three ways."""
-    curve = cold_curve(layers("bert_base"), HostLinks())
+    curve = ColdCurve(frontier, layers("bert_base"), HostLinks()).points
     memory_bytes = int(memory_gb * 1e9)
     rows: list[Row] = []
     drawn: dict[str, list[float]] = {"LRU": [], "ours": []}

@@ -49,7 +49,7 @@ OURS: Final[Mapping[str, Planner]] = MappingProxyType(
     {
         SAME_RULE: Patterns(
             discipline=CycleOrder(),
-            pooling=0.0,
+            one_queue=False,
             effort=SearchLimits(columns=24, dive_rounds=20, nodes=5_000),
         ),
         "interlace": Patterns(),

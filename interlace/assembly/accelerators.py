@@ -82,6 +82,24 @@ class Accelerators:
         """The accelerators as planners see them."""
         return tuple(one.gpu for one in self.settings) or (cpu_gpu(self.cpu),)
 
+    def with_weights(self, weights_bytes: int) -> Accelerators:
+        """The same, of whose memory so much is for weights that come and go.
+
+        Raises:
+            UserError: they have not so much more than that.
+        """
+        least = min(gpu.memory_bytes for gpu in self.gpus)
+        if weights_bytes >= least:
+            raise UserError(
+                f"--memory of {weights_bytes / 1e6:.0f} MB: {self.gpus[0].id} has "
+                f"{least / 1e6:.0f} MB, of which requests and what stays need some, too"
+            )
+        settings = tuple(
+            replace(one, gpu=replace(one.gpu, weights_bytes=weights_bytes)) for one in self.settings
+        )
+        cpu = self.cpu if settings else replace(self.cpu, weights_bytes=weights_bytes)
+        return replace(self, cpu=cpu, settings=settings)
+
     def make(
         self, loop: asyncio.AbstractEventLoop, arenas: ArenaMap, inputs: Sequence[int]
     ) -> DeviceGroup:

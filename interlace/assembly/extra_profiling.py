@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 
 from interlace.assembly.accelerators import Accelerators
+from interlace.assembly.weights_folder import WeightsFolder
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
@@ -104,13 +104,15 @@ class ExtraProfiling:
     ) -> None:
         await self._rig.close()
         on_gpu = bool(self._where.settings)
-        with TemporaryDirectory(prefix="interlace-layers-") as folder:
-            asked = self._of_gpu(models) if on_gpu else self._of_cores(models, folder)
-            try:
-                after = await with_parts(*asked, profiles, counted, self.failures)
-            except MeasureError as error:
-                self.failures.append(str(error))
-                return
+        weights = WeightsFolder(self._where.cpu.weights_dir)
+        try:
+            asked = self._of_gpu(models) if on_gpu else self._of_cores(models, weights.folder)
+            after = await with_parts(*asked, profiles, counted, self.failures)
+        except MeasureError as error:
+            self.failures.append(str(error))
+            return
+        finally:
+            weights.close()
         self._keep(models, profiles, after)
 
     def _of_gpu(self, models: Sequence[Model]) -> PartsTask:
@@ -126,8 +128,8 @@ class ExtraProfiling:
         )
         return gpu_task.PROCESS, task, settings.environment(100)
 
-    def _of_cores(self, models: Sequence[Model], folder: str) -> PartsTask:
-        task = CoresTask(self._where.cpu.cores, tuple(models), folder)
+    def _of_cores(self, models: Sequence[Model], weights_dir: str | None) -> PartsTask:
+        task = CoresTask(self._where.cpu.cores, tuple(models), weights_dir)
         return cores_task.PROCESS, task, {}
 
     @property

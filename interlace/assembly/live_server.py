@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from interlace.assembly.accelerators import Accelerators
+from interlace.assembly.extra_profiling import ExtraProfiling
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_preparer import ModelPreparer
@@ -25,6 +26,7 @@ from interlace.core.version import __version__
 from interlace.device.cpu.device import CpuDevice
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
+from interlace.profiling.extra_metrics import ExtraMetrics
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
 from interlace.runtime.clock import WallClock
@@ -119,7 +121,10 @@ class LiveServer:
     def _control(self, choices: ServeSettings) -> None:
         store = ProfileStore(choices.profiles)
         rig = Rig(self.devices.all[0], self.clock, self.arena)
-        preparation = ModelPreparer(choices.root, self.devices, rig, store)
+        where = choices.accelerators
+        brings = where.gpus[0].weights_bytes > 0
+        layers = ExtraProfiling(ExtraMetrics(layers=True), where, rig, store) if brings else None
+        preparation = ModelPreparer(choices.root, self.devices, rig, store, layers)
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
         self.startup = Startup(
@@ -142,6 +147,7 @@ class LiveServer:
             self.clock,
             regions,
             self.figures.resident_bytes,
+            self.figures.weights_states,
         )
         metrics = Metrics(self.table, self.figures.snapshot)
         context = InferenceContext(

@@ -249,6 +249,7 @@ def serve(
     system: str | System = "interlace",
     plan: Path | str | None = None,
     profiles: Path | None = None,
+    memory_bytes: int | None = None,
     options: ServeOptions = ServeOptions(),
 ) -> Server:
     """A server of a folder of models (docs/repository.md), over KServe v2; nothing begins yet.
@@ -256,7 +257,8 @@ def serve(
     It listens on ``host`` at ``port`` (HTTP), ``grpc_port`` and ``metrics_port``; 0 takes a free
     one. ``device`` is auto, cpu, green, mps or streams; ``gpus`` such as "0,1" and ``cores`` such
     as "0-3,6" name some of them. ``system`` plans and schedules, unless a ``plan`` that was saved
-    is followed. ``profiles`` is the folder where measured latencies are kept.
+    is followed. ``profiles`` is the folder where latencies are kept. In ``memory_bytes`` of each
+    accelerator's memory, if given, weights come and go.
 
     Example::
 
@@ -270,20 +272,17 @@ def serve(
         RepositoryError: there is no such folder.
     """
     root, folder = Path(models), profiles or default_profiles()
-    where = choose_accelerators(device, cpu_settings(cores, folder.parent / "weights"), gpus)
+    cpu = cpu_settings(cores, folder.parent / "weights")
+    where = choose_accelerators(device, cpu, gpus).with_weights(memory_bytes or 0)
     settings = ServeSettings(
-        root=root,
-        accelerators=where,
-        system=_planned_by(system, plan, where, root),
-        profiles=folder,
-        host=host,
+        root, where, _planned_by(system, plan, where, root), folder, host,
         keys=ApiKeys(options.api_key, options.admin_key),
         allow_client_shm=options.allow_client_shm,
         allow_hosts=options.allow_hosts,
         arena_bytes=int(options.request_memory_mb * (1 << 20)),
         log=options.log,
         log_bytes=int(options.log_limit_mb * 1e6),
-    )
+    )  # fmt: skip
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
 
 

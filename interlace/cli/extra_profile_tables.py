@@ -9,7 +9,7 @@ from rich.table import Table
 from interlace.cli.screen import table
 from interlace.core.loading import link_of
 from interlace.core.profile import Profile
-from interlace.policy.cold_starts.catalog import COLD_STARTS
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.policy.cold_starts.frontier import moved_bytes
 from interlace.profiling.corun import CoRun
 
@@ -65,13 +65,13 @@ def _layers(profiles: Mapping[str, Profile]) -> Table:
 
 
 def _cold_starts(profiles: Mapping[str, Profile]) -> Table:
-    headings = ("warm ms", *COLD_STARTS, "measured", "bound", "MB copied", "MB left")
+    headings = ("warm ms", *COLD_POLICIES, "measured", "bound", "MB copied", "MB left")
     made = table(("model",), headings, "cold starts, predicted: ms to the end of the first row")
     for name, profile in profiles.items():
         layers = profile.layers
         if layers:
             links = link_of(profile.gpu_kind)
-            plans = [plan(layers, links) for plan in COLD_STARTS.values()]
+            plans = [row.cold_start(layers, links) for row in COLD_POLICIES.values()]
             copied = moved_bytes(layers, plans[-1])
             left = sum(one.weights_bytes for one in layers) - copied
             times = (sum(one.run_ms for one in layers), *(plan.end_ms for plan in plans))

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from interlace.core.byte_sizes import parse_bytes
 from interlace.core.user_errors import InputError, UserError
 from interlace.policy.catalog import CATALOG
 
@@ -54,6 +55,18 @@ def positive(values: Mapping[str, float | None]) -> None:
     for name, value in values.items():
         if value is not None and not 0 < value < inf:
             raise InputError(f"{name} is {value:g}; expected a number above 0")
+
+
+def size_bytes(option: str, text: str | None) -> int | None:
+    """A size such as ``2GB``, where one is given.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        return None if text is None else parse_bytes(text)
+    except ValueError as error:
+        raise InputError(f"{option}: {error}; expected a size such as 2GB") from None
 
 
 def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:

@@ -22,11 +22,13 @@ from interlace.cli.options import (
     SystemName,
     positive,
     read_key,
+    size_bytes,
 )
 from interlace.cli.progress import ProgressBar
 from interlace.cli.screen import console
 from interlace.cli.serve_table import show_serving
 from interlace.core.model import Model
+from interlace.core.user_errors import InputError
 from interlace.engine.snapshot import EngineSnapshot
 
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
@@ -44,6 +46,14 @@ _Hosts = Annotated[
 _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")]
 _Plan = Annotated[
     Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
+]
+_Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Memory for weights that come and go, such as 2GB."),
+]
+_Cold = Annotated[
+    str | None,
+    typer.Option(help="With --memory, how they come: copy, pipeswitch, deepplan, interlace ..."),
 ]
 _Log = Annotated[Path | None, typer.Option(help="Keep every event, for interlace replay.")]
 _LogLimit = Annotated[
@@ -69,6 +79,8 @@ def serve(
     system: SystemName = "interlace",
     plan_file: _Plan = None,
     profiles: Profiles = None,
+    memory: _Memory = None,
+    cold: _Cold = None,
     api_key_file: _KeyFile = None,
     admin_key_file: _AdminFile = None,
     allow_host: _Hosts = None,
@@ -88,6 +100,7 @@ def serve(
     \b
     Examples:
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
+      interlace serve models/ --memory 2GB  # more models than memory
       interlace serve models/ --plan plan.json --log events.log  # for interlace replay
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
@@ -96,15 +109,20 @@ def serve(
         keys[0] or "", keys[1] or "", tuple(allow_host or ()), allow_client_shm, request_memory_mb,
         log, log_limit_mb, drain_delay_s, exit_timeout_s,
     )  # fmt: skip
-    out = console(stderr=True)
-    show_logs(out, log_level)
+    show_logs(out := console(stderr=True), log_level)
     server = interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
-        device=device, gpus=gpus, cores=cores, system=system, plan=plan_file, profiles=profiles,
-        options=options,
+        device=device, gpus=gpus, cores=cores, system=_named(system, cold, memory), plan=plan_file,
+        profiles=profiles, memory_bytes=size_bytes("--memory", memory), options=options,
     )  # fmt: skip
     with ProgressBar(out) as bar:
         server.run(bar.sweep_step, partial(_ready, bar, out))
+
+
+def _named(system: str, cold: str | None, memory: str | None) -> str:
+    if cold is not None and memory is None:
+        raise InputError("--cold says how weights come and go: it takes --memory")
+    return system if cold is None else f"{system}/{cold}"
 
 
 def _ready(bar: ProgressBar, out: Console, models: Sequence[Model], engine: EngineSnapshot) -> None:

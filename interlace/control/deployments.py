@@ -81,4 +81,5 @@ def _deployment(one: PreparedModel) -> Deployment:
         model.terms.slo_ms,
         model.signature.max_batch,
     )
-    return Deployment(demand, one.profile, model.terms.queue_limit)
+    terms = model.terms
+    return Deployment(demand, one.profile, terms.queue_limit, terms.resident, 1000.0 * terms.keep_s)

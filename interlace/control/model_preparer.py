@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from interlace.control.storage import StorageReader
 from interlace.core.errors import RepositoryError, ServeError
-from interlace.core.model import Model
+from interlace.core.model import Format, Model
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature
 from interlace.profiling.beside import NeighbourSlowdowns
@@ -52,6 +52,14 @@ class ModelOpener(Protocol):
     async def describe(self, model: Model) -> ModelDescription: ...
 
 
+class LayerMeasurement(Protocol):
+    """Takes models apart; what it finds goes into their profiles, and why it could not is told."""
+
+    failures: list[str]
+
+    async def measure(self, models: Sequence[Model], profiles: dict[str, Profile]) -> object: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedModel:
     """A model with what is needed to deploy and to describe it."""
@@ -62,13 +70,24 @@ class PreparedModel:
 
 
 class ModelPreparer:
-    """Prepares models of one repository; one at a time is profiled."""
+    """Prepares models of one repository; one at a time is profiled.
 
-    def __init__(self, root: Path, opener: ModelOpener, rig: Rig, store: ProfileStore) -> None:
+    ``layers`` measures where weights come and go.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        opener: ModelOpener,
+        rig: Rig,
+        store: ProfileStore,
+        layers: LayerMeasurement | None = None,
+    ) -> None:
         self.root = root
         self._opener = opener
         self._rig = rig
         self._store = store
+        self._layers = layers
         self._storage = StorageReader()
         self._digests = Digests()
         self._signatures: GenerationalCache[Hashable, Signature] = GenerationalCache(_SIGNATURES)
@@ -137,9 +156,27 @@ class ModelPreparer:
         async with self._measuring:
             try:
                 found = await fill(self._rig, models, self._store, how, progress)
+                if self._layers is not None:
+                    await self._take_apart(self._layers, models, found)
                 return replace(found, profiles=self._beside.busy(models, found.profiles))
             finally:
                 await self._rig.close()
+
+    async def _take_apart(
+        self, layers: LayerMeasurement, models: Sequence[Model], found: FillResult
+    ) -> None:
+        """Add layers to the profiles that have none."""
+        known = [model for model in models if model.key in found.profiles]
+        whole = [model for model in known if not found.profiles[model.key].layers]
+        apart = [model for model in whole if model.format is not Format.ONNX]
+        if apart:
+            await layers.measure(apart, found.profiles)
+        for failure in layers.failures:
+            _log.warning("not by layer: %s", failure)
+        layers.failures.clear()
+        for model in whole:
+            if not found.profiles[model.key].layers:
+                _log.info("%s stays in memory: its weights cannot be brought by layer", model.name)
 
 
 def _one_step() -> int:

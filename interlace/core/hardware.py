@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from math import ceil
 
+from interlace.core.loading import OWN_LINK, HostLinks
+
 
 class Trait(Enum):
     """What a device can do. A device declares its traits, the engine plans with them."""
@@ -36,6 +38,9 @@ class Gpu:
     ``ahead_ms`` is how long before a running batch is predicted to end its partition may be given
     the next one, which then begins by itself when the other ends; one waits so at most. 0: the next
     is given when the end is known, and the partition is idle until then.
+
+    ``weights_bytes`` of its memory are the budget for weights that come and go over ``links``; 0:
+    what is loaded stays.
     """
 
     id: str
@@ -48,6 +53,14 @@ class Gpu:
     walls: tuple[tuple[int, int], ...] = ()
     ahead_ms: float = 0.0
     blocks: tuple[int, int] = (0, 0)
+    weights_bytes: int = 0
+    links: HostLinks = OWN_LINK
+
+    @property
+    def link_names(self) -> tuple[str, ...]:
+        """Which link the own one and each peer's is; its own unless they are shared."""
+        peers = range(1, self.links.peers + 1)
+        return self.links.names or (self.id, *(f"{self.id}~{peer}" for peer in peers))
 
     @property
     def room(self) -> int:

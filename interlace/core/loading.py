@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from math import inf
+from typing import Final
 
 
 class WeightPath(Enum):
@@ -22,17 +24,23 @@ class HostLinks:
 
     A layer's ``copy_ms`` is its time on any one of these links; peers pass on what they got at
     ``peer_bytes_per_ms`` (NVLink). Where a copy ``takes_cores``, it is made by what executes, which
-    stands still meanwhile: cores that copy from the page cache.
+    stands still meanwhile: cores that copy from the page cache. ``names`` tell which link the own
+    one and each peer's are, where several accelerators share one: those of a PCIe switch do.
     """
 
     peers: int = 0
     peer_bytes_per_ms: float = inf
     takes_cores: bool = False
+    names: tuple[str, ...] = ()
 
     @property
     def alone(self) -> HostLinks:
         """The own link without peers."""
-        return replace(self, peers=0)
+        return replace(self, peers=0, names=self.names[:1])
+
+
+#: An accelerator with a link of its own.
+OWN_LINK: Final = HostLinks()
 
 
 def link_of(gpu_kind: str) -> HostLinks:
@@ -49,7 +57,7 @@ class LoadStep:
     link: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadPlan:
     """A step a layer, in the order of execution.
 
@@ -62,3 +70,9 @@ class LoadPlan:
     overlapped: bool
     end_ms: float
     bound_ms: float
+
+    @cached_property
+    def brought(self) -> tuple[int, ...]:
+        """The layers whose weights it copies, over whatever link."""
+        over = (WeightPath.COPY, WeightPath.PEER)
+        return tuple(index for index, step in enumerate(self.steps) if step.via in over)

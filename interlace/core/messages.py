@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Fleet, Gpu
+from interlace.core.loading import LoadPlan
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.core.request import Batch, Reply, Request, Timing
@@ -42,12 +43,16 @@ class ReleasePartition:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Make ``model`` (a deployment key) runnable in a partition at these batch sizes."""
+    """Make ``model`` (a deployment key) runnable in a partition at these batch sizes.
+
+    If it is ``cold``, all but its weights: they come by ``Fetch``.
+    """
 
     gpu: str
     partition: str
     model: str
     batches: tuple[int, ...] = ()
+    cold: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +85,34 @@ class CopyInputs(Struct, frozen=True, array_like=True, gc=False):
     slots: int
 
 
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Bring the weights of a model that a partition has loaded, by the steps of ``plan``.
+
+    Work of the accelerator, in no order with the partition's. Afterwards layers that are copied
+    are held there, for all of its partitions; layers that are not, and were not held before, are
+    read where they lie. If the plan is overlapped, batches may be sent meanwhile: each layer waits
+    for its weights. It fails where the partition is lost, or unloads the model.
+    """
+
+    gpu: str
+    partition: str
+    model: str
+    plan: LoadPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    """Give back the memory of these layers' weights; places in ``Profile.layers``."""
+
+    gpu: str
+    model: str
+    layers: tuple[int, ...]
+
+
 #: Work of one partition, and all work.
 PartitionWork = CreatePartition | ReleasePartition | Load | Unload | Run
-Work = PartitionWork | CopyInputs
+Work = PartitionWork | CopyInputs | Fetch | Evict
 
 # ------------------------------------------------------------------------------------ commands
 
@@ -127,6 +157,18 @@ class DismissGpu:
     gpu: str
 
 
+@dataclass(frozen=True, slots=True)
+class CancelFetch:
+    """Nobody waits for a model that is being fetched any more.
+
+    The fetch still ends once: with a failure, and what has come is given back, or well if it was
+    too late.
+    """
+
+    gpu: str
+    model: str
+
+
 class WakeAt(Struct, frozen=True, array_like=True, gc=False):
     """Deliver ``Woke`` at that time."""
 
@@ -168,6 +210,7 @@ RuntimeCommand = (
     | SolvePlan
     | ScaleFleet
     | DismissGpu
+    | CancelFetch
     | WakeAt
     | TimeoutAt
     | ReportTimeout
@@ -202,11 +245,17 @@ class RequestCancelled:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A profiled model to deploy. ``demand.rows_per_s`` is the expected rate, 0 if unknown."""
+    """A profiled model to deploy. ``demand.rows_per_s`` is the expected rate, 0 if unknown.
+
+    Where weights come and go, those of one that is ``pinned`` stay, and others' stay for
+    ``keep_ms`` after a batch began.
+    """
 
     demand: Demand
     profile: Profile
     queue_limit: int = 4096
+    pinned: bool = False
+    keep_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

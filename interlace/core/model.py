@@ -33,7 +33,8 @@ class Precision(Enum):
 class ServiceTerms:
     """What the operator promises and allows for one model.
 
-    ``precision`` and ``compiled`` (by ``torch.compile``) say how a GPU executes it.
+    ``precision`` and ``compiled`` (by ``torch.compile``) say how a GPU executes it. Where weights
+    come and go, those of a ``resident`` one stay, and others' for ``keep_s`` after a batch.
     """
 
     slo_ms: float
@@ -43,6 +44,8 @@ class ServiceTerms:
     queue_limit: int = 4096
     precision: Precision = Precision.FP32
     compiled: bool = False
+    resident: bool = False
+    keep_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

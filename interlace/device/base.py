@@ -32,7 +32,8 @@ class Device(Registers, Protocol):
     ``failure``. Work of one partition starts in the order given, and its batches end in that order;
     where ``gpu.ahead_ms`` is not 0 a batch begins by itself when the one before it ends. When a
     partition dies, each piece of work it held is finished with a fatal failure, then ``on_lost`` is
-    called once; partitions that share a process die together.
+    called once; partitions that share a process die together. What is held of a model's weights
+    is forgotten when none of its partitions has the model loaded any more.
     """
 
     @property
@@ -40,6 +41,10 @@ class Device(Registers, Protocol):
     def do(self, work: Work, done: Done) -> None: ...
     def free(self, batch: int) -> None:
         """The replies of that batch are delivered: its output bytes may be reused."""
+        ...
+
+    def cancel_fetch(self, model: str) -> None:
+        """Nobody waits for the model's fetch any more; it ends early, with a failure, or well."""
         ...
 
     def on_lost(self, lost: Callable[[PartitionLost], None]) -> None: ...

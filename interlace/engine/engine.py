@@ -11,6 +11,8 @@ from interlace.core.messages import (
     CreatePartition,
     EpochEnded,
     Event,
+    Evict,
+    Fetch,
     GpuJoined,
     GpuLeft,
     ModelsDeployed,
@@ -66,7 +68,7 @@ class Engine:
             case RefusedUpstream(model=model, rows=rows):
                 return self._scheduler.count_refused(model, rows, now_ms)
             case RequestCancelled(model=model, request_id=request_id):
-                return self._scheduler.cancel(model, request_id)
+                return self._scheduler.cancel(model, request_id, now_ms)
             case Woke():
                 gpus = [gpu.id for gpu in self._state.fleet.gpus]
                 return self._scheduler.expire(now_ms) + self._scheduler.dispatch(gpus, now_ms)
@@ -112,6 +114,8 @@ class Engine:
                 return commands + self._scheduler.dispatch((work.gpu,), now_ms)
         elif isinstance(work, CopyInputs):
             return self._scheduler.staged(finished, work, now_ms)
+        elif isinstance(work, Fetch | Evict):
+            return self._scheduler.fetched(finished, work, now_ms)
         else:
             commands = self._quarantine.worker_died(work, finished.failure, now_ms)
             commands += self._reconciler.finished(finished, work, now_ms)

@@ -80,6 +80,8 @@ class LivePartition:
     parts: dict[str, float] = field(default_factory=dict)  #: of each model's rate
     sustaining_rows: dict[str, float] = field(default_factory=dict)  #: see ``perf.service_round``
     service_tags: ServiceTags = field(default_factory=ServiceTags)
+    rivals: Sequence[LivePartition] = field(default=(), compare=False, repr=False)
+    room_part: float = 1.0
     dying: bool = False  #: its process died; what it held is being finished
 
     def transition_to(self, state: PartitionState) -> None:

@@ -19,6 +19,7 @@ from interlace.engine.latency_estimator import LatencyEstimator
 from interlace.engine.live_partition import LivePartition, PartitionState
 from interlace.engine.plan_diff import settled
 from interlace.engine.request_queue import RequestQueue
+from interlace.engine.residency import GpuWeights, ModelWeights
 from interlace.engine.service_tags import ServiceTags
 from interlace.policy.view import Tally
 
@@ -47,6 +48,11 @@ class DeployedModel:
     quarantine_ms: float = 0.0  #: how long the last quarantine was
     leaving: bool = False
     status_reported: bool = False  #: its owner was told: ready, or failed
+    pinned: bool = False
+    keep_ms: float = 0.0
+    #: its weights by accelerator, where they come and go, and when they are predicted to be there
+    weights: dict[str, ModelWeights] = field(default_factory=dict)
+    ready_ms: float = float("-inf")
 
     @property
     def admission_margin_ms(self) -> float:
@@ -108,6 +114,8 @@ class EngineState:
         default_factory=dict
     )
     target: Plan = field(default_factory=Plan)
+    weights_on: dict[str, GpuWeights] = field(default_factory=dict)  #: where there is a budget
+    cold_waiting: dict[str, None] = field(default_factory=dict)  #: models that may wait for weights
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
     starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
     retried: set[int] = field(default_factory=set)
@@ -143,6 +151,7 @@ class EngineState:
     def forget(self, model: str) -> None:
         """Remove everything about a deployment that is gone."""
         del self.models[model]
+        self.cold_waiting.pop(model, None)
         for tallies in self.tallies.values():
             tallies.pop(model, None)
         for key in [key for key in self.starts_ms if key[1] == model]:
@@ -186,7 +195,7 @@ class EngineState:
             self.turns_of[live.id] = [
                 (slot, self.models[slot.model]) for slot in live.slots if slot.model in self.models
             ]
-        self._share_tags()
+        self._find_rivals()
         for deployed in self.models.values():
             deployed.shares_pct = tuple(dict.fromkeys(host.share_pct for host in deployed.hosts))
             crowded = any(host.own_turns > 1 for host in deployed.hosts)
@@ -194,22 +203,23 @@ class EngineState:
             for gpu in dict.fromkeys(host.gpu for host in deployed.hosts):
                 self.models_on.setdefault(gpu, []).append(deployed)
 
-    def _share_tags(self) -> None:
+    def _find_rivals(self) -> None:
         """Models contend for a partition, or, where partitions overlap, for the accelerator."""
-        self.contests_on = {}
-        for gpu, places in self.partitions_on.items():
-            whole, used = self.target.overlapping, set[int]()
-            groups = [places] if whole and places else [[live] for live in places]
-            self.contests_on[gpu] = []
-            for group in groups:
+        self.contests_on = {gpu: [] for gpu in self.partitions_on}
+        for gpu in self.fleet.gpus:
+            places, used = self.partitions_on[gpu.id], set[int]()
+            taken = {live.id: gpu.taken(live.share_pct) for live in places if live.slots}
+            whole = sum(taken.values()) > gpu.room
+            for group in [places] if whole else [[live] for live in places]:
                 tags = group[0].service_tags
                 if id(tags) in used:  # they overlapped before
                     tags = ServiceTags()
                 used.add(id(tags))
                 for live in group:
-                    live.service_tags = tags
+                    live.service_tags, live.rivals = tags, group
+                    live.room_part = taken.get(live.id, 0) / gpu.room if whole else 1.0
                 tags.plan(slot for live in group for slot in live.slots)
-                self.contests_on[gpu].append((tags, group))
+                self.contests_on[gpu.id].append((tags, group))
 
     def drop_from_target(self, model: str, partition: str | None = None) -> None:
         """Take a model out of the plan, in one partition or everywhere."""

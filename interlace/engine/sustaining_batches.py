@@ -11,9 +11,10 @@ from interlace.perf.service_round import AffineCost, line, round_ms
 
 def update_sustaining_batches(state: EngineState, rates: ArrivalRates) -> None:
     """Compute parts and batches of every partition; called after each reconciliation."""
+    planned_rows_per_s = {model: _planned_rows_per_s(one) for model, one in state.models.items()}
     for live in state.partitions.values():
         live.parts = {
-            slot.model: _part(slot, state.models[slot.model])
+            slot.model: _part(slot, state.models[slot.model], planned_rows_per_s[slot.model])
             for slot in live.slots
             if not slot.guest and slot.model in state.models
         }
@@ -30,10 +31,14 @@ def _cost(deployed: DeployedModel, live: LivePartition, rates: ArrivalRates) -> 
     return AffineCost(fixed_ms, row_ms, rows_per_s * live.parts[model])
 
 
-def _part(slot: Slot, deployed: DeployedModel) -> float:
+def _planned_rows_per_s(deployed: DeployedModel) -> float:
+    """What is planned for a model, wherever it is."""
+    slots = (slot for host in deployed.hosts for slot in host.slots)
+    return sum(slot.rows_per_s for slot in slots if slot.model == deployed.demand.model)
+
+
+def _part(slot: Slot, deployed: DeployedModel, planned_rows_per_s: float) -> float:
     """The part of a model's rate that is a slot's; even where nothing is planned."""
-    planned = (one for host in deployed.hosts for one in host.slots)
-    total_rows_per_s = sum(one.rows_per_s for one in planned if one.model == slot.model)
-    if total_rows_per_s <= 0.0:
+    if planned_rows_per_s <= 0.0:
         return 1.0 / max(1, len(deployed.hosts))
-    return slot.rows_per_s / total_rows_per_s
+    return slot.rows_per_s / planned_rows_per_s

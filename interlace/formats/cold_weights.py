@@ -1,128 +1,140 @@
-"""A model's weights in a file in the order of execution, and a cold start from it.
+"""An open model's weights, which come and go: in memory that is lent to it, or in its file.
 
-Memory of the file's layout, touched beforehand, takes the layers that a plan copies: a thread reads
-them in order while the model runs. The others are read where they lie, in the file's mapping. Fresh
-memory would cost fifteen times as much as the copy.
+The file's mapping is always right to read, and slow where its pages are not mapped yet; so weights
+lie there until a plan has them copied. A thread reads the file, in order of execution, into memory
+that was touched before (fresh memory would cost fifteen times as much as the copy), while the model
+runs: an operator whose weights are on their way waits for them.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from threading import Event, Thread
+from time import perf_counter
 
 import torch
 
-from interlace.formats.tensor_file import map_file, tensor_places, view, write_tensors
+from interlace.formats.runner import Arrived
 from interlace.formats.weight_uses import WeightUse, WeightWatcher
+from interlace.formats.weights_file import WeightsFile
 
 
 class ColdWeights:
-    """The weights of one model that this process has open, off its memory and on it.
+    """The weights of one model that this process has open; they are found in their file.
 
-    ``uses`` are its weights in the order in which they are read; what none reads is in the last,
-    whose operator is empty. The file is written to ``path``, which must not exist.
+    One thread calls it, which is also the one that runs the model.
     """
 
-    def __init__(
-        self, path: Path, weights: Mapping[str, torch.Tensor], uses: Sequence[WeightUse]
+    def __init__(self, file: WeightsFile, weights: Mapping[str, torch.Tensor]) -> None:
+        self.file = file
+        self.nbytes = tuple(extent.nbytes for extent in file.extents)
+        self._weights = {name: weights[name] for use in file.uses for name in use.weights}
+        self._arriving: _Arriving | None = None
+        self.leave(range(len(file.uses)))
+
+    def place(self, places: Mapping[int, int], memory: memoryview) -> None:
+        """Have the model find some uses' weights in memory, at these offsets; they are there."""
+        for index, at in places.items():
+            self._find(self.file.tensors(index, memory, at))
+
+    def leave(self, indices: Iterable[int]) -> None:
+        """Have the model find these uses' weights in the file."""
+        if self._arriving is not None and self._arriving.over:
+            self._arriving = None
+        for index in indices:
+            self._find(self.file.tensors(index))
+
+    def fetch(
+        self, places: Mapping[int, int], memory: memoryview, done: Callable[[Arrived], None]
     ) -> None:
-        self.uses = tuple(uses)
-        self._weights = weights
-        write_tensors(path, {name: weights[name] for use in uses for name in use.weights})
-        self._file = path.open("rb", buffering=0)
-        self._mapped = map_file(path)
-        self._arena = mmap.mmap(-1, len(self._mapped))
-        places = tensor_places(path, self._mapped)
-        self._in_file = {name: view(self._mapped, place) for name, place in places.items()}
-        self._in_memory = {name: view(self._arena, place) for name, place in places.items()}
-        begins = [min(places[name].begin for name in use.weights) for use in self.uses]
-        self._extents = list(zip(begins, [*begins[1:], len(self._mapped)], strict=True))
-        self.nbytes = [sum(places[name].nbytes for name in use.weights) for use in self.uses]
+        """Have these uses' weights come into memory; ``done`` is called once, by another thread.
+
+        The model may run at once. Fetches of a model follow one another.
+        """
+        self.place(places, memory)
+        self._arriving = _Arriving(self.file, dict(sorted(places.items())), memory, done)
+
+    def cancel(self) -> None:
+        """Stop a fetch; its ``done`` says so, unless it was too late."""
+        if self._arriving is not None:
+            self._arriving.cancel()
+
+    def arrivals(self) -> AbstractContextManager[object]:
+        """To run the model in: an operator whose weights are on their way waits for them.
+
+        Raises (within):
+            OSError: they cannot be read, or were cancelled.
+        """
+        if self._arriving is None:
+            return nullcontext()
+        if self._arriving.over and not self._arriving.failure:
+            self._arriving = None
+            return nullcontext()
+        return WeightWatcher(self._weights, self._arriving.wait)
 
     def close(self) -> None:
-        """Close the file; the memory goes with the last tensor on it."""
-        self._file.close()
+        """Stop what is on its way."""
+        if self._arriving is not None:
+            self._arriving.end()
 
-    def forget(self) -> None:
-        """Have the mapping's pages found anew when they are next read; they stay in the cache."""
-        self._mapped.madvise(mmap.MADV_DONTNEED)
+    def _find(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                self._weights[name].data = tensor
 
-    def spoil(self) -> None:
-        """Fill the memory with what no weights are (NaN): to be sure that none is read early."""
-        self._arena[:] = b"\xff" * len(self._arena)
 
-    def place(self, copied: Sequence[bool]) -> None:
-        """Have the model find the weights of some uses in memory, of the others in the file."""
-        for use, in_memory in zip(self.uses, copied, strict=True):
-            views = self._in_memory if in_memory else self._in_file
-            for name in use.weights:
-                self._weights[name].data = views[name]
+class _Arriving:
+    """Weights on their way: a thread reads them in order."""
 
-    def copy(self, index: int) -> None:
-        """Read one use's weights into memory.
+    def __init__(
+        self,
+        file: WeightsFile,
+        places: Mapping[int, int],
+        memory: memoryview,
+        done: Callable[[Arrived], None],
+    ) -> None:
+        self._file = file
+        self._places = places
+        self._memory = memory
+        self._done = done
+        self._there = {index: Event() for index in places}
+        self._use_of = {name: n for n, use in enumerate(file.uses) for name in use.weights}
+        self._stopped = False
+        self.failure = ""
+        self.over = False
+        self._thread = Thread(target=self._read_all, name="weights", daemon=True)
+        self._thread.start()
 
-        Raises:
-            OSError: the file cannot be read to its end.
-        """
-        begin, end = self._extents[index]
-        memory = memoryview(self._arena)
-        while begin < end:
-            count = os.preadv(self._file.fileno(), [memory[begin:end]], begin)
-            if not count:
-                raise OSError(f"{self._file.name}: it ends at {begin} bytes")
-            begin += count
+    def wait(self, use: WeightUse) -> None:
+        for index in {self._use_of[name] for name in use.weights} & self._there.keys():
+            self._there[index].wait()
+            if self.failure:
+                raise OSError(self.failure)
 
-    def run(self, run: Callable[[], object], copied: Sequence[bool]) -> None:
-        """A cold start: run the model once while the weights of some uses are copied.
+    def cancel(self) -> None:
+        self._stopped = True
 
-        Raises:
-            OSError: the file cannot be read; the model has not run to its end.
-            Exception: whatever the model raises.
-        """
-        self.place(copied)
-        wanted = [index for index, one in enumerate(copied) if one]
-        with self._copying(wanted) as wait, WeightWatcher(self._weights, wait):
-            run()
+    def end(self) -> None:
+        self._stopped = True
+        self._thread.join()
 
-    @contextmanager
-    def _copying(self, wanted: Sequence[int]) -> Iterator[Callable[[WeightUse], None]]:
-        """Copies in another thread; what it yields waits for a use's weights."""
-        there = {index: Event() for index in wanted}
-        failures: list[OSError] = []
-        stopped = Event()
-
-        def copy_all() -> None:
-            for index, event in there.items():
-                if not stopped.is_set() and not failures:
-                    try:
-                        self.copy(index)
-                    except OSError as error:
-                        failures.append(error)
-                event.set()
-
-        first = {use.weights[0]: index for index, use in enumerate(self.uses)}
-        by_name = {name: first[use.weights[0]] for use in self.uses for name in use.weights}
-
-        def wait(use: WeightUse) -> None:
-            for index in {by_name[name] for name in use.weights}:
-                if index in there:
-                    there[index].wait()
-                    if failures:
-                        raise failures[0]
-
-        thread = Thread(target=copy_all, name="weights", daemon=True)
-        thread.start()
-        try:
-            yield wait
-        except BaseException:
-            stopped.set()
-            raise
-        finally:
-            thread.join()
+    def _read_all(self) -> None:
+        began = perf_counter()
+        disk_bytes = 0
+        for index, there in self._there.items():
+            if self._stopped and not self.failure:
+                self.failure = "cancelled"
+            if not self.failure:
+                try:
+                    if not self._file.cached(index):
+                        disk_bytes += self._file.extents[index].nbytes
+                    self._file.read(index, self._memory, self._places[index])
+                except (OSError, ValueError) as error:
+                    self.failure = str(error)
+            there.set()
+        self.over = True
+        self._done(Arrived(self.failure, disk_bytes, 1e3 * (perf_counter() - began)))
 
 
 def weight_uses(

@@ -92,6 +92,10 @@ class OnnxRunner:
     def warnings(self) -> tuple[str, ...]:
         return self._warnings
 
+    @property
+    def cold(self) -> None:
+        return None  # a session has its weights' addresses for life: they stay in the mapping
+
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         feed = {
             name: _to_text(name, array) if self._datatypes[name] == BYTES else array

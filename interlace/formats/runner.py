@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,6 +15,30 @@ WARM_RUNS: Final = 3
 
 #: One tensor on the host. ``BYTES`` are object arrays of ``bytes``, ``BF16`` are uint16 arrays.
 Array = np.ndarray[Any, Any]
+
+
+class Arrived(NamedTuple):
+    """How a fetch ended: why it failed, if it did; what of it was read from disk, and its time."""
+
+    failure: str
+    disk_bytes: int
+    took_ms: float
+
+
+class ComingWeights(Protocol):
+    """Weights that come and go, by use in the order of execution (``formats.cold_weights``)."""
+
+    @property
+    def nbytes(self) -> tuple[int, ...]:
+        """The memory that each use takes."""
+        ...
+
+    def place(self, places: Mapping[int, int], memory: memoryview) -> None: ...
+    def leave(self, indices: Iterable[int]) -> None: ...
+    def fetch(
+        self, places: Mapping[int, int], memory: memoryview, done: Callable[[Arrived], None]
+    ) -> None: ...
+    def cancel(self) -> None: ...
 
 
 class ModelRunner(Protocol):
@@ -41,6 +65,11 @@ class ModelRunner(Protocol):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What an operator should know, such as why the weights are not shared."""
+        ...
+
+    @property
+    def cold(self) -> ComingWeights | None:
+        """Its weights, where they can come and go."""
         ...
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:

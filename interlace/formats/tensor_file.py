@@ -20,6 +20,7 @@ import torch
 ALIGNMENT_BYTES: Final = 64
 _HEADER_LIMIT_BYTES: Final = 100 << 20
 _PAD: Final = "__pad"
+_NOTE: Final = "__note"
 
 _NAMES: Final = {
     torch.float64: "F64",
@@ -45,8 +46,8 @@ def storable(tensor: torch.Tensor) -> bool:
     return plain and tensor.dtype in _NAMES and tensor.device.type == "cpu"
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a new file and flush it to disk.
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], note: str = "") -> None:
+    """Write a new file, in this order and with a ``note``, and flush it to disk.
 
     Raises:
         OSError: no space, no permission, or the file exists.
@@ -67,7 +68,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         stored.append(flat)
         offset += pad + nbytes
     with path.open("xb") as file:
-        _write(file, _header(entries, orders), stored)
+        _write(file, _header(entries, {**orders, _NOTE: note}), stored)
         file.flush()
         os.fsync(file.fileno())
 
@@ -82,33 +83,27 @@ class TensorPlace(NamedTuple):
     order: tuple[int, ...] | None  #: its dims in the order of memory, where that is not 0, 1, 2 ...
 
 
-def map_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Views of the file's tensors on a private mapping: pages are shared until written to.
+class TensorTable(NamedTuple):
+    """Where each tensor lies, by name, in the order of the file; and the note that came with it."""
+
+    places: dict[str, TensorPlace]
+    note: str
+
+
+def map_file(file: BinaryIO) -> mmap.mmap:
+    """The whole file, mapped privately: pages are shared until written to.
 
     Raises:
-        OSError: the file cannot be opened.
-        ValueError: it is not such a file, or was cut short.
-    """
-    mapped = map_file(path)
-    return {name: view(mapped, place) for name, place in tensor_places(path, mapped).items()}
-
-
-def map_file(path: Path) -> mmap.mmap:
-    """The whole file, mapped privately.
-
-    Raises:
-        OSError: the file cannot be opened.
         ValueError: it is too short to be one of tensors.
     """
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < 8:
-            raise ValueError(f"{path}: {size} bytes is no safetensors file")
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    size = os.fstat(file.fileno()).st_size
+    if size < 8:
+        raise ValueError(f"{file.name}: {size} bytes is no safetensors file")
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
-def tensor_places(path: Path, mapped: mmap.mmap) -> dict[str, TensorPlace]:
-    """Where each tensor lies, by name, in the order of the file.
+def read_table(path: Path, mapped: mmap.mmap) -> TensorTable:
+    """What the file's header says.
 
     Raises:
         ValueError: it is not such a file, or was cut short.
@@ -118,15 +113,16 @@ def tensor_places(path: Path, mapped: mmap.mmap) -> dict[str, TensorPlace]:
         raise ValueError(f"{path}: header of {length} bytes in a file of {size}")
     header = json.loads(mapped[8 : 8 + length])
     orders = header.pop("__metadata__", {})
-    return {
+    places = {
         name: _place(8 + length, size, entry, orders.get(name))
         for name, entry in header.items()
         if not name.startswith(_PAD)
     }
+    return TensorTable(places, orders.get(_NOTE, ""))
 
 
-def view(memory: mmap.mmap, place: TensorPlace) -> torch.Tensor:
-    """The tensor on memory that is laid out as its file is."""
+def view(memory: mmap.mmap | memoryview, place: TensorPlace) -> torch.Tensor:
+    """The tensor that lies at that place in some memory."""
     count = prod(place.shape)
     if count == 0:
         return torch.empty(place.shape, dtype=place.dtype)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 
 from interlace.core.model import Model
 from interlace.core.tensor import Signature
 from interlace.formats.arrays import check_outputs
+from interlace.formats.cold_weights import ColdWeights
 from interlace.formats.opened import ModelCall, OpenedModel
 from interlace.formats.runner import Array
-from interlace.formats.torch_sharing import WeightsFootprint, share_weights
+from interlace.formats.samples import sample_values
+from interlace.formats.torch_sharing import SharedWeights, share_weights
 from interlace.formats.torch_values import (
     accept_read_only_arrays,
     named_values,
@@ -26,7 +30,7 @@ class TorchRunner:
     """Runs a ``ModelCall`` on numpy arrays without copying them."""
 
     def __init__(
-        self, call: ModelCall, model: Model, spoken: DeclaredSignature, weights: WeightsFootprint
+        self, call: ModelCall, model: Model, spoken: DeclaredSignature, weights: SharedWeights
     ) -> None:
         """Try the model out and learn what its description leaves open.
 
@@ -58,9 +62,14 @@ class TorchRunner:
     def warnings(self) -> tuple[str, ...]:
         return self._weights.warnings
 
+    @property
+    def cold(self) -> ColdWeights | None:
+        return self._weights.cold
+
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         assert self._call is not None, "run after close"
-        with torch.inference_mode():
+        cold = self._weights.cold
+        with torch.inference_mode(), nullcontext() if cold is None else cold.arrivals():
             values = {
                 name: to_torch(array.copy() if self._copies else array, self._datatypes[name])
                 for name, array in inputs.items()
@@ -73,6 +82,8 @@ class TorchRunner:
 
     def close(self) -> None:
         self._call = None
+        if self._weights.cold is not None:
+            self._weights.cold.close()
 
 
 def open_on_cpu(
@@ -86,8 +97,18 @@ def open_on_cpu(
     torch.set_num_threads(threads)
     opened = open_call(model)
     # Before the first execution, which may keep constants of its own.
-    weights = share_weights(opened.tensors, model, weights_dir)
+    weights = share_weights(
+        opened.tensors, model, weights_dir, lambda: opened.call(sample_of(opened, model))
+    )
     return TorchRunner(opened.call, model, opened.spoken, weights)
+
+
+def sample_of(opened: OpenedModel, model: Model) -> dict[str, Any]:
+    """The values that a model is first tried out on."""
+    spoken = opened.spoken
+    inputs = spoken.inputs or model.signature.inputs
+    batched = model.signature.batched if spoken.batched is None else spoken.batched
+    return sample_values(inputs, model, batched, 0)
 
 
 def _complete(signature: Signature) -> Signature | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,22 +11,30 @@ from typing import Final
 import torch
 
 from interlace.core.model import Model
+from interlace.formats.cold_weights import ColdWeights, weight_uses
 from interlace.formats.machine import machine_key
 from interlace.formats.memory import release_free_memory
-from interlace.formats.tensor_file import map_tensors, storable, write_tensors
+from interlace.formats.runner import WARM_RUNS
+from interlace.formats.tensor_file import storable
+from interlace.formats.weight_uses import WeightUse
+from interlace.formats.weights_file import WeightsFile, write_weights
 from interlace.formats.weights_folder import publish
 
 #: To be raised when modules are prepared in another way, so that old files are not looked at.
-_REVISION: Final = "1"
+_REVISION: Final = "2"
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsFootprint:
-    """What a model's weights weigh in this process, and how much of it is shared."""
+class SharedWeights:
+    """What a model's weights weigh in this process, and those that lie in a shared file."""
 
     total_bytes: int
-    shared_bytes: int = 0
+    cold: ColdWeights | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def shared_bytes(self) -> int:
+        return 0 if self.cold is None else sum(self.cold.file.weights_bytes)
 
 
 def module_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -40,43 +49,67 @@ def module_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def share_weights(
-    tensors: Mapping[str, torch.Tensor], model: Model, weights_dir: str | None
-) -> WeightsFootprint:
+    tensors: Mapping[str, torch.Tensor],
+    model: Model,
+    weights_dir: str | None,
+    run: Callable[[], object],
+) -> SharedWeights:
     """Point ``tensors`` at the shared file of this model, which the first caller writes.
 
-    The private copies are dropped. The file is named after the model's digest, the machine and
-    the torch version; it is written beside and linked into place, so that nobody ever sees half of
-    it and everybody maps the same one. If that fails (a full or read-only folder, a file that is
-    not this model's), the weights stay private and the reason is in ``warnings``.
+    It has them in the order in which ``run``, an execution, reads them; those that it writes to
+    stay each process's own. The private copies are dropped. The file is named after the model's
+    digest, the machine and the torch version; it is written beside and linked into place, so that
+    nobody ever sees half of it and everybody maps the same one. If that fails (a full or read-only
+    folder, a file that is not this model's), the weights stay private and the reason is in
+    ``warnings``.
     """
     total = sum(tensor.nbytes for tensor in tensors.values())
     if weights_dir is None:
-        return WeightsFootprint(total)
-    shareable = {name: tensor for name, tensor in tensors.items() if storable(tensor)}
+        return SharedWeights(total)
     path = (
         Path(weights_dir)
         / f"{model.digest}-{machine_key(torch.__version__, _REVISION)}.safetensors"
     )
     try:
         if not path.exists():
-            publish(path, lambda draft: write_tensors(draft, shareable))
-        shared = _adopt(path, shareable)
+            publish(path, lambda draft: _write(draft, tensors, run))
+        file = WeightsFile(path)
+        _check(file, path, tensors)
     except (OSError, ValueError, KeyError) as error:
-        return WeightsFootprint(
-            total, 0, (f"weights of {model.name} are private, not shared: {error}",)
+        return SharedWeights(
+            total, None, (f"weights of {model.name} are private, not shared: {error}",)
         )
+    cold = ColdWeights(file, tensors)
     release_free_memory()
-    return WeightsFootprint(total, shared)
+    return SharedWeights(total, cold)
 
 
-def _adopt(path: Path, tensors: Mapping[str, torch.Tensor]) -> int:
-    mapped = map_tensors(path)
-    if mapped.keys() != tensors.keys():
-        raise ValueError(f"{path} holds other tensors than the model")
-    for name, tensor in tensors.items():
-        if mapped[name].shape != tensor.shape or mapped[name].dtype != tensor.dtype:
-            raise ValueError(f"{path}: tensor {name} is not the model's")
-    with torch.no_grad():
-        for name, tensor in tensors.items():
-            tensor.data = mapped[name]
-    return sum(tensor.nbytes for tensor in tensors.values())
+def _write(path: Path, tensors: Mapping[str, torch.Tensor], run: Callable[[], object]) -> None:
+    shareable = {name: tensor for name, tensor in tensors.items() if storable(tensor)}
+    before = {name: _version(tensor) for name, tensor in shareable.items()}
+    uses: tuple[WeightUse, ...] = ()
+    # Sample inputs may be nonsense to the model, which its trial will say: any order does then.
+    with torch.inference_mode(), suppress(Exception):
+        for _ in range(WARM_RUNS):  # the first ones may read weights to optimise what follows
+            run()
+        uses = weight_uses(shareable, run)
+    written = {name for name, one in shareable.items() if _version(one) != before[name]}
+    kept = [
+        WeightUse(use.operator, names)
+        for use in uses or [WeightUse("", tuple(shareable))]
+        if (names := tuple(name for name in use.weights if name not in written))
+    ]
+    write_weights(path, shareable, kept)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    version: int = 0 if tensor.is_inference() else tensor._version
+    return version
+
+
+def _check(file: WeightsFile, path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    for index in range(len(file.uses)):
+        for name, tensor in file.tensors(index).items():
+            own = tensors.get(name)
+            if own is None or own.shape != tensor.shape or own.dtype != tensor.dtype:
+                raise ValueError(f"{path}: tensor {name} is not the model's")

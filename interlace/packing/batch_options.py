@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from interlace.core.plan import Demand
 from interlace.packing.queueing import Floats
+from interlace.perf.curves import Curve
 from interlace.perf.interference import ConstantFactor, CoRunner, Interference
 from interlace.perf.latency import Surface
 
@@ -87,30 +89,50 @@ def batch_options(
 ) -> BatchOptions:
     """The choices at one share, each as slow as the worst neighbour makes it."""
     rivals = _worst_neighbours(demand, 100 - share_pct, interference)
-    widest = max((len(batches(d.max_batch)) for d in demand), default=1)
+    alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    curves: list[Curve] = [()] * len(demand)
+    for index, (one, latency) in enumerate(zip(demand, surfaces, strict=True)):
+        if share_pct >= latency.shares_pct[0]:
+            curve = curves[index] = latency.at_share(share_pct)
+            most = min(one.max_batch, latency.measured_rows(share_pct))
+            alike.setdefault((tuple(b for b, _ in curve), most), []).append(index)
+    widest = max((len(batches(most)) for _, most in alike), default=1)
     rows = np.ones((len(demand), widest))
     latency_ms = np.full((len(demand), widest), np.inf)
-    for index, (one, latency) in enumerate(zip(demand, surfaces, strict=True)):
-        if share_pct < min(latency.shares_pct):
-            continue
-        measured = latency.measured_rows(share_pct)
-        for choice, batch in enumerate(batches(min(one.max_batch, measured))):
-            slow = _slowdown(CoRunner(one.model, batch, share_pct), rivals, interference)
-            ms = latency.latency_ms(batch, share_pct) * slow
-            if ms > one.slo_ms:
-                break
-            rows[index, choice], latency_ms[index, choice] = batch, ms
+    for (measured, most), models in alike.items():
+        asked = batches(most)
+        known = np.array([[ms for _, ms in curves[index]] for index in models])
+        found = _on_lines(measured, known, asked)
+        found = found * _slowdowns(
+            [demand[m].model for m in models], asked, share_pct, rivals, interference
+        )
+        slo_ms = np.array([demand[m].slo_ms for m in models])[:, None]
+        legal = np.logical_and.accumulate(found <= slo_ms, axis=1)
+        here = np.array(models), slice(len(asked))
+        rows[here], latency_ms[here] = np.where(legal, asked, 1), np.where(legal, found, np.inf)
     return BatchOptions(share_pct, rows, latency_ms)
 
 
-def batches(max_batch: int) -> list[int]:
+def _on_lines(measured: Sequence[int], known: Floats, asked: Sequence[int]) -> Floats:
+    """L of the batches asked for (models x asked) between those measured (models x measured)."""
+    at = np.array(measured, float)
+    high = np.clip(np.searchsorted(at, asked), 0, len(at) - 1)
+    low = np.where(at[high] <= asked, high, np.maximum(high - 1, 0))
+    step = np.maximum(at[high] - at[low], 1.0)
+    above = np.maximum(np.array(asked) - at[low], 0.0)
+    found: Floats = known[:, low] + (known[:, high] - known[:, low]) * above / step
+    return found
+
+
+@cache
+def batches(max_batch: int) -> tuple[int, ...]:
     """1, 2, 3, 4, 6, 8, 12, ... and the largest."""
     found = {max_batch}
     power = 1
     while power <= max_batch:
         found.update(b for b in (power, 3 * power // 2) if b <= max_batch)
         power *= 2
-    return sorted(found)
+    return tuple(sorted(found))
 
 
 def _worst_neighbours(
@@ -128,6 +150,22 @@ def _worst_neighbours(
     return others[:_NEIGHBOURS]
 
 
-def _slowdown(runner: CoRunner, rivals: Sequence[CoRunner], interference: Interference) -> float:
-    """The most that any one neighbour in the rest of the accelerator slows this batch."""
-    return max((interference(runner, [rival]) for rival in rivals), default=1.0)
+def _slowdowns(
+    models: Sequence[str],
+    asked: Sequence[int],
+    share_pct: int,
+    rivals: Sequence[CoRunner],
+    interference: Interference,
+) -> Floats:
+    """The most that any one neighbour in the rest of the accelerator slows each batch."""
+    if isinstance(interference, ConstantFactor):  # all are alike
+        models, asked = models[:1], asked[:1]
+    return np.array(
+        [
+            [
+                max((interference(CoRunner(m, b, share_pct), [r]) for r in rivals), default=1.0)
+                for b in asked
+            ]
+            for m in models
+        ]
+    )

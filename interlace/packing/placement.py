@@ -15,7 +15,7 @@ from interlace.core.profile import Profiles
 from interlace.packing.layouts import Layout
 from interlace.packing.pattern import Pattern
 from interlace.packing.queueing import Floats
-from interlace.perf.memory import needed_bytes
+from interlace.perf.memory import needed_bytes, room_bytes
 
 #: Accelerators that a partition is tried on: those that are there already, newest first.
 _TRIED: Final = 48
@@ -230,9 +230,9 @@ def _fits(home: FilledGpu, pattern: Pattern, question: PlacementInput) -> bool:
     mine = [question.demand[m].model for m, _ in pattern.turns]
     walls = dict(home.gpu.walls)
     if pattern.share_pct in walls:
-        return needed_bytes(mine, question.profiles) <= walls[pattern.share_pct]
+        return needed_bytes(mine, question.profiles, home.gpu) <= walls[pattern.share_pct]
     here = [question.demand[m].model for p in home.patterns for m, _ in p.turns]
-    return needed_bytes([*here, *mine], question.profiles) <= home.gpu.memory_bytes
+    return needed_bytes([*here, *mine], question.profiles, home.gpu) <= room_bytes(home.gpu)
 
 
 def _shared(home: FilledGpu, pattern: Pattern) -> int:

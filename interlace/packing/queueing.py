@@ -16,8 +16,6 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-#: What a further partition of the same model counts for, beside the first.
-POOLING: Final = 1.0
 #: Utilisation that no partition of several models exceeds.
 BUSIEST: Final = 0.985
 #: Part of a request's slack that it waits at most while its batch fills, on average.
@@ -43,11 +41,6 @@ class Turns(NamedTuple):
     cv: Floats
     alone_rows_per_ms: Floats
     elsewhere: Floats  #: 1 where it has other hosts: then it takes what time is idle here
-
-
-def pooled(replicas: Floats, pooling: float = POOLING) -> Floats:
-    """How many partitions of equal rate a model's one queue is as good as."""
-    return 1.0 + pooling * (replicas - 1.0)
 
 
 def lateness(turns: Turns) -> Floats:

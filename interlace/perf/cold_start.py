@@ -81,8 +81,13 @@ def planned(
     steps: Sequence[LoadStep],
     links: HostLinks,
     overlapped: bool = True,
+    kept: frozenset[int] = frozenset(),
 ) -> LoadPlan:
-    """The plan of these steps, with its predicted end and the bound."""
+    """The plan of these steps, with its predicted end and the bound; layers ``kept`` are there."""
+    steps = [
+        LoadStep(step.layer, WeightPath.KEEP) if index in kept else step
+        for index, step in enumerate(steps)
+    ]
     times = layer_times(layers, steps, links, overlapped)
     kept = frozenset(index for index, step in enumerate(steps) if step.via is WeightPath.KEEP)
     end_ms = times[-1].ends_ms if times else 0.0

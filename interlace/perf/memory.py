@@ -5,20 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from interlace.core.hardware import Gpu
-from interlace.core.profile import Profiles
+from interlace.core.profile import Profile, Profiles
 
 
-def needed_bytes(instances: Iterable[str], profiles: Profiles) -> int:
-    """Memory of these model instances (a model once per partition it is in), weights shared."""
+def comes_and_goes(profile: Profile, gpu: Gpu) -> bool:
+    """True if the model's weights are brought when they are wanted, and need not stay there.
+
+    Without a profile by layer nothing is known of bringing them.
+    """
+    return gpu.weights_bytes > 0 and bool(profile.layers)
+
+
+def needed_bytes(instances: Iterable[str], profiles: Profiles, gpu: Gpu) -> int:
+    """Memory of these model instances (a model once per partition it is in), weights shared.
+
+    Weights that come and go have a budget of their own.
+    """
     seen: set[str] = set()
     total = 0
     for model in instances:
         profile = profiles[model]
         total += profile.activation_bytes
-        if model not in seen:
+        if model not in seen and not comes_and_goes(profile, gpu):
             seen.add(model)
             total += profile.weights_bytes
     return total
+
+
+def room_bytes(gpu: Gpu) -> int:
+    """Memory for all but weights that come and go."""
+    return gpu.memory_bytes - gpu.weights_bytes
 
 
 def holds(gpu: Gpu, held: Iterable[tuple[int, Sequence[str]]], profiles: Profiles) -> bool:
@@ -31,6 +47,6 @@ def holds(gpu: Gpu, held: Iterable[tuple[int, Sequence[str]]], profiles: Profile
     for share_pct, models in held:
         if share_pct not in walls:
             shared.extend(models)
-        elif needed_bytes(models, profiles) > walls[share_pct]:
+        elif needed_bytes(models, profiles, gpu) > walls[share_pct]:
             return False
-    return needed_bytes(shared, profiles) <= gpu.memory_bytes
+    return needed_bytes(shared, profiles, gpu) <= room_bytes(gpu)

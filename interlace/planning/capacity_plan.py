@@ -82,18 +82,18 @@ class CapacityPlan:
     @property
     def memory_bytes(self) -> dict[str, int]:
         """Held on each GPU in use: weights and activations; behind walls, weights in each."""
-        walls = {share for share, _ in self.scenario.gpu.walls}
-        profiles = self.scenario.profiles
+        gpu, profiles = self.scenario.gpu, self.scenario.profiles
+        walls = {share for share, _ in gpu.walls}
         held: dict[str, int] = {}
         shared: dict[str, list[str]] = {}
         for part in self.plan.partitions:
             models = [slot.model for slot in part.slots]
             if part.share_pct in walls:
-                held[part.gpu] = held.get(part.gpu, 0) + needed_bytes(models, profiles)
+                held[part.gpu] = held.get(part.gpu, 0) + needed_bytes(models, profiles, gpu)
             else:
                 shared.setdefault(part.gpu, []).extend(models)
-        for gpu, models in shared.items():
-            held[gpu] = held.get(gpu, 0) + needed_bytes(models, profiles)
+        for name, models in shared.items():
+            held[name] = held.get(name, 0) + needed_bytes(models, profiles, gpu)
         return held
 
     def batch_ms(self, part: Partition, slot: Slot) -> float:

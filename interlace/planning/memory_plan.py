@@ -11,7 +11,9 @@ from interlace.core.loading import link_of
 from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
-from interlace.policy.residency import ColdPoint, Residency, cold_curve, least_bytes, residency
+from interlace.policy.cold_curve import ColdCurve, ColdPoint
+from interlace.policy.cold_starts.frontier import frontier
+from interlace.policy.residency import Residency, least_bytes, residency
 
 _MORE_BYTES: Final = 10**9
 
@@ -126,4 +128,7 @@ def _cold_curves(
         raise UserError(
             f"no layers are known of {', '.join(unknown)}; first: interlace profile --layers"
         )
-    return {model: cold_curve(one.layers, link_of(one.gpu_kind)) for model, one in found.items()}
+    return {
+        model: ColdCurve(frontier, one.layers, link_of(one.gpu_kind)).points
+        for model, one in found.items()
+    }

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import Final
 
 from interlace.core.plan import Slot
 from interlace.core.request import Request
 from interlace.policy.batching import limit_rows
+from interlace.policy.fairness import planned_rows_per_s
 from interlace.policy.view import PartitionView, Refusal, View
+
+#: Sums of parts that are equal on paper differ by less.
+_ROUNDING: Final = 1e-9
 
 
 def admit_all(request: Request, view: View, now_ms: float) -> Refusal | None:
@@ -23,7 +28,8 @@ class DeadlineAdmission:
     The prediction is the work that is to be served before this request in the partition that
     would end it first: what is left of the running batch, then the rows of every model there
     with a claim not after this one's, in batches of highest throughput, of each model the part
-    that is planned there; and a margin that the engine widens when promises break.
+    that is planned there; and a margin that the engine widens when promises break. Of a cold model
+    also the time until its weights are there.
 
     A request may pass accepted ones that are less urgent only if they still end in time, or if its
     own work is at most ``lenience`` of the time they have left: else a queue that is full to its
@@ -35,10 +41,16 @@ class DeadlineAdmission:
     def __call__(self, request: Request, view: View, now_ms: float) -> Refusal | None:
         best_ms, harmless = inf, False
         model, alone_ms = view.model(request.model), inf
+        cold_ms = max(0.0, model.ready_ms - now_ms)
         for host in model.hosts:
             own_ms = model.latency_ms(request.rows, host.share_pct, request.shape)
             alone_ms = min(alone_ms, own_ms)
             late_ms, fair = self._outlook(request, host, view, now_ms, own_ms)
+            if len(host.rivals) > 1:
+                late_ms = max(late_ms, _crowded_ms(request, host, view, now_ms) + own_ms)
+            if cold_ms > 0.0:
+                end_ms = now_ms + cold_ms + own_ms + model.admission_margin_ms
+                late_ms = max(late_ms, end_ms - request.deadline_ms)
             if late_ms <= 0 and fair:
                 return None
             if late_ms < best_ms:
@@ -47,7 +59,8 @@ class DeadlineAdmission:
             return None
         late_ms = max(best_ms, 0.0) if harmless else best_ms
         hopeless = alone_ms > request.deadline_ms - request.arrived_ms
-        return Refusal(late_ms, None if hopeless else max(late_ms, 1.0))
+        retry_after_ms = None if hopeless else max(late_ms, cold_ms, 1.0)
+        return Refusal(late_ms, retry_after_ms, cold_ms=cold_ms)
 
     def _is_lent(self, request: Request, view: View, now_ms: float) -> bool:
         """True if a partition that lends its time has enough of it left after its own models."""
@@ -99,6 +112,37 @@ class DeadlineAdmission:
             return late_ms, True
         passes = added_ms <= self.lenience * (tail_ms - now_ms)
         return late_ms, passes or total_ms + added_ms <= tail_ms
+
+
+def _crowded_ms(request: Request, host: PartitionView, view: View, now_ms: float) -> float:
+    """How long after its deadline a request would begin at ``host`` for want of room.
+
+    By deadline, all rows with nearer ones go first, each for its part of the room, in what the
+    batches that run leave of it until they end. Or in its turn, if that is sooner: of models that
+    lose requests each is served in proportion to its planned rate (``policy.fairness``), as much
+    of it as the plan has ``headroom``.
+    """
+    work_ms = own_ms = 0.0
+    for place in host.rivals:
+        for slot in place.slots:
+            rows = view.queue(slot.model).rows_before(request)
+            if rows:
+                work_ms += rows * row_ms(slot, place, view) * place.room_part
+                if place is host and slot.model == request.model:
+                    turn_ms = 1000.0 / planned_rows_per_s(slot) / (view.plan.headroom or 1.0)
+                    own_ms = rows * place.parts.get(slot.model, 1.0) * turn_ms
+    running = [p for p in host.rivals if p.running is not None]
+    ends = sorted((max(p.free_at_ms, now_ms), p.room_part) for p in running)
+    free, at_ms = 1.0 - sum(part for _, part in ends), now_ms
+    for end_ms, part in ends:
+        done_ms = free * (end_ms - at_ms)
+        if work_ms <= done_ms and host.room_part <= free + _ROUNDING:
+            break
+        work_ms, free = max(0.0, work_ms - done_ms), free + part
+        at_ms = end_ms
+    start_ms = min(at_ms + work_ms / free, now_ms + own_ms)
+    margin_ms = view.model(request.model).admission_margin_ms if start_ms > now_ms else 0.0
+    return start_ms + margin_ms - request.deadline_ms
 
 
 def row_ms(slot: Slot, host: PartitionView, view: View) -> float:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from interlace.core.hardware import Fleet
-from interlace.core.loading import HostLinks, LoadPlan
 from interlace.core.plan import Demand, Plan
-from interlace.core.profile import LayerProfile, Profiles
+from interlace.core.profile import Profiles
 from interlace.core.request import Request
 from interlace.policy.admission import admit_all
-from interlace.policy.eviction import least_recently_used
+from interlace.policy.cold_policy import ColdPolicy
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.policy.scaling import fixed
-from interlace.policy.view import Dispatch, Refusal, Tally, View
+from interlace.policy.view import Dispatch, Refusal, View
 
 
 class Planner(Protocol):
@@ -77,20 +77,6 @@ class Scaler(Protocol):
         """
 
 
-class ColdStart(Protocol):
-    """How does a model that is not resident get in?"""
-
-    def __call__(self, layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan: ...
-
-
-class Eviction(Protocol):
-    """Which models leave when memory is short? In the order in which they go."""
-
-    def __call__(
-        self, need_bytes: int, resident: Mapping[str, Tally], now_ms: float
-    ) -> Sequence[str]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class System:
     """A planner, a dispatcher and the other answers under one name: a row of the catalog.
@@ -109,7 +95,7 @@ class System:
     dispatcher: Dispatcher
     admission: Admission = admit_all
     scaler: Scaler = fixed
-    eviction: Eviction = least_recently_used
+    cold: ColdPolicy = COLD_POLICIES["interlace"]
     #: inputs are staged into a pool on the device when they arrive (E2bird section 5)
     staged: bool = False
     #: the planner's, or the packer's, plans are duty cycles: a request waits for at most one

@@ -11,36 +11,13 @@ there is (the fractional knapsack): that bound is beside the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
 from math import inf
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from interlace.core.loading import HostLinks, LoadPlan, WeightPath
-from interlace.core.profile import LayerProfile
-from interlace.policy.cold_starts.frontier import frontier
-
-#: Points of a curve at most, beside its ends.
-_POINTS: Final = 24
-
-
-class ColdPoint(NamedTuple):
-    """With the weights of so many bytes there, a cold start copies so many, and ends then.
-
-    ``copy_ms`` is how long it has the link, or all links together.
-    """
-
-    kept_bytes: int
-    copied_bytes: int
-    copy_ms: float
-    end_ms: float
-
-    @property
-    def price_ms(self) -> float:
-        """What a request costs itself, and those that wait for the link."""
-        return self.end_ms + self.copy_ms
+from interlace.policy.cold_curve import ColdPoint, hull, worths_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,38 +37,6 @@ class Residency:
         return sum(point.kept_bytes for point in self.kept.values())
 
 
-def cold_curve(layers: Sequence[LayerProfile], links: HostLinks) -> tuple[ColdPoint, ...]:
-    """From nothing kept to all: each point keeps more than the one before, and costs less."""
-    plan = frontier(layers, links)
-    copied = _copied(plan)
-    points = [_point(layers, plan, 0)]
-    total_bytes = points[0].copied_bytes
-    kept: set[int] = set()
-    kept_bytes = 0
-    for index in copied:
-        kept.add(index)
-        kept_bytes += layers[index].weights_bytes
-        if kept_bytes - points[-1].kept_bytes < total_bytes / _POINTS and len(kept) < len(copied):
-            continue
-        one = _point(layers, frontier(layers, links, frozenset(kept)), kept_bytes)
-        if one.price_ms < points[-1].price_ms:
-            points.append(one)
-    warm_ms = sum(layer.run_ms for layer in layers)
-    whole = ColdPoint(sum(layer.weights_bytes for layer in layers), 0, 0.0, warm_ms)
-    return (*points, whole) if whole.price_ms < points[-1].price_ms else tuple(points)
-
-
-def _point(layers: Sequence[LayerProfile], plan: LoadPlan, kept_bytes: int) -> ColdPoint:
-    copied = [layers[index] for index in _copied(plan)]
-    nbytes = sum(layer.weights_bytes for layer in copied)
-    return ColdPoint(kept_bytes, nbytes, sum(layer.copy_ms for layer in copied), plan.end_ms)
-
-
-def _copied(plan: LoadPlan) -> list[int]:
-    over = (WeightPath.COPY, WeightPath.PEER)
-    return [index for index, step in enumerate(plan.steps) if step.via in over]
-
-
 def least_bytes(curve: Sequence[ColdPoint], slo_ms: float) -> float:
     """What must be kept for a cold start within the SLO; infinite if it is too short even warm."""
     return min((one.kept_bytes for one in curve if one.end_ms <= slo_ms), default=inf)
@@ -102,7 +47,7 @@ def residency(
 ) -> Residency:
     """What to keep of each model in so much memory, by worth at these rates of requests."""
     at = dict.fromkeys(curves, 0)
-    worths = {name: _worths(curve) for name, curve in curves.items()}
+    worths = {name: worths_ms(curve) for name, curve in curves.items()}
     left_bytes = memory_bytes
     waiting = [
         _turn(name, 0, curves[name], worths[name], rates_rps[name])
@@ -147,39 +92,12 @@ def _turn(
     return _Turn(-rate_rps * worths[place], -rate_rps, part, name)
 
 
-def _worths(curve: Sequence[ColdPoint]) -> list[float]:
-    """Of each step along a curve, ms a byte of the hull's edge that it is under."""
-    worths: list[float] = []
-    for first, last in _hull(curve):
-        begin, end = curve[first], curve[last]
-        worth = (begin.price_ms - end.price_ms) / (end.kept_bytes - begin.kept_bytes)
-        worths += [worth] * (last - first)
-    return worths
-
-
-def _hull(curve: Sequence[ColdPoint]) -> Iterator[tuple[int, int]]:
-    """Edges of the lower convex hull, as places in the curve."""
-    corners: list[int] = []
-    for place, point in enumerate(curve):
-        while len(corners) > 1 and _above(curve[corners[-2]], curve[corners[-1]], point):
-            corners.pop()
-        corners.append(place)
-    return pairwise(corners)
-
-
-def _above(first: ColdPoint, middle: ColdPoint, last: ColdPoint) -> bool:
-    """Whether the middle point is not below the line between the others."""
-    width, part = last.kept_bytes - first.kept_bytes, middle.kept_bytes - first.kept_bytes
-    fall = first.price_ms - last.price_ms
-    return (first.price_ms - middle.price_ms) * width <= fall * part
-
-
 def _bound(
     curves: Mapping[str, Sequence[ColdPoint]], rates_rps: Mapping[str, float], memory_bytes: int
 ) -> float:
     edges: list[tuple[float, int]] = []
     for name, curve in curves.items():
-        for first, last in _hull(curve):
+        for first, last in hull(curve):
             nbytes = curve[last].kept_bytes - curve[first].kept_bytes
             saved_ms = curve[first].price_ms - curve[last].price_ms
             edges.append((rates_rps[name] * saved_ms / nbytes, nbytes))

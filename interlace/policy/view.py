@@ -43,6 +43,14 @@ class PartitionView(Protocol):
     def running(self) -> Batch | None: ...  #: the batch that runs now
 
     @property
+    def rivals(self) -> Sequence[PartitionView]:
+        """Where partitions exceed their accelerator: all that are there; else only this one."""
+
+    @property
+    def room_part(self) -> float:
+        """The part of the accelerator's room that a batch here takes from its rivals; 1 if none."""
+
+    @property
     def parts(self) -> Mapping[str, float]:
         """The part of each model's rate that is planned here, of all that is planned for it."""
 
@@ -106,6 +114,10 @@ class ModelView(Protocol):
     @property
     def admission_margin_ms(self) -> float:
         """How long before its deadline a request should be predicted to end, to be admitted."""
+
+    @property
+    def ready_ms(self) -> float:
+        """When its weights are predicted to be there; a past time if they are."""
 
     def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
         """Predicted command-to-completion time, corrected by what was measured lately.
@@ -184,9 +196,11 @@ class Refusal(Struct, frozen=True, gc=False):
     """Why a request may not come in: predicted lateness, and when trying again may succeed.
 
     ``retry_after_ms`` is ``None`` where waiting cannot help.
-    ``full`` marks a queue at its bound, whatever the deadline.
+    ``full`` marks a queue at its bound, whatever the deadline. ``cold_ms`` is how long the model's
+    weights are waited for.
     """
 
     late_ms: float
     retry_after_ms: float | None
     full: bool = False
+    cold_ms: float = 0.0

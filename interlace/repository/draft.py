@@ -150,6 +150,7 @@ def _terms(settings: ModelSettings, config: ModelConfig) -> ServiceTerms:
     queue_size = batching.get("default_queue_policy", {}).get("max_queue_size", 0)
     level = batching.get("default_priority_level", 0)
     limit_bytes = settings.memory_limit_bytes
+    memory = settings.memory
     return ServiceTerms(
         slo_ms=settings.slo_ms or DEFAULT_SLO_MS,
         priority=level if settings.priority is None else settings.priority,
@@ -158,4 +159,6 @@ def _terms(settings: ModelSettings, config: ModelConfig) -> ServiceTerms:
         queue_limit=settings.queue_limit or queue_size or DEFAULT_QUEUE_LIMIT,
         precision=settings.precision or Precision.FP32,
         compiled=bool(settings.compiled),
+        resident=memory.resident,
+        keep_s=memory.keep_s,
     )

@@ -52,6 +52,17 @@ _Bytes = Annotated[ByteSize, Meta(description=_BYTES)]
 _PRECISIONS: Final = ", ".join(f'"{each.value}"' for each in Precision)
 _Precision = Annotated[Precision, Meta(description=_PRECISIONS)]
 _Sample = Annotated[Sizes, Meta(description="a list of sizes, such as [3, 224, 224]")]
+_KEPT: Final = "a time in seconds, 0 or more"
+_Kept = Annotated[float, Meta(ge=0, le=_MOST, description=_KEPT)]
+
+
+class MemoryTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where weights come and go (`interlace serve --memory`): which stay."""
+
+    resident: bool = False
+    keep_s: _Kept = 0.0
+
+
 _Samples = Annotated[dict[str, _Sample], Meta(description="a table: [sample]")]
 
 
@@ -72,6 +83,7 @@ class SettingsTable(
     queue_limit: _Requests | None = None
     precision: _Precision | None = None
     compiled: bool | None = None
+    memory: MemoryTable = MemoryTable()
     sample: _Samples = {}
 
 
@@ -122,7 +134,7 @@ def parse_settings(text: str, source: str) -> ModelSettings:
 
 
 def _from_parameters(config: ModelConfig) -> ModelSettings:
-    known = {field.encode_name for field in structs.fields(SettingsTable)} - {"sample"}
+    known = {field.encode_name for field in structs.fields(SettingsTable)} - {"sample", "memory"}
     texts: dict[str, Any] = {}
     sample: dict[str, str] = {}
     for key, parameter in config.values.get("parameters", {}).items():

@@ -10,12 +10,15 @@ from typing import Final, Protocol
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
 from interlace.core.messages import (
+    CancelFetch,
     Command,
     CopyInputs,
     CreatePartition,
     DismissGpu,
     EpochEnded,
     Event,
+    Evict,
+    Fetch,
     GpuJoined,
     GpuLeft,
     Load,
@@ -47,7 +50,7 @@ from interlace.runtime.plan_solver import PlanSolver
 
 _log = logging.getLogger(__name__)
 #: ``messages.Work``, as ``isinstance`` has it fastest: the usual first.
-_WORK: Final = (Run, CopyInputs, CreatePartition, ReleasePartition, Load, Unload)
+_WORK: Final = (Run, CopyInputs, Fetch, Evict, CreatePartition, ReleasePartition, Load, Unload)
 
 #: Sees every event and its commands from outside; one that raises is removed.
 Observer = Callable[[float, Event, Sequence[Command]], None]
@@ -214,6 +217,8 @@ class Runtime:
                 self._scaling.scale(gpus, self)
             case DismissGpu(gpu=gpu):
                 self._scaling.dismiss(gpu, self)
+            case CancelFetch(gpu=gpu, model=model):
+                self._devices[gpu].cancel_fetch(model)
 
     def _free(self, gpu: str, batch: int) -> None:
         if gpu in self._devices:  # else it left, and its memory with it

@@ -26,6 +26,7 @@ class Fake:
     """A runner around one function, with some memory of its own."""
 
     warnings: tuple[str, ...] = ()
+    cold = None
 
     def __init__(
         self, signature: Signature, run: Callable[[Inputs], Outputs], memory: Array | None = None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from time import sleep
 
 import pytest
@@ -12,7 +12,10 @@ import torch
 from torch import nn
 
 from interlace.formats.cold_weights import ColdWeights, weight_uses
+from interlace.formats.runner import Arrived
+from interlace.formats.tensor_file import ALIGNMENT_BYTES
 from interlace.formats.weight_uses import WeightUse
+from interlace.formats.weights_file import WeightsFile, write_weights
 
 ROWS = torch.arange(6).view(2, 3) % 5
 
@@ -35,87 +38,113 @@ class Net(nn.Module):
         return y
 
 
-def cold(folder: Path, net: nn.Module) -> tuple[ColdWeights, Callable[[], torch.Tensor]]:
-    weights = dict(net.named_parameters()) | dict(net.named_buffers())
+class Stand:
+    """A net with its weights in a file, and memory to bring them to."""
 
-    def run() -> torch.Tensor:
-        answer: torch.Tensor = net(ROWS)
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "weights"
+        self.net = Net().eval()
+        weights = dict(self.net.named_parameters()) | dict(self.net.named_buffers())
+        write_weights(self.path, weights, weight_uses(weights, lambda: self.net(ROWS)))
+        self.file = Slow(self.path)
+        self.cold = ColdWeights(self.file, weights)
+        self.memory = memoryview(bytearray(self.file.nbytes + ALIGNMENT_BYTES))
+        self.ended: SimpleQueue[Arrived] = SimpleQueue()
+        self.poison()
+
+    def poison(self) -> None:
+        """What no weights are (NaN), to be sure that none is read early."""
+        self.memory[:] = b"\xff" * len(self.memory)
+
+    def places(self, indices: Iterable[int]) -> dict[int, int]:
+        return {index: self.file.extents[index].begin for index in indices}
+
+    def fetch(self, indices: Iterable[int]) -> None:
+        self.cold.fetch(self.places(indices), self.memory, self.ended.put)
+
+    def run(self) -> torch.Tensor:
+        with self.cold.arrivals():
+            answer: torch.Tensor = self.net(ROWS)
         return answer
 
-    return ColdWeights(folder / "weights", weights, weight_uses(weights, run)), run
 
-
-class Slow(ColdWeights):
+class Slow(WeightsFile):
     """A link that every layer takes a while on."""
 
-    def copy(self, index: int) -> None:
+    def read(self, index: int, memory: memoryview, at: int) -> None:
         sleep(0.005)
-        super().copy(index)
+        super().read(index, memory, at)
+
+
+@pytest.fixture
+def stand(tmp_path: Path) -> Iterator[Stand]:
+    with torch.inference_mode():
+        made = Stand(tmp_path)
+        yield made
+        made.cold.close()
 
 
 @pytest.mark.parametrize("pattern", range(16))
-def test_answers_are_the_warm_ones_whatever_is_copied(pattern: int, tmp_path: Path) -> None:
-    net = Net().eval()
-    with torch.inference_mode():
-        wanted = net(ROWS)
-        weights, run = cold(tmp_path, net)
-        weights.__class__ = Slow
-        with closing(weights):
-            assert [use.operator for use in weights.uses] == [
-                "embedding",
-                "linear",
-                "batch_norm",
-                "linear",
-                "",
-            ]
-            copied = [bool(pattern >> index & 1) for index in range(4)] + [pattern % 2 == 0]
-            for _ in range(3):
-                weights.spoil()
-                weights.forget()
-                answers: list[torch.Tensor] = []
-                weights.run(lambda: answers.append(run()), copied)  # noqa: B023
-                assert torch.equal(answers[0], wanted)
-            assert torch.equal(run(), wanted)  # warm from now on
+def test_answers_are_the_warm_ones_whatever_is_copied(pattern: int, stand: Stand) -> None:
+    uses = stand.file.uses
+    assert [use.operator for use in uses] == ["embedding", "linear", "batch_norm", "linear", ""]
+    wanted = stand.run()
+    copied = [index for index in range(4) if pattern >> index & 1] + [4] * (pattern % 2)
+    for _ in range(3):
+        stand.cold.leave(range(len(uses)))
+        stand.poison()
+        stand.file.forget()
+        stand.fetch(copied)
+        assert torch.equal(stand.run(), wanted)
+        assert stand.ended.get().failure == ""
+    assert torch.equal(stand.run(), wanted)  # warm from now on
 
 
-def test_without_the_wait_the_poison_shows(tmp_path: Path) -> None:
+def test_without_the_wait_the_poison_shows(stand: Stand) -> None:
     """The test above could not pass by chance: memory that is not waited for spoils the answer."""
-    net = Net().eval()
-    with torch.inference_mode():
-        weights, run = cold(tmp_path, net)
-        with closing(weights):
-            weights.spoil()
-            weights.place([True] * len(weights.uses))
-            assert run().isnan().all()
-            for index in range(len(weights.uses)):
-                weights.copy(index)
-            assert not run().isnan().any()
+    everything = range(len(stand.file.uses))
+    stand.cold.place(stand.places(everything), stand.memory)
+    assert stand.run().isnan().all()
+    for index in everything:
+        stand.file.read(index, stand.memory, stand.file.extents[index].begin)
+    assert not stand.run().isnan().any()
 
 
-def test_a_file_that_cannot_be_read_is_an_error_and_not_an_answer(tmp_path: Path) -> None:
-    net = Net().eval()
-    with torch.inference_mode():
-        weights, run = cold(tmp_path, net)
-        with closing(weights):
-            nbytes = (tmp_path / "weights").stat().st_size
-            with (tmp_path / "weights").open("r+b") as file:
-                file.truncate(nbytes // 4)
-            with pytest.raises(OSError, match="it ends at"):
-                weights.run(run, [True] * len(weights.uses))
+def test_a_file_that_cannot_be_read_is_an_error_and_not_an_answer(stand: Stand) -> None:
+    wanted = stand.run().clone()
+    with stand.path.open("r+b") as file:
+        content = file.read()
+        file.truncate(stand.file.nbytes // 4)
+    stand.fetch(range(len(stand.file.uses)))
+    with pytest.raises(OSError, match="it ends at"):
+        stand.run()
+    assert "it ends at" in stand.ended.get().failure
+    stand.path.write_bytes(content)
+    stand.cold.leave(range(len(stand.file.uses)))
+    assert torch.equal(stand.run(), wanted)
 
 
-def test_a_model_that_raises_ends_the_copies(tmp_path: Path) -> None:
-    net = Net().eval()
-    with torch.inference_mode():
-        weights, _ = cold(tmp_path, net)
-        with closing(weights):
+def test_a_cancelled_fetch_ends_once_and_the_file_serves(stand: Stand) -> None:
+    wanted = stand.run().clone()
+    stand.fetch(range(4))
+    stand.cold.cancel()
+    assert stand.ended.get().failure == "cancelled"
+    stand.cold.leave(range(4))
+    assert torch.equal(stand.run(), wanted)
+    assert stand.ended.empty()
 
-            def fail() -> None:
-                net.table(ROWS)
-                raise ValueError("the model's own")
 
-            with pytest.raises(ValueError, match="the model's own"):
-                weights.run(fail, [True] * len(weights.uses))
+def test_what_lies_on_disk_only_is_told(stand: Stand) -> None:
+    everything = range(len(stand.file.uses))
+    stand.run()
+    assert all(map(stand.file.cached, everything))
+    stand.file.forget()
+    stand.file.drop()
+    if all(map(stand.file.cached, everything)):
+        pytest.skip("this file system keeps its pages: it is one of memory")
+    stand.fetch([0])
+    stand.run()
+    assert stand.ended.get().disk_bytes == stand.file.extents[0].nbytes
 
 
 def test_uses_name_each_weight_once() -> None:

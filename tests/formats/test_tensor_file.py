@@ -13,8 +13,10 @@ from safetensors.torch import load
 
 from interlace.formats.tensor_file import (
     ALIGNMENT_BYTES,
-    map_tensors,
+    map_file,
+    read_table,
     storable,
+    view,
     write_tensors,
 )
 
@@ -22,6 +24,12 @@ DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.bool,
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
 )  # fmt: skip
+
+
+def map_tensors(path: Path) -> dict[str, torch.Tensor]:
+    with path.open("rb") as file:
+        mapped = map_file(file)
+    return {name: view(mapped, place) for name, place in read_table(path, mapped).places.items()}
 
 
 @st.composite

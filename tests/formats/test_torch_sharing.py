@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from interlace.device.process.memory import process_memory
+from interlace.formats.weights_file import WeightsFile
 from tests.formats.holder import opened
 from tests.formats.making import layers_onnx, write_factory, write_torchscript
 
@@ -119,3 +120,28 @@ def test_a_full_disk_leaves_weights_private(tmp_path: Path, kind: str) -> None:
     assert "weights of m are private, not shared" in runner.warnings[0]
     assert output.shape == (2, 512)
     assert list(weights.iterdir()) == []
+
+
+def test_what_an_execution_writes_to_stays_each_process_own(tmp_path: Path) -> None:
+    source = """
+import torch
+INPUTS = {"x": ("FP32", (4,))}
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+        self.last = torch.nn.Linear(4, 2)
+        self.first = torch.nn.Linear(4, 4)
+    def forward(self, x):
+        self.seen += 1
+        return self.last(self.first(x)) + self.seen
+def create_model():
+    return Net()
+"""
+    weights = tmp_path / "weights"
+    runner, _ = opened("factory", str(write_factory(tmp_path / "net", source)), 4, str(weights))
+    (file,) = weights.glob("*.safetensors")
+    uses = [use.weights for use in WeightsFile(file).uses]
+    assert uses == [("first.weight", "first.bias"), ("last.weight", "last.bias")]
+    assert runner.shared_bytes == (16 + 4 + 8 + 2) * 4
+    runner.close()

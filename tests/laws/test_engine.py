@@ -174,8 +174,8 @@ class EngineMachine(RuleBasedStateMachine):
                 if live.gpu == gpu.id
                 for m in live.model_states
             ]
-            if needed_bytes(wanted, TRUTH) <= gpu.memory_bytes:
-                assert needed_bytes(there, TRUTH) <= gpu.memory_bytes
+            if needed_bytes(wanted, TRUTH, gpu) <= gpu.memory_bytes:
+                assert needed_bytes(there, TRUTH, gpu) <= gpu.memory_bytes
 
     @invariant()
     def nothing_is_asked_of_an_accelerator_that_is_not_there(self) -> None:

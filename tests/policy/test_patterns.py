@@ -120,7 +120,7 @@ def test_walls_keep_models_apart() -> None:
 
 def test_turns_in_cycles_are_legal_cycles() -> None:
     demand = _demand(goo=200.0, le=400.0, res=200.0, vgg=100.0, nas=200.0)
-    plan = Patterns(discipline=CycleOrder(), pooling=0.0)(
+    plan = Patterns(discipline=CycleOrder(), one_queue=False)(
         demand, uniform_fleet(GPU, 6), PROFILES, Plan()
     )
     assert not plan.unserved_rows_per_s
@@ -132,7 +132,7 @@ def test_turns_in_cycles_are_legal_cycles() -> None:
             assert slot.rows_per_s <= slot.batch * 1000.0 / part.duty_ms * (1 + 1e-6)
 
 
-def test_many_models_are_packed_by_first_fit_like_few() -> None:
+def test_many_models_are_packed_in_pools_like_few() -> None:
     names = {f"{name}{i}": name for i in range(8) for name in MODELS}
     known = {alias: PROFILES[name] for alias, name in names.items()}
     demand = [Demand(alias, 20.0, MODELS[name][0]) for alias, name in names.items()]

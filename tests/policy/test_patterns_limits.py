@@ -27,7 +27,7 @@ from interlace.policy.planners.patterns import Patterns
 SHARES = (20, 40, 50, 60, 80, 100)
 GPU = Gpu("", "2080ti", 68, 11 * 10**9, SHARES)
 PROFILES = profiles(SHARES)
-FRUGAL = [Patterns(), Patterns(discipline=CycleOrder(), pooling=0.0), Ideal(steps=500)]
+FRUGAL = [Patterns(), Patterns(discipline=CycleOrder(), one_queue=False), Ideal(steps=500)]
 
 
 def _demand(rates: Mapping[str, float]) -> list[Demand]:
@@ -111,7 +111,7 @@ def test_a_frugal_packer_is_asked_once() -> None:
 @given(st.dictionaries(st.sampled_from(sorted(MODELS)), st.floats(5.0, 500.0), min_size=2))
 def test_cycles_are_never_overfull(slower: float, rates: dict[str, float]) -> None:
     """The papers' rule to the last digit: no part of a rate is rounded away."""
-    packer = Patterns(CycleOrder(), ConstantFactor(slower), pooling=0.0)
+    packer = Patterns(CycleOrder(), ConstantFactor(slower), one_queue=False)
     demand = _demand(rates)
     plan = packer(demand, uniform_fleet(GPU, 24), PROFILES, Plan())
     assert not plan.unserved_rows_per_s

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from interlace.core.loading import HostLinks
 from interlace.core.profile import LayerProfile
-from interlace.policy.residency import ColdPoint, cold_curve, least_bytes, residency
+from interlace.policy.cold_curve import ColdCurve, ColdPoint
+from interlace.policy.cold_starts.frontier import frontier
+from interlace.policy.residency import least_bytes, residency
 from tests.policy.cold_starts.layers import layer_lists
 
 GB = 10**9
@@ -61,7 +63,7 @@ def test_more_memory_never_lowers_the_bound(
 
 @given(layer_lists(12))
 def test_a_curve_falls_to_the_warm_time(layers: list[LayerProfile]) -> None:
-    points = cold_curve(layers, HostLinks())
+    points = ColdCurve(frontier, layers, HostLinks()).points
     assert points[0].kept_bytes == 0
     for before, after in pairwise(points):
         assert after.kept_bytes > before.kept_bytes
@@ -82,7 +84,7 @@ def _bert() -> list[LayerProfile]:
 
 
 def test_flat_popularity_keeps_equal_parts_and_steep_keeps_whole_models() -> None:
-    curves = {f"m{n}": cold_curve(_bert(), HostLinks()) for n in range(8)}
+    curves = {f"m{n}": ColdCurve(frontier, _bert(), HostLinks()).points for n in range(8)}
     flat = residency(curves, dict.fromkeys(curves, 1.0), GB)
     parts = [point.kept_bytes for point in flat.kept.values()]
     assert max(parts) - min(parts) <= 3_600_000 * 5

@@ -13,10 +13,13 @@ from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
-from interlace.core.request import Outcome
+from interlace.core.request import Outcome, Request
 from interlace.perf.memory import holds
+from interlace.policy import admission
+from interlace.policy.admission import DeadlineAdmission
 from interlace.policy.catalog import resolve
 from interlace.policy.planners.overcommitted import Overcommitted
+from interlace.policy.view import Refusal, View
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
@@ -115,12 +118,12 @@ def _asked(quick_rps: float, long_rps: float) -> list[Demand]:
     return [Demand(m, rates[m[0]], slo_ms, 16) for m, (*_, slo_ms) in _FOUR.items()]
 
 
-def _in_time(demand: list[Demand], plan: Plan) -> int:
+def _outcomes(demand: list[Demand], plan: Plan) -> Counter[Outcome]:
     arrivals = merge_arrivals({d.model: Gamma(d.rows_per_s, 1.0) for d in demand}, 3.0, 1)
     record = simulate(
         Simulation(OURS, fleet_of(FREELY, 1), tuple(demand), _KNOWN, _KNOWN, arrivals, plan)
     )
-    return sum(one.outcome is Outcome.OK for one in record.served)
+    return Counter(one.outcome for one in record.served)
 
 
 def test_ours_overlaps_where_a_cut_falls_short_and_then_serves_more() -> None:
@@ -134,7 +137,7 @@ def test_ours_overlaps_where_a_cut_falls_short_and_then_serves_more() -> None:
     }
     assert plan.headroom is not None and cut.headroom is not None
     assert plan.headroom > cut.headroom
-    assert _in_time(many, plan) > 1.1 * _in_time(many, cut)
+    assert _outcomes(many, plan)[Outcome.OK] > 1.1 * _outcomes(many, cut)[Outcome.OK]
 
 
 @st.composite
@@ -180,3 +183,40 @@ def test_what_runs_at_once_never_exceeds_the_accelerator(scenario: Simulation) -
     assert Counter(one.model for one in record.served) == sent
     in_time = [one for one in record.served if one.outcome is Outcome.OK]
     assert all(one.answered_ms <= one.deadline_ms for one in in_time)
+
+
+@settings(max_examples=30, deadline=None)
+@given(scenario=overlaps())
+def test_what_finds_a_lane_idle_and_nobody_queued_for_it_is_not_refused_for_want_of_room(
+    scenario: Simulation,
+) -> None:
+    """However much waits for other lanes: its turn comes (``policy.fairness``)."""
+    rule = DeadlineAdmission()
+
+    def watched(request: Request, view: View, now_ms: float) -> Refusal | None:
+        refusal = rule(request, view, now_ms)
+        model = view.model(request.model)
+        budget_ms = request.deadline_ms - now_ms
+        for host in model.hosts:
+            idle = host.running is None and not view.queued(host)
+            fits = model.latency_ms(request.rows, host.share_pct, request.shape) <= budget_ms
+            assert refusal is None or not (idle and fits)
+        return refusal
+
+    simulate(replace(scenario, system=replace(OURS, admission=watched)))
+
+
+@pytest.mark.sources
+def test_admission_knows_what_the_lanes_beside_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of twice what the accelerator bears, more is refused at once and less of the rest is lost."""
+    demand = _asked(1400.0, 280.0)
+    plan = Overcommitted()(demand, fleet_of(FREELY, 1), _KNOWN, Plan())
+
+    def lost() -> float:
+        outcomes = _outcomes(demand, plan)
+        accepted = outcomes.total() - outcomes[Outcome.REFUSED]
+        return 1.0 - outcomes[Outcome.OK] / accepted
+
+    aware = lost()
+    monkeypatch.setattr(admission, "_crowded_ms", lambda *_: -1e9)
+    assert aware < 0.8 * lost()

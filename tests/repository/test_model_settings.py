@@ -9,7 +9,12 @@ import pytest
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Precision
 from interlace.repository.model_config import ModelConfig
-from interlace.repository.model_settings import ModelSettings, parse_settings, read_settings
+from interlace.repository.model_settings import (
+    MemoryTable,
+    ModelSettings,
+    parse_settings,
+    read_settings,
+)
 
 WHOLE = """
 slo_ms = 20
@@ -20,6 +25,10 @@ rate_rps = 12.5
 queue_limit = 100
 precision = "bf16"
 compile = true
+
+[memory]
+resident = true
+keep_s = 2.5
 
 [sample]
 x = [3, 224, 224]
@@ -36,7 +45,8 @@ def test_a_whole_file() -> None:
     assert read.sample == {"x": (3, 224, 224), "input.1": (7,)}
     assert read.where("queue_limit") == "t:7: queue_limit"
     assert (read.precision, read.compiled) == (Precision.BF16, True)
-    assert read.where("sample.x") == "t:12: sample.x"
+    assert read.memory == MemoryTable(resident=True, keep_s=2.5)
+    assert read.where("sample.x") == "t:16: sample.x"
 
 
 @pytest.mark.parametrize(
@@ -65,6 +75,9 @@ def test_sizes_have_units(text: str, wanted: int) -> None:
         ('precision = "int8"', 't:1: precision: found \'int8\'; expected "fp32", "fp16", '),
         ("precision = true", "precision: found true"),
         ("compile = 1", "compile: found 1; expected true or false"),
+        ("[memory]\nkeep_s = -1", "t:2: memory.keep_s: found -1; expected a time in seconds"),
+        ("[memory]\nresident = 1", "memory.resident: found 1; expected true or false"),
+        ("[memory]\npin = true", "memory.pin: found an unknown key; expected one of "),
         ("sample = 3", r"sample: found 3; expected a table: \[sample\]"),
         ("[sample]\nx = []", r"t:2: sample.x: found \[\]; expected a list of sizes"),
         ("[sample]\nx = [0]", r"sample.x: found \[0\]"),

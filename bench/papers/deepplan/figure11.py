@@ -12,7 +12,7 @@ from bench.harness import Report, Row, bars, each, main
 from bench.papers.deepplan import published as paper
 from bench.papers.deepplan.v100 import cold_ms, layers
 from interlace.core.loading import HostLinks
-from interlace.policy.cold_starts.catalog import COLD_STARTS
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
 
 
 def figure11() -> Report:
@@ -31,7 +31,7 @@ def figure11() -> Report:
         ),
         Row("DHA over PipeSwitch, transformers, least", 1.10, _least_gain(times)),
     ]
-    ways = [name for name in COLD_STARTS if name != "copy"]
+    ways = [name for name in COLD_POLICIES if name != "copy"]
     series = {way: [t["copy"] / t[way] for t in times.values()] for way in ways}
     return Report(rows, bars(paper.MODELS, series, "speedup over Baseline"), (9.0, 3.0))
 
@@ -39,7 +39,7 @@ def figure11() -> Report:
 def cold_times(model: str) -> dict[str, float]:
     """ms of one cold row by every way."""
     found = layers(model)
-    times = {name: cold_ms(name, found) for name in COLD_STARTS}
+    times = {name: cold_ms(name, found) for name in COLD_POLICIES}
     return {**times, "interlace, one link": cold_ms("interlace", found, HostLinks())}
 
 

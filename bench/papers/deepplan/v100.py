@@ -36,7 +36,7 @@ from bench.papers.deepplan.published import (
 from interlace.core.loading import HostLinks, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import layer_times
-from interlace.policy.cold_starts.catalog import COLD_STARTS
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
 
 _MIB: Final = 1 << 20
 #: What each layer adds to a copy, fitted to Table 2.
@@ -139,12 +139,12 @@ def planned(name: str, found: Sequence[LayerProfile], links: HostLinks) -> tuple
     """
     if name == "interlace":
         known = [replace(o, run_ms=o.run_ms + _WAIT_MS) if o.weights_bytes else o for o in found]
-        return COLD_STARTS[name](known, links).steps
+        return COLD_POLICIES[name].cold_start(known, links).steps
     profiled = [
         replace(one, run_ms=one.run_ms + _HOOK_MS, run_host_ms=one.run_host_ms + _HOOK_MS)
         for one in found
     ]
-    return COLD_STARTS[name](profiled, links).steps
+    return COLD_POLICIES[name].cold_start(profiled, links).steps
 
 
 def waiting(found: Sequence[LayerProfile], steps: Sequence[LoadStep]) -> list[LayerProfile]:

@@ -9,10 +9,13 @@ from functools import partial
 from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
+from interlace.core.loading import HostLinks
 from interlace.core.messages import (
     CopyInputs,
     CreatePartition,
+    Evict,
     Failure,
+    Fetch,
     Load,
     PartitionLost,
     ReleasePartition,
@@ -28,6 +31,7 @@ from interlace.device.cpu.describe import Describer, Description
 from interlace.device.cpu.input_rings import HostRings
 from interlace.device.cpu.partition import CpuPartition
 from interlace.device.cpu.settings import WORKER, CpuSettings
+from interlace.device.cpu.weights import BudgetedWeights
 from interlace.device.process.output_arena import HeldBatches
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.shm.arena import Arena, ArenaMap
@@ -48,6 +52,8 @@ def cpu_gpu(settings: CpuSettings) -> Gpu:
         settings.memory_bytes,
         CoreAllocator(settings.cores).shares_pct,
         _TRAITS,
+        weights_bytes=settings.weights_bytes,
+        links=HostLinks(takes_cores=True),
     )
 
 
@@ -71,6 +77,8 @@ class CpuDevice:
         self._spawner = ForkServerSpawner(loop, WORKER)
         self._describer = Describer(loop, self._spawner, settings)
         self._pools = HostRings(loop, arenas)
+        budget = settings.weights_bytes
+        self._weights = BudgetedWeights(loop, budget) if budget else None
         self._on_lost: Callable[[PartitionLost], None] = lambda lost: None
         self._open = True
         self._gpu = cpu_gpu(settings)
@@ -88,6 +96,10 @@ class CpuDevice:
         self._models.pop(key, None)
         self._killed.pop(key, None)
         self._pools.forget(key)
+
+    def cancel_fetch(self, model: str) -> None:
+        if self._weights is not None:
+            self._weights.cancel(model)
 
     def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
         self._on_lost = lost
@@ -134,6 +146,8 @@ class CpuDevice:
         self._describer.close()
         for partition in list(self._partitions.values()):
             partition.link.close("the device is closed")
+        if self._weights is not None:
+            self._weights.close()
         self._pools.close()
         self._spawner.close()
 
@@ -145,10 +159,13 @@ class CpuDevice:
         if isinstance(work, CreatePartition):
             self._carve(work, done)
             return
+        if not self._open:
+            raise ValueError(f"{self._gpu.id} is closed")
         if isinstance(work, CopyInputs):
-            if not self._open:
-                raise ValueError(f"{self._gpu.id} is closed")
             self._pools.stage(work, done)
+            return
+        if isinstance(work, Fetch | Evict):
+            self._move(work, done)
             return
         partition = self._partitions.get(work.partition)
         if partition is None:
@@ -162,12 +179,33 @@ class CpuDevice:
             if model is None:
                 raise ValueError(f"model {work.model} is not registered with {self._gpu.id}")
             spared = self._killed[work.model] < _KILLED_LOADING
-            partition.load(work, model, partial(self._loaded, done), spared)
+            partition.load(
+                work, model, partial(self._loaded, done), spared, partial(self._weighed, work)
+            )
         elif isinstance(work, Unload):
-            partition.unload(work, done)
+            partition.unload(work, partial(self._unloaded, done))
         else:
             assert isinstance(work, ReleasePartition)
             partition.release(work, done)
+
+    def _move(self, work: Fetch | Evict, done: Done) -> None:
+        if self._weights is None:
+            raise ValueError(f"{self._gpu.id} has no budget for weights")
+        if isinstance(work, Evict):
+            self._weights.evict(work, done)
+        else:
+            self._weights.fetch(work, done)
+
+    def _weighed(self, work: Load, layer_bytes: tuple[int, ...]) -> None:
+        partition = self._partitions.get(work.partition)
+        if self._weights is not None and partition is not None:
+            self._weights.loaded(work.model, partition, layer_bytes)
+
+    def _unloaded(self, done: Done, finished: WorkFinished) -> None:
+        assert isinstance(finished.work, Unload)
+        if self._weights is not None:
+            self._weights.unloaded(finished.work.model, finished.work.partition)
+        done(finished)
 
     def _carve(self, work: CreatePartition, done: Done) -> None:
         if not self._open:
@@ -181,7 +219,8 @@ class CpuDevice:
         except OSError:
             self._cores.give_back(cores)
             raise
-        setup = self._settings.setup(work.partition, cores, arena)
+        weights = 0 if self._weights is None else self._weights.arena.number
+        setup = self._settings.setup(work.partition, cores, arena, weights_arena=weights)
         partition = CpuPartition(
             self._loop, setup, arena, self._held, self._settings.limits, self._ended
         )
@@ -221,4 +260,6 @@ class CpuDevice:
         del self._partitions[partition.name]
         self._cores.give_back(partition.cores)
         partition.outputs.retire()
+        if self._weights is not None:
+            self._weights.lost(partition.name)
         return True

@@ -26,11 +26,16 @@ from interlace.device.process.spawner import ForkServerSpawner
 from interlace.device.process.wire import (
     BatchResult,
     Column,
+    Copied,
+    CopyWeights,
+    EvictWeights,
     ForgetArena,
     FromWorker,
     Loaded,
     LoadModel,
+    PlaceWeights,
     Starved,
+    StopCopying,
     ToWorker,
     UnloadModel,
     WorkerAnswer,
@@ -40,6 +45,7 @@ from interlace.device.process.wire import (
 from interlace.shm.arena import Arena
 
 CpuWorkerLink = WorkerLink[ToWorker, FromWorker, WorkerAnswer]
+Answer = Callable[[WorkerAnswer | Failure], None]
 
 
 class CpuPartition:
@@ -76,12 +82,22 @@ class CpuPartition:
         question = PendingRequest(partial(self._carved, work, done), self._limits.carve_s, "start")
         self.link.start(spawner, self._setup, question)
 
-    def load(self, work: Load, model: Model, done: Done, spared: bool) -> None:
-        """Load a model; ``spared`` if it is not its fault when its worker is killed meanwhile."""
+    def load(
+        self,
+        work: Load,
+        model: Model,
+        done: Done,
+        spared: bool,
+        weighed: Callable[[tuple[int, ...]], None],
+    ) -> None:
+        """Load a model; ``spared`` if it is not its fault when its worker is killed meanwhile.
+
+        ``weighed`` hears, before ``done``, what memory the layers of a cold one take.
+        """
         question = PendingRequest(
-            partial(_loaded, work, done, spared), self._limits.load_s, f"load {work.model}"
+            partial(_loaded, work, done, spared, weighed), self._limits.load_s, f"load {work.model}"
         )
-        self.link.ask(LoadModel(model, work.batches), question)
+        self.link.ask(LoadModel(model, work.batches, work.cold), question)
 
     def unload(self, work: Unload, done: Done) -> None:
         answer = partial(_ended, work, done)
@@ -99,6 +115,30 @@ class CpuPartition:
         answer = partial(self._ran, work, done)
         if self.link.ask(frame, PendingRequest(answer, work.limit_ms / 1000.0, what)):
             self.outputs.told()
+
+    def copy(self, frame: CopyWeights, answer: Answer) -> None:
+        """Copy weights beside what it does in order."""
+        what = f"weights of {frame.model}"
+        line = _copies(frame.model)
+
+        def answered(told: WorkerAnswer | Failure) -> None:
+            self.link.forget(line)
+            answer(told)
+
+        self.link.ask(frame, PendingRequest(answered, self._limits.load_s, what), line)
+
+    def stop_copying(self, model: str) -> None:
+        """Nobody waits for the weights of a model that are being copied."""
+        self.link.tell(StopCopying(model))
+
+    def place(self, frame: PlaceWeights) -> None:
+        """Weights lie in memory from the next batch on."""
+        self.link.tell(frame)
+
+    def evict(self, frame: EvictWeights, answer: Answer) -> None:
+        """Weights are not read in memory after the batches that it was given."""
+        what = f"evict weights of {frame.model}"
+        self.link.ask(frame, PendingRequest(answer, self._limits.load_s, what))
 
     def release(self, work: ReleasePartition, done: Done) -> None:
         """End the worker after what it was asked; ``finish_release`` answers."""
@@ -120,6 +160,8 @@ class CpuPartition:
         self.link.tell(ForgetArena(number))
 
     def _heard(self, frame: FromWorker) -> tuple[str, WorkerAnswer] | None:
+        if isinstance(frame, Copied):
+            return _copies(frame.model), frame
         if not isinstance(frame, Starved):
             return "", frame
         # That replies are not delivered is not the worker's fault: its batch gets more time.
@@ -143,8 +185,21 @@ class CpuPartition:
         done(WorkFinished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
 
 
-def _loaded(work: Load, done: Done, spared: bool, answer: WorkerAnswer | Failure) -> None:
+def _copies(model: str) -> str:
+    """The line of a model's copies: they wait for nothing else that the worker does."""
+    return f"weights of {model}"
+
+
+def _loaded(
+    work: Load,
+    done: Done,
+    spared: bool,
+    weighed: Callable[[tuple[int, ...]], None],
+    answer: WorkerAnswer | Failure,
+) -> None:
     if isinstance(answer, Loaded):
+        if work.cold:
+            weighed(answer.layer_bytes)
         done(WorkFinished(work, resident_bytes=answer.resident_bytes))
     else:
         done(WorkFinished(work, failure=_failure(answer, spared)))

@@ -44,7 +44,11 @@ class ResidentModel:
         for rows in sorted(load.batches, reverse=True):
             _warm_up(model, runner, signature, rows)
         grown = max(0, process_memory().anonymous_bytes - before)
-        held = max(runner.resident_bytes, runner.shared_bytes + grown)
+        if load.cold and runner.cold is None:
+            runner.close()
+            raise ValueError(*runner.warnings or ("its weights cannot come and go",))
+        whole = max(runner.resident_bytes, runner.shared_bytes + grown)
+        held = grown if load.cold else whole
         resident = cls(model, runner, signature, held)
         limit = model.terms.memory_limit_bytes
         if limit is not None and resident.resident_bytes > limit:

@@ -39,7 +39,8 @@ _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
 class CpuSettings:
     """What a CPU device is made of.
 
-    ``memory_bytes`` is what models may hold; ``weights_dir`` where shared weights lie, ``None`` to
+    ``memory_bytes`` is what models may hold, ``weights_bytes`` of it are for weights that come and
+    go (0: all stay); ``weights_dir`` where shared weights lie, ``None`` to
     keep weights private per worker; ``arena_bytes`` the output memory of one worker, taken only as
     it is used; ``patience_s`` how long a batch waits for output memory. ``opener`` names
     ``open_model`` as ``module:function``; ``preload`` are the modules that the
@@ -55,9 +56,15 @@ class CpuSettings:
     limits: WorkTimeouts = field(default_factory=WorkTimeouts)
     preload: Mapping[Format, tuple[str, ...]] = field(default_factory=lambda: _FORMAT_MODULES)
     opener: str = "interlace.formats:open_model"
+    weights_bytes: int = 0
 
     def setup(
-        self, name: str, cores: tuple[int, ...], arena: Arena, background: bool = False
+        self,
+        name: str,
+        cores: tuple[int, ...],
+        arena: Arena,
+        background: bool = False,
+        weights_arena: int = 0,
     ) -> WorkerSetup:
         """The first frame of a worker of this process."""
         return WorkerSetup(
@@ -69,4 +76,5 @@ class CpuSettings:
             self.weights_dir,
             self.patience_s,
             background,
+            weights_arena,
         )

@@ -18,15 +18,21 @@ from interlace.device.process.entry import function_named
 from interlace.device.process.error_text import error_text
 from interlace.device.process.output_blocks import OutputBlocks
 from interlace.device.process.wire import (
+    Copied,
+    CopyWeights,
+    Evicted,
+    EvictWeights,
     Failed,
     ForgetArena,
     FreeBatches,
     FromWorker,
     Loaded,
     LoadModel,
+    PlaceWeights,
     Ready,
     RunBatch,
     Starved,
+    StopCopying,
     ToWorker,
     Unloaded,
     UnloadModel,
@@ -34,6 +40,7 @@ from interlace.device.process.wire import (
     WorkerSetup,
     decode_to_worker,
 )
+from interlace.formats.runner import Arrived, ComingWeights
 from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.frame_socket import BlockingFrameSocket
 
@@ -89,6 +96,11 @@ class CpuWorker:
         self._blocks = OutputBlocks(arena, self._wait_for_memory)
         self._intake = BatchInputs(arenas, self._blocks)
         self._open: OpenModel = function_named(setup.opener)
+        self._memory = memoryview(b"")
+        if setup.weights_arena:
+            weights = Arena.adopt(setup.owner_pid, setup.weights_arena)
+            weights.touch()
+            self._memory = weights.memory
 
     def serve(self) -> None:
         """Answer frames until the other end is closed."""
@@ -118,6 +130,20 @@ class CpuWorker:
                     del resident
                     self._blocks.arena.trim()
                 return Unloaded(key)
+            case PlaceWeights(model=key):
+                if (cold := self._cold(key)) is not None:
+                    cold.place(_places(frame), self._memory)
+                return None
+            case CopyWeights(model=key):
+                return self._copy(frame, self._cold(key))
+            case StopCopying(model=key):
+                if (cold := self._cold(key)) is not None:
+                    cold.cancel()
+                return None
+            case EvictWeights(model=key, layers=layers):
+                if (cold := self._cold(key)) is not None:
+                    cold.leave([layer - 1 for layer in layers])
+                return Evicted(key)
             case _:
                 return Failed(f"a {type(frame).__name__} frame is not expected here")
 
@@ -131,12 +157,30 @@ class CpuWorker:
         except (Exception, SystemExit) as error:
             return Failed(error_text(f"model {model.name} does not load", error))
         self._models[model.key] = resident
+        cold = resident.runner.cold
         return Loaded(
             model.key,
             resident.runner.signature,
             resident.runner.resident_bytes,
             resident.resident_bytes,
+            (0, *cold.nbytes) if frame.cold and cold is not None else (),
         )
+
+    def _cold(self, key: str) -> ComingWeights | None:
+        resident = self._models.get(key)
+        return None if resident is None else resident.runner.cold
+
+    def _copy(self, frame: CopyWeights, cold: ComingWeights | None) -> Copied | None:
+        """Copy beside the batches that follow; another thread answers."""
+        if cold is None:
+            return Copied(frame.model, f"model {frame.model} is not loaded here", 0, 0.0)
+
+        def done(arrived: Arrived) -> None:
+            with contextlib.suppress(OSError):  # the main process is gone
+                self._frames.send(Copied(frame.model, *arrived))
+
+        cold.fetch(_places(frame), self._memory, done)
+        return None
 
     def _run(self, run: RunBatch) -> WorkerAnswer:
         self._blocks.free(run.freed)
@@ -163,3 +207,9 @@ class CpuWorker:
                 return True
             self._backlog.append(frame)
         return False
+
+
+def _places(frame: PlaceWeights | CopyWeights) -> dict[int, int]:
+    """Offsets by use: the first layer is what runs before any weights are read."""
+    uses = (layer - 1 for layer in frame.layers)
+    return dict(zip(uses, frame.offsets, strict=True))

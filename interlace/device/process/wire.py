@@ -55,11 +55,15 @@ class WorkerSetup(msgspec.Struct, array_like=True, tag=1, frozen=True):
     weights_dir: str | None
     patience_s: float  #: how long a batch waits for output memory
     background: bool = False
+    weights_arena: int = 0  #: memory for weights that come and go, where there is any
 
 
 class LoadModel(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """As ``Load``: the weights of a ``cold`` one come later."""
+
     model: Model
     batches: tuple[int, ...]
+    cold: bool = False
 
 
 class UnloadModel(msgspec.Struct, array_like=True, tag=3, frozen=True):
@@ -106,7 +110,47 @@ class ForgetArena(msgspec.Struct, array_like=True, tag=6, frozen=True):
     arena: int
 
 
-ToWorker = WorkerSetup | LoadModel | UnloadModel | RunBatch | FreeBatches | ForgetArena
+class PlaceWeights(msgspec.Struct, array_like=True, tag=20, frozen=True):
+    """The weights of these layers lie at these offsets of the weights' arena. No answer."""
+
+    model: str
+    layers: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+
+class CopyWeights(msgspec.Struct, array_like=True, tag=21, frozen=True):
+    """Copy these layers' weights there, while batches run; ``Copied`` answers when they are."""
+
+    model: str
+    layers: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+
+class StopCopying(msgspec.Struct, array_like=True, tag=22, frozen=True):
+    """Nobody waits for the model's weights any more. ``Copied`` still comes, no other answer."""
+
+    model: str
+
+
+class EvictWeights(msgspec.Struct, array_like=True, tag=23, frozen=True):
+    """Read these layers' weights where they come from again; their memory is another's."""
+
+    model: str
+    layers: tuple[int, ...]
+
+
+ToWorker = (
+    WorkerSetup
+    | LoadModel
+    | UnloadModel
+    | RunBatch
+    | FreeBatches
+    | ForgetArena
+    | PlaceWeights
+    | CopyWeights
+    | StopCopying
+    | EvictWeights
+)
 
 # -------------------------------------------------------------------------- worker to main process
 
@@ -116,10 +160,13 @@ class Ready(msgspec.Struct, array_like=True, tag=1, frozen=True):
 
 
 class Loaded(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """``layer_bytes`` is the memory that each layer's weights take; empty where they stay."""
+
     model: str
     signature: Signature
     weights_bytes: int
     resident_bytes: int
+    layer_bytes: tuple[int, ...] = ()
 
 
 class Unloaded(msgspec.Struct, array_like=True, tag=3, frozen=True):
@@ -171,8 +218,21 @@ class Starved(msgspec.Struct, array_like=True, tag=6, frozen=True):
     """A batch waits for output memory: free what is delivered. Not an answer."""
 
 
-FromWorker = Ready | Loaded | Unloaded | BatchResult | Failed | Starved
-WorkerAnswer = Ready | Loaded | Unloaded | BatchResult | Failed
+class Copied(msgspec.Struct, array_like=True, tag=20, frozen=True):
+    """The answer to ``CopyWeights``: why it failed, if it did; bytes of it that were on disk."""
+
+    model: str
+    failure: str
+    disk_bytes: int
+    took_ms: float
+
+
+class Evicted(msgspec.Struct, array_like=True, tag=21, frozen=True):
+    model: str
+
+
+WorkerAnswer = Ready | Loaded | Unloaded | BatchResult | Failed | Copied | Evicted
+FromWorker = WorkerAnswer | Starved
 
 decode_to_fork_server = msgspec.msgpack.Decoder[ToForkServer](ToForkServer).decode
 decode_from_fork_server = msgspec.msgpack.Decoder[FromForkServer](FromForkServer).decode

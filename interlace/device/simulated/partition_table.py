@@ -14,7 +14,7 @@ from interlace.core.messages import (
     Unload,
 )
 from interlace.core.profile import Profiles
-from interlace.perf.memory import needed_bytes
+from interlace.perf.memory import needed_bytes, room_bytes
 
 
 class PartitionTable:
@@ -30,6 +30,14 @@ class PartitionTable:
     def has(self, partition: str, model: str) -> bool:
         """True if the model is loaded there, or will be before what is asked for now begins."""
         return model in self._loaded.get(partition, ())
+
+    def models(self, partition: str) -> frozenset[str]:
+        """What is loaded there, or will be."""
+        return frozenset(self._loaded.get(partition, ()))
+
+    def anywhere(self, model: str) -> bool:
+        """True if some partition has it loaded, or will have."""
+        return any(model in held for held in self._loaded.values())
 
     def refusal(self, work: PartitionWork) -> str | None:
         """Why this work is impossible, ``None`` if it is not."""
@@ -103,14 +111,14 @@ class PartitionTable:
         if model in self._loaded[partition]:
             return None
         walls = dict(self._gpu.walls)
-        limit = walls.get(self.shares[partition], self._gpu.memory_bytes)
+        limit = walls.get(self.shares[partition], room_bytes(self._gpu))
         if self.shares[partition] in walls:
             held = list(self._loaded[partition])
         else:
             there = [name for name in self._loaded if self.shares[name] not in walls]
             held = [one for name in there for one in self._loaded[name]]
-        taken = needed_bytes(held, self._truth)
-        needed = needed_bytes([*held, model], self._truth) - taken
+        taken = needed_bytes(held, self._truth, self._gpu)
+        needed = needed_bytes([*held, model], self._truth, self._gpu) - taken
         if needed <= limit - taken:
             return None
         return (

@@ -1,23 +1,30 @@
-"""Every answer to a cold start by name."""
+"""Every answer to more models than memory, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from interlace.policy.base import ColdStart
+from interlace.policy.cold_policy import ColdPolicy
 from interlace.policy.cold_starts import deepplan
 from interlace.policy.cold_starts.frontier import frontier
 from interlace.policy.cold_starts.whole import copy, pipeswitch
+from interlace.policy.eviction import by_worth, least_recently_used
+from interlace.policy.load_order import by_deadline, first_come
+from interlace.policy.prefetch import hottest_missing, on_demand
 
-COLD_STARTS: Final[Mapping[str, ColdStart]] = MappingProxyType(
-    {
-        "copy": copy,
-        "pipeswitch": pipeswitch,
-        "deepplan-dha": deepplan.direct_host_access,
-        "deepplan-pt": deepplan.parallel_transmission,
-        "deepplan": deepplan.both,
-        "interlace": frontier,
-    }
+#: As the papers' servers have it: whole models, the longest idle leaves, as requests come.
+_published = partial(ColdPolicy, eviction=least_recently_used, prefetch=on_demand, order=first_come)
+
+_ROWS: Final = (
+    _published("copy", copy),
+    _published("pipeswitch", pipeswitch),
+    _published("deepplan-dha", deepplan.direct_host_access),
+    _published("deepplan-pt", deepplan.parallel_transmission),
+    _published("deepplan", deepplan.both),
+    ColdPolicy("interlace", frontier, by_worth, hottest_missing, by_deadline),
 )
+
+COLD_POLICIES: Final[Mapping[str, ColdPolicy]] = MappingProxyType({row.name: row for row in _ROWS})

@@ -71,28 +71,39 @@ def partitions(layers: Sequence[LayerProfile], on_host: Sequence[bool], count: i
     return link_of
 
 
-def direct_host_access(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
+def direct_host_access(
+    layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int] = frozenset()
+) -> LoadPlan:
     """DeepPlan (DHA): one link, some layers read from the host."""
-    return _plan(layers, without_stalls(layers), links.alone)
+    return _plan(layers, without_stalls(layers), links.alone, kept)
 
 
-def parallel_transmission(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
+def parallel_transmission(
+    layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int] = frozenset()
+) -> LoadPlan:
     """DeepPlan (PT): every layer copied, over all links."""
-    return _plan(layers, [layer.weights_bytes == 0 for layer in layers], links)
+    return _plan(layers, [layer.weights_bytes == 0 for layer in layers], links, kept)
 
 
-def both(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
+def both(
+    layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int] = frozenset()
+) -> LoadPlan:
     """DeepPlan (PT + DHA)."""
-    return _plan(layers, without_stalls(layers), links)
+    return _plan(layers, without_stalls(layers), links, kept)
 
 
-def _plan(layers: Sequence[LayerProfile], on_host: Sequence[bool], links: HostLinks) -> LoadPlan:
+def _plan(
+    layers: Sequence[LayerProfile],
+    on_host: Sequence[bool],
+    links: HostLinks,
+    kept: frozenset[int],
+) -> LoadPlan:
     link_of = partitions(layers, on_host, links.peers + 1)
     steps = [
         LoadStep(layer.name, _path(layer, host, link), link)
         for layer, host, link in zip(layers, on_host, link_of, strict=True)
     ]
-    return planned(layers, steps, links)
+    return planned(layers, steps, links, kept=kept)
 
 
 def _path(layer: LayerProfile, host: bool, link: int) -> WeightPath:

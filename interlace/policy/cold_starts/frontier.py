@@ -44,12 +44,12 @@ def frontier(
 ) -> LoadPlan:
     """The plan that ends first, where the weights of the layers ``kept`` are there."""
     seeds = [
-        _with_kept(layers, plan.steps, links, kept)
-        for plan in (
-            pipeswitch(layers, links),
-            deepplan.direct_host_access(layers, links),
-            deepplan.parallel_transmission(layers, links),
-            deepplan.both(layers, links),
+        one(layers, links, kept)
+        for one in (
+            pipeswitch,
+            deepplan.direct_host_access,
+            deepplan.parallel_transmission,
+            deepplan.both,
         )
     ]
     best = min(seeds, key=lambda plan: (plan.end_ms, moved_bytes(layers, plan)))
@@ -68,19 +68,6 @@ def moved_bytes(layers: Sequence[LayerProfile], plan: LoadPlan) -> int:
     over = (WeightPath.COPY, WeightPath.PEER)
     pairs = zip(layers, plan.steps, strict=True)
     return sum(layer.weights_bytes for layer, step in pairs if step.via in over)
-
-
-def _with_kept(
-    layers: Sequence[LayerProfile],
-    steps: Sequence[LoadStep],
-    links: HostLinks,
-    kept: frozenset[int],
-) -> LoadPlan:
-    here = [
-        LoadStep(step.layer, WeightPath.KEEP) if index in kept else step
-        for index, step in enumerate(steps)
-    ]
-    return planned(layers, here, links)
 
 
 def _search(

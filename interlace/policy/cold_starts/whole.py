@@ -9,14 +9,18 @@ from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import planned
 
 
-def copy(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
+def copy(
+    layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int] = frozenset()
+) -> LoadPlan:
     """On demand: copy the model, then run it (DeepPlan section 5.1, Baseline)."""
-    return planned(layers, _steps(layers), links.alone, overlapped=False)
+    return planned(layers, _steps(layers), links.alone, overlapped=False, kept=kept)
 
 
-def pipeswitch(layers: Sequence[LayerProfile], links: HostLinks) -> LoadPlan:
+def pipeswitch(
+    layers: Sequence[LayerProfile], links: HostLinks, kept: frozenset[int] = frozenset()
+) -> LoadPlan:
     """Copy layer after layer while those before run (PipeSwitch, as DeepPlan measures it)."""
-    return planned(layers, _steps(layers), links.alone)
+    return planned(layers, _steps(layers), links.alone, kept=kept)
 
 
 def _steps(layers: Sequence[LayerProfile]) -> list[LoadStep]:

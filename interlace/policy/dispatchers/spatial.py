@@ -47,18 +47,14 @@ class ByRoom:
     """``cut`` where all partitions of the accelerator fit side by side, else ``overlapping``.
 
     They overlap where a plan says so (``Plan.overlapping``), and while one plan gives way to
-    another.
+    another (``PartitionView.rivals``).
     """
 
     cut: Dispatcher
     overlapping: Dispatcher
 
     def __call__(self, view: View, now_ms: float) -> Dispatch:
-        room = 0
-        for partition in view.partitions:
-            if partition.slots:
-                room += view.gpu.taken(partition.share_pct)
-        fits = room <= view.gpu.room
+        fits = not view.partitions or len(view.partitions[0].rivals) <= 1
         return self.cut(view, now_ms) if fits else self.overlapping(view, now_ms)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 from typing import ClassVar
@@ -22,7 +22,6 @@ from interlace.packing.column_generation import (
 )
 from interlace.packing.deadline_order import DeadlineOrder
 from interlace.packing.feasibility import feasible
-from interlace.packing.first_fit import search_large
 from interlace.packing.host_capacity import alone_rows_per_s
 from interlace.packing.layouts import alike, layouts, shares
 from interlace.packing.pattern import Pattern, PricingProblem, ServiceOrder
@@ -34,10 +33,10 @@ from interlace.packing.placement import (
     place,
     without_tiny_turns,
 )
-from interlace.packing.queueing import POOLING, Floats, pooled
+from interlace.packing.pools import PoolMemory, search_large
+from interlace.packing.queueing import Floats
 from interlace.perf.interference import ConstantFactor, Interference
-from interlace.perf.latency import surface
-from interlace.perf.memory import needed_bytes
+from interlace.perf.memory import needed_bytes, room_bytes
 from interlace.perf.tables import Tables
 
 #: Served to within this part of the rate is served.
@@ -48,10 +47,6 @@ _CORRECTIONS, _TIMES, _MORE = 4, 1.5, 2e-3
 
 #: How many times what it serves now a partition of the current plan is asked for at most.
 _SPARE = 2.0
-
-#: A plan for so many replicas of each model and these rates, if it is worth making.
-_Solved = Callable[[Floats, Floats], PackingSolution | None]
-
 
 #: A lower rate is packed as if it were this one: about a row a day.
 _LEAST_ROWS_PER_S = 1e-5
@@ -64,32 +59,31 @@ class Patterns:
     A pattern is a share and a cycle of turns in it; a layout is a legal cut of one accelerator.
     The program picks how many of each so that layouts have a partition for every pattern and
     patterns serve every rate (Gilmore and Gomory's cutting stock, with shares for widths). A model
-    in several partitions is taken to have its requests pooled: further runs count another replica
-    as ``pooling`` of one, and their plans are kept only if they hold with the replicas they have.
+    in several partitions has one queue for all: with ``one_queue`` further runs count on the
+    replicas of the first, and their plans are kept only if they hold with those they have.
 
-    Above ``apart`` models patterns are made by first fit, and only the layouts are a program;
-    above ``once`` there is no second run.
+    Above ``apart`` models those of like SLOs are put into pools of alike partitions, and only the
+    layouts are a program (``packing.pools``).
     """
 
     frugal: ClassVar[bool] = True  #: the same plan for every fleet that is large enough
     discipline: ServiceOrder = field(default_factory=DeadlineOrder)
     interference: Interference = field(default_factory=ConstantFactor)
-    pooling: float = POOLING
+    one_queue: bool = True
     apart: int = 24
-    once: int = 2_000
-    turns: int = 8
     effort: SearchLimits = field(default_factory=SearchLimits)
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
-        known = feasible(demand, fleet, Tables(profiles), waits=0.0)
+        tables = Tables(profiles)
+        known = feasible(demand, fleet, tables, waits=0.0)
         wanted = list(known.wanted)
         made = known.plan((), {}, {})
         for kind in alike(fleet.gpus):
             if not wanted:
                 break
-            part, left = self._packed(wanted, kind, profiles, current)
+            part, left = self._packed(wanted, kind, tables, current)
             made = replace(
                 made,
                 partitions=(*made.partitions, *part.partitions),
@@ -97,19 +91,19 @@ class Patterns:
             )
             wanted = left
         full = {one.model: one.rows_per_s for one in wanted}
-        why = {one.model: self._why(one, fleet, profiles) for one in wanted}
+        why = {one.model: self._why(one, fleet, tables) for one in wanted}
         return replace(
             made,
             unserved_rows_per_s={**made.unserved_rows_per_s, **full},
             reasons={**made.reasons, **why},
         )
 
-    def _why(self, one: Demand, fleet: Fleet, profiles: Profiles) -> str:
+    def _why(self, one: Demand, fleet: Fleet, tables: Tables) -> str:
         """Why part of a rate is unserved."""
         if not fleet.gpus:
             return "no accelerator"
         share_pct = max(fleet.gpus[0].shares_pct)
-        options = batch_options([one], [surface(profiles[one.model])], share_pct, self.interference)
+        options = batch_options([one], [tables.surface(one.model)], share_pct, self.interference)
         most = float(alone_rows_per_s(options, demand_arrays([one])).max())
         if most == 0.0:
             return (
@@ -123,20 +117,22 @@ class Patterns:
         )
 
     def _packed(
-        self, demand: list[Demand], gpus: list[Gpu], profiles: Profiles, current: Plan
+        self, demand: list[Demand], gpus: list[Gpu], tables: Tables, current: Plan
     ) -> tuple[Plan, list[Demand]]:
         """A plan for accelerators of one kind, and the demand that it leaves."""
-        program = _PatternProgram(self, demand, gpus, profiles, current)
+        program = _PatternProgram(self, demand, gpus, tables, current)
         if not program.servable.all():
             able = [one for one, can in zip(demand, program.servable, strict=True) if can]
             rest = [one for one, can in zip(demand, program.servable, strict=True) if not can]
             if not able:
                 return Plan(), rest
-            plan, left = self._packed(able, gpus, profiles, current)
+            plan, left = self._packed(able, gpus, tables, current)
             return plan, [*left, *rest]
         found = program.best()
         chosen = without_tiny_turns(found.patterns, [one.rows_per_s for one in demand])
-        homes, lost = place(chosen, gpus, found.layouts, PlacementInput(demand, profiles, current))
+        homes, lost = place(
+            chosen, gpus, found.layouts, PlacementInput(demand, tables.profiles, current)
+        )
         offered = capacity([p for home in homes for p in home.patterns], len(demand))
         asked = np.array([one.rows_per_s for one in demand])
         served = np.minimum(offered, asked)
@@ -160,14 +156,15 @@ class _PatternProgram:
         policy: Patterns,
         demand: list[Demand],
         gpus: list[Gpu],
-        profiles: Profiles,
+        tables: Tables,
         current: Plan,
     ) -> None:
         self._policy = policy
         self._demand = demand
         self._limit = len(gpus)
         self._rates = np.array([max(one.rows_per_s, _LEAST_ROWS_PER_S) for one in demand])
-        surfaces = [surface(profiles[one.model]) for one in demand]
+        surfaces = [tables.surface(one.model) for one in demand]
+        profiles = tables.profiles
         offered = shares(gpus[0], surfaces)
         self._layouts = layouts(gpus[0], offered)
         self._options = [
@@ -180,38 +177,30 @@ class _PatternProgram:
         self._worth = cheapest_gpus_per_rows_per_s(alone, len(demand))  #: whatever the queues
         self.servable = self._worth > 0
         self._least = ceil(float((self._worth * self._rates).sum()) - _ROUNDING)
+        self._memory = PoolMemory.of(demand, gpus[0], self._layouts, profiles)
         self._current = [p for p in current.partitions if p.gpu in {g.id for g in gpus}]
 
     def _within_walls(self, options: BatchOptions, gpu: Gpu, profiles: Profiles) -> BatchOptions:
         """The options without models that the memory of such a partition does not hold."""
-        room_bytes = dict(gpu.walls).get(options.share_pct, gpu.memory_bytes)
-        held = [needed_bytes([one.model], profiles) <= room_bytes for one in self._demand]
+        most_bytes = dict(gpu.walls).get(options.share_pct, room_bytes(gpu))
+        held = [needed_bytes([one.model], profiles, gpu) <= most_bytes for one in self._demand]
         return replace(
             options, latency_ms=np.where(np.array(held)[:, None], options.latency_ms, inf)
         )
 
     def best(self) -> PackingSolution:
-        """The fewest accelerators, without or with pooled replicas; the same for every limit that
-        does not bind: it only says what is not worth a search."""
-        ones = np.ones(len(self._demand))
+        """The fewest accelerators, counting on replicas or not; the same for every limit that does
+        not bind: it only says what is not worth a search."""
         if len(self._demand) > self._policy.apart:
-            first = self._first_fit(ones, self._rates)
-            if len(self._demand) > self._policy.once:
-                return first
-            return self._pooled(first.accelerators, first.patterns, self._first_fit) or first
-        program = self._generated(ones, self._rates)
+            return self._pools()
+        program = self._generated(np.ones(len(self._demand)), self._rates)
         alone = program.whole() if program.gpus <= self._limit else None
         fewest = min(alone.accelerators if alone else inf, self._limit + 1)
-
-        def generated(replicas: Floats, rows_per_s: Floats) -> PackingSolution | None:
-            other = self._generated(replicas, rows_per_s)
-            return other.whole() if other.gpus < fewest else None
-
-        found = self._pooled(fewest, program.amounts, generated) or alone
+        found = self._with_replicas(fewest, program.amounts) or alone
         return found if found and found.accelerators <= self._limit else program.within(self._limit)
 
-    def _pooled(
-        self, fewest: float, amounts: Mapping[Pattern, float], solved: _Solved
+    def _with_replicas(
+        self, fewest: float, amounts: Mapping[Pattern, float]
     ) -> PackingSolution | None:
         """A plan of less than ``fewest`` accelerators that counts on the replicas of ``amounts``.
 
@@ -219,10 +208,11 @@ class _PatternProgram:
         short then count on those and are asked for more, a few times.
         """
         replicas, rates = self._replicas(amounts), self._rates
-        if self._policy.pooling <= 0 or fewest <= self._least or (replicas <= 1).all():
+        if not self._policy.one_queue or fewest <= self._least or (replicas <= 1).all():
             return None
         for _ in range(_CORRECTIONS):
-            found = solved(self._credit(replicas), rates)
+            program = self._generated(replicas, rates)
+            found = program.whole() if program.gpus < fewest else None
             if found is None or found.accelerators >= fewest:
                 return None
             made, found = self._replicas(found.patterns), self._honest(found)
@@ -235,7 +225,7 @@ class _PatternProgram:
 
     def _honest(self, found: PackingSolution) -> PackingSolution:
         """The patterns with what they serve given the replicas that they make."""
-        problem = self._problem(self._credit(self._replicas(found.patterns)))
+        problem = self._problem(self._replicas(found.patterns))
         real: Counter[Pattern] = Counter()
         for pattern, count in found.patterns.items():
             real[
@@ -250,9 +240,12 @@ class _PatternProgram:
         kept = self._kept(problem)
         return ColumnGeneration(problem, rows_per_s, self._layouts, self._policy.effort, kept)
 
-    def _first_fit(self, replicas: Floats, rows_per_s: Floats) -> PackingSolution:
-        policy, problem = self._policy, self._problem(replicas)
-        return search_large(problem, rows_per_s, self._layouts, policy.turns, policy.effort)
+    def _pools(self) -> PackingSolution:
+        options = {one.share_pct: one for one in self._options}
+        work = float((self._worth * self._rates).sum())
+        arrays = replace(demand_arrays(self._demand), rows_per_s=self._rates)
+        effort = self._policy.effort
+        return search_large(options, arrays, self._layouts, self._memory, work, effort)
 
     def _problem(self, replicas: Floats) -> PricingProblem:
         return self._policy.discipline(self._options, demand_arrays(self._demand, replicas))
@@ -279,9 +272,6 @@ class _PatternProgram:
                 total[model] += times * rate
                 squares[model] += times * rate**2
         return np.maximum(total**2 / np.maximum(squares, _TINY), 1.0)
-
-    def _credit(self, replicas: Floats) -> Floats:
-        return pooled(replicas, self._policy.pooling)
 
 
 def _idle(pattern: Pattern) -> Pattern:

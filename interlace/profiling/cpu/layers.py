@@ -8,25 +8,26 @@ read, and ends where the next one begins; so it has a time of its own in every t
 
 from __future__ import annotations
 
+import mmap
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
+from queue import SimpleQueue
 from time import perf_counter_ns
 from typing import Final
 
 import torch
 
-from interlace.core.loading import HostLinks, WeightPath
+from interlace.core.loading import HostLinks, LoadStep, WeightPath
 from interlace.core.model import Model
 from interlace.core.profile import LayerProfile
 from interlace.formats import open_torch
-from interlace.formats.cold_weights import ColdWeights, weight_uses
-from interlace.formats.runner import WARM_RUNS
-from interlace.formats.samples import sample_values
-from interlace.formats.tensor_file import storable
+from interlace.formats.cold_weights import ColdWeights
+from interlace.formats.runner import WARM_RUNS, Arrived
+from interlace.formats.torch_runner import sample_of
+from interlace.formats.torch_sharing import share_weights
 from interlace.formats.weight_uses import WeightWatcher
 from interlace.policy.cold_starts.frontier import frontier
 from interlace.profiling.findings import LayerFindings
@@ -37,44 +38,46 @@ UNREAD: Final = "(not read)"
 BEFORE: Final = "(before)"
 
 
-def measure_layers(model: Model, threads: int, folder: Path, takes: int) -> LayerFindings:
+def measure_layers(
+    model: Model, threads: int, weights_dir: str | None, takes: int
+) -> LayerFindings:
     """The layers of a model for one row of its sample, in the order of execution.
 
     Run times add up to that of the whole model, which is measured without watching it. Then the
-    cold start that is planned from them is made.
+    cold start that is planned from them is made. Its weights' file stays in ``weights_dir``.
 
     Raises:
         RepositoryError: torch does not run its format, or it does not open.
-        OSError: no room for its weights in ``folder``.
-        MemoryError: no room for them twice in memory.
+        OSError: no room for its weights in ``weights_dir``.
+        MemoryError: no room for them in memory.
     """
     torch.set_num_threads(threads)
     opened = open_torch(model)
-    values = sample_values(model.signature.inputs, model, model.signature.batched, 0)
 
     def run() -> None:
         opened.call(values)
 
-    path = folder / f"{model.digest}.layers"
-    with torch.inference_mode():
+    values = sample_of(opened, model)
+    shared = share_weights(opened.tensors, model, weights_dir, run)
+    if shared.cold is None:
+        raise OSError(*shared.warnings or ("no folder for its weights",))
+    with torch.inference_mode(), closing(shared.cold):
         for _ in range(WARM_RUNS):
             run()
-        weights = {name: one for name, one in opened.tensors.items() if storable(one)}
-        try:
-            with closing(ColdWeights(path, weights, weight_uses(weights, run))) as cold:
-                bench = LayerBench(weights, cold, run, takes)
-                layers = bench.layers()
-                return LayerFindings(layers, bench.cold_ms(layers))
-        finally:
-            path.unlink(missing_ok=True)
+        bench = LayerBench(opened.tensors, shared.cold, run, takes)
+        layers = bench.layers()
+        return LayerFindings(layers, bench.cold_ms(layers))
 
 
 class LayerBench:
-    """One model run with its weights in memory, in the mapping, and brought as planned."""
+    """One model run with its weights in memory, in the mapping, and brought as planned.
+
+    ``memory`` is as large as its file, and each weight has the same place in both.
+    """
 
     def __init__(
         self,
-        weights: dict[str, torch.Tensor],
+        weights: Mapping[str, torch.Tensor],
         cold: ColdWeights,
         run: Callable[[], None],
         takes: int,
@@ -83,20 +86,20 @@ class LayerBench:
         self._cold = cold
         self._run = run
         self._takes = takes
+        self.memory = memoryview(mmap.mmap(-1, cold.file.nbytes))
 
     def layers(self) -> tuple[LayerProfile, ...]:
-        uses = self._cold.uses
+        file = self._cold.file
         self._copies_ms()  # touches the memory, and fills the page cache
         copies = [self._copies_ms() for _ in range(self._takes)]
-        self._cold.place([False] * len(uses))
+        self._cold.leave(range(len(file.uses)))
         mapped = [self._fresh_ms() for _ in range(self._takes)]
-        self._cold.place([True] * len(uses))
+        self._cold.place(self.places(range(len(file.uses))), self.memory)
         self._run()
         resident = [self._parts_ms() for _ in range(self._takes)]
-        whole_ms = statistics.median(_took_ms(self._run) for _ in range(self._takes))
+        whole_ms = min(took_ms(self._run) for _ in range(self._takes))
         copy_ms, run_ms, host_ms = (
-            [statistics.median(one) for one in zip(*rows, strict=True)]
-            for rows in (copies, resident, mapped)
+            [min(one) for one in zip(*rows, strict=True)] for rows in (copies, resident, mapped)
         )
         scale = whole_ms / sum(run_ms)  # watching takes time, too
         parts = [
@@ -105,7 +108,7 @@ class LayerBench:
         ]
         found = [LayerProfile(BEFORE, 0, 0.0, *parts[0])]
         for use, nbytes, copied_ms, times in zip(
-            uses, self._cold.nbytes, copy_ms, [*parts[1:], (0.0, 0.0)], strict=False
+            file.uses, file.weights_bytes, copy_ms, [*parts[1:], (0.0, 0.0)], strict=False
         ):
             name = _module_of(use.weights[0]) if use.operator else UNREAD
             found.append(LayerProfile(name, nbytes, copied_ms, *times, use.operator))
@@ -113,20 +116,46 @@ class LayerBench:
 
     def cold_ms(self, layers: tuple[LayerProfile, ...]) -> float:
         """A cold start as it would be planned, with the file in the page cache."""
-        steps = frontier(layers, HostLinks(takes_cores=True)).steps[1:]
-        copied = [step.via is WeightPath.COPY for step in steps]
-        taken: list[float] = []
-        for _ in range(self._takes):
-            self._cold.forget()
-            taken.append(_took_ms(lambda: self._cold.run(self._run, copied)))
-        return statistics.median(taken)
+        steps = frontier(layers, HostLinks(takes_cores=True)).steps
+        return statistics.median(self.start_ms(steps) for _ in range(self._takes))
+
+    def start_ms(self, steps: Sequence[LoadStep], cached: bool = True) -> float:
+        """A cold start of these steps, with the file in the page cache or on disk only.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        cold = self._cold
+        cold.leave(range(len(cold.file.uses)))
+        cold.file.forget()
+        if not cached:
+            cold.file.drop()
+        copied = [place for place, step in enumerate(steps[1:]) if step.via is WeightPath.COPY]
+        ended: SimpleQueue[Arrived] = SimpleQueue()
+
+        def start() -> None:
+            cold.fetch(self.places(copied), self.memory, ended.put)
+            with cold.arrivals():
+                self._run()
+
+        taken_ms = took_ms(start)
+        if failure := ended.get().failure:
+            raise OSError(failure)
+        return taken_ms
+
+    def places(self, indices: Iterable[int]) -> dict[int, int]:
+        """Where those uses' weights lie in memory."""
+        return {index: self._cold.file.extents[index].begin for index in indices}
 
     def _copies_ms(self) -> list[float]:
-        indices = range(len(self._cold.uses))
-        return [_took_ms(partial(self._cold.copy, index)) for index in indices]
+        file = self._cold.file
+        return [
+            took_ms(partial(file.read, index, self.memory, extent.begin))
+            for index, extent in enumerate(file.extents)
+        ]
 
     def _fresh_ms(self) -> list[float]:
-        self._cold.forget()
+        self._cold.file.forget()
         return self._parts_ms()
 
     def _parts_ms(self) -> list[float]:
@@ -138,7 +167,8 @@ class LayerBench:
         return [(end - begin) / 1e6 for begin, end in pairwise(stamps)]
 
 
-def _took_ms(run: Callable[[], None]) -> float:
+def took_ms(run: Callable[[], object]) -> float:
+    """How long a call takes."""
     began = perf_counter_ns()
     run()
     return (perf_counter_ns() - began) / 1e6

@@ -20,7 +20,7 @@ def main(task_file: str, findings_file: str) -> None:
     with Path(findings_file).open("ab", buffering=0) as file:
         for model in task.models:
             try:
-                seen = measure_layers(model, len(task.cores), Path(task.folder), task.takes)
+                seen = measure_layers(model, len(task.cores), task.weights_dir, task.takes)
                 found = PartFindings(model.key, seen.layers, cold_ms=seen.cold_ms)
             except Exception as error:
                 found = PartFindings(model.key, error=f"{type(error).__name__}: {error}")

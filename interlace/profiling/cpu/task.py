@@ -13,9 +13,9 @@ PROCESS: Final = "interlace.profiling.cpu.process_main"
 
 
 class CoresTask(msgspec.Struct, frozen=True):
-    """Models whose layers are measured on these cores; ``folder`` takes the weights meanwhile."""
+    """Models whose layers are measured on these cores, with their weights' files where told."""
 
     cores: tuple[int, ...]
     models: tuple[Model, ...]
-    folder: str
+    weights_dir: str | None
     takes: int = 7

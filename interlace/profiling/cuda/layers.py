@@ -16,7 +16,7 @@ from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import tensor_at
 from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.lanes import Lane
-from interlace.profiling.cuda.modules import ModuleCall, module_calls
+from interlace.device.cuda.models.module_calls import ModuleCall, module_calls
 from interlace.profiling.cuda.timing import GpuTimer
 
 #: Time outside of all modules: functions such as additions, and attention itself.

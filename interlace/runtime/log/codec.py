@@ -15,7 +15,9 @@ from interlace.core.messages import (
     CreatePartition,
     EpochEnded,
     Event,
+    Evict,
     Failure,
+    Fetch,
     GpuJoined,
     GpuLeft,
     Load,
@@ -41,10 +43,11 @@ from interlace.core.messages import (
 )
 from interlace.core.request import Request, Timing
 
-#: What a finished run or copy is found again by.
+#: What a finished run, copy or fetch is found again by.
 WorkKey = Hashable
-#: Runs and copies that were begun and have not ended, by key.
-OpenWork = MutableMapping[WorkKey, Run | CopyInputs]
+#: Work that is named by a key when it ends, and what of it was begun and has not ended.
+KeyedWork = Run | CopyInputs | Fetch
+OpenWork = MutableMapping[WorkKey, KeyedWork]
 
 #: Kinds of event, in files: never renumbered, only added to.
 _ARRIVED, _RAN, _STAGED, _WORKED, _WOKE, _TICKED = range(6)
@@ -60,7 +63,7 @@ _PLAIN: Final = {
     14: TimedOut,
 }
 _NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}
-_WORKS: Final = {0: CreatePartition, 1: ReleasePartition, 2: Load, 3: Unload}
+_WORKS: Final = {0: CreatePartition, 1: ReleasePartition, 2: Load, 3: Unload, 4: Evict}
 _WORK_NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _WORKS.items()}
 
 _UNTYPED: Final = msgspec.msgpack.Decoder()
@@ -79,19 +82,21 @@ def _other(value: object) -> object:
 _ENCODE: Final = msgspec.msgpack.Encoder(enc_hook=_other).encode
 
 
-def key_of(work: Run | CopyInputs) -> WorkKey:
-    """The key under which a run or copy is found when it ends."""
+def key_of(work: KeyedWork) -> WorkKey:
+    """The key under which a run, copy or fetch is found when it ends."""
     if isinstance(work, Run):
         return work.batch.id
+    if isinstance(work, Fetch):
+        return (work.gpu, work.model)
     return (work.request.id, work.gpu, work.slot)
 
 
 def track(begun: OpenWork, event: Event, commands: Sequence[Command]) -> None:
     """Update ``begun`` with what an event ended and what its commands began."""
-    if type(event) is WorkFinished and isinstance(event.work, Run | CopyInputs):
+    if type(event) is WorkFinished and isinstance(event.work, KeyedWork):
         begun.pop(key_of(event.work), None)
     for command in commands:
-        if isinstance(command, Run | CopyInputs):
+        if isinstance(command, KeyedWork):
             begun[key_of(command)] = command
 
 
@@ -100,10 +105,10 @@ def encode(now_ms: float, event: Event, commands: Sequence[Command]) -> bytes:
     return _ENCODE((now_ms, digest(commands), *_fields(event)))
 
 
-def decode(entry: bytes, begun: Mapping[WorkKey, Run | CopyInputs]) -> tuple[float, int, Event]:
+def decode(entry: bytes, begun: Mapping[WorkKey, KeyedWork]) -> tuple[float, int, Event]:
     """Time, digest of the commands, and the event of an entry.
 
-    ``begun`` are the runs and copies that have not ended: an entry only names the one it ends.
+    ``begun`` is keyed work that has not ended: an entry only names the one it ends.
 
     Raises:
         ValueError: the entry is of no known kind, or ends what was never begun.
@@ -155,12 +160,14 @@ def _finished(event: WorkFinished) -> tuple[object, ...]:
             return (_RAN, batch.id, len(event.outputs), failure, event.timing)
         case CopyInputs(gpu=gpu, request=request, slot=slot):
             return (_STAGED, request.id, gpu, slot, failure)
+        case Fetch(gpu=gpu, model=model):
+            return (_STAGED, gpu, model, failure)
         case work:
             number = _WORK_NUMBERS[type(work)]
             return (_WORKED, number, _ENCODE(work), failure, event.units, event.resident_bytes)
 
 
-def _event(kind: int, fields: Sequence[Any], begun: Mapping[WorkKey, Run | CopyInputs]) -> Event:
+def _event(kind: int, fields: Sequence[Any], begun: Mapping[WorkKey, KeyedWork]) -> Event:
     match kind:
         case 0:
             return RequestArrived(_request(fields))
@@ -194,7 +201,7 @@ def _request(fields: Sequence[Any]) -> Request:
     return Request(number, model, arrived_ms, deadline_ms, rows, shape, priority)
 
 
-def _begun(key: WorkKey, begun: Mapping[WorkKey, Run | CopyInputs]) -> Run | CopyInputs:
+def _begun(key: WorkKey, begun: Mapping[WorkKey, KeyedWork]) -> KeyedWork:
     if key not in begun:
         raise ValueError(f"work {key} ends that was never begun")
     return begun[key]
@@ -229,6 +236,8 @@ def _told(command: Command) -> object:
             return (5, at_ms)
         case ReportTimeout(request=request, error=error):
             return (6, request.id, _error(error))
+        case Fetch(gpu=gpu, partition=partition, model=model, plan=plan):
+            return (7, gpu, partition, model, [(step.via, step.link) for step in plan.steps])
         case _:
             return (type(command).__name__, command)
 

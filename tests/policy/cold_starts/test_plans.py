@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from interlace.core.loading import HostLinks, LoadStep, WeightPath, link_of
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import bound_ms, layer_times, planned
-from interlace.policy.cold_starts.catalog import COLD_STARTS
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
 from interlace.policy.cold_starts.frontier import frontier, moved_bytes
 from interlace.policy.cold_starts.whole import copy, pipeswitch
 from tests.policy.cold_starts.layers import layer_lists
@@ -29,11 +29,11 @@ def ways(layer: LayerProfile, links: HostLinks, kept: bool) -> list[LoadStep]:
     return [*plain, *(LoadStep(layer.name, WeightPath.PEER, n + 1) for n in range(links.peers))]
 
 
-@given(layer_lists(40), all_links, st.sampled_from(sorted(COLD_STARTS)))
+@given(layer_lists(40), all_links, st.sampled_from(sorted(COLD_POLICIES)))
 def test_a_plan_brings_every_layer_and_ends_no_earlier_than_its_bound(
     layers: list[LayerProfile], links: HostLinks, name: str
 ) -> None:
-    plan = COLD_STARTS[name](layers, links)
+    plan = COLD_POLICIES[name].cold_start(layers, links)
     assert [step.layer for step in plan.steps] == [layer.name for layer in layers]
     for layer, step in zip(layers, plan.steps, strict=True):
         assert (step.via is WeightPath.KEEP) == (layer.weights_bytes == 0)
@@ -47,8 +47,8 @@ def test_a_plan_brings_every_layer_and_ends_no_earlier_than_its_bound(
 def test_layers_run_in_order_and_not_before_their_weights_are_there(
     layers: list[LayerProfile], links: HostLinks
 ) -> None:
-    for name in sorted(COLD_STARTS):
-        plan = COLD_STARTS[name](layers, links)
+    for name in sorted(COLD_POLICIES):
+        plan = COLD_POLICIES[name].cold_start(layers, links)
         end_ms = 0.0
         for one in layer_times(layers, plan.steps, links, plan.overlapped):
             assert one.begins_ms >= max(end_ms, one.arrives_ms)
@@ -59,8 +59,8 @@ def test_layers_run_in_order_and_not_before_their_weights_are_there(
 @given(layer_lists(60), all_links)
 def test_ours_is_never_later_than_any_other(layers: list[LayerProfile], links: HostLinks) -> None:
     ours = frontier(layers, links)
-    for name, other in COLD_STARTS.items():
-        plan = other(layers, links)
+    for name, other in COLD_POLICIES.items():
+        plan = other.cold_start(layers, links)
         assert ours.end_ms <= plan.end_ms + 1e-9, name
 
 

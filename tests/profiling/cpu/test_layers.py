@@ -49,7 +49,7 @@ def create_model():
 
 
 def _measured(model: Model, folder: Path) -> tuple[tuple[LayerProfile, ...], float]:
-    found = measure_layers(model, 1, folder, takes=2)
+    found = measure_layers(model, 1, str(folder / "weights"), takes=2)
     return found.layers, found.cold_ms
 
 
@@ -77,7 +77,7 @@ def test_layers_are_in_order_and_weigh_what_the_model_does(tmp_path: Path) -> No
     ]
     assert all(one.run_host_ms >= one.run_ms >= 0.0 for one in layers)
     assert all((one.copy_ms > 0.0) == (one.weights_bytes > 0) for one in layers)
-    assert not list(tmp_path.glob("*.layers"))
+    assert len(list(tmp_path.glob("weights/*.safetensors"))) == 1
 
 
 def _torchscript(folder: Path) -> Path:

@@ -1,0 +1,220 @@
+"""Which weights lie where in the memory for those that come and go: fetched, placed, evicted.
+
+The main process gives out the places; the worker of one partition copies, and those of the others
+are told when all is there. Until then, and for what found no place, workers read the file's
+mapping, which is always right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Final
+
+from interlace.core.messages import Evict, Failure, Fetch, WorkFinished
+from interlace.device.base import Done
+from interlace.device.cpu.partition import CpuPartition
+from interlace.device.process.wire import (
+    Copied,
+    CopyWeights,
+    EvictWeights,
+    PlaceWeights,
+    WorkerAnswer,
+)
+from interlace.shm.arena import Arena
+from interlace.shm.extents import Extents
+
+#: So long after its worker was killed, a copy is surely not writing any more.
+_DYING_S: Final = 1.0
+#: Memory beyond the budget for the gaps that aligned weights leave.
+_GAPS_PART: Final = 1 / 32
+
+
+@dataclass(slots=True)
+class _HeldWeights:
+    """One model: the memory its layers take, their offsets where they lie in memory, its hosts."""
+
+    layer_bytes: tuple[int, ...]
+    offsets: dict[int, int] = field(default_factory=dict)
+    hosts: dict[str, CpuPartition] = field(default_factory=dict)
+
+
+class BudgetedWeights:
+    """Memory of ``budget_bytes`` for the weights of all models of a device, taken at once.
+
+    Raises:
+        OSError: there is not that much.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, budget_bytes: int) -> None:
+        self._loop = loop
+        self.arena = Arena.create(int(budget_bytes * (1 + _GAPS_PART)))
+        try:
+            self.arena.touch()
+        except OSError as error:
+            self.arena.close()
+            raise OSError(
+                error.errno, f"no {budget_bytes >> 20} MiB of memory for weights: {error.strerror}"
+            ) from None
+        self._extents = Extents(self.arena.size_bytes)
+        self._models: dict[str, _HeldWeights] = {}
+        self._copying: dict[str, CpuPartition] = {}
+
+    def loaded(self, model: str, partition: CpuPartition, layer_bytes: tuple[int, ...]) -> None:
+        """A partition has the model open; it learns what lies in memory already."""
+        held = self._models.setdefault(model, _HeldWeights(layer_bytes))
+        held.hosts[partition.name] = partition
+        _tell(model, held.offsets, [partition])
+
+    def unloaded(self, model: str, partition: str) -> None:
+        """A partition has it open no more; after the last one its memory is free."""
+        held = self._models.get(model)
+        if held is None or held.hosts.pop(partition, None) is None or held.hosts:
+            return
+        del self._models[model]
+        self._give(held.layer_bytes, held.offsets)
+
+    def lost(self, partition: str) -> None:
+        """A partition is gone."""
+        for model in list(self._models):
+            self.unloaded(model, partition)
+
+    def fetch(self, work: Fetch, done: Done) -> None:
+        """Have layers copied.
+
+        Raises:
+            ValueError: that partition cannot bring that model by these steps.
+        """
+        held = self._models.get(work.model)
+        partition = None if held is None else held.hosts.get(work.partition)
+        if held is None or partition is None:
+            raise ValueError(f"model {work.model} is not in partition '{work.partition}'")
+        if work.model in self._copying:
+            raise ValueError(f"weights of {work.model} are on their way already")
+        steps, layers = len(work.plan.steps), len(held.layer_bytes)
+        if steps != layers:
+            raise ValueError(
+                f"a plan of {steps} layers for {work.model}, which has {layers}: its profile is "
+                f"not of this model; measure it again (interlace profile --layers --force)"
+            )
+        wanted = [index for index in work.plan.brought if index not in held.offsets]
+        offsets = self._take(held.layer_bytes, wanted)
+        if not offsets:
+            self._loop.call_soon(done, WorkFinished(work))
+            return
+        self._copying[work.model] = partition
+        frame = CopyWeights(work.model, tuple(offsets), tuple(offsets.values()))
+        partition.copy(frame, partial(self._copied, work, done, held, offsets))
+
+    def cancel(self, model: str) -> None:
+        """Nobody waits for its weights any more."""
+        partition = self._copying.get(model)
+        if partition is not None:
+            partition.stop_copying(model)
+
+    def evict(self, work: Evict, done: Done) -> None:
+        """Give memory back, once no batch reads it."""
+        held = self._models.get(work.model)
+        offsets = {} if held is None else held.offsets
+        going = {layer: offsets.pop(layer) for layer in work.layers if layer in offsets}
+        if held is None or not going:
+            self._loop.call_soon(done, WorkFinished(work))
+            return
+
+        def left() -> None:
+            self._give(held.layer_bytes, going)
+            done(WorkFinished(work))
+
+        self._leave(work.model, tuple(going), list(held.hosts.values()), left)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.arena.close()
+
+    def _copied(
+        self,
+        work: Fetch,
+        done: Done,
+        held: _HeldWeights,
+        offsets: Mapping[int, int],
+        answer: WorkerAnswer | Failure,
+    ) -> None:
+        partition = self._copying.pop(work.model)
+        copied = isinstance(answer, Copied) and not answer.failure
+        if copied and self._models.get(work.model) is held:
+            held.offsets.update(offsets)
+            others = [host for host in held.hosts.values() if host is not partition]
+            _tell(work.model, offsets, others)
+            done(WorkFinished(work))
+            return
+        if isinstance(answer, Failure):
+            self._loop.call_later(_DYING_S, self._give, held.layer_bytes, offsets)
+            done(WorkFinished(work, failure=answer))
+            return
+        detail = answer.failure if isinstance(answer, Copied) else ""
+        failure = Failure(
+            f"weights of {work.model}: {detail or 'the model was unloaded meanwhile'}"
+        )
+
+        def left() -> None:
+            self._give(held.layer_bytes, offsets)
+            done(WorkFinished(work, failure=failure))
+
+        self._leave(work.model, tuple(offsets), [partition], left)
+
+    def _leave(
+        self,
+        model: str,
+        layers: tuple[int, ...],
+        partitions: list[CpuPartition],
+        then: Callable[[], None],
+    ) -> None:
+        """Have workers read these layers in the file again, and go on when all do."""
+        left = len(partitions)
+
+        def answered(answer: WorkerAnswer | Failure) -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                then()
+
+        for partition in partitions:
+            partition.evict(EvictWeights(model, layers), answered)
+
+    def _take(self, layer_bytes: tuple[int, ...], layers: list[int]) -> dict[int, int]:
+        """Places for as many of these layers as find one, those that follow each other together."""
+        offsets: dict[int, int] = {}
+        for run in _runs([layer for layer in layers if layer_bytes[layer]]):
+            offset = self._extents.take(sum(layer_bytes[layer] for layer in run))
+            for layer in run:
+                one = self._extents.take(layer_bytes[layer]) if offset is None else offset
+                if one is not None:
+                    offsets[layer] = one
+                if offset is not None:
+                    offset += layer_bytes[layer]
+        return offsets
+
+    def _give(self, layer_bytes: tuple[int, ...], offsets: Mapping[int, int]) -> None:
+        for layer, offset in offsets.items():
+            self._extents.give(offset, layer_bytes[layer])
+
+
+def _runs(layers: list[int]) -> Iterable[list[int]]:
+    if not layers:
+        return
+    run = [layers[0]]
+    for before, layer in pairwise(layers):
+        if layer != before + 1:
+            yield run
+            run = []
+        run.append(layer)
+    yield run
+
+
+def _tell(model: str, offsets: Mapping[int, int], partitions: Iterable[CpuPartition]) -> None:
+    if offsets:
+        for partition in partitions:
+            partition.place(PlaceWeights(model, tuple(offsets), tuple(offsets.values())))

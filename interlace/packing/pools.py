@@ -1,0 +1,237 @@
+"""Large fleets: models of like SLOs in pools, each of as many alike partitions as all of it needs.
+
+Every partition of a pool hosts every model of it, so that random arrivals even out over all its
+hosts and no model needs a whole number of partitions (statistical multiplexing).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from interlace.core.hardware import Gpu
+from interlace.core.plan import Demand
+from interlace.core.profile import Profiles
+from interlace.packing.batch_options import BatchOptions, DemandArrays, Ints
+from interlace.packing.column_generation import PackingSolution, SearchLimits
+from interlace.packing.host_capacity import alone_rows_per_s
+from interlace.packing.layouts import Layout
+from interlace.packing.pattern import Pattern
+from interlace.packing.pool_hosts import burstiness, hosts_needed
+from interlace.packing.queueing import Bools, Floats
+from interlace.packing.solver import Constraint, LinearProgram, solve
+from interlace.perf.memory import needed_bytes, room_bytes
+
+#: Models of one pool at most; a pool of this many hosts gains little by one more model.
+_MOST_MODELS: Final = 32
+_ENOUGH_HOSTS: Final = 24.0
+#: How long before the nearest deadline heads begin, in parts of the pool's shortest SLO.
+_AHEAD: Final = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+#: Of the time between L(1) and the SLO, what a batch may take more than one row.
+_LONGEST: Final = 0.5
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PoolMemory:
+    """Bytes: of each model, and what a partition of each share has for ``copies`` of activations.
+
+    Behind walls that is a partition's own; else an accelerator's, full of such partitions.
+    """
+
+    weights: Floats
+    activations: Floats
+    room: Mapping[int, tuple[int, float]]  #: by share: copies, bytes
+
+    @classmethod
+    def of(
+        cls, demand: Sequence[Demand], gpu: Gpu, layouts: Sequence[Layout], profiles: Profiles
+    ) -> PoolMemory:
+        """What there is on accelerators like ``gpu`` in those layouts."""
+        walls = dict(gpu.walls)
+        shares = {share for layout in layouts for share in layout}
+        whole = {s: (_most(s, layouts), float(room_bytes(gpu))) for s in shares}
+        one_bytes = np.array([needed_bytes([d.model], profiles, gpu) for d in demand], float)
+        two_bytes = np.array([needed_bytes([d.model] * 2, profiles, gpu) for d in demand], float)
+        activations = two_bytes - one_bytes
+        return cls(
+            one_bytes - activations,
+            activations,
+            {s: (1, float(walls[s])) if s in walls else whole[s] for s in shares},
+        )
+
+
+class HostPool(NamedTuple):
+    """Models by their place in the order of SLOs, from ``first``; hosts, and of which share."""
+
+    first: int
+    models: int
+    share_pct: int
+    hosts: int
+
+
+def search_large(
+    options: Mapping[int, BatchOptions],
+    arrays: DemandArrays,
+    layouts: Sequence[Layout],
+    memory: PoolMemory,
+    relaxed: float,
+    effort: SearchLimits,
+) -> PackingSolution:
+    """The pools that take least of the accelerators; then the fewest layouts that hold them."""
+    order = np.argsort(arrays.slo_ms, kind="stable")
+    patterns: Counter[Pattern] = Counter()
+    for pool in _cheapest(options, arrays, layouts, memory, order):
+        models = order[pool.first : pool.first + pool.models]
+        patterns[_pattern(options[pool.share_pct], arrays, np.sort(models), pool.hosts)] += (
+            pool.hosts
+        )
+    return joined(patterns, tuple(options), layouts, relaxed, effort)
+
+
+def _cheapest(
+    options: Mapping[int, BatchOptions],
+    arrays: DemandArrays,
+    layouts: Sequence[Layout],
+    memory: PoolMemory,
+    order: Ints,
+) -> list[HostPool]:
+    """Models in order of SLO cut into pools so that all cost least: a shortest path."""
+    count = len(order)
+    cost = np.full((count, _MOST_MODELS), np.inf)
+    share = np.zeros(cost.shape, np.int64)
+    hosts = np.zeros(cost.shape)
+    for share_pct, one in options.items():
+        price = 1.0 / _most(share_pct, layouts)
+        needed = np.ceil(_PoolModels(one, arrays, memory, order).hosts() - _ROUNDING)
+        better = needed * price < cost
+        cost[better], share[better] = needed[better] * price, share_pct
+        hosts[better] = needed[better]
+    best, width = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
+    best[0] = 0.0
+    for last in range(1, count + 1):
+        firsts = np.arange(last - 1, max(-1, last - 1 - _MOST_MODELS), -1)
+        total = best[firsts] + cost[firsts, last - 1 - firsts]
+        width[last] = 1 + total.argmin()
+        best[last] = total.min()
+    pools, last = [], count
+    while last > 0:
+        models = int(width[last])
+        last -= models
+        at = last, models - 1
+        pools.append(HostPool(last, models, int(share[at]), int(hosts[at])))
+    return pools[::-1]
+
+
+def _most(share_pct: int, layouts: Sequence[Layout]) -> int:
+    """Partitions of a share that an accelerator has at most."""
+    return max((layout.count(share_pct) for layout in layouts), default=1)
+
+
+def _short(own_ms: Floats, slo_ms: Floats) -> Bools:
+    """Batches (models x choices) that leave time for others, and to wait for a host."""
+    first_ms = own_ms[:, :1]
+    with np.errstate(invalid="ignore"):
+        short: Bools = own_ms <= first_ms + _LONGEST * (slo_ms[:, None] - first_ms)
+    return short
+
+
+class _PoolModels:
+    """Models in order of SLO at one share: the hosts that each run of them needs."""
+
+    def __init__(
+        self, options: BatchOptions, arrays: DemandArrays, memory: PoolMemory, order: Ints
+    ) -> None:
+        self._own_ms, self._rows = options.latency_ms[order], options.rows[order]
+        self._slo_ms, self._loss = arrays.slo_ms[order], arrays.loss[order]
+        self._rows_per_ms = arrays.rows_per_s[order] / 1000.0
+        short = _short(self._own_ms, self._slo_ms)
+        self._work_ms = np.where(short, self._own_ms / self._rows, np.inf)
+        self._bursts = burstiness(arrays.cv[order])
+        self._alone_rows_per_s = alone_rows_per_s(options, arrays)[order].max(axis=1)
+        copies, self._room = memory.room[options.share_pct]
+        self._held = memory.weights[order] + copies * memory.activations[order]
+
+    def hosts(self) -> Floats:
+        """By (first model, models - 1); infinite where the share or its memory do not serve them.
+
+        One model alone may also be served as in partitions of its own.
+        """
+        found = np.full((len(self._slo_ms), _MOST_MODELS), np.inf)
+        alone = self._alone_rows_per_s
+        able = alone > 0.0
+        found[able, 0] = self._rows_per_ms[able] * 1000.0 / alone[able]
+        for part in _AHEAD:
+            self._add(found, part)
+        return found
+
+    def _add(self, found: Floats, part: float) -> None:
+        """Heads begin when their deadline is so far ahead, in parts of the shortest SLO.
+
+        What gathers until then costs least a row in the best batch of at most that length; what
+        the longest batch leaves of that time is for waiting.
+        """
+        first = np.arange(len(self._slo_ms))
+        load, variance_ms, longest_ms, held = (np.zeros(len(first)) for _ in range(4))
+        loss = np.ones(len(first))
+        for more in range(_MOST_MODELS):
+            model, ahead_ms = first + more, part * self._slo_ms[first]
+            rate, own_ms = self._rows_per_ms[model], self._own_ms[model]
+            gathered = 1.0 + rate * np.maximum(self._slo_ms[model] - ahead_ms, 0.0)
+            usable = (self._rows[model] <= gathered[:, None]) & (own_ms <= ahead_ms[:, None])
+            work_ms = np.where(usable, self._work_ms[model], np.inf)
+            at = np.arange(len(model)), work_ms.argmin(axis=1)
+            load = load + rate * work_ms[at]
+            variance_ms = variance_ms + rate * work_ms[at] ** 2 * self._bursts[model]
+            longest_ms = np.maximum(longest_ms, own_ms[at])
+            loss = np.minimum(loss, self._loss[model])
+            held = held + self._held[model]
+            needed = hosts_needed(load, variance_ms, longest_ms, ahead_ms - longest_ms, loss)
+            needed = np.where(held <= self._room, needed, np.inf)
+            found[first, more] = np.minimum(found[first, more], needed)
+            on = (load < _ENOUGH_HOSTS) & (held <= self._room) & (model + 1 < len(self._slo_ms))
+            if not on.any():
+                break
+            first, load, variance_ms, longest_ms, loss, held = (
+                each[on] for each in (first, load, variance_ms, longest_ms, loss, held)
+            )
+
+
+def _pattern(options: BatchOptions, arrays: DemandArrays, models: Ints, hosts: int) -> Pattern:
+    """One of a pool's partitions: of every model an equal part, in batches not too long."""
+    own_ms = options.latency_ms[models]
+    short = _short(own_ms, arrays.slo_ms[models]) if len(models) > 1 else np.isfinite(own_ms)
+    batch = np.where(short, options.rows[models], 1).max(axis=1).astype(int)
+    rates = arrays.rows_per_s[models] / hosts
+    turns = tuple(zip(models.tolist(), batch.tolist(), strict=True))
+    return Pattern(options.share_pct, turns, tuple(rates.tolist()))
+
+
+def joined(
+    patterns: Counter[Pattern],
+    shares_pct: Sequence[int],
+    layouts: Sequence[Layout],
+    relaxed: float,
+    effort: SearchLimits,
+) -> PackingSolution:
+    """The fewest layouts with a partition for every pattern; without a limit, they always exist."""
+    needed = Counter({s: 0 for s in shares_pct})
+    for pattern, count in patterns.items():
+        needed[pattern.share_pct] += count
+    total = float(sum(needed.values()))
+    rows = []
+    for share in shares_pct:
+        entry = {i: float(one.count(share)) for i, one in enumerate(layouts) if share in one}
+        rows.append(
+            Constraint(tuple(entry), tuple(entry.values()), float(needed[share]), float("inf"))
+        )
+    count = len(layouts)
+    program = LinearProgram([1.0] * count, [0.0] * count, [total] * count, [True] * count, rows)
+    solution = solve(program, time_limit_s=effort.time_limit_s, nodes=effort.nodes)
+    counts = np.rint(np.array(solution.values)).astype(int)
+    cuts = tuple(one for one, times in zip(layouts, counts, strict=True) for _ in range(times))
+    return PackingSolution(patterns, cuts, np.zeros(0), relaxed, solution.optimal)

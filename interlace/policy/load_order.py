@@ -1,0 +1,68 @@
+"""Which load is next on a link: as they came, or by deadline and so that few are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Final
+
+from interlace.policy.cold_policy import LoadChoice, WaitingLoad
+
+#: The part of the time that a load could wait which it may wait for company.
+_PART_OF_SLACK: Final = 0.5
+#: A load that nothing can be in time for is passed over at most that many times its SLO.
+_PATIENCE_SLOS: Final = 4.0
+
+
+def first_come(waiting: Sequence[WaitingLoad], now_ms: float) -> LoadChoice:
+    """As they came: what the papers' servers do."""
+    first = min(waiting, key=lambda one: (one.first_arrival_ms, one.model), default=None)
+    return LoadChoice(None if first is None else first.model)
+
+
+def by_deadline(waiting: Sequence[WaitingLoad], now_ms: float) -> LoadChoice:
+    """The earliest deadline of those that can be in time, and no sooner than it pays.
+
+    Requests that come while a load waits share it, so A B A A C is served as A A A B C. A load for
+    which others must leave waits if another request is expected in the time that it has, for half
+    of that at most, and less where others need the link behind it. Those that are too late in any
+    case come last, yet before all others once they have waited for four times their SLO.
+    """
+    in_time: list[WaitingLoad] = []
+    late: list[WaitingLoad] = []
+    for one in waiting:
+        slo_ms = one.deadline_ms - one.first_arrival_ms
+        if now_ms - one.first_arrival_ms > _PATIENCE_SLOS * slo_ms:
+            late.append(one)
+        elif now_ms + one.end_ms <= one.deadline_ms:
+            in_time.append(one)
+    if late:
+        return first_come(late, now_ms)
+    if not in_time:
+        return first_come(waiting, now_ms)
+    in_time.sort(key=lambda one: (one.deadline_ms, one.model))
+    soonest, wake_ms = None, inf
+    for one, latest_ms in zip(in_time, _latest_begins_ms(in_time), strict=True):
+        begin_ms = _begin_ms(one, latest_ms)
+        if begin_ms <= now_ms and soonest is None:
+            soonest = one.model
+        wake_ms = min(wake_ms, begin_ms)
+    return LoadChoice(soonest) if soonest is not None else LoadChoice(None, wake_ms)
+
+
+def _latest_begins_ms(waiting: Sequence[WaitingLoad]) -> list[float]:
+    """When each must begin at the latest, if they follow each other by deadline."""
+    latest_ms = inf
+    found: list[float] = []
+    for one in reversed(waiting):
+        latest_ms = min(one.deadline_ms - one.end_ms, latest_ms - one.link_ms)
+        found.append(latest_ms)
+    return found[::-1]
+
+
+def _begin_ms(one: WaitingLoad, latest_ms: float) -> float:
+    """When it begins if the link is free: at once, or when half of the time it had is over."""
+    slack_ms = latest_ms - one.first_arrival_ms
+    if not one.evicts or one.rate_rps * slack_ms / 1000.0 < 1.0:
+        return one.first_arrival_ms
+    return one.first_arrival_ms + _PART_OF_SLACK * slack_ms

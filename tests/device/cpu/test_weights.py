@@ -1,0 +1,258 @@
+"""Weights that come and go: no layer runs before they are there, and all memory returns."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from interlace.core.loading import LoadPlan, LoadStep, WeightPath
+from interlace.core.messages import Evict, Fetch, Load, WorkFinished
+from interlace.core.model import Format, Model, ServiceTerms
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.device.cpu.settings import CpuSettings
+from tests.device.cpu.rig import Rig, settings
+
+WIDTH = 384
+LAYERS = 6
+#: The layers, what is before the first, and what no execution reads.
+STEPS = LAYERS + 2
+LAYER_BYTES = (WIDTH * WIDTH + WIDTH) * 4
+CODE = f"""
+import torch
+INPUTS = {{"x": ("FP32", ({WIDTH},))}}
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.idle = torch.nn.Linear({WIDTH}, {WIDTH})
+        self.parts = torch.nn.ModuleList(torch.nn.Linear({WIDTH}, {WIDTH}) for _ in range({LAYERS}))
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x).relu()
+        return x
+def create_model():
+    return Net()
+"""
+X = np.random.default_rng(0).standard_normal((2, WIDTH)).astype(np.float32)
+
+
+class WeightsRig(Rig):
+    """A device with a budget, and a model in partitions ``p`` and ``q``."""
+
+    def __init__(self, folder: Path, budget_bytes: int) -> None:
+        code = folder / "net" / "1"
+        code.mkdir(parents=True)
+        (code / "model.py").write_text(CODE)
+        defaults = CpuSettings((0,), 0)
+        self.folder = folder / "weights"
+        super().__init__(
+            settings(
+                self.folder,
+                opener=defaults.opener,
+                preload=defaults.preload,
+                weights_bytes=budget_bytes,
+            )
+        )
+        y = TensorSpec("OUTPUT__0", "FP32", (WIDTH,))
+        signature = Signature((TensorSpec("x", "FP32", (WIDTH,)),), (y,), True, 8)
+        self.net = Model("net", 1, Format.FACTORY, str(code), "net", signature, ServiceTerms(100.0))
+        self.device.register(self.net)
+        for name in ("p", "q"):
+            assert self.carve(name).failure is None
+            assert self.load_cold(name).failure is None
+        self.warm = self.answers("p")
+
+    def load_cold(self, name: str) -> WorkFinished:
+        return self.end_of(Load(self.gpu, name, self.net.key, (), True))
+
+    def poison(self) -> None:
+        """What no weights are (NaN) in all memory that is free."""
+        weights = self.weights
+        for begin, length in zip(weights._extents._begins, weights._extents._lengths, strict=True):
+            weights.arena.memory[begin : begin + length] = b"\xff" * length
+
+    @property
+    def weights(self):  # type: ignore[no-untyped-def]
+        return self.device._weights
+
+    @property
+    def free_bytes(self) -> int:
+        free: int = self.weights._extents.free_bytes
+        return free
+
+    def fetch_of(self, copied: set[int], name: str = "p", steps: int = STEPS) -> Fetch:
+        paths = [WeightPath.COPY if n in copied else WeightPath.HOST for n in range(steps)]
+        plan = LoadPlan(tuple(LoadStep(f"{n}", via) for n, via in enumerate(paths)), True, 1.0, 1.0)
+        return Fetch(self.gpu, name, self.net.key, plan)
+
+    def ended(self, work: object) -> list[WorkFinished]:
+        return [one for one in self.finished if one.work is work]
+
+    def answers(self, name: str) -> list[list[object]]:
+        return self.values(self.run(self.asked(), name=name))
+
+    def asked(self):  # type: ignore[no-untyped-def]
+        return self.request(self.net, self.tensor("x", "FP32", X))
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WeightsRig]:
+    made = WeightsRig(tmp_path_factory.mktemp("cold"), STEPS * LAYER_BYTES)
+    yield made
+    made.close()
+
+
+ALL = set(range(1, STEPS))
+
+
+def evict(rig: WeightsRig, layers: set[int] = ALL) -> None:
+    assert rig.end_of(Evict(rig.gpu, rig.net.key, tuple(sorted(layers)))).failure is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_layer_runs_before_its_weights_are_there(rig: WeightsRig, seed: int) -> None:
+    """Answers are the warm ones to the bit, whichever layers are copied while the model runs."""
+    copied = {n for n in ALL if np.random.default_rng(seed).random() < 0.7} if seed else ALL
+    whole = rig.free_bytes
+    rig.poison()
+    fetch, run = rig.fetch_of(copied), rig.batch(rig.asked())
+    rig.do(fetch)
+    rig.do(run)
+    rig.wait(lambda: bool(rig.ended(fetch) and rig.ended(run)))
+    assert rig.ended(fetch)[0].failure is None
+    assert rig.values(rig.ended(run)[0]) == rig.warm
+    assert whole - rig.free_bytes == pytest.approx(len(copied) * LAYER_BYTES, rel=0.01)
+    rig.poison()  # what others use is not there
+    for name in ("p", "q"):
+        assert rig.answers(name) == rig.warm
+    some = set(sorted(copied)[::2])
+    evict(rig, some)
+    rig.poison()
+    for name in ("q", "p"):
+        assert rig.answers(name) == rig.warm
+    evict(rig)
+    assert rig.free_bytes == whole
+    rig.poison()
+    assert rig.answers("q") == rig.warm
+
+
+def test_the_poison_would_show(rig: WeightsRig) -> None:
+    assert rig.end_of(rig.fetch_of(ALL)).failure is None
+    rig.weights.arena.memory[:] = b"\xff" * rig.weights.arena.size_bytes
+    values = rig.answers("p")
+    assert values != rig.warm
+    evict(rig)
+    assert rig.answers("p") == rig.warm
+
+
+def test_layers_that_find_no_place_are_read_in_the_file(rig: WeightsRig) -> None:
+    taken = rig.weights._extents.take(rig.free_bytes - 2 * LAYER_BYTES - 4096)
+    rig.poison()
+    assert rig.end_of(rig.fetch_of(ALL)).failure is None
+    assert rig.free_bytes <= 4096
+    assert rig.answers("p") == rig.answers("q") == rig.warm
+    evict(rig)
+    rig.weights._extents.give(taken, rig.weights.arena.size_bytes - rig.free_bytes)
+
+
+def test_a_cancelled_fetch_ends_once_and_its_memory_returns(rig: WeightsRig) -> None:
+    whole = rig.free_bytes
+    for _ in range(10):
+        fetch = rig.fetch_of(ALL)
+        rig.do(fetch)
+        rig.device.cancel_fetch(rig.net.key)
+        rig.wait(lambda: bool(rig.ended(fetch)))  # noqa: B023
+        failure = rig.ended(fetch)[0].failure
+        assert failure is None or "cancelled" in failure.detail
+        if failure is None:
+            evict(rig)
+        assert rig.free_bytes == whole
+    rig.device.cancel_fetch(rig.net.key)  # nothing is fetched
+    assert rig.answers("p") == rig.warm
+
+
+def test_what_cannot_be_fetched_is_said(rig: WeightsRig) -> None:
+    for work, words in (
+        (rig.fetch_of(ALL, steps=4), "a plan of 4 layers"),
+        (rig.fetch_of(ALL, name="nowhere"), "no partition|is not in partition"),
+    ):
+        failure = rig.end_of(work).failure
+        assert failure is not None
+        assert not failure.fatal
+        assert re.search(words, failure.detail)
+    bare = Rig(settings())
+    failure = bare.end_of(Evict(bare.gpu, rig.net.key, (1,))).failure
+    bare.close()
+    assert failure is not None
+    assert "no budget" in failure.detail
+
+
+def test_a_file_cut_short_fails_that_fetch_alone(rig: WeightsRig) -> None:
+    (file,) = rig.folder.glob("*.safetensors")
+    whole, content = rig.free_bytes, file.read_bytes()
+    os.truncate(file, len(content) // 2)
+    failure = rig.end_of(rig.fetch_of(ALL)).failure
+    with file.open("r+b") as again:
+        again.write(content)
+    assert failure is not None
+    assert not failure.fatal
+    assert "it ends at" in failure.detail
+    assert rig.free_bytes == whole
+    assert rig.end_of(rig.fetch_of(ALL)).failure is None
+    assert rig.answers("p") == rig.answers("q") == rig.warm
+    evict(rig)
+
+
+def test_what_is_held_outlives_a_worker_and_goes_with_the_last(rig: WeightsRig) -> None:
+    whole = rig.free_bytes
+    assert rig.end_of(rig.fetch_of(ALL)).failure is None
+    held = whole - rig.free_bytes
+    for _ in range(2):
+        fetch = rig.fetch_of(ALL)
+        os.kill(rig.device.workers()["p"], signal.SIGKILL)
+        rig.do(fetch)
+        rig.wait(lambda: "p" in {one.partition for one in rig.lost})
+        rig.wait(lambda: bool(rig.ended(fetch)))  # noqa: B023
+        rig.lost.clear()
+        assert whole - rig.free_bytes == held
+        assert rig.answers("q") == rig.warm
+        assert rig.carve("p").failure is None
+        assert rig.load_cold("p").failure is None
+        assert rig.answers("p") == rig.warm
+    evict(rig)
+    fetch = rig.fetch_of(ALL)
+    rig.do(fetch)
+    os.kill(rig.device.workers()["p"], signal.SIGKILL)
+    rig.wait(lambda: bool(rig.ended(fetch)) and bool(rig.lost))
+    rig.wait(lambda: rig.free_bytes == whole or rig.ended(fetch)[0].failure is None)
+    assert rig.answers("q") == rig.warm
+    assert rig.end_of(rig.fetch_of(ALL, "q")).failure is None
+    assert rig.unload(rig.net, "q").failure is None
+    assert rig.free_bytes == whole
+    for name in ("p", "q"):
+        if name == "p":
+            assert rig.carve(name).failure is None
+        assert rig.load_cold(name).failure is None
+        assert rig.answers(name) == rig.warm
+
+
+def test_many_cycles_leave_memory_and_descriptors_as_they_were(rig: WeightsRig) -> None:
+    def cycle() -> None:
+        assert rig.end_of(rig.fetch_of(ALL)).failure is None
+        assert rig.answers("p") == rig.warm
+        evict(rig)
+
+    pids = [os.getpid(), *rig.device.workers().values()]
+    cycle()
+    whole = rig.free_bytes
+    before = [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids]
+    for _ in range(50):
+        cycle()
+    assert [len(os.listdir(f"/proc/{pid}/fd")) for pid in pids] == before
+    assert rig.free_bytes == whole

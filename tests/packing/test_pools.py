@@ -1,0 +1,125 @@
+"""Pools of models over alike partitions: how many hosts they need, and what the engine keeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from math import exp
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.planning.cost import question
+from bench.planning.kept import held
+from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
+from interlace.core.hardware import Gpu
+from interlace.core.plan import Demand, Plan
+from interlace.packing.batch_options import batch_options
+from interlace.packing.bounds import lower_bound
+from interlace.packing.pool_hosts import hosts_needed
+from interlace.perf.interference import ConstantFactor
+from interlace.perf.latency import surface
+from interlace.perf.memory import holds
+from interlace.planning.scenario import Scenario
+from interlace.policy.planners.patterns import Patterns
+
+A100, MIG = GPU_KINDS["a100"], GPU_KINDS["a100-mig"]
+POSITIVE = st.floats(0.01, 50.0)
+
+
+def _hosts(
+    load: float, variance_ms: float, longest_ms: float, slack_ms: float, loss: float
+) -> float:
+    arrays = (np.array([x]) for x in (load, variance_ms, longest_ms, slack_ms, loss))
+    return float(hosts_needed(*arrays)[0])
+
+
+@given(POSITIVE, POSITIVE, POSITIVE, POSITIVE, st.floats(1e-4, 0.2))
+def test_hosts_drain_what_waits_within_the_slack(
+    load: float, variance_ms: float, longest_ms: float, slack_ms: float, loss: float
+) -> None:
+    hosts = _hosts(load, variance_ms, longest_ms, slack_ms, loss)
+    assert hosts > load
+    waits_ms = slack_ms - longest_ms / (2.0 * hosts)
+    assert waits_ms > 0
+    late = exp(-2.0 * (hosts - load) * hosts * waits_ms / variance_ms)
+    assert late == pytest.approx(loss, rel=1e-6)
+
+
+@given(POSITIVE, POSITIVE, POSITIVE, POSITIVE, st.floats(1e-4, 0.2), st.floats(1.01, 5.0))
+def test_more_work_and_less_time_need_more_hosts(
+    load: float, variance_ms: float, longest_ms: float, slack_ms: float, loss: float, more: float
+) -> None:
+    hosts = _hosts(load, variance_ms, longest_ms, slack_ms, loss)
+    assert _hosts(load * more, variance_ms, longest_ms, slack_ms, loss) >= hosts
+    assert _hosts(load, variance_ms * more, longest_ms, slack_ms, loss) >= hosts
+    assert _hosts(load, variance_ms, longest_ms * more, slack_ms, loss) >= hosts
+    assert _hosts(load, variance_ms, longest_ms, slack_ms / more, loss) >= hosts
+    assert _hosts(load, variance_ms, longest_ms, slack_ms, loss / more) >= hosts
+    assert _hosts(load, variance_ms, longest_ms, 0.0, loss) == np.inf
+
+
+@pytest.mark.parametrize("kind", [A100, MIG], ids=["a100", "a100-mig"])
+def test_plans_of_pools_are_legal_complete_and_above_the_bound(kind: Gpu) -> None:
+
+    demand, known = question(80, 40, kind, seed=3)
+    known = {m: replace(p, weights_bytes=2 * 10**9) for m, p in known.items()}
+    there = uniform_fleet(kind, 300)
+    plan = Patterns()(demand, there, known, Plan())
+    assert plan == Patterns()(demand, uniform_fleet(kind, 300), known, Plan()), "deterministic"
+    assert not plan.unserved_rows_per_s
+    served: Counter[str] = Counter()
+    for part in plan.partitions:
+        for slot in part.slots:
+            served[slot.model] += slot.rows_per_s
+    for one in demand:
+        assert served[one.model] == pytest.approx(one.rows_per_s, rel=1e-6)
+        latency = surface(known[one.model])
+        for part in plan.partitions:
+            for slot in part.slots:
+                if slot.model == one.model:
+                    assert latency.latency_ms(slot.batch, part.share_pct) <= one.slo_ms
+    used = [[p for p in plan.partitions if p.gpu == g.id] for g in there.gpus]
+    for each in used:
+        assert kind.legal([p.share_pct for p in each])
+        assert holds(kind, [(p.share_pct, [s.model for s in p.slots]) for p in each], known)
+    assert sum(map(bool, used)) >= lower_bound(demand, kind, known).gpus
+
+
+def test_the_engine_keeps_pools_near_the_bound() -> None:
+    """Where first fit of partitions of their own took 1.4 times the bound."""
+    demand, known = question(40, 26, A100, seed=1)
+    there = uniform_fleet(A100, 60)
+    plan = Patterns()(demand, there, known, Plan())
+    used = len({part.gpu for part in plan.partitions})
+    assert used <= 1.2 * lower_bound(demand, A100, known).best.accelerators + 1
+    scenario = Scenario(tuple(demand), A100, known)
+    by_chance = 0.01 / len(demand)
+    kept, (model, attainment, chance) = held(plan, there, scenario, 1, 0.5, by_chance)
+    assert kept, f"{model}: {attainment:.4f} ({chance:.2g})"
+
+
+@given(
+    st.integers(1, 60),
+    st.floats(5.0, 500.0),
+    st.sampled_from([5, 10, 15, 40, 100]),
+    st.floats(1.0, 2.0),
+)
+def test_options_are_what_the_surface_says(
+    most: int, slo_ms: float, share: int, slower: float
+) -> None:
+    _, known = question(3, 2, A100, seed=most)
+    demand = [Demand(m, 10.0, slo_ms, max_batch=most) for m in known]
+    surfaces = [surface(one) for one in known.values()]
+    found = batch_options(demand, surfaces, share, ConstantFactor(slower))
+    for index, latency in enumerate(surfaces):
+        if share < latency.shares_pct[0]:
+            assert not np.isfinite(found.latency_ms[index]).any()
+            continue
+        legal = np.isfinite(found.latency_ms[index])
+        for batch, ms in zip(found.rows[index][legal], found.latency_ms[index][legal], strict=True):
+            assert batch <= min(most, latency.measured_rows(share))
+            beside = slower if share < 100 else 1.0
+            assert ms == latency.latency_ms(int(batch), share) * beside <= slo_ms
