@@ -2,7 +2,8 @@
 
 Every cell is played request by request (`bench.planning.one_partition`) on the same arrivals, at
 rates between which the part that is late is interpolated. `python -m bench.planning.capacity_table`
-writes the table; it takes a quarter of an hour on two cores. Make it again when dispatcher or admission change.
+writes the table; it takes some ten minutes on two cores. Make it again when dispatcher or admission
+change.
 """
 
 from __future__ import annotations

@@ -95,7 +95,8 @@ def _between(known: Floats, over: Floats, at: Floats) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         part = (at - over[models, low]) / (over[models, high] - over[models, low])
         found = known[models, low] + (known[models, high] - known[models, low]) * part
-    return np.where((part > 0.0) & (part <= 1.0), found, known[models, low])
+    between: Floats = np.where((part > 0.0) & (part <= 1.0), found, known[models, low])
+    return between
 
 
 def fluid(slo: Floats, row: Floats, limit: Floats) -> Floats:
