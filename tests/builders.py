@@ -20,6 +20,7 @@ from interlace.core.profile import Profile
 from interlace.core.request import Reply, Request
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.physics import Physics
+from interlace.device.simulated.weight_links import WeightLinks
 from interlace.engine.engine import Engine
 from interlace.engine.state import EngineState
 from interlace.policy.base import System
@@ -49,6 +50,7 @@ class World:
         self.clock = SimClock()
         self._truth = truth or profiles
         self._physics = physics
+        self._links = WeightLinks()
         self.devices = {gpu.id: self._device_of(gpu) for gpu in self.fleet.gpus}
         self.reserve = reserve.gpus if reserve else ()
         self.engine = Engine(self.fleet, self.system, self.reserve)
@@ -108,7 +110,9 @@ class World:
         return self.devices[gpu.id]
 
     def _device_of(self, gpu: Gpu) -> SimulatedDevice:
-        return SimulatedDevice(gpu, self.clock, self._truth, physics=self._physics)
+        made = SimulatedDevice(gpu, self.clock, self._truth, physics=self._physics)
+        made.weights.links = self._links
+        return made
 
     def _answered(self, reply: Reply) -> None:
         self.replies.append((self.clock.now_ms(), reply))

@@ -19,7 +19,8 @@ from typing import Annotated, Any, Final
 from bench.harness import Report, main
 from bench.versus.table import table
 from bench.versus.worlds import World, worlds
-from interlace.core.plan import Plan
+from interlace.core.plan import Demand, Plan
+from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG, resolve
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.report import report
@@ -88,25 +89,29 @@ def measure(case: Case) -> dict[str, Any]:
     world, row = _worlds()[case.world], resolve(case.system)
     demand = world.at(case.load * world.ceiling, case.cv)
     plan = row.planner(demand, world.fleet, world.profiles, Plan())
-    seconds = max(_LEAST_S, case.requests / sum(d.rows_per_s for d in demand))
-    runs = []
-    for seed in range(case.seeds):
-        workloads = {d.model: Gamma(d.rows_per_s, case.cv) for d in demand}
+    runs = list(played(row, world, demand, plan, case.seeds, case.requests))
+    return {"key": case.key, "gpus": world.gpus, "runs": runs}
+
+
+def played(
+    row: System, world: World, demand: Sequence[Demand], plan: Plan, seeds: int, requests: int
+) -> Iterator[dict[str, float]]:
+    """What became of the demand by a plan, seed by seed."""
+    seconds = max(_LEAST_S, requests / sum(d.rows_per_s for d in demand))
+    for seed in range(seeds):
+        workloads = {d.model: Gamma(d.rows_per_s, d.cv) for d in demand}
         arrivals = merge_arrivals(workloads, seconds, seed)
         scenario = Simulation(
-            row, world.fleet, demand, world.profiles, world.profiles, arrivals, plan
+            row, world.fleet, tuple(demand), world.profiles, world.profiles, arrivals, plan
         )
         found = report(simulate(scenario))
-        runs.append(
-            {
-                "offered_rps": found.offered_rps,
-                "goodput_rps": found.goodput_rps,
-                "worst": found.worst_attainment,
-                "jain": found.jain_attainment,
-                "used": found.mean_utilisation,
-            }
-        )
-    return {"key": case.key, "gpus": world.gpus, "runs": runs}
+        yield {
+            "offered_rps": found.offered_rps,
+            "goodput_rps": found.goodput_rps,
+            "worst": found.worst_attainment,
+            "jain": found.jain_attainment,
+            "used": found.mean_utilisation,
+        }
 
 
 def cases(

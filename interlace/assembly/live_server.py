@@ -147,6 +147,7 @@ class LiveServer:
             self.clock,
             regions,
             self.figures.resident_bytes,
+            self.figures.weights_states,
         )
         metrics = Metrics(self.table, self.figures.snapshot)
         context = InferenceContext(

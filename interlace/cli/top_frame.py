@@ -19,7 +19,7 @@ class ModelRow:
     """One model's rates over the time between two readings, and its state at the second.
 
     ``in_slo`` is the part of accepted requests that ended within their SLO; latencies are read off
-    a histogram's buckets. ``None`` where nothing happened.
+    a histogram's buckets. ``None`` where nothing happened. ``cold_starts`` took ``cold_ms``.
     """
 
     model: str
@@ -34,6 +34,11 @@ class ModelRow:
     share_pct: float
     resident_bytes: float
     capacity_rows_per_s: float
+    weights: str  #: their state where they come and go, else empty
+    weights_held_bytes: float
+    weights_bytes: float
+    cold_starts: float
+    cold_ms: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,18 @@ class ScrapeDelta:
             share_pct=self._now("interlace_model_share_pct", labels),
             resident_bytes=self._now("interlace_model_resident_bytes", labels),
             capacity_rows_per_s=self._now("interlace_model_capacity_rows_per_s", labels),
+            weights=self._weights(labels),
+            weights_held_bytes=self._now("interlace_model_weights_held_bytes", labels),
+            weights_bytes=self._now("interlace_model_weights_bytes", labels),
+            cold_starts=self._grown("interlace_cold_starts_total", labels),
+            cold_ms=self._grown("interlace_cold_start_ms_total", labels),
         )
+
+    def _weights(self, labels: Mapping[str, str]) -> str:
+        name = "interlace_model_weights_state"
+        states = ("resident", "loading", "cold")
+        own = {key: labels[key] for key in ("model", "version") if key in labels}
+        return next((one for one in states if self.after.value(name, **own, state=one)), "")
 
     def _now(self, name: str, labels: Mapping[str, str]) -> float:
         return self.after.value(name, **labels)
@@ -87,9 +103,12 @@ class ScrapeDelta:
 def render(between: ScrapeDelta, url: str) -> Group:
     """One frame."""
     figures = ("SLO ms", "req/s", "good/s", "in SLO", "p50 ms", "p99 ms", "queue", "refused/s")
-    made = table(("model",), (*figures, "share %", "held MB", "capacity/s"))
-    for row in between.rows():
-        made.add_row(*_cells(row))
+    rows = between.rows()
+    goes = any(row.weights for row in rows)
+    cold = ("weights MB", "cold/s", "cold ms") if goes else ()
+    made = table(("model",), (*figures, "share %", "held MB", "capacity/s", *cold))
+    for row in rows:
+        made.add_row(*_cells(row), *(_weights_cells(row, between.seconds) if goes else ()))
     return Group(Text(_headline(between, url)), made)
 
 
@@ -119,6 +138,17 @@ def _cells(row: ModelRow) -> list[str]:
         f"{row.share_pct:.0f}",
         f"{row.resident_bytes / 1e6:.0f}",
         f"{row.capacity_rows_per_s:.0f}",
+    ]
+
+
+def _weights_cells(row: ModelRow, seconds: float) -> list[str]:
+    if not row.weights:
+        return ["stay", "", ""]
+    held_mb, all_mb = row.weights_held_bytes / 1e6, row.weights_bytes / 1e6
+    return [
+        f"{row.weights} {held_mb:.0f}/{all_mb:.0f}",
+        f"{row.cold_starts / seconds:.2f}",
+        f"{row.cold_ms / row.cold_starts:.0f}" if row.cold_starts else "-",
     ]
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from interlace.control.registry import VersionRegistry
-from interlace.engine.snapshot import EngineSnapshot
-from interlace.server.statistics.snapshot import CpuGauges, ModelGauges, ServerSnapshot
+from interlace.engine.snapshot import EngineSnapshot, WeightsSnapshot
+from interlace.server.statistics.snapshot import (
+    CpuGauges,
+    ModelGauges,
+    ServerSnapshot,
+    WeightsGauges,
+)
 from interlace.shm.arena import Arena
 
 
@@ -70,6 +75,11 @@ class SnapshotSource:
             cpu=self._processor.look(),
         )
 
+    def weights_states(self) -> dict[str, str]:
+        """By deployment key "resident", "loading" or "cold", where weights come and go."""
+        found = {key: _weights(one.weights.values()) for key, one in self._engine().models.items()}
+        return {key: weights.state for key, weights in found.items() if weights is not None}
+
     def resident_bytes(self, key: str) -> int | None:
         """Memory that a deployment holds over all partitions; ``None`` if it is loaded nowhere."""
         return _resident_bytes(key, self._engine())
@@ -92,6 +102,21 @@ def _gauges(key: str, engine: EngineSnapshot) -> ModelGauges:
         resident_bytes=_resident_bytes(key, engine) or 0,
         queue_rows=engine.models[key].waiting_rows,
         capacity_rows_per_s=planned_rows_per_s if engine.target.headroom is not None else None,
+        weights=_weights(engine.models[key].weights.values()),
+    )
+
+
+def _weights(places: Collection[WeightsSnapshot]) -> WeightsGauges | None:
+    """All places together, in the best of their states."""
+    if not places:
+        return None
+    states = {one.state for one in places}
+    return WeightsGauges(
+        next(state for state in ("resident", "loading", "cold") if state in states),
+        sum(one.held_bytes for one in places),
+        sum(one.total_bytes for one in places),
+        sum(one.cold_starts for one in places),
+        sum(one.cold_ms for one in places),
     )
 
 

@@ -57,6 +57,12 @@ class Gpu:
     links: HostLinks = OWN_LINK
 
     @property
+    def link_names(self) -> tuple[str, ...]:
+        """Which link the own one and each peer's is; its own unless they are shared."""
+        peers = range(1, self.links.peers + 1)
+        return self.links.names or (self.id, *(f"{self.id}~{peer}" for peer in peers))
+
+    @property
     def room(self) -> int:
         """What partitions side by side may take of it together: blocks, or per cent."""
         return self.blocks[0] or 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from math import inf
 from typing import Final
 
@@ -56,7 +57,7 @@ class LoadStep:
     link: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LoadPlan:
     """A step a layer, in the order of execution.
 
@@ -70,7 +71,7 @@ class LoadPlan:
     end_ms: float
     bound_ms: float
 
-    @property
+    @cached_property
     def brought(self) -> tuple[int, ...]:
         """The layers whose weights it copies, over whatever link."""
         over = (WeightPath.COPY, WeightPath.PEER)

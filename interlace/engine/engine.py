@@ -15,6 +15,7 @@ from interlace.core.messages import (
     Fetch,
     GpuJoined,
     GpuLeft,
+    Load,
     ModelsDeployed,
     ModelWithdrawn,
     PartitionLost,
@@ -68,7 +69,7 @@ class Engine:
             case RefusedUpstream(model=model, rows=rows):
                 return self._scheduler.count_refused(model, rows, now_ms)
             case RequestCancelled(model=model, request_id=request_id):
-                return self._scheduler.cancel(model, request_id)
+                return self._scheduler.cancel(model, request_id, now_ms)
             case Woke():
                 gpus = [gpu.id for gpu in self._state.fleet.gpus]
                 return self._scheduler.expire(now_ms) + self._scheduler.dispatch(gpus, now_ms)
@@ -115,12 +116,14 @@ class Engine:
         elif isinstance(work, CopyInputs):
             return self._scheduler.staged(finished, work, now_ms)
         elif isinstance(work, Fetch | Evict):
-            return []
+            return self._scheduler.fetched(finished, work, now_ms)
         else:
             commands = self._quarantine.worker_died(work, finished.failure, now_ms)
             commands += self._reconciler.finished(finished, work, now_ms)
             if isinstance(work, CreatePartition) and finished.failure is not None:
                 return commands  # tried again when the epoch ends, not at once
+            if isinstance(work, Load) and finished.failure is None and self._reconciler.may_wait():
+                return commands
         return commands + self._reconciler.reconcile(now_ms)
 
     def _may_go_on(self, run: Run) -> bool:

@@ -24,7 +24,8 @@ class InputStaging:
     A request is in exactly one place: its model's queue, one pool, or a batch. The most urgent goes
     to the pool with the fewest rows as soon as there is room, and is then served in order of
     staging. Requests that no pool takes (text, a shape other than the pool's, more rows than slots,
-    a retry) stay in the queue and are read from host memory.
+    a retry; any of a model whose weights come and go) stay in the queue and are read from host
+    memory.
     """
 
     state: EngineState
@@ -32,7 +33,7 @@ class InputStaging:
 
     def fill(self, deployed: DeployedModel) -> list[Command]:
         """Stage queued requests as far as there is room."""
-        if not self.staged or not len(deployed.queue):
+        if not self.staged or not len(deployed.queue) or deployed.weights:
             return []
         pools = list(self._pools(deployed))
         if not any(pool.room for _, pool in pools):

@@ -40,13 +40,14 @@ class LatencyEstimator:
         self._overall = _Correction(1.0)
         self._by_shape: dict[Hashable, _Correction] = {}
         self._learned_ms = float("-inf")
+        self.read_ms = 0.0  #: what batches take longer for weights that are read from the host
 
     def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
         table = self._tables.get(share_pct)
         if table is None:
             table = self._tables[share_pct] = self._table(share_pct)
         predicted_ms = table[rows] if rows < len(table) else self._far_ms(rows, share_pct)
-        return predicted_ms * self._by_shape.get(shape, self._overall).value
+        return (predicted_ms + self.read_ms) * self._by_shape.get(shape, self._overall).value
 
     def decay(self, shape: Hashable, now_ms: float) -> None:
         """A request was refused because even alone it seemed too slow.

@@ -192,5 +192,11 @@ def _deployed_model(one: Deployment) -> DeployedModel:
     estimator = LatencyEstimator(one.demand, one.profile)
     admission_margin = AdmissionMargin(one.demand.slo_ms)
     return DeployedModel(
-        one.demand, one.profile, RequestQueue(one.queue_limit), estimator, admission_margin
+        one.demand,
+        one.profile,
+        RequestQueue(one.queue_limit),
+        estimator,
+        admission_margin,
+        pinned=one.pinned,
+        keep_ms=one.keep_ms,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from interlace.core.hardware import Trait
 from interlace.core.messages import (
@@ -28,6 +29,11 @@ from interlace.engine.state import EngineState
 from interlace.engine.sustaining_batches import update_sustaining_batches
 from interlace.perf.buckets import choose_buckets
 from interlace.perf.latency import surface
+from interlace.perf.memory import comes_and_goes
+
+#: Of more loads than this that go on, only every so many that end are looked at.
+_MANY: Final = 64
+_EACH: Final = 32
 
 
 class Reconciler:
@@ -48,9 +54,15 @@ class Reconciler:
         self._scheduler = scheduler
         self._quarantine = quarantine
         self._rates = rates
+        self._loading = 0  #: loads that have not ended
+
+    def may_wait(self) -> bool:
+        """True where so many models are being loaded that not each is worth a look at all."""
+        return self._loading > _MANY and self._loading % _EACH != 0
 
     def finished(self, finished: WorkFinished, work: PartitionWork, now_ms: float) -> list[Command]:
         """Note that a partition was created or released, or a model loaded or unloaded."""
+        self._loading -= isinstance(work, Load)
         live = self._state.partitions.get(work.partition)
         if live is None:
             return []
@@ -90,14 +102,24 @@ class Reconciler:
             commands.append(self._sized(work) if isinstance(work, Load) else work)
         state.update_hosts()
         update_sustaining_batches(state, self._rates)
+        for model, reason in self._scheduler.fetching.update(now_ms):
+            commands += self._quarantine.start(model, state.models[model], reason, now_ms)
         commands += self._scheduler.staging.fill_all()
         commands += self._report_changes()
         return commands + self._scheduler.dispatch([g.id for g in state.fleet.gpus], now_ms)
 
     def _sized(self, load: Load) -> Load:
-        """With the batch sizes to capture graphs for, if it does, so that padding costs little."""
+        """With the batch sizes to capture graphs for, if it does, so that padding costs little.
+
+        Without weights, if these come and go.
+        """
         deployed = self._state.models.get(load.model)
-        if deployed is None or Trait.GRAPHS not in self._state.fleet.gpu(load.gpu).traits:
+        if deployed is None:
+            return load
+        gpu = self._state.fleet.gpu(load.gpu)
+        if comes_and_goes(deployed.profile, gpu):
+            load = replace(load, cold=True)
+        if Trait.GRAPHS not in gpu.traits:
             return load
         share_pct = self._state.partitions[load.partition].share_pct
         curve = surface(deployed.profile, "median_ms").at_share(share_pct)
@@ -126,6 +148,7 @@ class Reconciler:
                     name, gpu, share_pct, ahead_ms=ahead_ms
                 )
             case Load(partition=name, model=model):
+                self._loading += 1
                 self._state.partitions[name].model_states[model] = ModelState.LOADING
             case Unload(partition=name, model=model):
                 self._state.partitions[name].model_states[model] = ModelState.UNLOADING
@@ -175,6 +198,7 @@ class Reconciler:
             if deployed.leaving and not deployed.waiting and not self._held(name):
                 self._state.forget(name)
                 self._rates.forget(name)
+                self._scheduler.fetching.registry.forget(name)
                 reports.append(ReportStatus(name, "gone"))
             elif deployed.hosts and not deployed.status_reported:
                 deployed.status_reported = True

@@ -58,7 +58,12 @@ def late(request: Request, refusal: Refusal, now_ms: float) -> ServeError:
         f"{_name(request)} would answer {refusal.late_ms:.1f} ms after the deadline of "
         f"{slo_ms:.1f} ms"
     )
-    if refusal.late_ms <= 0:
+    if refusal.cold_ms > 0:
+        text = (
+            f"{_name(request)} is cold: its weights are there in {refusal.cold_ms:.1f} ms, so it "
+            f"would answer {refusal.late_ms:.1f} ms after the deadline of {slo_ms:.1f} ms"
+        )
+    elif refusal.late_ms <= 0:
         text = f"accepting this request to {_name(request)} would make an accepted one late"
     if refusal.retry_after_ms is None:
         text += "; even an idle server could not make it: ask with a larger slo_ms"

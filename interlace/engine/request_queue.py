@@ -50,6 +50,12 @@ class RequestQueue:
         return self._keys[0][1] if self._keys else inf
 
     @property
+    def first_arrival_ms(self) -> float:
+        """When the request that has waited longest came; infinite if nothing is queued."""
+        first = next(iter(self._requests.values()), None)
+        return inf if first is None else first.arrived_ms
+
+    @property
     def tail_deadline_ms(self) -> float:
         return self._keys[-1][1] if self._keys else inf
 

@@ -7,10 +7,20 @@ from math import inf
 
 from interlace.core.errors import ServeError
 from interlace.core.hardware import Gpu
-from interlace.core.messages import Command, CopyInputs, Run, SendReply, WakeAt, WorkFinished
+from interlace.core.messages import (
+    Command,
+    CopyInputs,
+    Evict,
+    Fetch,
+    Run,
+    SendReply,
+    WakeAt,
+    WorkFinished,
+)
 from interlace.core.request import Batch, Outcome, Reply, Request, Timing
 from interlace.engine import contention, refusals, retries, timeouts
 from interlace.engine.arrival_rates import ArrivalRates
+from interlace.engine.fetch_scheduler import FetchScheduler
 from interlace.engine.input_pool import InputPool
 from interlace.engine.input_staging import InputStaging
 from interlace.engine.live_partition import LivePartition, PartitionState, next_wake
@@ -29,13 +39,16 @@ class RequestScheduler:
         self._system = system
         self._rates = rates
         self.staging = InputStaging(state, system.staged)
+        self.fetching = FetchScheduler(state, system)
         self._views: dict[str, GpuView] = {}
+        self._whole_views: dict[str, GpuView] = {}  #: for admission
         for gpu in state.fleet.gpus:
             self.joined(gpu)
 
     def joined(self, gpu: Gpu) -> None:
         """One more accelerator to dispatch to."""
         self._views[gpu.id] = GpuView(self._state, self._rates, self.staging, gpu)
+        self._whole_views[gpu.id] = GpuView(self._state, self._rates, self.staging, gpu, True)
 
     def arrive(self, request: Request, now_ms: float) -> list[Command]:
         """Admit or refuse a request; launch at once if a partition is idle."""
@@ -44,11 +57,18 @@ class RequestScheduler:
         if deployed is None or error is not None:
             return [_refused(request, error or refusals.unknown(request))]
         self._rates.count(request.model, request.rows)
+        if deployed.weights:
+            self.fetching.arrived(deployed, request, now_ms)
         error = self._judge(request, deployed, now_ms)
         if error is not None:
             contention.record_loss(self._state, deployed, now_ms)
-            return [_refused(request, error)]
+            refused = [_refused(request, error)]
+            if deployed.weights and deployed.ready_ms > now_ms:
+                refused += self.fetching.refused(deployed, now_ms)
+            return refused
         deployed.queue.push(request)
+        if deployed.weights:
+            self._state.cold_waiting[request.model] = None
         stages = self.staging.fill(deployed)
         if stages:
             return [*stages, WakeAt(request.deadline_ms + AFTER_MS)]
@@ -58,7 +78,10 @@ class RequestScheduler:
         for host in places:
             if host.takes(now_ms):
                 open_[host.gpu] = None
-        commands = self.dispatch(open_, now_ms) if open_ else []
+        if open_:
+            commands = self.dispatch(open_, now_ms)
+        else:
+            commands = self.fetching.step(now_ms) if deployed.weights else []
         if deployed.queue.head is request:
             commands.append(WakeAt(request.deadline_ms + AFTER_MS))
         if not open_:
@@ -78,7 +101,7 @@ class RequestScheduler:
             return refusals.full(request, deployed)
         if not deployed.hosts:
             return None  # still loading: requests wait, and expire in the queue if need be
-        view = self._views[deployed.hosts[0].gpu]
+        view = self._whole_views[deployed.hosts[0].gpu]
         refusal = self._system.admission(request, view, now_ms)
         if refusal is None:
             return None
@@ -86,7 +109,7 @@ class RequestScheduler:
             deployed.estimator.decay(request.shape, now_ms)
         return refusals.late(request, refusal, now_ms)
 
-    def cancel(self, model: str, request_id: int) -> list[Command]:
+    def cancel(self, model: str, request_id: int, now_ms: float) -> list[Command]:
         """Take a request out of its queue; one that runs is answered when its batch ends."""
         deployed = self._state.models.get(model)
         request = deployed.remove(request_id) if deployed else None
@@ -97,12 +120,19 @@ class RequestScheduler:
                 self._state.cancelled.add(request_id)
             return []
         self._state.retried.discard(request_id)
-        return [retries.cancelled(request)]
+        return [retries.cancelled(request), *self.fetching.step(now_ms)]
 
     def staged(self, finished: WorkFinished, stage: CopyInputs, now_ms: float) -> list[Command]:
         """A request's inputs are on the accelerator: it may be launched."""
         deployed = self.staging.copied(finished, stage)
         return [] if deployed is None else self.dispatch((stage.gpu,), now_ms)
+
+    def fetched(self, finished: WorkFinished, work: Fetch | Evict, now_ms: float) -> list[Command]:
+        """Weights came, or their memory is free: go on with what waited for that."""
+        error = self.fetching.finished(finished, work, now_ms)
+        deployed = self._state.models.get(work.model)
+        commands = self.abandon(deployed, error) if deployed is not None and error else []
+        return commands + self.dispatch((work.gpu,), now_ms)
 
     def finish(self, finished: WorkFinished, run: Run, now_ms: float) -> list[Command]:
         """Reply to a batch's requests, or retry those of a failed batch once."""
@@ -111,25 +141,36 @@ class RequestScheduler:
         running = live.ended(batch.id, now_ms) if live else None
         started_ms = running.started_ms if running else now_ms
         deployed = self._state.models.get(batch.model)
+        cold = False
+        if running is not None and deployed is not None and deployed.weights:
+            cold = self.fetching.ran(deployed, run)
         stages: list[Command] = []
         if batch.slot is not None and deployed is not None:
             stages = self.staging.ended(deployed, run.gpu, batch.requests)
         if finished.failure is not None:
             return stages + retries.retry_or_fail(self._state, batch, finished.failure, now_ms)
         if live is not None and deployed is not None:
-            self._learn(batch, live, now_ms - started_ms, now_ms)
+            if not cold:
+                self._learn(batch, live, now_ms - started_ms, now_ms)
             self._state.charge(live.gpu, batch.model, started_ms, now_ms - started_ms)
         return stages + self._answers(finished, batch, started_ms, now_ms)
 
     def dispatch(self, gpus: Iterable[str], now_ms: float) -> list[Command]:
         """Ask the dispatcher what to launch now on these accelerators."""
         commands: list[Command] = []
+        if self._state.weights_on:
+            gpus = tuple(gpus)
+            for gpu in gpus:  # nothing is fetched for those that could not be in time
+                commands += self._expire_hopeless(gpu, now_ms)
+            commands += self.fetching.step(now_ms)
         for gpu in gpus:
             commands += self._expire_hopeless(gpu, now_ms)
             contention.mark_contending(self._state, gpu, now_ms)
             decision = self._system.dispatcher(self._views[gpu], now_ms)
             for drop in decision.drops:
                 commands += self._drop(drop, gpu, now_ms)
+            if decision.drops:
+                commands += self.fetching.step(now_ms)
             for launch in decision.launches:
                 commands += self._launch(launch, now_ms)
             if decision.wake_ms is not None:
@@ -207,6 +248,8 @@ class RequestScheduler:
             launch.padded_rows,
         )
         run_ms = deployed.estimator.latency_ms(batch.run_rows, live.share_pct, head.shape)
+        if deployed.weights:
+            self.fetching.runs(deployed, live.gpu, batch.id, now_ms)
         run = Run(live.gpu, live.id, batch, timeouts.limit_ms(self._state, live, run_ms))
         running = live.give(run, run_ms, now_ms)
         live.starts_ms[launch.model] = now_ms
@@ -271,7 +314,10 @@ class RequestScheduler:
             for share_pct in deployed.shares_pct:
                 run_ms = deployed.estimator.latency_ms(head.rows, share_pct, head.shape)
                 fastest_ms = min(run_ms, fastest_ms)
-            soonest_ms = deployed.earliest_start_ms(now_ms) + fastest_ms
+            soonest_ms = deployed.earliest_start_ms(now_ms)
+            if deployed.weights:
+                soonest_ms = max(soonest_ms, self.fetching.earliest_ms(deployed, now_ms))
+            soonest_ms += fastest_ms
             if source.next_deadline_ms >= soonest_ms:
                 continue
             for request in source.expired(soonest_ms):

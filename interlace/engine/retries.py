@@ -32,6 +32,8 @@ def retry_or_fail(
         elif _may_retry(state, request, deployed, now_ms) and deployed is not None:
             state.retried.add(request.id)
             deployed.queue.push(request)
+            if deployed.weights:
+                state.cold_waiting[request.model] = None
             commands.append(WakeAt(request.deadline_ms + AFTER_MS))
         else:
             state.retried.discard(request.id)

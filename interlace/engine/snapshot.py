@@ -11,6 +11,7 @@ from interlace.core.plan import Plan, Slot
 from interlace.core.profile import Profile
 from interlace.engine.live_partition import LivePartition, ModelState, PartitionState
 from interlace.engine.plan_diff import reached
+from interlace.engine.residency import ModelWeights
 from interlace.engine.state import DeployedModel, EngineState
 
 
@@ -49,8 +50,26 @@ class PartitionSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightsSnapshot:
+    """A model's weights on one accelerator where they come and go.
+
+    ``state`` is "resident" if all that its plan brings is held, "loading" while it comes, or
+    "cold". ``cold_ms`` is how long its ``cold_starts`` took together.
+    """
+
+    state: str
+    held_bytes: int
+    total_bytes: int
+    cold_starts: int
+    cold_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSnapshot:
-    """One deployed model. ``hosts`` are the ready partitions in which it has a turn."""
+    """One deployed model. ``hosts`` are the ready partitions in which it has a turn.
+
+    ``weights`` are by accelerator, where they come and go.
+    """
 
     profile: Profile
     waiting_rows: int
@@ -58,6 +77,7 @@ class ModelSnapshot:
     hosts: tuple[str, ...]
     quarantine_reason: str | None
     leaving: bool
+    weights: Mapping[str, WeightsSnapshot]
 
     @property
     def served(self) -> bool:
@@ -117,4 +137,13 @@ def _model(deployed: DeployedModel) -> ModelSnapshot:
         tuple(host.id for host in deployed.hosts),
         deployed.quarantine_reason,
         deployed.leaving,
+        {gpu: _weights(entry) for gpu, entry in deployed.weights.items()},
+    )
+
+
+def _weights(entry: ModelWeights) -> WeightsSnapshot:
+    state = "resident" if entry.warm else "loading" if entry.fetching else "cold"
+    every = range(len(entry.curve.layers))
+    return WeightsSnapshot(
+        state, entry.held_bytes, entry.curve.nbytes(every), entry.cold_starts, entry.cold_ms
     )

@@ -19,6 +19,7 @@ from interlace.engine.latency_estimator import LatencyEstimator
 from interlace.engine.live_partition import LivePartition, PartitionState
 from interlace.engine.plan_diff import settled
 from interlace.engine.request_queue import RequestQueue
+from interlace.engine.residency import GpuWeights, ModelWeights
 from interlace.engine.service_tags import ServiceTags
 from interlace.policy.view import Tally
 
@@ -47,6 +48,11 @@ class DeployedModel:
     quarantine_ms: float = 0.0  #: how long the last quarantine was
     leaving: bool = False
     status_reported: bool = False  #: its owner was told: ready, or failed
+    pinned: bool = False
+    keep_ms: float = 0.0
+    #: its weights by accelerator, where they come and go, and when they are predicted to be there
+    weights: dict[str, ModelWeights] = field(default_factory=dict)
+    ready_ms: float = float("-inf")
 
     @property
     def admission_margin_ms(self) -> float:
@@ -108,6 +114,8 @@ class EngineState:
         default_factory=dict
     )
     target: Plan = field(default_factory=Plan)
+    weights_on: dict[str, GpuWeights] = field(default_factory=dict)  #: where there is a budget
+    cold_waiting: dict[str, None] = field(default_factory=dict)  #: models that may wait for weights
     tallies: dict[str, dict[str, Tally]] = field(default_factory=dict)
     starts_ms: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
     retried: set[int] = field(default_factory=set)
@@ -143,6 +151,7 @@ class EngineState:
     def forget(self, model: str) -> None:
         """Remove everything about a deployment that is gone."""
         del self.models[model]
+        self.cold_waiting.pop(model, None)
         for tallies in self.tallies.values():
             tallies.pop(model, None)
         for key in [key for key in self.starts_ms if key[1] == model]:

@@ -11,9 +11,10 @@ from interlace.perf.service_round import AffineCost, line, round_ms
 
 def update_sustaining_batches(state: EngineState, rates: ArrivalRates) -> None:
     """Compute parts and batches of every partition; called after each reconciliation."""
+    planned_rows_per_s = _planned_rows_per_s(state)
     for live in state.partitions.values():
         live.parts = {
-            slot.model: _part(slot, state.models[slot.model])
+            slot.model: _part(slot, state.models[slot.model], planned_rows_per_s[slot.model])
             for slot in live.slots
             if not slot.guest and slot.model in state.models
         }
@@ -30,10 +31,18 @@ def _cost(deployed: DeployedModel, live: LivePartition, rates: ArrivalRates) -> 
     return AffineCost(fixed_ms, row_ms, rows_per_s * live.parts[model])
 
 
-def _part(slot: Slot, deployed: DeployedModel) -> float:
+def _planned_rows_per_s(state: EngineState) -> dict[str, float]:
+    """What is planned for each model in all of its hosts."""
+    planned = dict.fromkeys(state.models, 0.0)
+    for live in state.partitions.values():
+        for slot in live.slots if live.accepting else ():
+            if not slot.guest and slot.model in planned:
+                planned[slot.model] += slot.rows_per_s
+    return planned
+
+
+def _part(slot: Slot, deployed: DeployedModel, planned_rows_per_s: float) -> float:
     """The part of a model's rate that is a slot's; even where nothing is planned."""
-    planned = (one for host in deployed.hosts for one in host.slots)
-    total_rows_per_s = sum(one.rows_per_s for one in planned if one.model == slot.model)
-    if total_rows_per_s <= 0.0:
+    if planned_rows_per_s <= 0.0:
         return 1.0 / max(1, len(deployed.hosts))
-    return slot.rows_per_s / total_rows_per_s
+    return slot.rows_per_s / planned_rows_per_s

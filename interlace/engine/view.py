@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Plan, Slot
@@ -13,6 +14,9 @@ from interlace.engine.live_partition import LivePartition
 from interlace.engine.request_queue import RequestQueue
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.policy.view import PartitionView, Tally
+
+#: The queue of a model whose weights are not there.
+_EMPTY: Final = RequestQueue(0)
 
 
 class GpuHistory:
@@ -34,14 +38,21 @@ class GpuHistory:
 class GpuView:
     """A live window on the engine's state; policies read it and keep nothing of it."""
 
-    __slots__ = ("_rates", "_staging", "_state", "gpu", "history")
+    __slots__ = ("_all", "_rates", "_staging", "_state", "gpu", "history")
 
     def __init__(
-        self, state: EngineState, rates: ArrivalRates, staging: InputStaging, gpu: Gpu
+        self,
+        state: EngineState,
+        rates: ArrivalRates,
+        staging: InputStaging,
+        gpu: Gpu,
+        everything: bool = False,
     ) -> None:
+        """Of ``everything``, queues of models whose weights are not there are seen, too."""
         self._state = state
         self._staging = staging
         self._rates = rates
+        self._all = everything
         self.gpu: Gpu = gpu
         self.history = GpuHistory(state, gpu.id)
 
@@ -61,6 +72,10 @@ class GpuView:
 
     def queue(self, model: str) -> RequestQueue | InputPool:
         deployed = self._state.models[model]
+        if deployed.weights and not self._all:
+            weights = deployed.weights.get(self.gpu.id)
+            if weights is not None and not weights.open:
+                return _EMPTY
         return self._staging.source(deployed, self.gpu.id) if deployed.pools else deployed.queue
 
     def queued(self, partition: PartitionView) -> Sequence[Slot]:
@@ -68,7 +83,8 @@ class GpuView:
         return [
             slot
             for slot, deployed in turns
-            if deployed.queue.rows or (deployed.pools and self.queue(slot.model).rows)
+            if (deployed.queue.rows or deployed.pools)
+            and (not (deployed.pools or deployed.weights) or self.queue(slot.model).rows)
         ]
 
     def waiting_rows(self, model: str) -> int:

@@ -28,7 +28,8 @@ class DeadlineAdmission:
     The prediction is the work that is to be served before this request in the partition that
     would end it first: what is left of the running batch, then the rows of every model there
     with a claim not after this one's, in batches of highest throughput, of each model the part
-    that is planned there; and a margin that the engine widens when promises break.
+    that is planned there; and a margin that the engine widens when promises break. Of a cold model
+    also the time until its weights are there.
 
     A request may pass accepted ones that are less urgent only if they still end in time, or if its
     own work is at most ``lenience`` of the time they have left: else a queue that is full to its
@@ -40,12 +41,16 @@ class DeadlineAdmission:
     def __call__(self, request: Request, view: View, now_ms: float) -> Refusal | None:
         best_ms, harmless = inf, False
         model, alone_ms = view.model(request.model), inf
+        cold_ms = max(0.0, model.ready_ms - now_ms)
         for host in model.hosts:
             own_ms = model.latency_ms(request.rows, host.share_pct, request.shape)
             alone_ms = min(alone_ms, own_ms)
             late_ms, fair = self._outlook(request, host, view, now_ms, own_ms)
             if len(host.rivals) > 1:
                 late_ms = max(late_ms, _crowded_ms(request, host, view, now_ms) + own_ms)
+            if cold_ms > 0.0:
+                end_ms = now_ms + cold_ms + own_ms + model.admission_margin_ms
+                late_ms = max(late_ms, end_ms - request.deadline_ms)
             if late_ms <= 0 and fair:
                 return None
             if late_ms < best_ms:
@@ -54,7 +59,8 @@ class DeadlineAdmission:
             return None
         late_ms = max(best_ms, 0.0) if harmless else best_ms
         hopeless = alone_ms > request.deadline_ms - request.arrived_ms
-        return Refusal(late_ms, None if hopeless else max(late_ms, 1.0))
+        retry_after_ms = None if hopeless else max(late_ms, cold_ms, 1.0)
+        return Refusal(late_ms, retry_after_ms, cold_ms=cold_ms)
 
     def _is_lent(self, request: Request, view: View, now_ms: float) -> bool:
         """True if a partition that lends its time has enough of it left after its own models."""

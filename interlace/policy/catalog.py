@@ -60,7 +60,7 @@ _ROWS: Final = (
         "interlace",
         "ours",
         planner=Auto(
-            Nested(), MaxScale(Patterns(), lowest=0.05, highest=12.8, steps=6), Overcommitted()
+            Nested(), MaxScale(Patterns(), lowest=0.05, highest=12.8, steps=8), Overcommitted()
         ),
         packer=Patterns(),
         dispatcher=ByRoom(earliest_deadline, side_by_side),

@@ -115,6 +115,10 @@ class ModelView(Protocol):
     def admission_margin_ms(self) -> float:
         """How long before its deadline a request should be predicted to end, to be admitted."""
 
+    @property
+    def ready_ms(self) -> float:
+        """When its weights are predicted to be there; a past time if they are."""
+
     def latency_ms(self, rows: int, share_pct: int, shape: Hashable = None) -> float:
         """Predicted command-to-completion time, corrected by what was measured lately.
 

@@ -13,6 +13,8 @@ from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile, Profiles
 from interlace.core.request import Reply, Request
 from interlace.device.base import Device
+from interlace.device.simulated.device import SimulatedDevice
+from interlace.device.simulated.weight_links import WeightLinks
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
 from interlace.runtime.clock import SimClock
@@ -140,9 +142,13 @@ def _runtime(
 ) -> tuple[Runtime, Engine]:
     system = _pinned(scenario.system, scenario.plan)
     truth: Mapping[str, Profile] = scenario.truth
+    links = WeightLinks()  # accelerators that name the same link share it
 
     def device(gpu: Gpu) -> Device:
-        return scenario.device(gpu, clock, truth)
+        made = scenario.device(gpu, clock, truth)
+        if isinstance(made, SimulatedDevice):
+            made.weights.links = links
+        return made
 
     reserve = scenario.reserve
     provider = SimulatedProvider(reserve, clock, device) if reserve else None

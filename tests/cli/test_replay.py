@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from interlace.cli.main import build
 from interlace.core.hardware import Fleet, Gpu, Trait
 from interlace.core.plan import Demand
 from interlace.core.user_errors import InputError, UserError
+from interlace.planning.systems import system_of
 from interlace.policy.catalog import CATALOG
 from interlace.runtime.log import LogHeader, LogWriter
 from interlace.sim.arrivals import merge_arrivals
@@ -20,6 +22,7 @@ from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import poisson
 from tests.builders import line_profile
 from tests.cli.test_simulate import _folder, _run
+from tests.engine.test_cold_starts import layered
 
 FLEET = Fleet((Gpu("g0", "test", 2, 10**9, (50, 100), frozenset(Trait)),))
 
@@ -104,3 +107,25 @@ def test_what_is_not_there_is_told(tmp_path: Path, words: list[str], said: str) 
     _log(path, "gpulet")
     with pytest.raises(InputError, match=said):
         _replay(str(path), *words)
+
+
+def test_the_story_of_a_cold_start(tmp_path: Path) -> None:
+    path = tmp_path / "events.log"
+    gpu = replace(FLEET.gpus[0], weights_bytes=400)
+    fleet = Fleet((gpu,))
+    profiles = {name: layered(name) for name in "ab"}
+    demand = tuple(Demand(name, 2.0, 200.0) for name in profiles)
+    arrivals = merge_arrivals({name: poisson(2.0) for name in profiles}, 4.0, 0)
+    system = system_of("interlace/copy")
+    writer = LogWriter(path, LogHeader("test", system.name, fleet))
+    simulate(Simulation(system, fleet, demand, profiles, profiles, arrivals), [writer])
+    writer.close()
+    assert "same commands at every event" in _replay(str(path))
+    told = [_replay(str(path), "--request", str(number)) for number in range(1, 9)]
+    cold = [text for text in told if "it was cold" in text]
+    assert any("because its weights had not been brought before" in text for text in cold)
+    assert any("because its weights had left at" in text for text in cold)
+    for text in cold:
+        assert "cold, 0.0 of 0.0 MB are there" in text or "loading, " in text
+        assert "begins to bring" in text or "loading, " in text
+        assert "have come after" in text or "answered" in text

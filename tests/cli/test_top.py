@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from interlace.cli.main import build
 from interlace.cli.metrics_text import read_metrics
-from interlace.cli.top_frame import ModelRow, ScrapeDelta
+from interlace.cli.top_frame import ModelRow, ScrapeDelta, render
 
 from .fakeserver import FakeServer
 
@@ -53,6 +54,39 @@ def test_rates_are_what_grew_in_between() -> None:
     assert found.p99_ms is not None
     assert 10 < found.p99_ms <= 50
     assert (found.queue_rows, found.share_pct, found.capacity_rows_per_s) == (7, 50, 120)
+
+
+def test_weights_that_come_and_go_have_columns() -> None:
+    def weights(starts: int, state: str) -> str:
+        return "\n".join(
+            [
+                page(1, 0, 0, 1, 0),
+                *(
+                    f'interlace_model_weights_state{{{LABELS},state="{one}"}} {int(one == state)}'
+                    for one in ("resident", "loading", "cold")
+                ),
+                f"interlace_model_weights_bytes{{{LABELS}}} 40000000",
+                f"interlace_model_weights_held_bytes{{{LABELS}}} 10000000",
+                f"interlace_cold_starts_total{{{LABELS}}} {starts}",
+                f"interlace_cold_start_ms_total{{{LABELS}}} {60 * starts}",
+            ]
+        )
+
+    before, after = read_metrics(weights(2, "resident")), read_metrics(weights(6, "cold"))
+    between = ScrapeDelta(before, after, 2.0)
+    [found] = between.rows()
+    assert (found.weights, found.cold_starts, found.cold_ms) == ("cold", 4, 240)
+    assert ["cold", "10/40", "2.00", "60"] in [
+        line.split()[-4:] for line in _printed(between).splitlines()
+    ]
+    still = read_metrics(page(1, 0, 0, 1, 0))
+    assert "weights" not in _printed(ScrapeDelta(still, still, 1.0))
+
+
+def _printed(between: ScrapeDelta) -> str:
+    console = Console(width=200, record=True)
+    console.print(render(between, "here"))
+    return console.export_text()
 
 
 def test_nothing_happened() -> None:

@@ -6,9 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from interlace.core.messages import Run
-from interlace.core.plan import Partition, Plan, Slot
+from interlace.core.plan import Demand, Partition, Plan, Slot
+from interlace.core.request import Outcome
 from interlace.policy.base import Planner
 from interlace.policy.catalog import resolve as row
+from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.run import simulate
+from interlace.sim.scenario import Simulation
+from interlace.sim.workload.renewal import Gamma
 from tests.builders import World, line_profile, machine
 
 
@@ -119,6 +124,20 @@ def test_a_batch_does_not_grow_past_the_moment_another_must_begin() -> None:
     tight = world.send("other", 21.0)
     world.run(100)
     assert world.reply_of(tight).outcome.value == "ok"
+
+
+def test_models_pressed_by_their_own_load_run_the_planned_batches() -> None:
+    """All heads are due at once: if each made way for the others, all would run small batches."""
+    profiles = {m: line_profile(m, 2.0, 0.2, speedup=1.0) for m in "abc"}
+    turns = tuple(Slot(m, 8, 700.0) for m in profiles)
+    demand = tuple(Demand(m, 1500.0, 60.0, 32) for m in profiles)
+    arrivals = merge_arrivals({m: Gamma(1500.0, 1.0) for m in profiles}, 1.0, 0)
+    plan = Plan((Partition("p", "g0", 100, turns),))
+    record = simulate(
+        Simulation(row("interlace"), machine(), demand, profiles, profiles, arrivals, plan)
+    )
+    served = sum(one.outcome is Outcome.OK for one in record.served)
+    assert served > 0.85 * 1000.0 * 8 / (2.0 + 8 * 0.2)  # of what planned batches alone would give
 
 
 def test_clockwork_goes_by_the_latest_start() -> None:

@@ -15,12 +15,19 @@ from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.statistics.metrics import Metrics
 from interlace.server.statistics.model_statistics import BUCKETS_US, Duration
 from interlace.server.statistics.prometheus_text import MetricsPage, number
-from interlace.server.statistics.snapshot import CpuGauges, GpuGauges, ModelGauges, ServerSnapshot
+from interlace.server.statistics.snapshot import (
+    CpuGauges,
+    GpuGauges,
+    ModelGauges,
+    ServerSnapshot,
+    WeightsGauges,
+)
 from tests.server.fakes import one_to_one
 
 GPU = GpuGauges("GPU-1", 0.5, 25_276_502_016, 10_000_000_000, 70.25, 300.0, 123456789.5)
+WEIGHTS = WeightsGauges("loading", 1 << 20, 1 << 22, 5, 125.5)
 SNAPSHOT = ServerSnapshot(
-    models={"ident/1#0": ModelGauges(50.0, 1 << 30, 7, 123.5)},
+    models={"ident/1#0": ModelGauges(50.0, 1 << 30, 7, 123.5, WEIGHTS)},
     headroom_ratio=1.25,
     workers=2,
     worker_restarts=3,
@@ -153,3 +160,15 @@ def test_a_histogram_counts_each_value_once(values: list[float]) -> None:
     for bound in BUCKETS_US:
         assert found[f"{bound}"] == sum(value <= bound for value in values)
     assert found["+Inf"] == found["x_count"] == len(values)
+
+
+def test_weights_that_come_and_go_are_told(page: str) -> None:
+    own = 'model="ident",version="1"'
+    for line in (
+        f'interlace_model_weights_state{{{own},state="loading"}} 1',
+        f'interlace_model_weights_state{{{own},state="cold"}} 0',
+        f"interlace_model_weights_held_bytes{{{own}}} 1048576",
+        f"interlace_cold_starts_total{{{own}}} 5",
+        f"interlace_cold_start_ms_total{{{own}}} 125.5",
+    ):
+        assert line in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from interlace.cli.replaying.loading import WeightsStory
 from interlace.cli.replaying.play import steps
 from interlace.core.messages import ReportTimeout, RequestArrived, Run, SendReply, WorkFinished
 from interlace.core.request import Outcome, Reply, Request
@@ -19,9 +20,11 @@ def story(replay: Replay, request_id: int) -> Iterator[str]:
         InputError: no such request is in the log.
     """
     teller: _Teller | None = None
+    weights = WeightsStory()
     for step in steps(replay):
+        weights.follow(step)
         if isinstance(step.event, RequestArrived) and step.event.request.id == request_id:
-            teller = _Teller(step.event.request)
+            teller = _Teller(step.event.request, weights)
         if teller is not None:
             yield from teller.tell(step)
             if teller.ended:
@@ -33,8 +36,9 @@ def story(replay: Replay, request_id: int) -> Iterator[str]:
 class _Teller:
     """Follows one request from its arrival."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, weights: WeightsStory) -> None:
         self._request = request
+        self._weights = weights
         self._hosts: set[str] = set()
         self._believed_ms: dict[int, tuple[float, float]] = {}
         self._had_ms: dict[str, float] = {}
@@ -48,6 +52,7 @@ class _Teller:
             yield from self._arrival(step)
         if isinstance(step.event, WorkFinished) and isinstance(step.event.work, Run):
             yield from self._end_of(step.event.work, now_ms)
+        yield from self._weights.tell(request.model, step)
         for command in step.commands:
             if isinstance(command, Run):
                 yield from self._start_of(command, step)
@@ -56,6 +61,7 @@ class _Teller:
             elif isinstance(command, SendReply) and command.reply.request.id == request.id:
                 self.ended = True
                 yield from self._outcome(command.reply, now_ms)
+                yield from self._weights.why(request, now_ms)
                 return
 
     def _arrival(self, step: ReplayStep) -> Iterator[str]:
@@ -68,6 +74,7 @@ class _Teller:
         deployed = engine.models.get(request.model)
         if deployed is None:
             return
+        yield from self._weights.arrival(request.model, step)
         refused = any(isinstance(one, SendReply) for one in step.commands)
         own = "without" if refused else "with"
         waiting = _rows(deployed.waiting_rows)

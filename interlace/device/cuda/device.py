@@ -67,7 +67,8 @@ class CudaDevice:
             process.forget(key)
 
     def cancel_fetch(self, model: str) -> None:
-        """Nothing is fetched here."""
+        for process in self.processes.running:
+            process.cancel_fetch(model)
 
     def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
         self._on_lost = lost
@@ -114,8 +115,9 @@ class CudaDevice:
         if isinstance(work, CreatePartition):
             self._carve(work, done)
             return
-        if isinstance(work, Fetch | Evict):
-            raise ValueError(f"{self.gpu.id} has no budget for weights")
+        if isinstance(work, Evict):
+            self._shared(f"weights of {work.model}").move(work, done)
+            return
         if isinstance(work, CopyInputs):
             self._stage(work, done)
             return
@@ -127,6 +129,8 @@ class CudaDevice:
         match work:
             case Run():
                 process.run(work, done)
+            case Fetch():
+                process.move(work, done)
             case Load(model=key):
                 if key not in self._models:
                     raise ValueError(f"model {key} is not registered with {self.gpu.id}")
@@ -146,10 +150,16 @@ class CudaDevice:
         self.processes.home(work.share_pct).carve(work, done)
 
     def _stage(self, work: CopyInputs, done: Done) -> None:
-        running = self.processes.running
-        if Trait.INPUT_POOL not in self.gpu.traits or not running:
+        if Trait.INPUT_POOL not in self.gpu.traits:
             raise ValueError(f"{self.gpu.id} has no ring for the inputs of {work.request.model}")
-        running[0].stage(work, done)
+        self._shared(f"inputs of {work.request.model}").stage(work, done)
+
+    def _shared(self, what: str) -> GpuProcess:
+        """The process of all partitions."""
+        running = self.processes.running
+        if not running or self._settings.private:
+            raise ValueError(f"{self.gpu.id} has no process for {what}")
+        return running[0]
 
     # --------------------------------------------------------------------------------------- death
 

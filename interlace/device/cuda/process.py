@@ -11,7 +11,9 @@ from typing import Final
 from interlace.core.messages import (
     CopyInputs,
     CreatePartition,
+    Evict,
     Failure,
+    Fetch,
     Load,
     PartitionWork,
     ReleasePartition,
@@ -29,6 +31,8 @@ from interlace.device.cuda.worker.wire import (
     BatchStarved,
     Carved,
     CarveLane,
+    DropFetch,
+    FetchWeights,
     ForgetInputs,
     FromGpu,
     GpuAnswer,
@@ -49,7 +53,7 @@ from interlace.device.process.batch_frames import batch_timing, request_outputs,
 from interlace.device.process.link import FrameProtocol, ProcessSpawner, WorkerLink
 from interlace.device.process.output_arena import HeldBatches, OutputArena
 from interlace.device.process.pending import PendingRequest
-from interlace.device.process.wire import BatchResult, LoadModel, UnloadModel
+from interlace.device.process.wire import BatchResult, EvictWeights, LoadModel, UnloadModel
 from interlace.shm.arena import Arena
 
 _log = logging.getLogger(__name__)
@@ -111,7 +115,8 @@ class GpuProcess:
         self._change(work, what, partial(self._carved, work, done))
 
     def load(self, work: Load, model: Model, done: Done) -> None:
-        self._change(work, LoadModel(model, work.batches), partial(finish_load, work, done))
+        what = LoadModel(model, work.batches, work.cold)
+        self._change(work, what, partial(finish_load, work, done))
 
     def unload(self, work: Unload, done: Done) -> None:
         self._change(work, UnloadModel(work.model), partial(finish_unload, work, done))
@@ -135,6 +140,20 @@ class GpuProcess:
     def stage(self, work: CopyInputs, done: Done) -> None:
         """Copy a request's inputs to its model's ring on the GPU."""
         self._stages.add(work, done)
+
+    def move(self, work: Fetch | Evict, done: Done) -> None:
+        """Weights come or go; in a line of their own, since they do so beside batches."""
+        what = f"{type(work).__name__.lower()} {work.model}"
+        if isinstance(work, Fetch):
+            frame = FetchWeights(work.model, work.plan.brought, len(work.plan.steps))
+            asked = GpuRequest(what, work.partition, frame)
+        else:
+            asked = GpuRequest(what, "", EvictWeights(work.model, work.layers))
+        moved = partial(_moved, work, done)
+        self._ask(asked, moved, self._settings.limits.load_s, what)
+
+    def cancel_fetch(self, model: str) -> None:
+        self.link.tell(DropFetch(model))
 
     def forget(self, model: str) -> None:
         """Nothing of a model is staged any more."""
@@ -270,6 +289,10 @@ class GpuProcess:
         if answer.held:
             self.outputs.hold(batch.id)
         done(WorkFinished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
+
+
+def _moved(work: Fetch | Evict, done: Done, answer: GpuAnswer | Failure) -> None:
+    done(WorkFinished(work, failure=failure_of(answer)))
 
 
 def _start_words(ready: GpuReady) -> str:

@@ -84,6 +84,7 @@ class GpuProcesses:
             0 if settings.private else settings.keep_bytes,  # the weight server keeps them
             settings.choices,
             self._rest_us(),
+            0 if settings.private else settings.gpu.weights_bytes,
         )
         process = GpuProcess(self._loop, setup, arena, self._held, settings, self._dead)
         self.running.append(process)

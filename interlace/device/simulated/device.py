@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from interlace.core.hardware import Gpu
@@ -17,6 +17,7 @@ from interlace.core.messages import (
     PartitionWork,
     ReleasePartition,
     Run,
+    Unload,
     Work,
     WorkFinished,
 )
@@ -32,7 +33,9 @@ from interlace.device.simulated.physics import Physics
 from interlace.device.simulated.queued_work import QueuedWork, duration_ms, result_of
 from interlace.device.simulated.running_batches import RunningBatches, Timer
 from interlace.device.simulated.timeouts import RunTimeouts
+from interlace.device.simulated.weights import SimulatedWeights
 from interlace.perf.latency import Surface, surface
+from interlace.perf.memory import comes_and_goes
 
 
 class SimulatedDevice:
@@ -60,6 +63,7 @@ class SimulatedDevice:
         self._costs = costs or self._physics.costs
         self._surfaces: dict[str, Surface] = {}
         self._holding = PartitionTable(gpu, truth)
+        self.weights = SimulatedWeights(gpu, timer, truth)
         self._copying = CopyEngines(timer, self._physics)
         self._progress = RunningBatches(timer, self._physics.interference, self._physics.contention)
         self._queues: dict[str, deque[QueuedWork]] = {}
@@ -88,7 +92,7 @@ class SimulatedDevice:
         """Nothing to reuse: simulated outputs hold no bytes."""
 
     def cancel_fetch(self, model: str) -> None:
-        """Nothing is fetched here."""
+        self.weights.cancel(model)
 
     def on_lost(self, lost: Callable[[PartitionLost], None]) -> None:
         self._lost = lost
@@ -97,8 +101,11 @@ class SimulatedDevice:
         if not isinstance(work, Run) and isinstance(work, CopyInputs):
             self._stage(work, done)
             return
-        if isinstance(work, Fetch | Evict):
-            self._timer.call_at(self._timer.now_ms(), lambda: done(WorkFinished(work)))
+        if isinstance(work, Evict):
+            self.weights.evict(work, done)
+            return
+        if isinstance(work, Fetch):
+            self._fetch(work, done)
             return
         if not (isinstance(work, Run) and self._holding.has(work.partition, work.batch.model)):
             refusal = self._refusal(work)
@@ -106,7 +113,11 @@ class SimulatedDevice:
                 failed = WorkFinished(work, failure=Failure(refusal))
                 self._timer.call_at(self._timer.now_ms(), lambda: done(failed))
                 return
+            before = self._holding.models(work.partition)
             self._holding.enter(work)
+            if isinstance(work, Unload | ReleasePartition):
+                gone = before - self._holding.models(work.partition)
+                self._forget_weights(work.partition, sorted(gone))
         entry = QueuedWork(work, done)
         self._queues.setdefault(work.partition, deque()).append(entry)
         if isinstance(work, Run) and self.gpu.ahead_ms:
@@ -122,9 +133,12 @@ class SimulatedDevice:
         self._limits.end(partition)
         self._progress.drop(partition)
         # First gone, then told of: work that is sent in answer must find no partition.
+        models = self._holding.models(partition)
         self._holding.forget(partition)
+        self.weights.lost(partition, detail)
         for one in held:
             one.done(WorkFinished(one.work, failure=Failure(detail, True, innocent)))
+        self._forget_weights(partition, models)
         self._lost(PartitionLost(self.gpu.id, partition, detail))
 
     def fail_next(self, kind: type[PartitionWork], failure: Failure | str) -> None:
@@ -144,6 +158,7 @@ class SimulatedDevice:
         held = [entry for queue in self._queues.values() for entry in queue]
         self._queues.clear()
         self._holding.clear()
+        self.weights.clear("the device is closed")
         for one in held:
             one.done(WorkFinished(one.work, failure=Failure("the device is closed")))
 
@@ -153,6 +168,19 @@ class SimulatedDevice:
         if self._closed:
             return f"{self.gpu.id} is closed"
         return self._holding.refusal(work)
+
+    def _fetch(self, work: Fetch, done: Done) -> None:
+        if self._closed or not self._holding.has(work.partition, work.model):
+            why = f"{work.model} is not loaded in partition '{work.partition}' of {self.gpu.id}"
+            failed = WorkFinished(work, failure=Failure(why, innocent=True))
+            self._timer.call_at(self._timer.now_ms(), lambda: done(failed))
+        else:
+            self.weights.fetch(work, done)
+
+    def _forget_weights(self, partition: str, models: Iterable[str]) -> None:
+        """A partition does not hold these models any more: weights go with the last one."""
+        for model in models:
+            self.weights.unloaded(model, partition, self._holding.anywhere(model))
 
     def _stage(self, stage: CopyInputs, done: Done) -> None:
         ended_ms = self._copying.staged_ms(stage)
@@ -215,10 +243,19 @@ class SimulatedDevice:
         if self._head(run.partition) is not entry:
             return  # died or was closed while its inputs were copied
         entry.began_ms = self._timer.now_ms()
+        model, cold = run.batch.model, False
+        if self.gpu.weights_bytes and comes_and_goes(self._truth[model], self.gpu):
+            cold, takes_ms = True, self.weights.takes_ms(model, work_ms)
+            if takes_ms is None:
+                self._end(entry, Failure(f"weights of {model} are not there"))
+                return
+            work_ms = takes_ms
 
         def executed() -> None:
             entry.ended_ms = self._timer.now_ms()
-            if self._copying.plain:
+            if cold and self.weights.takes_ms(model, work_ms) is None:
+                self._end(entry, Failure(f"weights of {model} did not come"))
+            elif self._copying.plain:
                 self._end(entry)
             else:
                 self._copying.take_out(run, lambda: self._left(entry))
@@ -242,7 +279,7 @@ class SimulatedDevice:
                 return one
         return None
 
-    def _end(self, entry: QueuedWork) -> None:
+    def _end(self, entry: QueuedWork, failure: Failure | None = None) -> None:
         work = entry.work
         queue = self._queues.get(work.partition)
         if not queue or queue[0] is not entry:
@@ -255,9 +292,11 @@ class SimulatedDevice:
         queue.popleft()
         if not entry.over:
             self._limits.end(work.partition)
-        if faults:
+        if failure is None and faults:
+            failure = faults.popleft()
+        if failure is not None:
             self._holding.undo(work)
-            result = WorkFinished(work, failure=faults.popleft())
+            result = WorkFinished(work, failure=failure)
         else:
             units = self._holding.units.get(work.partition, ())
             result = result_of(entry, units, self._truth)

@@ -135,21 +135,30 @@ def _launch(
     """The batch that starts, and how many of its model's oldest are given up for it."""
     chosen = _chosen(claims, view, now_ms)
     owed = _lagging(chosen, claims, partition) if len(claims) > 1 else None
-    first, others_ms = owed or chosen, inf
+    first, others_ms, few_ms = owed or chosen, inf, inf
     if owed is None:
-        # A batch may grow as long as no other that waits here must begin before it ends.
-        others_ms = min((c.latest_ms for c in claims if c is not first), default=others_ms)
+        # A batch may grow as long as no other that waits here must begin before it ends. As planned
+        # it may be if only those must that have a whole batch waiting: they are pressed by their
+        # own load, and small batches of all would serve less.
+        for other in claims:
+            if other is not first:
+                others_ms = min(others_ms, other.latest_ms)
+                if view.queue(other.model).rows < other.slot.batch:
+                    few_ms = min(few_ms, other.latest_ms)
     queue = view.queue(first.model)
     wanted = first.sizes or sizes(first.slot, partition, view)
     rows = kept_rows(first.slot, wanted, partition, view, now_ms)
     dropped, limit = 0, max(rows, first.head.rows)
     if not taken.get(first.model):
         dropped = given_up(first.slot, limit, wanted.following, partition, view, now_ms)
-    end_ms = min(queue.deadline_ms(dropped), others_ms)
-    rows = queue.batch_rows(limit) if not dropped else min(limit, queue.rows - dropped)
-    budget_ms = end_ms - now_ms
-    model = view.model(first.model)
-    rows = rows_in_time(rows, model, first.head, partition.share_pct, budget_ms)
+    most = queue.batch_rows(limit) if not dropped else min(limit, queue.rows - dropped)
+    end_ms = queue.deadline_ms(dropped)
+    model, share_pct = view.model(first.model), partition.share_pct
+    rows = rows_in_time(most, model, first.head, share_pct, min(end_ms, others_ms) - now_ms)
+    planned = min(most, first.slot.batch)
+    if rows < planned and others_ms < few_ms:
+        budget_ms = min(end_ms, few_ms) - now_ms
+        rows = max(rows, rows_in_time(planned, model, first.head, share_pct, budget_ms))
     return Launch(partition.id, first.model, rows), dropped
 
 

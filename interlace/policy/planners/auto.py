@@ -28,7 +28,8 @@ class Auto:
     A cut that falls short of the rates is compared with partitions that overlap
     (``overlapping``), where shares are a launch's choice. Models whose knees add up to several
     accelerators get little in a cut, and turns at the knee there. Their headroom must be larger by
-    ``worth``: it is an estimate, and a cut promises.
+    ``worth``, since gaps between shares are not in it: below that ratio the cut serves more, from
+    it on the overlap (``bench.versus.overlap``, on D-STACK's workloads by four laws).
     """
 
     coarse: Planner

@@ -97,10 +97,9 @@ class LayerBench:
         self._cold.place(self.places(range(len(file.uses))), self.memory)
         self._run()
         resident = [self._parts_ms() for _ in range(self._takes)]
-        whole_ms = statistics.median(took_ms(self._run) for _ in range(self._takes))
+        whole_ms = min(took_ms(self._run) for _ in range(self._takes))
         copy_ms, run_ms, host_ms = (
-            [statistics.median(one) for one in zip(*rows, strict=True)]
-            for rows in (copies, resident, mapped)
+            [min(one) for one in zip(*rows, strict=True)] for rows in (copies, resident, mapped)
         )
         scale = whole_ms / sum(run_ms)  # watching takes time, too
         parts = [

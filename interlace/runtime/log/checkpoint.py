@@ -11,11 +11,13 @@ import copyreg
 import io
 import pickle
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
 from interlace.engine.engine import Engine
 from interlace.policy.base import System
+from interlace.policy.cold_curve import ColdCurve
 from interlace.runtime.log.codec import OpenWork
 
 _ROOMS: Final = ("interlace.core.", "interlace.engine.", "interlace.perf.", "interlace.policy.")
@@ -29,6 +31,7 @@ def save(engine: Engine, begun: OpenWork) -> bytes:
     pickler = pickle.Pickler(kept, protocol=5)
     pickler.dispatch_table = copyreg.dispatch_table.copy()
     pickler.dispatch_table[System] = lambda system: (_Named, ())
+    pickler.dispatch_table[ColdCurve] = lambda curve: (_Curve, (curve.layers, curve.links))
     pickler.dump((engine, dict(begun)))
     return kept.getvalue()
 
@@ -49,6 +52,10 @@ class _Named:
     """Stands for the system in a checkpoint."""
 
 
+class _Curve:
+    """Stands for a cold curve by the system's policy: it is made anew."""
+
+
 class _Reader(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, system: System) -> None:
         super().__init__(file)
@@ -57,6 +64,8 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == (_Named.__module__, _Named.__qualname__):
             return self._named()
+        if (module, name) == (_Curve.__module__, _Curve.__qualname__):
+            return partial(ColdCurve, self._system.cold.cold_start)
         if module == "collections" and name in _CONTAINERS:
             return super().find_class(module, name)
         found = getattr(import_module(module), name, None) if module.startswith(_ROOMS) else None

@@ -35,6 +35,8 @@ EXTENSIONS: Final = (
 
 #: Bytes that a deployment key holds in memory; ``None`` where unknown.
 Resident = Callable[[str], int | None]
+#: "resident", "loading" or "cold" by deployment key, where weights come and go.
+WeightsStates = Callable[[], Mapping[str, str]]
 
 
 class AdminApi:
@@ -51,6 +53,7 @@ class AdminApi:
         clock: Clock,
         regions: Regions,
         resident_bytes: Resident = lambda key: None,
+        weights_states: WeightsStates = lambda: {},
     ) -> None:
         self.regions = regions
         self._plane = plane
@@ -58,6 +61,7 @@ class AdminApi:
         self._control = control
         self._wall_offset_ms = time.time() * 1000.0 - clock.now_ms()
         self._resident_bytes = resident_bytes
+        self._weights_states = weights_states
 
     # ------------------------------------------------------------------------------ health
 
@@ -106,15 +110,25 @@ class AdminApi:
     # -------------------------------------------------------------------------- repository
 
     def index(self, ready_only: bool = False) -> list[dict[str, object]]:
-        """Every version of every model in the repository, with its state."""
+        """Every version of every model in the repository, with its state.
+
+        Where weights come and go the reason of one that is ready tells whether they are there.
+        """
+        states = self._weights_states()
+        weights = {
+            (one.model.name, str(one.model.version)): f"weights: {states[one.key]}"
+            for one in self._table.all()
+            if one.key in states
+        }
         return [
             {
                 "name": entry.name,
                 "version": entry.version,
                 "state": entry.state,
-                **({"reason": entry.reason} if entry.reason else {}),
+                **({"reason": reason} if reason else {}),
             }
             for entry in self._control.index(ready_only)
+            for reason in (entry.reason or weights.get((entry.name, entry.version)),)
         ]
 
     async def load(self, name: str, parameters: Mapping[str, object] | None = None) -> None:

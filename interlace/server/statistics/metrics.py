@@ -10,7 +10,12 @@ from interlace.core.request import Outcome
 from interlace.server.model_table import ModelTable, ServedModel
 from interlace.server.statistics.model_statistics import ModelStatistics
 from interlace.server.statistics.prometheus_text import Labels, MetricsPage
-from interlace.server.statistics.snapshot import CpuGauges, GpuGauges, ServerSnapshot
+from interlace.server.statistics.snapshot import (
+    CpuGauges,
+    GpuGauges,
+    ServerSnapshot,
+    WeightsGauges,
+)
 
 US_PER_MS: Final = 1000.0
 DURATIONS: Final = ("request", "queue", "compute_input", "compute_infer", "compute_output")
@@ -48,6 +53,11 @@ _FAMILIES: Final = (
     ("interlace_model_share_pct", "gauge", "Share of an accelerator planned, in percent"),
     ("interlace_model_resident_bytes", "gauge", "Memory that the model holds"),
     ("interlace_model_capacity_rows_per_s", "gauge", "Rows per second that the plan can serve"),
+    ("interlace_model_weights_state", "gauge", "1 for the state: resident, loading or cold"),
+    ("interlace_model_weights_bytes", "gauge", "Weights, all of them"),
+    ("interlace_model_weights_held_bytes", "gauge", "Weights in the memory for those that come"),
+    ("interlace_cold_starts_total", "counter", "Loads of weights that requests waited for"),
+    ("interlace_cold_start_ms_total", "counter", "How long those loads took together, in ms"),
     ("interlace_headroom_ratio", "gauge", "Factor on every rate that would still fit"),
     ("interlace_workers", "gauge", "Worker processes alive"),
     ("interlace_worker_restarts_total", "counter", "Worker processes that were replaced"),
@@ -154,6 +164,18 @@ def _add_figures(
     page.add("interlace_model_resident_bytes", figures.resident_bytes, labels)
     if figures.capacity_rows_per_s is not None:
         page.add("interlace_model_capacity_rows_per_s", figures.capacity_rows_per_s, labels)
+    if figures.weights is not None:
+        _add_weights(page, figures.weights, labels)
+
+
+def _add_weights(page: MetricsPage, weights: WeightsGauges, labels: Labels) -> None:
+    for state in ("resident", "loading", "cold"):
+        now = int(state == weights.state)
+        page.add("interlace_model_weights_state", now, {**labels, "state": state})
+    page.add("interlace_model_weights_bytes", weights.total_bytes, labels)
+    page.add("interlace_model_weights_held_bytes", weights.held_bytes, labels)
+    page.add("interlace_cold_starts_total", weights.cold_starts, labels)
+    page.add("interlace_cold_start_ms_total", weights.cold_ms, labels)
 
 
 def _add_server(page: MetricsPage, snapshot: ServerSnapshot) -> None:

@@ -36,6 +36,8 @@ def open_fake(model: Model) -> OpenedModel:
         time.sleep(0.7)
     if name == "crash-load":
         os._exit(3)
+    if name.startswith("layered"):
+        return _layered()
     weight = torch.full((WEIGHT_FLOATS if name == "heavy" else 1,), 2.0)
     tensors = {"weight": weight}
 
@@ -45,6 +47,16 @@ def open_fake(model: Model) -> OpenedModel:
         return {"y": x * tensors["weight"][0]}
 
     return OpenedModel(call, tensors, DeclaredSignature("fake"))
+
+
+def _layered() -> OpenedModel:
+    """Three layers with weights and one without; each doubles."""
+    net = torch.nn.Sequential(*[torch.nn.Linear(4, 4, bias=False) for _ in range(3)])
+    net.insert(1, torch.nn.ReLU())
+    tensors = dict(net.requires_grad_(False).named_parameters())
+    for one in tensors.values():
+        one.copy_(2.0 * torch.eye(4))
+    return OpenedModel(lambda values: {"y": net(values["x"])}, tensors, DeclaredSignature("fake"))
 
 
 def open_noted(model: Model) -> OpenedModel:

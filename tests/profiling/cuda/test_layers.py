@@ -14,8 +14,8 @@ from interlace.core.profile import LayerProfile
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.green_contexts.lanes import GreenLanes
 from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.models.module_calls import module_calls
 from interlace.profiling.cuda.layers import BETWEEN, measure_layers
-from interlace.profiling.cuda.modules import module_calls
 from interlace.profiling.cuda.timing import GraphTimer
 from tests.device.cuda.fake.backend import on
 from tests.device.cuda.fake.driver import FakeDriver
@@ -112,7 +112,7 @@ def test_times_add_up_and_weights_come_back(gpu: tuple[FakeDriver, CudaBackend, 
     assert layers == (
         LayerProfile("scaled", 16, 0.25, 0.0, 2.0, "Scaled"),
         LayerProfile(
-            "first", 80, 1.25, 1.0, 5.0, "Linear"
+            "first", 80, 1.25, 1.0, 9.0, "Linear"
         ),  # its weight, which the second has too, and bias
         LayerProfile("relu", 0, 0.0, 1.0, 1.0, "ReLU"),
         LayerProfile("second", 0, 0.0, 1.0, 1.0, "Linear"),

@@ -54,6 +54,17 @@ class GreenContext(NamedTuple):
     sms: int
 
 
+class CopyGroup(NamedTuple):
+    """Copies that begin after an event and end with one; 0 stands for no event.
+
+    ``pieces`` are (target, source, bytes), between any two addresses that the GPU knows.
+    """
+
+    after: int
+    pieces: Sequence[tuple[int, int, int]]
+    ready: int
+
+
 class Driver(Protocol):
     """The driver calls of one process on one GPU, whose primary context is retained meanwhile.
 
@@ -86,6 +97,13 @@ class Driver(Protocol):
     def unregister(self, mapped: MappedBlock) -> None: ...
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         """Between any two addresses that the GPU knows, in stream order, by a copy engine."""
+        ...
+
+    def copy_groups(self, groups: Sequence[CopyGroup], stream: int) -> None:
+        """All these copies in order, in one call: a model's load is dozens of calls otherwise.
+
+        What came before a call that fails has been enqueued.
+        """
         ...
 
     def ipc_handle(self, address: int) -> bytes:
@@ -133,8 +151,12 @@ class Driver(Protocol):
     def event(self, blocking: bool = False, timing: bool = False) -> int: ...
     def destroy_event(self, event: int) -> None: ...
     def record(self, event: int, stream: int) -> None: ...
-    def wait(self, stream: int, event: int) -> None:
-        """Later work of ``stream`` begins after ``event``."""
+    def wait(self, stream: int, event: int, external: bool = False) -> None:
+        """Later work of ``stream`` begins after ``event``.
+
+        An ``external`` wait, inside a capture alone, is part of the graph: each launch waits there
+        for what had been recorded last when it was launched, by whatever stream.
+        """
         ...
 
     def ended(self, event: int) -> bool:

@@ -10,6 +10,7 @@ from cuda.bindings import driver as cu
 
 from interlace.device.cuda.driver.api import (
     Atom,
+    CopyGroup,
     DeviceMemory,
     DeviceProperties,
     GreenContext,
@@ -17,12 +18,14 @@ from interlace.device.cuda.driver.api import (
     SmSplit,
 )
 from interlace.device.cuda.driver.calls import PrimaryContext
+from interlace.device.cuda.driver.copy_calls import enqueue
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.handles import LaunchHandles
 
 _SM: Final = cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
 _NON_BLOCKING: Final = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
 _BLOCKING: Final = int(cu.CUevent_flags.CU_EVENT_BLOCKING_SYNC)
+_EXTERNAL: Final = int(cu.CUevent_wait_flags.CU_EVENT_WAIT_EXTERNAL)
 _NO_TIMING: Final = int(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)
 _NAME_CHARS: Final = 256
 _IPC_BYTES: Final = 64
@@ -83,6 +86,9 @@ class BoundDriver:
 
     def copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
         self._call(cu.cuMemcpyAsync, target, source, nbytes, stream)
+
+    def copy_groups(self, groups: Sequence[CopyGroup], stream: int) -> None:
+        enqueue(self._context, groups, stream)
 
     def ipc_handle(self, address: int) -> bytes:
         handle = self._call(cu.cuIpcGetMemHandle, address)
@@ -154,8 +160,8 @@ class BoundDriver:
     def record(self, event: int, stream: int) -> None:
         self._call(cu.cuEventRecord, event, stream)
 
-    def wait(self, stream: int, event: int) -> None:
-        self._call(cu.cuStreamWaitEvent, stream, event, 0)
+    def wait(self, stream: int, event: int, external: bool = False) -> None:
+        self._call(cu.cuStreamWaitEvent, stream, event, _EXTERNAL if external else 0)
 
     def ended(self, event: int) -> bool:
         return self._over(cu.cuEventQuery, event)

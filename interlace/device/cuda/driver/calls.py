@@ -52,10 +52,18 @@ class PrimaryContext:
         Raises:
             CudaError: the call failed.
         """
+        self.enter_once()
+        return call(function, *arguments)
+
+    def enter_once(self) -> None:
+        """Have a context current on this thread, for calls past ``call``.
+
+        Raises:
+            CudaError: the GPU failed.
+        """
         # Frameworks use the same primary context, so nobody else makes another one current.
         if not getattr(self._threads, "current", False):
             self.enter(None)
-        return call(function, *arguments)
 
     def enter(self, context: Any) -> None:
         """Make a context current on this thread from now on; ``None``: the primary one.

@@ -16,6 +16,9 @@ class Kernels(NamedTuple):
     * ``gather_rows(table, rows_word, target, row_bytes, capacity_rows)``: row ``i`` of ``target``
       (rows without gaps) is copied from the address ``table[i]``; rows from ``*rows_word`` up to
       the capacity become zeroes.
+    * ``embed_rows(indices, index_bytes, count, table_word, target, row_bytes, table_rows)``: row
+      ``i`` of ``target`` is copied from row ``indices[i]`` (of 4 or 8 bytes, signed) of the table
+      at the address ``*table_word``, or from the nearest row that there is.
     * ``publish(source, target_word, rows_word, row_bytes)``: the first ``*rows_word`` rows of
       ``source`` are copied to the address ``*target_word``, and visible to the host at its end.
     * ``signal(flag, sequence_word)``: stores ``*sequence_word`` at ``flag`` with release order at
@@ -38,6 +41,7 @@ class Kernels(NamedTuple):
 
     module: int
     gather_rows: int
+    embed_rows: int
     publish: int
     signal: int
     begin: int

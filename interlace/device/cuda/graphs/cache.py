@@ -16,10 +16,11 @@ from interlace.device.cuda.graphs.program import (
     Dims,
     GraphProgram,
     LaneContext,
+    RunnableModel,
     StaticInputs,
     input_slots,
 )
-from interlace.device.cuda.models.opening import PortableModel
+from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.models.samples import most_rows, sample_inputs
 from interlace.perf.buckets import bucket_for
 
@@ -33,10 +34,10 @@ class GraphCache:
     ``graphs`` are added by the thread that captures, and used by the one that launches.
     """
 
-    def __init__(self, context: LaneContext, model: PortableModel, dims: Dims) -> None:
+    def __init__(self, context: LaneContext, model: RunnableModel, dims: Dims) -> None:
         self.graphs: tuple[GraphProgram, ...] = ()
+        self.model = model
         self._context = context
-        self._model = model
         self._dims = dims
         self._inputs: StaticInputs | None = None
         self._eager: OrderedDict[object, EagerProgram] = OrderedDict()
@@ -44,6 +45,10 @@ class GraphCache:
     @property
     def buckets(self) -> tuple[int, ...]:
         return tuple(program.rows for program in self.graphs)
+
+    @property
+    def lane(self) -> Lane:
+        return self._context.lane
 
     @property
     def capture_stream(self) -> CaptureStream:
@@ -61,7 +66,7 @@ class GraphCache:
         made: list[GraphProgram] = []
         with ExitStack() as begun:
             for rows in sorted(set(buckets) - set(self.buckets), reverse=True):
-                made.append(GraphProgram(self._context, self._model, self._static(), rows))
+                made.append(GraphProgram(self._context, self.model, self._static(), rows))
                 begun.callback(made[-1].close)
             undo.push(begun.pop_all())
         return made
@@ -105,7 +110,7 @@ class GraphCache:
         if self._inputs is not None:
             return self._inputs
         model, backend, stream = (
-            self._model,
+            self.model,
             self._context.backend,
             self._context.capture_stream.handle,
         )
@@ -125,7 +130,7 @@ class GraphCache:
         if known is not None:
             self._eager.move_to_end(key)
             return known
-        context, model = self._context, self._model
+        context, model = self._context, self.model
         outputs = context.backend.threads.run(
             context.lane.green,
             lambda: output_slots(context.backend, context.lane.stream, model, rows, given),

@@ -12,6 +12,7 @@ from interlace.device.cuda.backend.tensors import TORCH_TYPES
 from interlace.device.cuda.graphs.program import (
     Dims,
     LaneContext,
+    RunnableModel,
     TensorSlot,
     input_slots,
     output_layout,
@@ -19,7 +20,6 @@ from interlace.device.cuda.graphs.program import (
 )
 from interlace.device.cuda.graphs.transfer import BatchBoundary, Gather, Publish
 from interlace.device.cuda.memory.parameters import BatchParameters
-from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.models.samples import sample_inputs
 
 
@@ -33,7 +33,7 @@ class EagerProgram:
     def __init__(
         self,
         context: LaneContext,
-        model: PortableModel,
+        model: RunnableModel,
         rows: int,
         dims: Dims,
         outputs: tuple[TensorSlot, ...],
@@ -52,7 +52,7 @@ class EagerProgram:
         self.rows = rows
         self._kept: Sequence[torch.Tensor] = ()
         places = len(self.inputs), len(outputs)
-        self._parameters = BatchParameters(there[0], context.memory, *places, rows)
+        self._parameters = BatchParameters(there[0], context.memory, *places, rows, model.tables)
 
     def launch(
         self,
@@ -93,7 +93,7 @@ class EagerProgram:
         with on_stream(backend, stream), torch.inference_mode():
             values = self._gathered(stream)
             keep_up(backend, stream)
-            self._kept = self._model.outputs(values)
+            self._kept = self._model.execute(values, stream, self._parameters)
             found = output_layout(self._model.signature, self._kept)
             if found != self.outputs:
                 raise ValueError(
@@ -124,7 +124,7 @@ class EagerProgram:
 
 
 def output_slots(
-    backend: CudaBackend, stream: int, model: PortableModel, rows: int, dims: Dims
+    backend: CudaBackend, stream: int, model: RunnableModel, rows: int, dims: Dims
 ) -> tuple[TensorSlot, ...]:
     """What comes out for inputs of these shapes; found by a run if the signature leaves it open.
 

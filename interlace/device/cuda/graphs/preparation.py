@@ -11,9 +11,7 @@ from interlace.core.errors import RepositoryError
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.graphs.cache import GraphCache
-from interlace.device.cuda.graphs.program import Dims, GraphProgram
-from interlace.device.cuda.lanes import Lane
-from interlace.device.cuda.models.opening import PortableModel
+from interlace.device.cuda.graphs.program import Dims, GraphProgram, RunnableModel
 from interlace.device.cuda.models.precision import first_line, is_sticky
 from interlace.device.cuda.models.samples import sample_inputs
 from interlace.formats.runner import WARM_RUNS
@@ -29,13 +27,11 @@ class GraphPreparation:
         self,
         backend: CudaBackend,
         key: str,
-        model: PortableModel,
         dims: Dims,
         note: Callable[[str], None],
     ) -> None:
         self._backend = backend
         self._key = key
-        self._model = model
         self._dims = dims
         self._note = note
 
@@ -48,7 +44,7 @@ class GraphPreparation:
             Exception: one cannot be captured (``is_capture_error``), or cannot be run at all.
         """
         wanted = sorted(set(buckets) - set(cache.buckets), reverse=True)
-        self._warm(cache.capture_stream.handle, wanted, known)
+        self._warm(cache.model, cache.capture_stream.handle, wanted, known)
         try:
             return cache.capture(wanted, undo)
         except Exception as error:
@@ -57,37 +53,42 @@ class GraphPreparation:
             # Kernels are loaded when first launched. This lane may have others than those where
             # the model was warmed, and models may run others in a capture.
             self._note(f"{self._key} is captured again: {first_line(error)}")
-        self._warm(cache.capture_stream.handle, wanted, known)
+        self._warm(cache.model, cache.capture_stream.handle, wanted, known)
         for rows in wanted:
             self._rehearse(cache, rows)
         return cache.capture(wanted, undo)
 
-    def run_eagerly(self, lane: Lane, buckets: Sequence[int], known: Collection[int]) -> None:
+    def run_eagerly(
+        self, cache: GraphCache, buckets: Sequence[int], known: Collection[int]
+    ) -> None:
         """What comes first costs most, also on a stream: a cache without memory, a new session."""
         try:
-            self._warm(lane.stream, buckets, known)
+            self._warm(cache.model, cache.lane.stream, buckets, known)
         except Exception as error:  # made-up inputs may be nonsense to it; requests will show
             if is_sticky(error) or is_out_of_memory(error):
                 raise
             self._note(f"{self._key} fails on made-up inputs: {first_line(error)}")
 
-    def _warm(self, stream: int, buckets: Sequence[int], known: Collection[int]) -> None:
+    def _warm(
+        self, model: RunnableModel, stream: int, buckets: Sequence[int], known: Collection[int]
+    ) -> None:
         """What happens once at each size that is new to the process, and once in each lane."""
         with on_stream(self._backend, stream), torch.inference_mode():
             for rows in sorted(set(buckets), reverse=True):
-                values = self._sample(rows)
+                values = self._sample(model, rows)
                 for _ in range(1 if rows in known else WARM_RUNS):
-                    self._model.outputs(values)
+                    model.outputs(values)
         self._backend.driver.synchronize(stream)
 
     def _rehearse(self, cache: GraphCache, rows: int) -> None:
+        model = cache.model
         with on_stream(self._backend, cache.capture_stream.handle), torch.inference_mode():
-            values = self._sample(rows)
+            values = self._sample(model, rows)
         self._backend.driver.synchronize(cache.capture_stream.handle)
-        cache.capture_stream.rehearse(lambda: self._model.outputs(values))
+        cache.capture_stream.rehearse(lambda: model.outputs(values))
 
-    def _sample(self, rows: int) -> dict[str, torch.Tensor]:
-        return sample_inputs(self._model.signature, self._dims, rows, self._model.device)
+    def _sample(self, model: RunnableModel, rows: int) -> dict[str, torch.Tensor]:
+        return sample_inputs(model.signature, self._dims, rows, model.device)
 
 
 def is_capture_error(error: Exception) -> bool:

@@ -17,7 +17,6 @@ from interlace.device.cuda.graphs.transfer import BatchBoundary, Gather, Publish
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.parameters import BatchParameters
-from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.models.weights import allocate
 
 _ALIGN_BYTES: Final = 256
@@ -90,6 +89,34 @@ class BatchProgram(Protocol):
         ...
 
 
+class RunnableModel(Protocol):
+    """A model on one lane. It reads rows from so many ``tables``, whose addresses follow those of
+    the outputs at each launch."""
+
+    signature: Signature
+    device: str
+    defaults: Mapping[str, int]
+    tables: int
+
+    def outputs(self, values: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Run on made-up inputs: to be warmed up, measured, or understood.
+
+        Raises:
+            Exception: whatever the model raises.
+        """
+        ...
+
+    def execute(
+        self, values: Mapping[str, torch.Tensor], stream: int, parameters: BatchParameters
+    ) -> tuple[torch.Tensor, ...]:
+        """Run a batch that ``parameters`` describe on a stream, or record it there.
+
+        Raises:
+            Exception: whatever the model raises.
+        """
+        ...
+
+
 class StaticInputs:
     """Where a model's graphs of one lane find their inputs: one place for all batch sizes.
 
@@ -157,7 +184,7 @@ class GraphProgram:
     """
 
     def __init__(
-        self, context: LaneContext, model: PortableModel, inputs: StaticInputs, rows: int
+        self, context: LaneContext, model: RunnableModel, inputs: StaticInputs, rows: int
     ) -> None:
         """Capture it.
 
@@ -182,7 +209,9 @@ class GraphProgram:
         count = len(model.signature.outputs)
         with ExitStack() as undo:
             places = len(self.inputs), count
-            self._parameters = BatchParameters(there[0], context.memory, *places, rows)
+            self._parameters = BatchParameters(
+                there[0], context.memory, *places, rows, model.tables
+            )
             undo.callback(self._parameters.close)
             self._captured = context.capture_stream.capture(self._body)
             undo.pop_all()
@@ -217,7 +246,7 @@ class GraphProgram:
                     stream, parameters, place, self._addresses[place], one.row_bytes
                 )
         # A test's graph calls this again for each launch: then what was made is kept meanwhile.
-        self._kept = self._model.outputs(self._values)
+        self._kept = self._model.execute(self._values, stream, parameters)
         self.outputs = output_layout(self._model.signature, self._kept)
         for place, tensor in enumerate(self._kept):
             row_bytes = self.outputs[place].row_bytes

@@ -6,15 +6,22 @@ import ctypes
 from collections.abc import Sequence
 from contextlib import ExitStack
 from threading import Lock
-from typing import Final
+from typing import Final, Protocol
 
-from interlace.device.cuda.driver.api import Driver, MappedBlock
+from interlace.device.cuda.driver.api import MappedBlock
 from interlace.device.cuda.memory.ranges import RangeAllocator
 from interlace.device.cuda.memory.slabs import Slabs
 
 #: Room for the parameters of a few thousand graphs: pinning more would be felt by those served.
 _SLAB_BYTES: Final = 1 << 22
 _WORD_BYTES: Final = 8
+
+
+class PinnedSource(Protocol):
+    """Where slabs come from: the driver, or ``touched_pages.TouchedPages``."""
+
+    def allocate_mapped(self, nbytes: int) -> MappedBlock: ...
+    def free_mapped(self, mapped: MappedBlock) -> None: ...
 
 
 class MappedMemory:
@@ -25,8 +32,8 @@ class MappedMemory:
     another batch.
     """
 
-    def __init__(self, driver: Driver, slab_bytes: int = _SLAB_BYTES) -> None:
-        self._driver = driver
+    def __init__(self, source: PinnedSource, slab_bytes: int = _SLAB_BYTES) -> None:
+        self._source = source
         self._slab_bytes = slab_bytes
         self._blocks: dict[int, MappedBlock] = {}  # by the host's address
         self._slabs = Slabs()
@@ -47,7 +54,7 @@ class MappedMemory:
             found = self._slabs.take(nbytes)
             if found is None:
                 size = max(self._slab_bytes, RangeAllocator.rounded(nbytes))
-                block = self._driver.allocate_mapped(size)
+                block = self._source.allocate_mapped(size)
                 self._blocks[block.host] = block
                 self._slabs.add(block.host, size)
                 found = self._slabs.take(nbytes)
@@ -72,7 +79,7 @@ class MappedMemory:
         """
         with ExitStack() as steps:
             for begin in self._slabs.clear():
-                steps.callback(self._driver.free_mapped, self._blocks.pop(begin))
+                steps.callback(self._source.free_mapped, self._blocks.pop(begin))
 
 
 class MappedWords:

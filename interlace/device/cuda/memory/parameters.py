@@ -25,7 +25,8 @@ class BatchParameters:
 
     A block, in 64-bit words: the number of rows, the sequence number, when the batch began and
     ended (both written by the GPU, in ns of its clock), then the address of each row of each input
-    (``max_rows`` words an input), then the address that each output goes to.
+    (``max_rows`` words an input), then the address that each output goes to, and
+    of each lookup table that rows are read from.
 
     There are two blocks in mapped memory, and a word that counts turns on the GPU's side: a batch
     may be described and launched while the one before it runs. A launch begins with the kernel
@@ -37,11 +38,18 @@ class BatchParameters:
     """
 
     def __init__(
-        self, driver: Driver, memory: MappedMemory, inputs: int, outputs: int, max_rows: int
+        self,
+        driver: Driver,
+        memory: MappedMemory,
+        inputs: int,
+        outputs: int,
+        max_rows: int,
+        tables: int = 0,
     ) -> None:
-        self._inputs, self._outputs, self.max_rows = inputs, outputs, max_rows
+        self._inputs, self._outputs, self.max_rows = inputs, outputs + tables, max_rows
+        self._tables = outputs
         self._driver = driver
-        self._count = _TABLES + inputs * max_rows + outputs
+        self._count = _TABLES + inputs * max_rows + self._outputs
         self._turn = 0
         #: device memory
         self.nbytes = -(-self._count * _WORD_BYTES // _GRANULE_BYTES) * _GRANULE_BYTES
@@ -68,6 +76,10 @@ class BatchParameters:
     def target_word(self, place: int) -> int:
         """Where the address lies that an output goes to."""
         return self.copy + (_TABLES + self._inputs * self.max_rows + place) * _WORD_BYTES
+
+    def table_word(self, place: int) -> int:
+        """Where the address of a lookup table lies."""
+        return self.target_word(self._tables + place)
 
     def write(
         self,

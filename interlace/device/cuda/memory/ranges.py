@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 ALIGN_BYTES: Final = 512  #: as the driver's own allocations
@@ -45,6 +47,16 @@ class RangeAllocator:
             self.free_bytes -= size
             return begin
         return None
+
+    def split(self, begin: int, sizes: Sequence[int]) -> list[int]:
+        """Make a range that was taken several, one behind the other, each given back by itself.
+
+        ``sizes`` are rounded, and together what was taken.
+        """
+        assert sum(sizes) == self._taken.pop(begin), "the parts are not the whole"
+        begins = list(accumulate(sizes[:-1], initial=begin))
+        self._taken.update(zip(begins, sizes, strict=True))
+        return begins
 
     def give_back(self, begin: int) -> None:
         """

@@ -19,14 +19,18 @@ from interlace.device.cuda.graphs.stopwatch import Stopwatch, graph_ms
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.budget import MemoryBudget, MemoryChange
 from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.weights_memory import WeightsMemory
+from interlace.device.cuda.models.lane_model import LaneModel, WindowProgram
 from interlace.device.cuda.models.opening import OpenTorch, open_portable
 from interlace.device.cuda.models.precision import VariantResult, first_line
 from interlace.device.cuda.models.samples import most_rows, sample_dims
+from interlace.device.cuda.models.swapped_weights import SwappedWeights
 from interlace.device.cuda.models.variant import candidate_variants
 from interlace.device.cuda.models.variant_choice import (
     VariantChooser,
     borrow_weights,
     place_weights,
+    swapped_weights,
 )
 from interlace.device.cuda.models.weights import DeviceWeights, WeightsHandle, lay_out
 from interlace.formats import open_torch
@@ -53,6 +57,7 @@ class LoadContext(NamedTuple):
     lent: Callable[[Model], WeightsHandle | None] = lambda model: None
     choices: Path | None = None
     quiet: Callable[[], bool] = lambda: True
+    weights: WeightsMemory | None = None  #: for weights that come and go
 
 
 class LoadedModel:
@@ -62,22 +67,24 @@ class LoadedModel:
     which calls ``program`` and launches; the rest is for both.
     """
 
-    def __init__(self, context: LoadContext, model: Model) -> None:
-        """Open it on the host; the GPU is not used yet.
+    def __init__(self, context: LoadContext, model: Model, cold: bool = False) -> None:
+        """Open it on the host; the GPU is not used yet. The weights of a ``cold`` one come later.
 
         Raises:
             RepositoryError: it does not open, or a tensor has no fixed size.
+            ValueError: there is no memory for weights that come and go.
         """
+        if cold and context.weights is None:
+            raise ValueError(f"{model.key}: this GPU has no budget for weights that come and go")
+        self._memory = context.weights if cold else None
         self.model = model
         self.figures: Sequence[VariantResult] = ()
         self._context = context
         self._portable = open_portable(model, context.backend.torch_device, context.open_model)
         self.eager_because = self._portable.eager_because
         self._dims = sample_dims(model, self.signature)
-        self._preparation = GraphPreparation(
-            context.backend, model.key, self._portable, self._dims, context.note
-        )
-        self._weights: DeviceWeights | None = None
+        self._preparation = GraphPreparation(context.backend, model.key, self._dims, context.note)
+        self._weights: DeviceWeights | SwappedWeights | None = None
         self._caches: dict[Lane, GraphCache] = {}
         self._capture_streams: set[CaptureStream] = set()
 
@@ -88,6 +95,11 @@ class LoadedModel:
     @property
     def weights_bytes(self) -> int:
         return 0 if self._weights is None else self._weights.own_bytes
+
+    @property
+    def cold(self) -> SwappedWeights | None:
+        """Its weights, if they come and go."""
+        return self._weights if isinstance(self._weights, SwappedWeights) else None
 
     @property
     def resident_bytes(self) -> int:
@@ -147,7 +159,9 @@ class LoadedModel:
             most = self._portable.longest.get(name)
             if most is not None and shape and shape[-1] > most:
                 raise ValueError(f"input '{name}' of length {shape[-1]}: at most {most}")
-        return self._caches[lane].program(rows, given)
+        cache = self._caches[lane]
+        program, there = cache.program(rows, given), cache.model
+        return WindowProgram(program, there) if isinstance(there, LaneModel) else program
 
     def share(self) -> WeightsHandle:
         """What another process of this GPU reads the weights with, while they are here.
@@ -216,7 +230,11 @@ class LoadedModel:
             variant, self.figures = chooser.choose(context.stopwatch, context.choices)
             for figure in self.figures:
                 context.note(f"{self.model.key}: {figure}")
-            self._weights = place_weights(portable, variant, context.backend, stream.handle)
+            there = context.backend, stream.handle
+            if self._memory is None:
+                self._weights = place_weights(portable, variant, *there)
+            else:
+                self._weights = swapped_weights(portable, variant, *there, self._memory, self._dims)
         portable.settle()
         release_free_memory()
 
@@ -230,12 +248,14 @@ class LoadedModel:
             context = self._context
             flag = context.flag(lane.index)
             there = LaneContext(context.backend, context.memory, lane, stream, flag)
-            cache = GraphCache(there, self._portable, self._dims)
+            undo.callback(self._off, lane)
+            model = LaneModel(self.cold, lane) if self.cold else self._portable
+            cache = GraphCache(there, model, self._dims)
             undo.callback(cache.close)
         buckets = self._buckets(batches)
         known = frozenset(rows for one in self._caches.values() for rows in one.buckets)
         if self.eager_because:
-            self._preparation.run_eagerly(lane, buckets, known)
+            self._preparation.run_eagerly(cache, buckets, known)
             return cache, ()
         try:
             return cache, self._preparation.graphs(cache, buckets, known, undo)
@@ -247,7 +267,7 @@ class LoadedModel:
             self.eager_because = first_line(error)
             if self._caches:
                 self._context.note(f"{self.model.key} runs eagerly: {self.eager_because}")
-        self._preparation.run_eagerly(lane, buckets, known)
+        self._preparation.run_eagerly(cache, buckets, known)
         return cache, ()
 
     def _close_caches(self, caches: Sequence[GraphCache]) -> None:
@@ -256,8 +276,13 @@ class LoadedModel:
             for cache in caches:
                 self._capture_streams.discard(cache.capture_stream)
                 steps.callback(cache.capture_stream.leave)
+                steps.callback(self._off, cache.lane)
                 steps.callback(cache.close)
         self._context.note(f"{self.model.key} left {len(caches)} lane(s): {change}")
+
+    def _off(self, lane: Lane) -> None:
+        if self.cold is not None:
+            self.cold.leave(lane)
 
     def _trim(self) -> None:
         """Give memory back to the driver unless requests are served: they would wait."""
@@ -272,6 +297,7 @@ class LoadedModel:
             for stream in self._capture_streams:
                 steps.callback(stream.leave)
             for cache in self._caches.values():
+                steps.callback(self._off, cache.lane)
                 steps.callback(cache.close)
         self._weights = None
         self._capture_streams.clear()

@@ -25,13 +25,16 @@ TensorsByName = Mapping[str, torch.Tensor]
 class PortableModel:
     """A torch model whose weights can be moved and converted.
 
-    ``originals`` are its weights as the model came, on the host, until ``settle``.
+    ``originals`` are its weights as the model came, on the host, until ``settle``. As a
+    ``RunnableModel`` it is on every lane, and its lookup tables are weights as others are.
     """
+
+    tables = 0
 
     def __init__(self, opened: OpenedModel, signature: Signature, device: str) -> None:
         self.signature = signature
         self.device = device
-        self.defaults = dict(opened.defaults)
+        self.defaults: Mapping[str, int] = dict(opened.defaults)
         self.exact = opened.exact
         self.longest = dict(opened.longest)
         self.eager_because = opened.eager_because
@@ -40,6 +43,11 @@ class PortableModel:
         self._opened = opened
         self._call: Callable[[TensorsByName], Any] = opened.call
         self._types = {spec.name: TORCH_TYPES[spec.datatype] for spec in signature.outputs}
+
+    @property
+    def tensors(self) -> TensorsByName:
+        """Its weights where they are now."""
+        return self._opened.tensors
 
     @property
     def has_convolutions(self) -> bool:
@@ -74,6 +82,12 @@ class PortableModel:
         return tuple(
             self._described(spec, found[spec.name], rows) for spec in self.signature.outputs
         )
+
+    def execute(
+        self, values: TensorsByName, stream: int, parameters: object
+    ) -> tuple[torch.Tensor, ...]:
+        """As ``outputs``, for a batch that is served."""
+        return self.outputs(values)
 
     def close(self) -> None:
         """Forget the weights' addresses."""

@@ -13,7 +13,9 @@ from interlace.core.model import Model
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.disk_cache import cached_bytes
 from interlace.device.cuda.graphs.capture_stream import CaptureStream
+from interlace.device.cuda.graphs.program import Dims
 from interlace.device.cuda.graphs.stopwatch import Stopwatch
+from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.models.precision import (
     Outputs,
@@ -24,6 +26,7 @@ from interlace.device.cuda.models.precision import (
     is_sticky,
 )
 from interlace.device.cuda.models.samples import sample_dims, sample_inputs
+from interlace.device.cuda.models.swapped_weights import SwappedWeights
 from interlace.device.cuda.models.variant import ModelVariant, candidate_variants
 from interlace.device.cuda.models.weights import DeviceWeights, WeightsHandle, lay_out
 
@@ -65,6 +68,32 @@ def borrow_weights(
     weights = DeviceWeights.open(backend.driver, layout, lent)
     model.become(lent.variant, weights)
     return weights
+
+
+def swapped_weights(
+    model: PortableModel,
+    variant: ModelVariant,
+    backend: CudaBackend,
+    stream: int,
+    memory: WeightsMemory,
+    dims: Dims,
+) -> SwappedWeights:
+    """The model's weights on the host, to come and go; its layers as one row of ``dims`` runs them.
+
+    It is not compiled: what is has no layers.
+
+    Raises:
+        MemoryError: what is needed and what there is.
+        OSError, CudaError: memory of the host or the GPU is out, or the GPU failed.
+        ValueError: its layers cannot be told apart.
+    """
+    placed = place_weights(model, variant._replace(compiled=False), backend, stream)
+    try:
+        with on_stream(backend, stream):
+            one = sample_inputs(model.signature, dims, 1, model.device)
+        return SwappedWeights(model, placed, memory, backend, stream, lambda: model.outputs(one))
+    finally:
+        placed.close()
 
 
 class VariantChooser:

@@ -94,6 +94,10 @@ class BatchRunner:
                 for line, staged in self._stager.ended(sequence):
                     self._answer(line, staged)
                 continue
+            if index == self._context.fetcher.lane_index:
+                for line, moved in self._context.fetcher.ended(sequence):
+                    self._answer(line, moved)
+                continue
             partition = by_lane.get(index)
             flight = partition.flights[0] if partition and partition.flights else None
             if partition and isinstance(flight, InFlightBatch) and flight.sequence == sequence:

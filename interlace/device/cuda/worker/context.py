@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,10 +22,12 @@ from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.pooled import PooledDriver
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.device.cuda.memory.staging import DeviceRings
+from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models.loaded import LoadContext, LoadedModel
 from interlace.device.cuda.worker.loader import LoaderThread
 from interlace.device.cuda.worker.model_cache import ModelCache
 from interlace.device.cuda.worker.stager import InputStager
+from interlace.device.cuda.worker.weight_fetcher import WeightFetcher
 from interlace.device.cuda.worker.weight_server import WeightBorrower
 from interlace.device.cuda.worker.wire import GpuSetup, WeightServerSetup
 from interlace.device.process.entry import function_named
@@ -32,6 +35,9 @@ from interlace.shm.arena import Arena, ArenaMap
 
 #: Lanes of one process at most: two ladders of the largest GPU, and what plans add beside.
 LANES_MAX: Final = 128
+#: Of the budget, and of the machine's memory: what is page-locked for weights before models come.
+_HOST_TIMES: Final = 2
+_HOST_PART: Final = 4
 
 
 class GpuContext:
@@ -73,21 +79,17 @@ class GpuContext:
                 self.arenas.register(number)
             laps.end("page-locked memory")
             kind: Any = setup.completion or default_kind(note)
-            self.completions = completions(kind, driver, LANES_MAX, setup.rest_us)
+            self.completions = completions(kind, driver, LANES_MAX + 1, setup.rest_us)
             steps.callback(self.completions.close)
+            self.fetcher = WeightFetcher(
+                driver, backend.kernels, self._mapped, self.completions, LANES_MAX
+            )
+            steps.callback(self.fetcher.close)
             self.stager = self._stager(backend, steps)
-            borrowed = WeightBorrower(setup.lender, note)
-            context = _load_context(setup, backend, self._mapped, self.completions.flag, note)
-            context = context._replace(quiet=lambda: not self.completions.busy)
-            if setup.lender:
-                context = context._replace(lent=borrowed.lent)
-            opened = partial(LoadedModel, context)
-            trim = partial(_trim, backend, pool)
-            self.models = ModelCache(opened, borrowed.give_back, setup.keep_bytes, trim)
-            steps.callback(self.models.close)
+            self.models = self._models(setup, backend, pool, steps)
             self.loader = LoaderThread()
             steps.callback(self.loader.close)
-            laps.end("completion")
+            laps.end("completion, memory for weights")
             self.took_s = laps.took_s
             self._steps = steps.pop_all()
 
@@ -103,6 +105,24 @@ class GpuContext:
     def worn(self) -> bool:
         """Whether the process should be restarted once it has no partitions."""
         return self._backend.capturer.worn
+
+    def _models(
+        self, setup: GpuSetup, backend: CudaBackend, pool: PooledDriver, steps: ExitStack
+    ) -> ModelCache:
+        borrowed = WeightBorrower(setup.lender, self.note)
+        context = _load_context(setup, backend, self._mapped, self.completions.flag, self.note)
+        context = context._replace(quiet=lambda: not self.completions.busy)
+        if setup.lender:
+            context = context._replace(lent=borrowed.lent)
+        if setup.weights_bytes:
+            driver = backend.driver
+            memory = WeightsMemory(driver, setup.weights_bytes, _host_bytes(setup))
+            steps.callback(memory.close)
+            context = context._replace(weights=memory)
+        opened, trim = partial(LoadedModel, context), partial(_trim, backend, pool)
+        models = ModelCache(opened, borrowed.give_back, setup.keep_bytes, trim)
+        steps.callback(models.close)
+        return models
 
     def _stager(self, backend: CudaBackend, steps: ExitStack) -> InputStager:
         lane = self.lanes.aside()
@@ -184,6 +204,12 @@ def made_backend(maker: str, gpu: str, steps: ExitStack) -> CudaBackend:
 def stopwatch_of(backend: CudaBackend) -> Stopwatch | None:
     """How variants are timed; not at all where there is no GPU."""
     return None if backend.torch_device.startswith("cpu") else graph_ms
+
+
+def _host_bytes(setup: GpuSetup) -> int:
+    """What is page-locked for weights at the start; more is when models need it."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(_HOST_TIMES * setup.weights_bytes, memory // _HOST_PART)
 
 
 def _trim(backend: CudaBackend, pool: PooledDriver) -> None:

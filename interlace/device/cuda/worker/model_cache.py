@@ -21,12 +21,12 @@ class ModelCache:
 
     def __init__(
         self,
-        opened: Callable[[Model], LoadedModel],
+        opened: Callable[[Model, bool], LoadedModel],
         closed: Callable[[str], None] = lambda key: None,
         keep_bytes: int = 0,
         trim: Callable[[], None] = lambda: None,
     ) -> None:
-        """``closed`` gets the key of a model when nothing is left of it.
+        """``opened`` hears whether weights come later, ``closed`` the key when nothing is left.
 
         ``trim`` gives the driver back what was freed, and may delay what is being served.
 
@@ -42,19 +42,21 @@ class ModelCache:
         self._lock = threading.Lock()  # between two looks at who holds a model
 
     def at_once(
-        self, model: Model, partition: str, lane: Lane, batches: Sequence[int]
+        self, model: Model, partition: str, lane: Lane, batches: Sequence[int], cold: bool = False
     ) -> LoadedModel | None:
         """The model, held by the partition now, if it needs nothing more to run on its lane."""
         with self._lock:
             served = self._served.get(model.key)
             if served is None or not served.ready(lane, batches):
                 return None
-            if not self._holders.get(model.key) and served.model != model:
+            if not self._holders.get(model.key) and _another(served, model, cold):
                 return None
             self._holders.setdefault(model.key, set()).add(partition)
             return served
 
-    def load(self, model: Model, partition: str, lane: Lane, batches: Sequence[int]) -> LoadedModel:
+    def load(
+        self, model: Model, partition: str, lane: Lane, batches: Sequence[int], cold: bool = False
+    ) -> LoadedModel:
         """A job: open the model unless another partition has, and make it ready on a lane.
 
         If it is short of memory, what is kept for later goes, and it is tried once more.
@@ -63,16 +65,16 @@ class ModelCache:
             Exception: whatever opening or capturing raises; nothing is left of it then.
         """
         known = self._served.get(model.key)
-        if known is not None and not self._holders.get(model.key) and known.model != model:
-            self._forget(model.key)  # another one under the same name
+        if known is not None and not self._holders.get(model.key) and _another(known, model, cold):
+            self._forget(model.key)
         try:
-            served = self._prepared(model, lane, batches)
+            served = self._prepared(model, lane, batches, cold)
         except Exception as error:
             if not is_short_of_memory(error):
                 raise
             if not self._made_room(model.key, partition) and isinstance(error, MemoryLimitError):
                 raise
-            served = self._prepared(model, lane, batches)
+            served = self._prepared(model, lane, batches, cold)
         with self._lock:
             self._served[model.key] = served
             self._holders.setdefault(model.key, set()).add(partition)
@@ -110,10 +112,12 @@ class ModelCache:
             for key, one in served.items():
                 steps.callback(self._close, key, one)
 
-    def _prepared(self, model: Model, lane: Lane, batches: Sequence[int]) -> LoadedModel:
+    def _prepared(
+        self, model: Model, lane: Lane, batches: Sequence[int], cold: bool
+    ) -> LoadedModel:
         served = self._served.get(model.key)
         if served is None:
-            return self._open(model, lane, batches)
+            return self._open(model, lane, batches, cold)
         served.prepare(lane, batches)
         return served
 
@@ -144,8 +148,8 @@ class ModelCache:
         if served is not None:
             self._close(key, served)
 
-    def _open(self, model: Model, lane: Lane, batches: Sequence[int]) -> LoadedModel:
-        served = self._opened(model)
+    def _open(self, model: Model, lane: Lane, batches: Sequence[int], cold: bool) -> LoadedModel:
+        served = self._opened(model, cold)
         try:
             served.prepare(lane, batches)
         except BaseException:
@@ -158,3 +162,8 @@ class ModelCache:
             served.close()
         finally:
             self._closed(key)
+
+
+def _another(served: LoadedModel, model: Model, cold: bool) -> bool:
+    """Whether another one is wanted under the same name, or the same in another way."""
+    return served.model != model or (served.cold is not None) != cold

@@ -10,6 +10,7 @@ from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.worker.context import GpuContext
 from interlace.device.cuda.worker.partition import GpuPartition, PartitionChange
+from interlace.device.cuda.worker.weight_fetcher import Answers
 from interlace.device.cuda.worker.wire import GpuAnswer, Released, ReleaseLane
 from interlace.device.process.error_text import error_text
 from interlace.device.process.wire import Failed, Loaded, LoadModel, Unloaded, UnloadModel
@@ -21,8 +22,12 @@ OnChanged = Callable[[GpuPartition, str, GpuAnswer, bool], None]
 class PartitionChanges:
     """Makes the changes of a partition in the order asked for, one at a time."""
 
-    def __init__(self, context: GpuContext, changed: OnChanged) -> None:
+    def __init__(
+        self, context: GpuContext, changed: OnChanged, answer: Callable[[Answers], None]
+    ) -> None:
+        """``answer`` gets the answers of fetches that end with their model."""
         self._context = context
+        self._answer = answer
         self._models = context.models
         self._loader = context.loader
         self._changed = changed
@@ -48,7 +53,7 @@ class PartitionChanges:
         if model.key in partition.models:
             self._end(partition, change, Failed(f"model {model.key} is already loaded here"))
             return
-        there = (model, partition.name, partition.lane, load.batches)
+        there = (model, partition.name, partition.lane, load.batches, load.cold)
         served = self._models.at_once(*there)
         if served is not None:
             self._loaded(partition, change, load, served)
@@ -73,11 +78,12 @@ class PartitionChanges:
         self._end(partition, change, answer)
 
     def _unload(self, partition: GpuPartition, change: PartitionChange, key: str) -> None:
-        partition.models.pop(key, None)
+        served = partition.models.pop(key, None)
         ended = partial(self._end, partition, change, Unloaded(key))
         if not self._models.leave(key, partition.name):
             ended()
             return
+        self._forget(key, served)
 
         def dropped(result: object) -> None:
             if isinstance(result, BaseException):
@@ -87,9 +93,15 @@ class PartitionChanges:
 
         self._aside(partition, partial(self._models.drop, key), dropped)
 
+    def _forget(self, key: str, served: LoadedModel | None) -> None:
+        weights = None if served is None else served.cold
+        self._answer(self._context.fetcher.forget(key, weights))
+
     def _release(self, partition: GpuPartition, change: PartitionChange) -> None:
-        keys, partition.models = list(partition.models), {}
-        orphans = [key for key in keys if self._models.leave(key, partition.name)]
+        models, partition.models = partition.models, {}
+        orphans = [key for key in models if self._models.leave(key, partition.name)]
+        for key in orphans:
+            self._forget(key, models[key])
         if orphans:
             self._aside(
                 partition,

@@ -12,6 +12,7 @@ import msgspec
 from interlace.device.cuda.backend.library_threads import LibraryChoice
 from interlace.device.process.wire import (
     BatchResult,
+    EvictWeights,
     Failed,
     ForgetArena,
     FreeBatches,
@@ -51,6 +52,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     keep_bytes: int = 0  #: as in ``CudaSettings``
     choices: str = ""  #: as in ``CudaSettings``
     rest_us: int = 0
+    weights_bytes: int = 0  #: as in ``Gpu``
 
 
 class WeightServerSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
@@ -95,6 +97,14 @@ class StageInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
     requests: tuple[StageRequest, ...]
 
 
+class FetchWeights(msgspec.Struct, array_like=True, tag=22, frozen=True):
+    """As ``Fetch``: the layers to copy by index, and how many there are by the model's profile."""
+
+    model: str
+    layers: tuple[int, ...]
+    count: int
+
+
 class GpuRequest(msgspec.Struct, array_like=True, tag=13, frozen=True):
     """Something of one partition (of none, for inputs), answered in ``line``.
 
@@ -104,7 +114,16 @@ class GpuRequest(msgspec.Struct, array_like=True, tag=13, frozen=True):
 
     line: str
     partition: str
-    what: CarveLane | ReleaseLane | LoadModel | UnloadModel | RunBatch | StageInputs
+    what: (
+        CarveLane
+        | ReleaseLane
+        | LoadModel
+        | UnloadModel
+        | RunBatch
+        | StageInputs
+        | FetchWeights
+        | EvictWeights
+    )
     slot: int = -1
     alone: bool = False
 
@@ -115,7 +134,15 @@ class ForgetInputs(msgspec.Struct, array_like=True, tag=17, frozen=True):
     model: str
 
 
-ToGpu = GpuSetup | WeightServerSetup | GpuRequest | FreeBatches | ForgetInputs | ForgetArena
+class DropFetch(msgspec.Struct, array_like=True, tag=24, frozen=True):
+    """Nobody waits for a model's weights any more. No answer."""
+
+    model: str
+
+
+ToGpu = (
+    GpuSetup | WeightServerSetup | GpuRequest | FreeBatches | ForgetInputs | ForgetArena | DropFetch
+)
 
 # ---------------------------------------------------------------------------- GPU to main process
 
@@ -146,6 +173,10 @@ class StagedInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
     failures: tuple[str, ...]
 
 
+class WeightsMoved(msgspec.Struct, array_like=True, tag=22, frozen=True):
+    """The answer to ``FetchWeights`` and ``EvictWeights``."""
+
+
 class GpuReply(msgspec.Struct, array_like=True, tag=13, frozen=True):
     line: str
     answer: (
@@ -157,6 +188,7 @@ class GpuReply(msgspec.Struct, array_like=True, tag=13, frozen=True):
         | Unloaded
         | BatchResult
         | StagedInputs
+        | WeightsMoved
         | Failed
     )
 
@@ -186,7 +218,16 @@ class RestartWanted(msgspec.Struct, array_like=True, tag=21, frozen=True):
 
 FromGpu = GpuReply | BatchStarved | GpuFailed | Notice | RestartWanted
 GpuAnswer = (
-    Ready | GpuReady | Carved | Released | Loaded | Unloaded | BatchResult | StagedInputs | Failed
+    Ready
+    | GpuReady
+    | Carved
+    | Released
+    | Loaded
+    | Unloaded
+    | BatchResult
+    | StagedInputs
+    | WeightsMoved
+    | Failed
 )
 
 decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode

@@ -8,14 +8,18 @@ from collections.abc import Callable
 from typing import Final
 
 from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.models.swapped_weights import SwappedWeights
 from interlace.device.cuda.worker.batch_runner import BatchRunner
 from interlace.device.cuda.worker.context import GpuContext
 from interlace.device.cuda.worker.partition import GpuPartition, PartitionChange, WaitingBatch
 from interlace.device.cuda.worker.partition_changes import PartitionChanges
+from interlace.device.cuda.worker.weight_fetcher import Answers
 from interlace.device.cuda.worker.wire import (
     BatchStarved,
     Carved,
     CarveLane,
+    DropFetch,
+    FetchWeights,
     ForgetInputs,
     FromGpu,
     GpuAnswer,
@@ -28,6 +32,7 @@ from interlace.device.cuda.worker.wire import (
     ToGpu,
 )
 from interlace.device.process.wire import (
+    EvictWeights,
     Failed,
     ForgetArena,
     FreeBatches,
@@ -58,7 +63,7 @@ class GpuWorker:
         self._frames = frames
         self._context = context
         self._partitions: dict[str, GpuPartition] = {}
-        self._changes = PartitionChanges(context, self._changed)
+        self._changes = PartitionChanges(context, self._changed, self._answer_all)
         self._batches = BatchRunner(
             context,
             self._partitions,
@@ -87,13 +92,15 @@ class GpuWorker:
                 self._check()
         except CudaError as error:
             changing = (one.changes[0].line for one in self._partitions.values() if one.changing)
-            self._frames.send(GpuFailed(str(error), (*self._batches.lines, *changing)))
+            lines = (*self._batches.lines, *changing, *self._context.fetcher.lines)
+            self._frames.send(GpuFailed(str(error), lines))
             raise
 
     @property
     def in_flight(self) -> bool:
-        """Whether the GPU works on a batch, or on inputs."""
-        return self._batches.in_flight or self._context.stager.busy
+        """Whether the GPU works on a batch, on inputs, or has weights on their way."""
+        moving = self._context.stager.busy or any(self._context.fetcher.lines)
+        return self._batches.in_flight or moving
 
     def _sources(self) -> dict[int, Callable[[], None]]:
         return {
@@ -138,6 +145,8 @@ class GpuWorker:
                 self._context.stager.forget(model)
             case ForgetArena(arena=number):
                 self._forget_arena(number)
+            case DropFetch(model=model):
+                self._answer_all(self._context.fetcher.cancel(model))
             case _:
                 raise ValueError(f"a {type(frame).__name__} frame is not expected here")
 
@@ -157,6 +166,12 @@ class GpuWorker:
                 failed = self._context.stager.begin(line, stage)
                 if failed is not None:
                     self._answer(line, failed)
+            case FetchWeights() as fetch:
+                weights = self._weights(fetch.model)
+                self._answer_all(self._context.fetcher.fetch(line, weights, fetch))
+            case EvictWeights() as evict:
+                weights = self._weights(evict.model)
+                self._answer(line, self._context.fetcher.evict(weights, evict))
             case CarveLane() as what:
                 self._answer(line, self._carve(name, what))
             case LoadModel() | UnloadModel() | ReleaseLane() as what:
@@ -173,6 +188,11 @@ class GpuWorker:
             self._answer(asked.line, Failed(f"model {run.model} is not loaded here"))
         else:
             self._batches.run(partition, WaitingBatch(asked, run, served))
+
+    def _weights(self, key: str) -> SwappedWeights | None:
+        found = (one.models[key] for one in self._partitions.values() if key in one.models)
+        served = next(found, None)
+        return None if served is None else served.cold
 
     def _carve(self, name: str, what: CarveLane) -> GpuAnswer:
         try:
@@ -200,6 +220,10 @@ class GpuWorker:
             self._worn = True
             self._frames.send(RestartWanted())
         self._answer(line, answer)
+
+    def _answer_all(self, answers: Answers) -> None:
+        for line, answer in answers:
+            self._answer(line, answer)
 
     def _answer(self, line: str, answer: GpuAnswer) -> None:
         self._frames.send(GpuReply(line, answer))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from interlace.device.cuda.driver.api import CopyGroup
 from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.driver.drivers import FAKE, REAL, Rig, missing, real
 
@@ -255,3 +256,41 @@ def test_a_handle_names_an_allocation(rig: Rig) -> None:
     handle = rig.driver.ipc_handle(address)
     assert len(handle) == 64 and handle == rig.driver.ipc_handle(address)
     rig.driver.free(address)
+
+
+@given(st.data())
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_rows_of_a_table_are_looked_up(rig: Rig, data: st.DataObject) -> None:
+    """As torch's embedding, and the nearest row where there is none."""
+    index_bytes = data.draw(st.sampled_from([4, 8]))
+    rows, row_bytes = data.draw(st.integers(1, 9)), data.draw(st.sampled_from([2, 24, 32, 4100]))
+    wanted = data.draw(st.lists(st.integers(-3, 12), min_size=1, max_size=12))
+    table, contents = rig.mapped(rows * row_bytes)
+    contents[:] = np.random.default_rng(0).integers(0, 256, contents.size)
+    indices, given_ = rig.mapped(index_bytes * len(wanted))
+    given_.view(np.int32 if index_bytes == 4 else np.int64)[:] = wanted
+    target, found = rig.mapped(len(wanted) * row_bytes)
+    word = rig.words(table.device)
+    sizes = len(wanted), word.device, target.device, row_bytes, rows
+    rig.launch("embed_rows", indices.device, index_bytes, *sizes)
+    expected = contents.reshape(rows, row_bytes)[np.clip(wanted, 0, rows - 1)]
+    assert np.array_equal(found.reshape(len(wanted), row_bytes), expected)
+
+
+def test_groups_of_copies_are_enqueued_in_order_between_their_events(rig: Rig) -> None:
+    driver, first, second = rig.driver, rig.driver.event(), rig.driver.event()
+    source, sent = rig.mapped(64)
+    target, received = rig.mapped(64)
+    sent[:] = range(64)
+    one = CopyGroup(0, [(target.device, source.device, 16)], first)
+    two = CopyGroup(first, [(target.device + 16 * at, source.device, 16) for at in (1, 2)], second)
+    driver.copy_groups([one, two], rig.stream)
+    driver.wait_for(second)
+    driver.wait_for(first)
+    assert bytes(received) == bytes(range(16)) * 3 + bytes(16)
+    with pytest.raises(CudaError):
+        driver.copy_groups([CopyGroup(0, [], first)], 0)
+    for event in (first, second):
+        driver.destroy_event(event)

@@ -217,8 +217,8 @@ class Core:
 
         self._streams.submit(one, Operation(ready, run))
 
-    def _replay(self, graph: Graph) -> None:
-        recording = Recording(graph.pool.stream, graph.nodes)
+    def _replay(self, graph: Graph, latched: dict[int, int]) -> None:
+        recording = Recording(graph.pool.stream, graph.nodes, latched=latched)
         self._recordings.current = recording
         try:
             with self.libraries.on(graph.pool.stream):

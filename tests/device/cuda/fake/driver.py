@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from interlace.device.cuda.driver.api import (
     Atom,
+    CopyGroup,
     DeviceProperties,
     GreenContext,
     MappedBlock,
@@ -176,11 +177,23 @@ class FakeDriver(Core):
 
         self._submit(stream, "record", reach)
 
-    def wait(self, stream: int, event: int) -> None:
-        self._enter("wait")
+    def wait(self, stream: int, event: int, external: bool = False) -> None:
+        self._enter("wait", in_capture=external, in_replay=external)
         found = find(self._events, event, "cuStreamWaitEvent")
+        recording = self._recordings.current
+        if external:
+            if recording is None:
+                raise CudaError("cuStreamWaitEvent", "CUDA_ERROR_INVALID_VALUE", "no capture")
+            number = recording.latched.get(event, 0)
+            self._submit(stream, "wait", lambda: self._reach(found, number), arguments=(event,))
+            return
         number = found.recorded
         self._submit(stream, "wait", _pass, lambda: found.reached >= number)
+
+    def _reach(self, event: Event, number: int) -> None:
+        """The thread of a stream stands still inside a graph until an event has come so far."""
+        over = lambda: event.reached >= number or self._faults.broken is not None  # noqa: E731
+        self._streams.wait_until(over, "a wait in a graph")
 
     def idle(self, stream: int) -> bool:
         self._enter("idle")
@@ -269,18 +282,35 @@ class FakeDriver(Core):
 
         self._submit(stream, "copy", execute, arguments=(target, source, nbytes))
 
+    def copy_groups(self, groups: Sequence[CopyGroup], stream: int) -> None:
+        self._enter("copy_groups")
+        for group in groups:
+            if group.after:
+                self.wait(stream, group.after)
+            for piece in group.pieces:
+                self.copy(*piece, stream)
+            if group.ready:
+                self.record(group.ready, stream)
+
     def launch_graph(self, executable: int, stream: int) -> None:
         self._enter("launch_graph")
         graph = find(self._graphs, executable, "cuGraphLaunch")
         ticket = graph.issue(stream)
+        awaited = [one.arguments[0] for one in graph.nodes if one.what == "wait"]
+        latched = {event: self._events[event].recorded for event in awaited}
 
         def execute() -> None:
             try:
-                self._replay(graph)
+                self._replay(graph, latched)
             finally:
                 graph.end(stream)
 
-        self._submit(stream, "graph", execute, lambda: graph.ended == ticket)
+        def ready() -> bool:
+            # Where streams have no threads, none can stand still inside a graph.
+            over = all(self._events[one].reached >= latched[one] for one in latched)
+            return graph.ended == ticket and (over or self._streams.pace == "threads")
+
+        self._submit(stream, "graph", execute, ready)
 
     def host_call(self, stream: int, function: int, argument: int) -> None:
         self._enter("host_call")

@@ -64,11 +64,21 @@ class Graph:
 
 
 class Recording:
-    """What one thread captures or replays just now, on one stream."""
+    """What one thread captures or replays just now, on one stream.
 
-    def __init__(self, stream: int, expected: list[Node] | None = None, lax: bool = False) -> None:
+    ``latched`` says up to which record of each event a replay waits: the last before its launch.
+    """
+
+    def __init__(
+        self,
+        stream: int,
+        expected: list[Node] | None = None,
+        lax: bool = False,
+        latched: dict[int, int] | None = None,
+    ) -> None:
         self.stream = stream
         self.lax = lax
+        self.latched = latched or {}
         self.nodes: list[Node] = []
         self._expected = expected
 

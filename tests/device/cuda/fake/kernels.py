@@ -32,6 +32,24 @@ def gather_rows(
         memory.zero(target + rows * row_bytes, (capacity_rows - rows) * row_bytes)
 
 
+def embed_rows(
+    launch: Launch,
+    indices: int,
+    index_bytes: int,
+    count: int,
+    table_word: int,
+    target: int,
+    row_bytes: int,
+    table_rows: int,
+) -> None:
+    memory, table = launch.memory, launch.memory.word(table_word)
+    seen = memory.read(indices, count * index_bytes)
+    for at in range(count):
+        index = int.from_bytes(seen[at * index_bytes :][:index_bytes], "little", signed=True)
+        row = min(max(index, 0), table_rows - 1)
+        memory.copy(target + at * row_bytes, table + row * row_bytes, row_bytes)
+
+
 def publish(launch: Launch, source: int, target_word: int, rows_word: int, row_bytes: int) -> None:
     memory = launch.memory
     memory.copy(memory.word(target_word), source, memory.word(rows_word) * row_bytes)
@@ -77,6 +95,7 @@ def stream_reads(launch: Launch, source: int, nbytes: int, stay_ns: int, moved: 
 #: By name, with the number of their arguments.
 OURS: Final[dict[str, tuple[Emulated, int]]] = {
     "gather_rows": (gather_rows, 5),
+    "embed_rows": (embed_rows, 7),
     "publish": (publish, 4),
     "signal": (signal, 2),
     "begin": (begin, 4),

@@ -189,6 +189,11 @@ class Memory:
         if not mapping.copy_checked(target, ctypes.addressof(zeroes), nbytes):
             raise _illegal(target, "nothing is mapped there")
 
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Bytes as a kernel reads them."""
+        self._check(address, nbytes, False, True)
+        return ctypes.string_at(address, nbytes)
+
     def word(self, address: int) -> int:
         """One 64-bit word as a kernel reads it."""
         _check_aligned(address)

@@ -163,7 +163,8 @@ class Streams:
 
     @staticmethod
     def _its_turn(stream: Stream) -> bool:
-        return not stream.held and _startable(stream)
+        # Another thread may run what was held.
+        return not stream.held and not stream.busy and _startable(stream)
 
 
 def _startable(stream: Stream) -> bool:

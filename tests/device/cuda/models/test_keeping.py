@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,7 +48,7 @@ class Keeping:
 
         monkeypatch.setattr(PortableModel, "become", placed)
         context = gpu.context._replace(open_model=open_model)
-        self.models = ModelCache(lambda one: LoadedModel(context, one), keep_bytes=keep_bytes)
+        self.models = ModelCache(partial(LoadedModel, context), keep_bytes=keep_bytes)
 
     def load(self, known: Model, name: str, *batches: int) -> LoadedModel:
         """As a worker does for a partition, which is carved if it is not there; and a batch."""
@@ -191,7 +192,7 @@ def test_loads_and_unloads_hold_up_nobody_who_is_served() -> None:
         )
         busy: list[bool] = []
         context = context._replace(quiet=lambda: not busy)
-        models = ModelCache(lambda one: LoadedModel(context, one))
+        models = ModelCache(partial(LoadedModel, context))
         served, other = numbered(2)
         lane, beside = gpu.carve("served"), gpu.carve("beside")
         loaded = models.load(served, "served", lane, (1,))

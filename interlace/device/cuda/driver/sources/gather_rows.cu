@@ -59,6 +59,17 @@ __device__ __forceinline__ void gather_zeroes(u64 to, unsigned nbytes, unsigned 
             target[at] = 0;
 }
 
+__device__ __forceinline__ void gather_copy(u64 to, u64 from, unsigned nbytes, unsigned lane)
+{
+    const u64 alignment = to | from | nbytes;
+    if (alignment % 16 == 0)
+        gather_piece<uint4>(to, from, nbytes, lane);
+    else if (alignment % 4 == 0)
+        gather_piece<unsigned>(to, from, nbytes, lane);
+    else
+        gather_piece<unsigned char>(to, from, nbytes, lane);
+}
+
 extern "C" __global__ void gather_rows(u64 table, u64 rows_word, u64 target, u64 row_bytes,
                                        u64 capacity_rows)
 {
@@ -87,12 +98,28 @@ extern "C" __global__ void gather_rows(u64 table, u64 rows_word, u64 target, u64
             continue;
         }
         const u64 from = (row < GATHER_CACHED_ROWS ? sources[row] : addresses[row]) + offset;
-        const u64 alignment = to | from | nbytes;
-        if (alignment % 16 == 0)
-            gather_piece<uint4>(to, from, nbytes, lane);
-        else if (alignment % 4 == 0)
-            gather_piece<unsigned>(to, from, nbytes, lane);
-        else
-            gather_piece<unsigned char>(to, from, nbytes, lane);
+        gather_copy(to, from, nbytes, lane);
+    }
+}
+
+// Rows of a lookup table, wherever it lies: on the host, only what is looked up crosses the link.
+// An index that the table has no row for takes the nearest row.
+extern "C" __global__ void embed_rows(u64 indices, u64 index_bytes, u64 count, u64 table_word,
+                                      u64 target, u64 row_bytes, u64 table_rows)
+{
+    const u64 table = *reinterpret_cast<const volatile u64 *>(table_word);
+    const unsigned lane = threadIdx.x % 32;
+    const u64 warps = static_cast<u64>(gridDim.x) * (blockDim.x / 32);
+    const u64 pieces = (row_bytes + GATHER_PIECE_BYTES - 1) / GATHER_PIECE_BYTES;
+    const long long last = static_cast<long long>(table_rows) - 1;
+    u64 piece = static_cast<u64>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
+    for (; piece < count * pieces; piece += warps) {
+        const u64 at = piece / pieces, offset = (piece % pieces) * GATHER_PIECE_BYTES;
+        const u64 left = row_bytes - offset;
+        long long row = index_bytes == 8 ? reinterpret_cast<const long long *>(indices)[at]
+                                         : reinterpret_cast<const int *>(indices)[at];
+        row = row < 0 ? 0 : row > last ? last : row;
+        gather_copy(target + at * row_bytes + offset, table + row * row_bytes + offset,
+                    left < GATHER_PIECE_BYTES ? left : GATHER_PIECE_BYTES, lane);
     }
 }

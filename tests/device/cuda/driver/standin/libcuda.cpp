@@ -376,6 +376,7 @@ CUresult cuLibraryGetKernel(CUkernel *made, CUlibrary, const char *name)
 {
     static const std::map<std::string, void *> known = {
         {"gather_rows", reinterpret_cast<void *>(gather_rows)},
+        {"embed_rows", reinterpret_cast<void *>(embed_rows)},
         {"publish", reinterpret_cast<void *>(publish)},
         {"signal", reinterpret_cast<void *>(signal_kernel)},
         {"begin", reinterpret_cast<void *>(begin)},
@@ -420,6 +421,8 @@ CUresult cuLaunchKernel(CUfunction kernel, unsigned gx, unsigned gy, unsigned gz
     };
     if (which == reinterpret_cast<void *>(gather_rows))
         run([&] { gather_rows(*at[0], *at[1], *at[2], *at[3], *at[4]); });
+    else if (which == reinterpret_cast<void *>(embed_rows))
+        run([&] { embed_rows(*at[0], *at[1], *at[2], *at[3], *at[4], *at[5], *at[6]); });
     else if (which == reinterpret_cast<void *>(publish))
         run([&] { publish(*at[0], *at[1], *at[2], *at[3]); });
     else if (which == reinterpret_cast<void *>(signal_kernel))

@@ -1,0 +1,135 @@
+"""Memory for weights that come and go: one slab of the GPU's, windows, and copies on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from threading import Lock
+from typing import Final
+
+from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.ranges import RangeAllocator
+from interlace.device.cuda.memory.touched_pages import TouchedPages
+
+#: Beyond the budget, for what rounding takes of each layer.
+_SPARE_PART: Final = 64
+
+
+class Window:
+    """Where a lane's models have their weights while they run: graphs know these addresses alone.
+
+    What a batch needs is copied here from the slab, within the GPU, or over the link, on a stream
+    of the window's own. ``holder`` is whose weights are here or on their way, ``filled`` which of
+    its layers; ``done`` the event behind the last batch that was launched on it.
+    """
+
+    def __init__(self, driver: Driver, nbytes: int) -> None:
+        """
+        Raises:
+            CudaError: no device memory is left.
+        """
+        self.nbytes = nbytes
+        self.holder: object = None
+        self.filled: set[int] = set()
+        self.users = 0
+        self._driver = driver
+        with ExitStack() as undo:
+            self.address = driver.allocate(nbytes)
+            undo.callback(driver.free, self.address)
+            self.stream = driver.stream()
+            undo.callback(driver.destroy_stream, self.stream)
+            self.done = driver.event()
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Nothing runs on it."""
+        with ExitStack() as steps:
+            steps.callback(self._driver.free, self.address)
+            steps.callback(self._driver.destroy_stream, self.stream)
+            steps.callback(self._driver.destroy_event, self.done)
+            steps.callback(self._driver.synchronize, self.stream)
+
+
+class WeightsMemory:
+    """What all models of a process share that have weights by layer.
+
+    Nothing is allocated on the GPU while they come and go: places are cut from a slab of
+    ``budget_bytes`` that is taken at the start. ``host`` has a copy of every model's weights, in
+    pieces of at least ``host_bytes``. ``link`` is the stream that copies come over in order: copies
+    side by side halve each other's rate. Any thread may take and give back.
+    """
+
+    def __init__(self, driver: Driver, budget_bytes: int, host_bytes: int) -> None:
+        """
+        Raises:
+            CudaError: the GPU has not so much memory, or the host's cannot be page-locked.
+            OSError: the host has not so much.
+        """
+        self.driver = driver
+        self.budget_bytes = budget_bytes
+        self._lock = Lock()
+        self._windows: dict[Lane, list[Window]] = {}
+        nbytes = budget_bytes + budget_bytes // _SPARE_PART
+        with ExitStack() as undo:
+            self._slab = driver.allocate(nbytes)
+            undo.callback(driver.free, self._slab)
+            self._ranges = RangeAllocator(nbytes)
+            self.host = MappedMemory(TouchedPages(driver), host_bytes)
+            undo.callback(self.host.close)
+            self.host.give_back(self.host.take(host_bytes))
+            self.link = driver.stream()
+            undo.pop_all()
+
+    @property
+    def used_bytes(self) -> int:
+        """Of the slab."""
+        return self._ranges.size_bytes - self._ranges.free_bytes
+
+    def take(self, sizes: Sequence[int]) -> list[int | None]:
+        """A place for each size, side by side if there is room for that; ``None`` where is none."""
+        rounded = [RangeAllocator.rounded(size) for size in sizes]
+        with self._lock:
+            whole = self._ranges.take(sum(rounded)) if sizes else None
+            if whole is not None:
+                return [self._slab + begin for begin in self._ranges.split(whole, rounded)]
+            found = [self._ranges.take(size) for size in rounded]
+        return [None if begin is None else self._slab + begin for begin in found]
+
+    def give_back(self, address: int) -> None:
+        """What is copied over the link from now on may take its place."""
+        with self._lock:
+            self._ranges.give_back(address - self._slab)
+
+    def window(self, lane: Lane, nbytes: int) -> Window:
+        """A window of the lane for so much, the same for all models that fit.
+
+        Raises:
+            CudaError: no device memory is left for a larger one.
+        """
+        there = self._windows.setdefault(lane, [])
+        found = next((one for one in there if one.nbytes >= nbytes), None)
+        if found is None:
+            found = Window(self.driver, max(1, nbytes))
+            there.append(found)
+        found.users += 1
+        return found
+
+    def leave(self, lane: Lane, window: Window) -> None:
+        """A model uses it no more; the last one takes it along."""
+        window.users -= 1
+        if not window.users:
+            self._windows[lane].remove(window)
+            window.close()
+
+    def close(self) -> None:
+        """Nothing is on its way or runs.
+
+        Raises:
+            CudaError: the driver refused at least once; everything was tried.
+        """
+        with ExitStack() as steps:
+            steps.callback(self.driver.free, self._slab)
+            steps.callback(self.host.close)
+            steps.callback(self.driver.destroy_stream, self.link)

@@ -1,0 +1,273 @@
+"""A model whose weights come and go: all of them on the host, some on the GPU, some on their way.
+
+Its kernels find weights in a window of their lane, and rows of lookup tables wherever those lie.
+Before a batch is launched, what the window lacks is sent after it, group by group: from the GPU's
+own memory if it was brought there, else over the link. The batch waits before each group for the
+event behind it. So no layer runs before its weights are there, whatever was brought, and what was
+not brought is slow, never wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from interlace.device.cuda.backend.base import CudaBackend, on_stream
+from interlace.device.cuda.backend.tensors import tensor_at
+from interlace.device.cuda.driver.api import CopyGroup
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.memory.parameters import BatchParameters
+from interlace.device.cuda.memory.weights_memory import WeightsMemory
+from interlace.device.cuda.models.cold_layout import cold_layout, joined
+from interlace.device.cuda.models.opening import PortableModel
+from interlace.device.cuda.models.variant import ModelVariant
+from interlace.device.cuda.models.weights import DeviceWeights, WeightsHandle, lay_out
+
+_LOOKUP_THREADS: Final = 512
+_LOOKUP_BLOCKS: Final = 64
+_WARP: Final = 32
+
+
+class OnLane(Protocol):
+    """What the weights ask of the lanes that the model runs on."""
+
+    def wait(self, group: int, stream: int) -> None:
+        """What a stream does from now on needs that group, and those before it."""
+        ...
+
+    def catch_up(self, stream: int) -> None:
+        """What was launched has ended, where torch follows no stream."""
+        ...
+
+    def left(self, layers: Collection[int]) -> None:
+        """Those layers leave the GPU's memory."""
+        ...
+
+    def close(self) -> None:
+        """It does not run there any more."""
+        ...
+
+
+class LaneExecution(NamedTuple):
+    """What runs just now in the thread that holds the model."""
+
+    lane: OnLane
+    stream: int
+    parameters: BatchParameters
+
+
+class SwappedWeights:
+    """The weights of one model. ``held`` says where on the GPU its layers are, by index.
+
+    ``fetch``, ``evict`` and launches belong to one thread; preparing lanes may be another's.
+    """
+
+    def __init__(
+        self,
+        model: PortableModel,
+        placed: DeviceWeights,
+        memory: WeightsMemory,
+        backend: CudaBackend,
+        stream: int,
+        run: Callable[[], object],
+    ) -> None:
+        """Copy the weights from where they were ``placed`` to the host; ``placed`` is free then.
+
+        ``run`` executes the model once for one row, on ``stream``.
+
+        Raises:
+            ValueError: its layers cannot be told apart.
+            CudaError, OSError: no memory is left, of the GPU's or of the host's.
+            Exception: whatever the model raises.
+        """
+        self.model = model
+        self.backend = backend
+        self.memory = memory
+        self.held: dict[int, int] = {}
+        self.execution: LaneExecution | None = None
+        self.lanes: dict[Lane, OnLane] = {}
+        self._lock = threading.RLock()
+        self._hooks: list[Any] = []
+        with on_stream(backend, stream), torch.inference_mode():
+            self.layout = cold_layout(model.tensors, run)
+        backend.driver.synchronize(stream)
+        self._moving = {name: model.tensors[name] for name in self.layout.places}
+        self._group_of = [at for at, group in enumerate(self.layout.groups) for _ in group]
+        self.tables = [at for at, one in enumerate(self.layout.layers) if one.table]
+        with ExitStack() as undo:
+            self._fixed = self._stays(stream)
+            undo.callback(self._fixed.close)
+            self.host = memory.host.take(self.layout.nbytes)
+            undo.callback(memory.host.give_back, self.host)
+            pieces = [
+                (self.host.device + self.layout.places[name].offset, one.data_ptr(), one.nbytes)
+                for name, one in self._moving.items()
+            ]
+            backend.driver.copy_groups([CopyGroup(0, pieces, 0)], stream)
+            backend.driver.synchronize(stream)
+            self.ready = [backend.driver.event() for _ in self.layout.groups]
+            undo.pop_all()
+        self._adopted = 0
+        self._adopt(self.host.device)
+        self._watch()
+
+    # -------------------------------------------------------------- as ``DeviceWeights``
+    @property
+    def own_bytes(self) -> int:
+        return self.layout.nbytes
+
+    def share(self, variant: ModelVariant) -> WeightsHandle:
+        """
+        Raises:
+            CudaError: always.
+        """
+        why = "weights that come and go are not shared between processes"
+        raise CudaError("cuIpcGetMemHandle", "CUDA_ERROR_NOT_SUPPORTED", why)
+
+    def close(self) -> None:
+        """Give everything back; no lane has it, nothing of it runs."""
+        driver = self.backend.driver
+        for hook in self._hooks:
+            hook.remove()
+        for index in self.tables:
+            vars(self.layout.layers[index].module).pop("forward", None)
+        self.evict(list(self.held))
+        with ExitStack() as steps:
+            steps.callback(self._fixed.close)
+            steps.callback(self.memory.host.give_back, self.host)
+            for event in self.ready:
+                steps.callback(driver.destroy_event, event)
+            steps.callback(driver.synchronize, self.memory.link)
+
+    # ---------------------------------------------------------------------- coming and going
+    def fetch(self, wanted: Collection[int]) -> None:
+        """Enqueue copies of these layers, in the order in which they run.
+
+        Layers that no place is found for stay on the host.
+
+        Raises:
+            CudaError: the driver refused; nothing has come then.
+        """
+        layers, groups, new = self.layout.layers, [], dict[int, int]()
+        for ready, group in zip(self.ready, self.layout.groups, strict=True):
+            missing = [at for at in group if at in wanted and self._absent(at)]
+            found = self.memory.take([layers[at].nbytes for at in missing])
+            places = {at: to for at, to in zip(missing, found, strict=True) if to is not None}
+            pieces = [(to, self._on_host(at), layers[at].nbytes) for at, to in places.items()]
+            new.update(places)
+            if pieces:
+                groups.append(CopyGroup(0, joined(pieces), ready))
+        try:
+            self.backend.driver.copy_groups(groups, self.memory.link)
+        except CudaError:
+            for address in new.values():
+                self.memory.give_back(address)
+            raise
+        self.held.update(new)
+
+    def evict(self, layers: Collection[int]) -> None:
+        """Give the places of these layers back, for what is copied after their last use.
+
+        Raises:
+            CudaError: the driver refused.
+        """
+        for lane in self.lanes.values():
+            lane.left(layers)
+        for index in layers:
+            address = self.held.pop(index, None)
+            if address is not None:
+                self.memory.give_back(address)
+
+    def address(self, index: int) -> int:
+        """Where a layer's weights are read now, at their best."""
+        return self.held.get(index) or self._on_host(index)
+
+    def leave(self, lane: Lane) -> None:
+        """Nothing of it runs on a lane any more; unknown ones pass."""
+        found = self.lanes.pop(lane, None)
+        if found is not None:
+            found.close()
+
+    # ------------------------------------------------------------------------------ executing
+    @contextmanager
+    def at(self, base: int, execution: LaneExecution | None = None) -> Iterator[PortableModel]:
+        """The model with its weights at a window, or on the host, as this thread's alone."""
+        with self._lock:
+            if base != self._adopted:
+                self._adopt(base)
+            self.execution = execution
+            try:
+                yield self.model
+            finally:
+                self.execution = None
+
+    def _adopt(self, base: int) -> None:
+        with torch.no_grad():
+            for name, tensor in self._moving.items():
+                offset, shape, stride, dtype = self.layout.places[name]
+                table = offset >= self.layout.window_bytes
+                address = (self.host.device if table else base) + offset
+                tensor.data = tensor_at(address, shape, dtype, self.model.device, stride)
+        self._adopted = base
+
+    def _watch(self) -> None:
+        """Have layers wait for their weights, and tables be read where they lie."""
+        for index, layer in enumerate(self.layout.layers):
+            hook = partial(self._before, self._group_of[index])
+            self._hooks.append(layer.module.register_forward_pre_hook(hook))
+        for place, index in enumerate(self.tables):
+            module: Any = self.layout.layers[index].module
+            module.forward = partial(self._looked_up, module, place)
+
+    def _before(self, group: int, module: nn.Module, arguments: Any) -> None:
+        """A layer is about to run."""
+        if self.execution is not None:
+            self.execution.lane.wait(group, self.execution.stream)
+
+    def _looked_up(self, module: nn.Embedding, place: int, input: torch.Tensor) -> torch.Tensor:
+        """The forward of a lookup table."""
+        if self.execution is None:
+            return nn.Embedding.forward(module, input)
+        indices, weight = input.contiguous(), module.weight
+        lane, stream, parameters = self.execution
+        shape = (*indices.shape, weight.shape[1])
+        found = torch.empty(shape, dtype=weight.dtype, device=self.model.device)
+        row_bytes = weight.shape[1] * weight.element_size()
+        if found.nbytes:
+            word = parameters.table_word(place)
+            sizes = indices.element_size(), indices.numel(), word
+            warps = _LOOKUP_THREADS // _WARP
+            self.backend.driver.launch(
+                self.backend.kernels.embed_rows,
+                (min(_LOOKUP_BLOCKS, -(-indices.numel() // warps)), 1, 1),
+                (_LOOKUP_THREADS, 1, 1),
+                stream,
+                (indices.data_ptr(), *sizes, found.data_ptr(), row_bytes, weight.shape[0]),
+            )
+            lane.catch_up(stream)
+        return found
+
+    def _absent(self, index: int) -> bool:
+        return index not in self.held and self.layout.layers[index].nbytes > 0
+
+    def _on_host(self, index: int) -> int:
+        return self.host.device + self.layout.layers[index].begin
+
+    def _stays(self, stream: int) -> DeviceWeights:
+        """What no layer has, in memory of its own."""
+        rest = {name: one for name, one in self.model.tensors.items() if name not in self._moving}
+        fixed = DeviceWeights.allocate(
+            self.backend.driver, lay_out(rest, ModelVariant(), frozenset(rest))
+        )
+        with on_stream(self.backend, stream):
+            fixed.fill(rest, self.model.device)
+        self.backend.driver.synchronize(stream)
+        fixed.adopt(rest, self.model.device)
+        return fixed

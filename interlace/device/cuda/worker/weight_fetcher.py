@@ -1,0 +1,139 @@
+"""Weights on their way over the link: two models' at a time, the others behind them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from interlace.device.cuda.completion.base import Completions
+from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.kernels import Kernels
+from interlace.device.cuda.graphs.transfer import Publish
+from interlace.device.cuda.memory.mapped import MappedMemory, MappedWords
+from interlace.device.cuda.models.swapped_weights import SwappedWeights
+from interlace.device.cuda.worker.wire import FetchWeights, GpuAnswer, WeightsMoved
+from interlace.device.process.wire import EvictWeights, Failed
+
+#: What is enqueued cannot be called back, and delays what is more urgent.
+ON_THE_WAY: Final = 2
+
+Answers = Sequence[tuple[str, GpuAnswer]]  #: by line
+
+
+class _Fetch(NamedTuple):
+    line: str
+    weights: SwappedWeights
+    asked: FetchWeights
+
+
+class WeightFetcher:
+    """``lane_index`` is a number of no lane, whose flag tells how far the link has come."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        kernels: Kernels,
+        mapped: MappedMemory,
+        completions: Completions,
+        lane_index: int,
+    ) -> None:
+        self.lane_index = lane_index
+        self._completions = completions
+        self._words = MappedWords(mapped, ON_THE_WAY)
+        self._publish = Publish(driver, kernels)
+        self._flag = completions.flag(lane_index).device
+        self._sequence = 0
+        self._begun: deque[tuple[int, str]] = deque()
+        self._waiting: deque[_Fetch] = deque()
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """Of what is on its way."""
+        return (line for _, line in self._begun)
+
+    def fetch(self, line: str, weights: SwappedWeights | None, asked: FetchWeights) -> Answers:
+        """Begin now or later; ``ended`` gives the answer, if it is not here already.
+
+        Raises:
+            CudaError: the GPU failed.
+        """
+        refusal = _refusal(weights, asked.layers, asked.count)
+        if weights is None or refusal:
+            return [(line, Failed(f"model {asked.model}: {refusal}"))]
+        self._waiting.append(_Fetch(line, weights, asked))
+        return self._begin()
+
+    def cancel(self, model: str) -> Answers:
+        """Give up what has not begun; what has, ends well."""
+        given_up = [one for one in self._waiting if one.asked.model == model]
+        self._waiting = deque(one for one in self._waiting if one.asked.model != model)
+        return [(one.line, Failed(f"fetch of {model}: cancelled")) for one in given_up]
+
+    def ended(self, sequence: int) -> Answers:
+        """The link has come so far.
+
+        Raises:
+            CudaError: the GPU failed.
+        """
+        answers: list[tuple[str, GpuAnswer]] = []
+        while self._begun and self._begun[0][0] <= sequence:
+            answers.append((self._begun.popleft()[1], WeightsMoved()))
+        return [*answers, *self._begin()]
+
+    def evict(self, weights: SwappedWeights | None, asked: EvictWeights) -> GpuAnswer:
+        """
+        Raises:
+            CudaError: the GPU failed.
+        """
+        refusal = _refusal(weights, asked.layers, None)
+        if weights is None or refusal:
+            return Failed(f"model {asked.model}: {refusal}")
+        weights.evict(asked.layers)
+        return WeightsMoved()
+
+    def forget(self, model: str, weights: SwappedWeights | None) -> Answers:
+        """No partition has the model any more: nothing of it is held."""
+        if weights is not None:
+            weights.evict(list(weights.held))
+        return self.cancel(model)
+
+    def close(self) -> None:
+        """Nothing is on its way."""
+        self._words.close()
+
+    def _begin(self) -> Answers:
+        answers: list[tuple[str, GpuAnswer]] = []
+        while self._waiting and len(self._begun) < ON_THE_WAY:
+            line, weights, asked = self._waiting.popleft()
+            try:
+                weights.fetch(frozenset(asked.layers))
+                self._tell(weights.memory.link)
+            except CudaError as error:
+                if error.sticky:
+                    raise
+                weights.evict(asked.layers)
+                answers.append((line, Failed(f"fetch of {asked.model}: {error}")))
+                continue
+            self._begun.append((self._sequence, line))
+        return answers
+
+    def _tell(self, link: int) -> None:
+        sequence = self._sequence + 1
+        word = sequence % ON_THE_WAY
+        self._words.put(word, sequence)
+        self._publish.signal(link, self._flag, self._words.address(word))
+        self._sequence = sequence
+        self._completions.submitted(self.lane_index, sequence, link)
+
+
+def _refusal(weights: SwappedWeights | None, layers: Sequence[int], count: int | None) -> str:
+    """Why those cannot be its layers; empty if they can."""
+    if weights is None:
+        return "it is not loaded here to have its weights come and go"
+    # What is between modules is a layer of the profile, too, and has no weights.
+    known = len(weights.layout.layers)
+    if (count is not None and count != known + 1) or any(not 0 <= at <= known for at in layers):
+        return f"it has {known} layers and what is between them, its profile has others: measure it"
+    return ""

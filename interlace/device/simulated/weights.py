@@ -1,0 +1,182 @@
+"""What a simulated accelerator holds of weights that come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from math import inf
+
+from interlace.core.hardware import Gpu
+from interlace.core.loading import LoadPlan, WeightPath
+from interlace.core.messages import Evict, Failure, Fetch, WorkFinished
+from interlace.core.profile import LayerProfile, Profiles
+from interlace.device.base import Done
+from interlace.device.simulated.running_batches import Timer
+from interlace.device.simulated.weight_links import WeightFlow, WeightLinks, WeightPiece
+
+
+class FetchUnderWay:
+    """A fetch that goes on."""
+
+    __slots__ = ("done", "flow", "work")
+
+    def __init__(self, work: Fetch, flow: WeightFlow, done: Done) -> None:
+        self.work = work
+        self.flow = flow
+        self.done = done
+
+
+class SimulatedWeights:
+    """Layers arrive in order over links that others use too; batches stall where one is missing.
+
+    ``links`` may be shared by several accelerators. What is held and on its way together never
+    exceeds the budget: a fetch beyond it fails.
+    """
+
+    def __init__(self, gpu: Gpu, timer: Timer, truth: Profiles) -> None:
+        self.links = WeightLinks()
+        self._gpu = gpu
+        self._timer = timer
+        self._truth = truth
+        self._held: dict[str, set[int]] = {}
+        self._left: dict[str, frozenset[int]] = {}  #: read from the host, after the last plan
+        self._open: dict[str, FetchUnderWay] = {}
+        self._faults: list[Failure] = []
+        self.held_bytes = 0  #: of all models, on their way or there
+
+    def fail_next(self, failure: Failure) -> None:
+        """Make the next fetch that ends fail."""
+        self._faults.append(failure)
+
+    def fetch(self, work: Fetch, done: Done) -> None:
+        """Begin to bring weights."""
+        layers, needed_bytes = self._layers(work.model), self._bytes(work.model, work.plan.brought)
+        refusal = None
+        if work.model in self._open:
+            refusal = f"weights of {work.model} are being fetched already"
+        elif len(work.plan.steps) != len(layers):
+            refusal = f"a plan of {len(work.plan.steps)} layers for {work.model}: {len(layers)}"
+        elif self.held_bytes + needed_bytes > self._gpu.weights_bytes:
+            refusal = (
+                f"no room for {needed_bytes} bytes of {work.model}: {self.held_bytes} of "
+                f"{self._gpu.weights_bytes} are held"
+            )
+        if refusal is not None:
+            self._answer(done, WorkFinished(work, failure=Failure(refusal)))
+            return
+        held = self._held.setdefault(work.model, set())
+        self._left[work.model] = frozenset(
+            index
+            for index, step in enumerate(work.plan.steps)
+            if step.via is WeightPath.HOST and index not in held
+        )
+        flow = self.links.begin(self._pieces(work.plan, layers), self._timer.now_ms())
+        one = self._open[work.model] = FetchUnderWay(work, flow, done)
+        self.held_bytes += needed_bytes
+        self._look(one)
+
+    def cancel(self, model: str) -> None:
+        """Nobody waits for it any more."""
+        if model in self._open:
+            self._fail(self._open[model], Failure("cancelled"))
+
+    def evict(self, work: Evict, done: Done) -> None:
+        """Give the memory of layers back."""
+        held = self._held.get(work.model, set())
+        self.held_bytes -= self._bytes(work.model, held.intersection(work.layers))
+        held.difference_update(work.layers)
+        self._answer(done, WorkFinished(work))
+
+    def lost(self, partition: str, detail: str) -> None:
+        """The partition that makes a fetch died, or gave the model up."""
+        for one in [one for one in self._open.values() if one.work.partition == partition]:
+            self._fail(one, Failure(detail, innocent=True), now=True)
+
+    def unloaded(self, model: str, partition: str, elsewhere: bool) -> None:
+        """A partition has unloaded the model; what is held is forgotten with the last one."""
+        one = self._open.get(model)
+        if one is not None and (one.work.partition == partition or not elsewhere):
+            self._fail(one, Failure("unloaded", innocent=True))
+        if not elsewhere:
+            self.held_bytes -= self._bytes(model, self._held.pop(model, ()))
+            self._left.pop(model, None)
+
+    def clear(self, detail: str) -> None:
+        for one in list(self._open.values()):
+            self._fail(one, Failure(detail), now=True)
+        self._held.clear()
+        self.held_bytes = 0
+
+    def takes_ms(self, model: str, work_ms: float) -> float | None:
+        """How long a batch takes that begins now, of ``work_ms`` with all weights there.
+
+        ``None`` if weights of it are neither there, nor on their way, nor read from the host.
+        """
+        layers, held = self._layers(model), self._held.get(model, set())
+        left = self._left.get(model, frozenset())
+        one = self._open.get(model)
+        arrives_ms = one.flow.arrives_ms if one is not None else {}
+        times = work_ms / (sum(layer.run_ms for layer in layers) or inf)
+        begin_ms = now_ms = self._timer.now_ms()
+        for index, layer in enumerate(layers):
+            if layer.weights_bytes and index not in held:
+                if index in arrives_ms:
+                    now_ms = max(now_ms, arrives_ms[index])
+                elif index in left:
+                    now_ms += layer.run_host_ms - layer.run_ms
+                else:
+                    return None
+            now_ms += times * layer.run_ms
+        return now_ms - begin_ms
+
+    def _look(self, one: FetchUnderWay) -> None:
+        """Come back when all of it has come; that may be sooner or later than was known."""
+        self._timer.call_at(max(one.flow.end_ms, self._timer.now_ms()), partial(self._due, one))
+
+    def _due(self, one: FetchUnderWay) -> None:
+        if self._open.get(one.work.model) is not one:
+            return
+        if self._timer.now_ms() < one.flow.end_ms:
+            self._look(one)
+            return
+        if self._faults:
+            self._fail(one, self._faults.pop(0), now=True)
+            return
+        self.links.end(one.flow)
+        del self._open[one.work.model]
+        held, brought = self._held[one.work.model], one.work.plan.brought
+        self.held_bytes -= self._bytes(one.work.model, held.intersection(brought))
+        held.update(brought)
+        one.done(WorkFinished(one.work))
+
+    def _fail(self, one: FetchUnderWay, failure: Failure, now: bool = False) -> None:
+        self.links.stop(one.flow, self._timer.now_ms())
+        self.held_bytes -= self._bytes(one.work.model, one.work.plan.brought)
+        del self._open[one.work.model]
+        finished = WorkFinished(one.work, failure=failure)
+        if now:
+            one.done(finished)
+        else:
+            self._answer(one.done, finished)
+        for other in self._open.values():  # what was behind it comes sooner
+            self._look(other)
+
+    def _answer(self, done: Done, finished: WorkFinished) -> None:
+        self._timer.call_at(self._timer.now_ms(), lambda: done(finished))
+
+    def _pieces(self, plan: LoadPlan, layers: tuple[LayerProfile, ...]) -> list[WeightPiece]:
+        links, names = self._gpu.links, self._gpu.link_names
+        pieces: list[WeightPiece] = []
+        for index in plan.brought:
+            step, layer = plan.steps[index], layers[index]
+            passes = step.via is WeightPath.PEER
+            pass_ms = layer.weights_bytes / links.peer_bytes_per_ms if passes else 0.0
+            pieces.append(WeightPiece(index, names[step.link], layer.copy_ms, pass_ms))
+        return pieces
+
+    def _layers(self, model: str) -> tuple[LayerProfile, ...]:
+        return self._truth[model].layers
+
+    def _bytes(self, model: str, layers: Iterable[int]) -> int:
+        known = self._layers(model)
+        return sum(known[index].weights_bytes for index in layers)

@@ -1,0 +1,301 @@
+"""Which weights come and go, when: loads are work with a deadline on links that are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf
+from typing import Final
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.loading import LoadPlan
+from interlace.core.messages import CancelFetch, Command, Evict, Fetch, Run, WakeAt, WorkFinished
+from interlace.core.request import Request
+from interlace.engine.load_outlook import LoadOption, LoadOutlook
+from interlace.engine.residency import FetchInFlight, GpuWeights, LinkBeliefs, ModelWeights
+from interlace.engine.room_for_weights import RoomForWeights
+from interlace.engine.state import DeployedModel, EngineState
+from interlace.engine.weights_registry import WeightsRegistry
+from interlace.policy.base import System
+from interlace.policy.cold_policy import WaitingLoad
+
+#: Fetches on a link at a time. The second is sent so long before the first is predicted to end: the
+#: link is never idle, and what is more urgent meanwhile comes first.
+AT_ONCE: Final = 2
+_AHEAD_MS: Final = 1.0
+#: Warm models with requests may pass a cold one for that part of the time that its load could wait.
+_PART_OF_SLACK: Final = 0.5
+#: A fetch that fails so often in a row is not tried again for the requests that wait.
+_TRIES: Final = 2
+#: How often what to bring unasked is looked for, at most, while nothing is found.
+_IDLE_MS: Final = 100.0
+
+
+class FetchScheduler:
+    """Decides what is fetched, what leaves for it, and which queues dispatchers see.
+
+    Level-triggered, as plans are: ``step`` looks at what waits and what is there, and begins what
+    can be begun. Law: what is held and on its way never exceeds the budget; nothing leaves that
+    runs, is fetched or is pinned, and nothing that requests wait for, unless a cold model has been
+    passed over for half of the time that it had; at most two fetches are on a link.
+    """
+
+    def __init__(self, state: EngineState, system: System) -> None:
+        self._state = state
+        self._system = system
+        self._links = LinkBeliefs()
+        self._outlook = LoadOutlook(state, self._links)
+        self._room = RoomForWeights(state, system)
+        self.registry = WeightsRegistry(state, system)
+        self._look_ms: dict[str, float] = {}  #: when to look for what to bring unasked
+
+    def update(self, now_ms: float) -> list[tuple[str, str]]:
+        """Partitions or models changed; see ``WeightsRegistry.update``."""
+        self._look_ms.clear()
+        return self.registry.update(now_ms)
+
+    def arrived(self, deployed: DeployedModel, request: Request, now_ms: float) -> None:
+        """A request comes for a model whose weights come and go: admission will ask for them."""
+        self.registry.arrived(request.model, now_ms)
+        deployed.ready_ms = self._outlook.ready_ms(deployed, request.deadline_ms, now_ms)
+
+    def refused(self, deployed: DeployedModel, now_ms: float) -> list[Command]:
+        """A request was refused because its model is cold: bring it before the caller asks again.
+
+        Not before what accepted requests wait for.
+        """
+        if not any(entry.warm or entry.wanted for entry in deployed.weights.values()):
+            gpu, entry = min(
+                deployed.weights.items(),
+                key=lambda pair: self._links.free_ms(self._state.weights_on[pair[0]].links[0]),
+            )
+            entry.wanted = True
+            self._look_ms.pop(gpu, None)
+        return self.step(now_ms)
+
+    def earliest_ms(self, deployed: DeployedModel, now_ms: float) -> float:
+        """Before when its weights will not be there, whatever is fetched first."""
+        return self._outlook.ready_ms(deployed, -inf, now_ms)
+
+    def runs(self, deployed: DeployedModel, gpu: str, batch: int, now_ms: float) -> None:
+        """A batch is sent to an accelerator: meanwhile nothing that it needs leaves."""
+        entry = deployed.weights.get(gpu)
+        if entry is not None:
+            entry.running += 1
+            entry.last_start_ms = now_ms
+            if not entry.warm:
+                entry.cold_batches.add(batch)
+
+    def ran(self, deployed: DeployedModel, run: Run) -> bool:
+        """It has ended; true if it was sent before its weights were there."""
+        entry = deployed.weights.get(run.gpu)
+        if entry is None:
+            return False
+        entry.running -= 1
+        cold = run.batch.id in entry.cold_batches
+        entry.cold_batches.discard(run.batch.id)
+        return cold
+
+    # ------------------------------------------------------------------------ what was asked for
+
+    def finished(
+        self, finished: WorkFinished, work: Fetch | Evict, now_ms: float
+    ) -> ServeError | None:
+        """A fetch or an eviction ended. An error if what waits for it should not wait longer."""
+        place = self._state.weights_on.get(work.gpu)
+        if place is None:
+            return None
+        if isinstance(work, Evict):
+            place.evicting.pop(work, None)
+            return None
+        fetch = place.fetched(work)
+        if fetch is None:
+            return None
+        self._links.ended(fetch, place.links, now_ms)
+        entry = place.models.get(work.model)
+        if entry is None or entry.fetch is not fetch:
+            return None  # unloaded meanwhile
+        entry.fetch = None
+        if finished.failure is None:
+            self._came(place, entry, fetch, now_ms)
+            return None
+        entry.open = entry.warm and not entry.closed
+        if fetch.cancelled or finished.failure.innocent:
+            return None
+        self._look_ms[place.gpu.id] = now_ms + _IDLE_MS
+        entry.failures += 1
+        if entry.failures < _TRIES:
+            return None
+        entry.failures = 0
+        detail = f"its weights could not be brought: {finished.failure.detail}"
+        return ServeError(Reason.BACKEND, detail)
+
+    def _came(
+        self, place: GpuWeights, entry: ModelWeights, fetch: FetchInFlight, now_ms: float
+    ) -> None:
+        plan = fetch.work.plan
+        place.hold(entry, frozenset(plan.brought))
+        entry.failures = 0
+        entry.warm = entry.warm or fetch.whole or not entry.curve.copied(entry.there)
+        entry.open = entry.warm and not entry.closed
+        entry.wanted = entry.wanted and not entry.warm
+        if fetch.demanded:
+            entry.cold_starts += 1
+            entry.cold_ms += now_ms - fetch.began_ms
+        if entry.warm:
+            self._state.models[entry.model].estimator.read_ms = entry.read_ms
+
+    # -------------------------------------------------------------------------------- what is next
+
+    def step(self, now_ms: float) -> list[Command]:
+        """Begin what can be begun, before dispatchers are asked."""
+        places = self._state.weights_on
+        if not places:
+            return []
+        wake_ms = inf
+        for place in places.values():
+            place.now_ms, place.forced = now_ms, False
+            for entry in place.models.values() if place.closing else ():
+                entry.closed, entry.open = False, entry.warm
+            place.closing = False
+        commands = self._cancels(now_ms)
+        loads = self._outlook.loads(now_ms)
+        for place in places.values():
+            mine = [one for one in loads if one.place is place]
+            if mine:
+                begun, next_ms = self._begin_loads(place, mine, now_ms)
+                commands += begun
+                wake_ms = min(wake_ms, next_ms)
+            else:
+                commands += self._bring_unasked(place, now_ms)
+        for place in places.values():
+            for fetch in place.fetches:
+                wake_ms = min(wake_ms, self._open(place, fetch, now_ms))
+        return [*commands, WakeAt(wake_ms)] if wake_ms < inf else commands
+
+    def _open(self, place: GpuWeights, fetch: FetchInFlight, now_ms: float) -> float:
+        """Let dispatchers see a queue once waiting brings nothing more; else when that is."""
+        entry = place.models.get(fetch.work.model)
+        if entry is None or entry.fetch is not fetch or not fetch.whole:
+            return inf
+        if fetch.cancelled or entry.open:
+            return inf
+        if now_ms < fetch.opens_ms:
+            return fetch.opens_ms
+        entry.open = not entry.closed
+        return inf
+
+    def _cancels(self, now_ms: float) -> list[Command]:
+        """Fetches that nobody waits for any more, and what is brought unasked beside a wait."""
+        commands: list[Command] = []
+        for place in self._state.weights_on.values():
+            for fetch in place.fetches:
+                model = fetch.work.model
+                entry = place.models.get(model)
+                if fetch.cancelled or (entry is not None and entry.fetch is not fetch):
+                    continue
+                if entry is not None and (entry.queue.rows or entry.running):
+                    continue
+                if fetch.demanded or entry is None:
+                    fetch.cancelled = True
+                    commands.append(CancelFetch(place.gpu.id, model))
+        return commands
+
+    def _begin_loads(
+        self, place: GpuWeights, loads: list[LoadOption], now_ms: float
+    ) -> tuple[list[Command], float]:
+        """Fetches that requests wait for, most urgent first, and when to look again."""
+        commands: list[Command] = []
+        wake_ms = inf
+        for fetch in place.fetches:  # what nobody asked for gives way
+            if not (fetch.demanded or fetch.cancelled) and fetch.ends_ms - now_ms > _AHEAD_MS:
+                fetch.cancelled = True
+                commands.append(CancelFetch(place.gpu.id, fetch.work.model))
+        while loads:
+            begin_ms = self._begins_ms(place, now_ms)
+            if begin_ms > now_ms:
+                return commands, min(wake_ms, begin_ms)
+            choice = self._system.cold.order([one.waiting for one in loads], now_ms)
+            load = next((one for one in loads if one.waiting.model == choice.model), None)
+            if load is None:
+                return commands, min(wake_ms, choice.wake_ms or inf)
+            loads.remove(load)
+            need_bytes = load.entry.curve.nbytes(load.plan.brought) - place.free_bytes
+            if need_bytes <= 0:
+                commands.append(self._fetch(load.entry, place, load.plan, True, now_ms))
+                continue
+            if place.evicting:
+                return commands, wake_ms  # the end of that is an event
+            overdue_ms = _overdue_ms(load.waiting)
+            gone = self._room.make(place, load.entry, need_bytes, now_ms >= overdue_ms, now_ms)
+            commands += gone
+            if gone or now_ms >= overdue_ms:
+                return commands, wake_ms  # nobody passes it any more
+            kept_ms = (one.kept_until_ms for one in place.models.values() if one.there)
+            wake_ms = min([wake_ms, overdue_ms, *(at for at in kept_ms if at > now_ms)])
+        return commands, wake_ms
+
+    def _begins_ms(self, place: GpuWeights, now_ms: float) -> float:
+        """When the next fetch may be sent: now, ahead of an end, or infinite until one ends."""
+        for link in place.links:
+            if self._on(link) >= AT_ONCE:
+                return inf
+        own = place.links[0]
+        return max(now_ms, self._links.free_ms(own) - _AHEAD_MS) if self._on(own) else now_ms
+
+    def _on(self, link: str) -> int:
+        """Fetches on a link, of whatever accelerator."""
+        return sum(
+            1
+            for place in self._state.weights_on.values()
+            if link in place.links
+            for fetch in place.fetches
+            if place.links.index(link) in fetch.uses
+        )
+
+    def _fetch(
+        self, entry: ModelWeights, place: GpuWeights, plan: LoadPlan, demanded: bool, now_ms: float
+    ) -> Command:
+        live = self._outlook.partition(self._state.models[entry.model], place.gpu.id)
+        assert live is not None, f"{entry.model} has no partition on {place.gpu.id}"
+        work = Fetch(place.gpu.id, live.id, entry.model, plan)
+        whole = plan == entry.plan()
+        fetch = FetchInFlight(work, entry.curve.nbytes(plan.brought), demanded, whole, now_ms)
+        self._links.begin(fetch, entry, place.links)
+        place.fetches.append(fetch)
+        entry.fetch = fetch
+        return work
+
+    # --------------------------------------------------------------------------------- memory
+
+    def _bring_unasked(self, place: GpuWeights, now_ms: float) -> list[Command]:
+        """While the link is idle: what is pinned, then what is worth most."""
+        if place.fetches or place.evicting or now_ms < self._look_ms.get(place.gpu.id, -inf):
+            return []
+        if self._on(place.links[0]):
+            return []
+        for entry, plan in self._wanted(place, now_ms):
+            deployed = self._state.models[entry.model]
+            if self._outlook.partition(deployed, place.gpu.id) is None or not plan.brought:
+                continue
+            need_bytes = entry.curve.nbytes(plan.brought) - place.free_bytes
+            if need_bytes <= 0:
+                return [self._fetch(entry, place, plan, False, now_ms)]
+            if evicts := self._room.make(place, entry, need_bytes, False, now_ms):
+                return evicts
+        self._look_ms[place.gpu.id] = now_ms + _IDLE_MS
+        return []
+
+    def _wanted(self, place: GpuWeights, now_ms: float) -> Iterator[tuple[ModelWeights, LoadPlan]]:
+        for entry in place.models.values():
+            if (entry.pinned or entry.wanted) and not entry.warm and not entry.fetching:
+                yield entry, entry.plan()
+        every: Sequence[ModelWeights] = list(place.models.values())
+        found = self._system.cold.prefetch(max(0, place.free_bytes), every, now_ms)
+        if found is not None:
+            yield place.models[found[0]], found[1]
+
+
+def _overdue_ms(load: WaitingLoad) -> float:
+    """When a load has been passed over for its part of the time that it had."""
+    latest_ms = load.deadline_ms - load.end_ms
+    return load.first_arrival_ms + _PART_OF_SLACK * max(0.0, latest_ms - load.first_arrival_ms)

@@ -1,0 +1,118 @@
+"""What is predicted of loads: when weights will be there, where a cold model is warm first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from interlace.core.loading import LoadPlan
+from interlace.engine.live_partition import LivePartition
+from interlace.engine.residency import GpuWeights, LinkBeliefs, ModelWeights
+from interlace.engine.state import DeployedModel, EngineState
+from interlace.policy.cold_policy import WaitingLoad
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOption:
+    """A cold model, the accelerator where it would be warm first, and what of it is asked."""
+
+    waiting: WaitingLoad
+    entry: ModelWeights
+    place: GpuWeights
+    plan: LoadPlan
+
+
+class LoadOutlook:
+    """Looks ahead over links as they are believed to be."""
+
+    def __init__(self, state: EngineState, links: LinkBeliefs) -> None:
+        self._state = state
+        self._links = links
+
+    def ready_ms(self, deployed: DeployedModel, deadline_ms: float, now_ms: float) -> float:
+        """When its weights are predicted to be there, or so far that a batch may begin.
+
+        Loads of more urgent requests than that deadline's go first.
+        """
+        return min(
+            self._ready_on_ms(entry, self._state.weights_on[gpu], deadline_ms, now_ms)
+            for gpu, entry in deployed.weights.items()
+        )
+
+    def _ready_on_ms(
+        self, entry: ModelWeights, place: GpuWeights, deadline_ms: float, now_ms: float
+    ) -> float:
+        if entry.warm and not entry.closed:
+            return -inf
+        fetch, link = entry.fetch, place.links[0]
+        if fetch is not None and fetch.whole and not fetch.cancelled:
+            return min(fetch.opens_ms, fetch.ends_ms)
+        free_ms, pace = max(now_ms, self._links.free_ms(link)), self._links.pace(link)
+        for model in self._state.cold_waiting if deadline_ms > now_ms else ():
+            other = place.models.get(model)
+            if other is None or other is entry or other.warm or other.fetch is not None:
+                continue
+            if other.queue.rows and other.queue.next_deadline_ms < deadline_ms:
+                free_ms += pace * other.copy_ms(other.plan())
+        plan = entry.plan()
+        if not plan.overlapped:
+            return free_ms + pace * entry.copy_ms(plan)
+        return free_ms + pace * max(0.0, plan.end_ms - entry.run_ms(plan))
+
+    def loads(self, now_ms: float) -> list[LoadOption]:
+        """Cold models with requests, each where its first answer would end first."""
+        state = self._state
+        found: list[LoadOption] = []
+        for model in list(state.cold_waiting):
+            deployed = state.models.get(model)
+            if deployed is None or not deployed.queue.rows or not deployed.weights:
+                del state.cold_waiting[model]
+                continue
+            entries = deployed.weights
+            if any(one.warm and not one.closed for one in entries.values()):
+                del state.cold_waiting[model]
+                continue
+            if any(one.fetch is not None for one in entries.values()):
+                continue
+            options = [
+                self._load(deployed, entry, state.weights_on[gpu], now_ms)
+                for gpu, entry in entries.items()
+                if not (entry.warm or _is_leaving(model, state.weights_on[gpu]))
+                and self.partition(deployed, gpu) is not None
+            ]
+            if options:
+                found.append(min(options, key=_cost))
+        return found
+
+    def _load(
+        self, deployed: DeployedModel, entry: ModelWeights, place: GpuWeights, now_ms: float
+    ) -> LoadOption:
+        plan = entry.plan()
+        owed_ms = max(0.0, self._links.free_ms(place.links[0]) - now_ms)
+        pace = self._links.pace(place.links[0])
+        run_ms = entry.run_ms(plan)
+        link_ms = pace * entry.copy_ms(plan)
+        waiting = WaitingLoad(
+            entry.model,
+            deployed.queue.first_arrival_ms,
+            deployed.queue.next_deadline_ms,
+            link_ms,
+            owed_ms + pace * (plan.end_ms - run_ms) + run_ms,
+            entry.rate_rps,
+            entry.curve.nbytes(plan.brought) > place.free_bytes,
+        )
+        return LoadOption(waiting, entry, place, plan)
+
+    def partition(self, deployed: DeployedModel, gpu: str) -> LivePartition | None:
+        """Where the fetch is made: a partition that hosts it, an idle one if there is one."""
+        here = [one for one in (*deployed.hosts, *deployed.lenders) if one.gpu == gpu]
+        return min(here, key=lambda one: one.batch is not None, default=None)
+
+
+def _cost(load: LoadOption) -> tuple[float, bool, str]:
+    return load.waiting.end_ms, load.waiting.evicts, load.place.gpu.id
+
+
+def _is_leaving(model: str, place: GpuWeights) -> bool:
+    """True if some of it is still being given back there."""
+    return any(one.model == model for one in place.evicting)

@@ -1,0 +1,202 @@
+"""Weights that come and go: no layer runs before they are there, whatever came and whenever."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.models import cold_layout
+from tests.device.cuda.models.cold_rig import (
+    ALL,
+    EAGER,
+    FIRST,
+    LAST,
+    SECOND,
+    TABLE,
+    WEIGHTED,
+    stand,
+)
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer a group, as far as may be."""
+    monkeypatch.setattr(cold_layout, "LEAST_BYTES", 1)
+    monkeypatch.setattr(cold_layout, "LAST_BYTES", 1)
+
+
+@pytest.fixture(params=[False, True], ids=["graphs", "eager"])
+def eager(request: pytest.FixtureRequest) -> Iterator[bool]:
+    EAGER[:] = [True] * request.param
+    yield request.param
+    EAGER.clear()
+
+
+def test_weights_are_laid_out_in_the_order_of_their_use_and_tables_last() -> None:
+    with stand() as one:
+        layout = one.load().layout
+        begins = [layout.layers[at].begin for at in (FIRST, SECOND, LAST, TABLE)]
+        assert begins == sorted(begins) and layout.layers[TABLE].table
+        assert layout.window_bytes == layout.layers[TABLE].begin
+        assert "places" not in layout.places, "indices stay"
+        assert list(layout.groups[0]) == [0, TABLE]
+
+
+def test_answers_are_right_with_nothing_something_and_all_of_it_there(eager: bool) -> None:
+    with stand() as one:
+        cold = one.load()
+        assert bool(one.models[1].eager_because) == eager
+        assert one.runs()
+        for layers in ((TABLE,), (FIRST, LAST), tuple(ALL)):
+            cold.fetch(layers)
+            assert one.runs() and one.runs(rows=1) and one.runs(rows=3)
+            one.settle()
+            assert set(cold.held) == WEIGHTED & set(layers)
+            cold.evict(tuple(cold.held))
+            assert not one.memory.used_bytes and one.runs()
+
+
+def test_no_layer_runs_before_its_weights_are_there(eager: bool) -> None:
+    """Copies are held back one by one; what was not copied is poison."""
+    with stand() as one:
+        cold = one.load()
+        one.driver.hold(one.memory.link)
+        cold.fetch(tuple(ALL))
+        ended: list[bool] = []
+        begun = threading.Thread(target=lambda: ended.append(one.runs()))
+        begun.start()
+        time.sleep(0.1)
+        assert not ended
+        while one.driver._streams.of(one.memory.link, "").queue:
+            assert not ended, "it ended before the last copy"
+            one.driver.run(one.memory.link, 1)
+            time.sleep(0.01)
+        begun.join(20)
+        assert ended == [True]
+        one.driver.let_go(one.memory.link)
+
+
+def test_another_lane_does_not_wait_for_a_load(eager: bool) -> None:
+    with stand() as one:
+        one.load(2, "q")
+        one.load(1, "p").fetch((FIRST,))
+        one.driver.hold(one.memory.link)
+        one.models[1].cold.fetch((SECOND,))
+        assert one.runs(2, "q")
+        one.driver.let_go(one.memory.link)
+        assert one.runs()
+
+
+def test_two_models_share_a_window_and_take_turns_behind_each_other(eager: bool) -> None:
+    with stand() as one:
+        for seed in (1, 2):
+            one.load(seed).fetch(tuple(ALL))
+        assert len(one.memory._windows[one.lane()]) == 1
+        for _ in range(3):
+            first, second = one.start(1), one.start(2, rows=3)
+            assert first() and second()
+
+
+def test_a_place_is_taken_again_only_after_its_last_use() -> None:
+    with stand(budget_bytes=8192) as one:
+        first, second = one.load(1), one.load(2)
+        first.fetch(tuple(ALL))
+        one.settle()
+        window = first.lanes[one.lane()].window  # type: ignore[attr-defined]
+        one.driver.hold(window.stream)
+        right = one.start(1)
+        first.evict(tuple(ALL))
+        second.fetch(tuple(ALL))
+        time.sleep(0.05)
+        one.driver.let_go(window.stream)
+        assert right(), "its weights were overwritten before the window had them"
+        assert one.runs(2) and one.runs(1)
+
+
+def test_what_finds_no_place_stays_on_the_host_and_runs(eager: bool) -> None:
+    with stand(budget_bytes=1024) as one:
+        cold = one.load()
+        cold.fetch(tuple(ALL))
+        assert 0 < len(cold.held) < 4
+        assert one.runs()
+
+
+def test_a_copy_that_is_refused_leaves_nothing_behind() -> None:
+    with stand() as one:
+        cold = one.load()
+        one.driver.fail("copy", "CUDA_ERROR_INVALID_VALUE", skip=2)
+        with pytest.raises(CudaError):
+            cold.fetch(tuple(ALL))
+        assert not cold.held and not one.memory.used_bytes
+        assert one.runs()
+        cold.fetch(tuple(ALL))
+        assert one.runs()
+
+
+def test_a_warm_run_copies_nothing() -> None:
+    with stand() as one:
+        one.load().fetch(tuple(ALL))
+        assert one.runs()
+        calls = one.driver.calls["copy_groups"]
+        assert one.runs() and one.driver.calls["copy_groups"] == calls
+
+
+def test_another_lane_has_a_window_of_its_own() -> None:
+    with stand() as one:
+        one.load(1, "p", "q").fetch(tuple(ALL))
+        both = one.start(1, "p"), one.start(1, "q", rows=2)
+        assert all(right() for right in both)
+        assert one.models[1].leave_lanes({"p"})() is None  # type: ignore[misc]
+        assert one.runs(1, "p")
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["fetch", "evict", "run", "run"]),
+        st.sampled_from([1, 2]),
+        st.sampled_from(["p", "q"]),
+        st.sets(st.sampled_from(list(ALL))),
+    ),
+    max_size=14,
+)
+
+
+@given(MOVES, st.sampled_from([1024, 4096, 1 << 16]))
+@settings(max_examples=25, deadline=None)
+def test_whatever_comes_and_goes_answers_are_right(moves: Any, budget_bytes: int) -> None:
+    with stand(budget_bytes=budget_bytes) as one:
+        for seed in (1, 2):
+            one.load(seed, "p", "q", batches=(4,))
+        running: dict[tuple[int, str], list[Callable[[], bool]]] = {}
+
+        def end(seed: int, name: str = "") -> None:
+            for key in [key for key in running if key[0] == seed and name in ("", key[1])]:
+                assert all(right() for right in running.pop(key))
+
+        for what, seed, name, layers in moves:
+            cold = one.models[seed].cold
+            assert cold is not None
+            if what == "fetch":
+                cold.fetch(layers)
+            elif what == "evict":
+                end(seed)  # the engine's law: nothing of it runs
+                gone = [(to, at) for at, to in cold.held.items() if at in layers]
+                one.settle()
+                cold.evict(layers)
+                one.settle()
+                for address, at in gone:
+                    one.poison(address, cold.layout.layers[at].nbytes)
+            else:
+                if sum(len(there) for (_, at), there in running.items() if at == name) > 1:
+                    for other in (1, 2):
+                        end(other, name)
+                running.setdefault((seed, name), []).append(one.start(seed, name))
+        for seed in (1, 2):
+            end(seed)

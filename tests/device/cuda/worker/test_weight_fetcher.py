@@ -1,0 +1,115 @@
+"""Two loads on the link at a time; each is answered once, whatever becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from interlace.device.cuda.completion.kinds import completions
+from interlace.device.cuda.worker.weight_fetcher import Answers, WeightFetcher
+from interlace.device.cuda.worker.wire import FetchWeights, WeightsMoved
+from interlace.device.process.wire import EvictWeights, Failed
+from tests.device.cuda.models.cold_rig import ALL, FIRST, WEIGHTED, Stand
+
+LANE = 9
+COUNT = len(ALL)
+
+
+class Worker:
+    """The part of the main loop that weights concern."""
+
+    def __init__(self) -> None:
+        self.stand = Stand()
+        driver, backend = self.stand.driver, self.stand.gpu.backend
+        self.completions = completions("blocking", driver, LANE + 1)
+        mapped = self.stand.gpu.memory
+        self.fetcher = WeightFetcher(driver, backend.kernels, mapped, self.completions, LANE)
+        self.answers: list[tuple[str, object]] = []
+        for seed in (1, 2, 3):
+            self.stand.load(seed)
+
+    def fetch(self, seed: int, layers: tuple[int, ...] = tuple(ALL), count: int = COUNT) -> None:
+        asked = FetchWeights(f"net{seed}", layers, count)
+        self.hear(self.fetcher.fetch(f"line{seed}", self.stand.models[seed].cold, asked))
+
+    def hear(self, answers: Answers) -> None:
+        self.answers += answers
+
+    def wait(self, count: int) -> None:
+        while len(self.answers) < count:
+            for lane, sequence in self.completions.drain():
+                assert lane == LANE
+                self.hear(self.fetcher.ended(sequence))
+
+    def held(self, seed: int) -> set[int]:
+        cold = self.stand.models[seed].cold
+        assert cold is not None
+        return set(cold.held)
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    made = Worker()
+    yield made
+    made.completions.close()
+    made.fetcher.close()
+    made.stand.close()
+
+
+def test_two_at_a_time_the_third_behind_them(worker: Worker) -> None:
+    link = worker.stand.memory.link
+    worker.stand.driver.hold(link)
+    for seed in (1, 2, 3):
+        worker.fetch(seed)
+    assert sorted(worker.fetcher.lines) == ["line1", "line2"] and not worker.answers
+    assert worker.held(1) == worker.held(2) == WEIGHTED and not worker.held(3)
+    worker.stand.driver.let_go(link)
+    worker.wait(3)
+    assert [line for line, _ in worker.answers] == ["line1", "line2", "line3"]
+    assert all(isinstance(one, WeightsMoved) for _, one in worker.answers)
+    assert worker.held(3) == WEIGHTED and worker.stand.runs(3)
+
+
+def test_what_waits_is_cancelled_and_what_is_on_its_way_ends_well(worker: Worker) -> None:
+    link = worker.stand.memory.link
+    worker.stand.driver.hold(link)
+    for seed in (1, 2, 3):
+        worker.fetch(seed)
+    for seed in (1, 3):
+        worker.hear(worker.fetcher.cancel(f"net{seed}"))
+    ((line, refused),) = worker.answers
+    assert line == "line3" and isinstance(refused, Failed) and "cancelled" in refused.detail
+    worker.stand.driver.let_go(link)
+    worker.wait(3)
+    assert not worker.held(3) and worker.held(1) == WEIGHTED
+
+
+def test_a_copy_that_is_refused_fails_that_fetch_alone(worker: Worker) -> None:
+    worker.stand.driver.fail("copy", "CUDA_ERROR_INVALID_VALUE", skip=1)
+    worker.fetch(1)
+    worker.fetch(2)
+    worker.wait(2)
+    assert isinstance(dict(worker.answers)["line1"], Failed) and not worker.held(1)
+    assert isinstance(dict(worker.answers)["line2"], WeightsMoved)
+    assert worker.stand.runs(1) and worker.stand.runs(2)
+
+
+def test_eviction_gives_back_what_was_brought_and_forgetting_all_of_it(worker: Worker) -> None:
+    worker.fetch(1)
+    worker.wait(1)
+    cold = worker.stand.models[1].cold
+    assert isinstance(worker.fetcher.evict(cold, EvictWeights("net1", (FIRST,))), WeightsMoved)
+    assert worker.held(1) == WEIGHTED - {FIRST}
+    worker.fetcher.forget("net1", cold)
+    assert not worker.held(1) and not worker.stand.memory.used_bytes
+    assert worker.stand.runs(1)
+
+
+@pytest.mark.parametrize(("layers", "count"), [((1,), 5), ((7,), COUNT), ((-1,), COUNT)])
+def test_layers_that_it_does_not_have_are_refused(
+    worker: Worker, layers: tuple[int, ...], count: int
+) -> None:
+    worker.fetch(1, layers, count)
+    ((_, refused),) = worker.answers
+    assert isinstance(refused, Failed) and "measure it" in refused.detail

@@ -1,0 +1,239 @@
+"""More models than memory: what is fetched when, and what becomes of those who wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from interlace.core.hardware import Fleet
+from interlace.core.messages import (
+    CancelFetch,
+    Deployment,
+    Evict,
+    Failure,
+    Fetch,
+    ModelsDeployed,
+    Run,
+)
+from interlace.core.plan import Demand
+from interlace.core.profile import LayerProfile, Profile
+from interlace.core.request import Outcome
+from interlace.policy.catalog import resolve
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
+from tests.builders import World, line_profile, machine
+
+_LAYERS = 4
+_T = TypeVar("_T")
+
+
+def layered(name: str, nbytes: int = 100, copy_ms: float = 5.0) -> Profile:
+    """A model of four layers of ``nbytes``; a batch takes about 4 ms, a copy of a layer more."""
+    plain = line_profile(name, 3.0, 1.0)
+    layers = tuple(
+        LayerProfile(f"{index}", nbytes, copy_ms, 1.0, 40.0, "Linear") for index in range(_LAYERS)
+    )
+    return replace(plain, weights_bytes=_LAYERS * nbytes, activation_bytes=1, layers=layers)
+
+
+def cold_world(
+    budget: int,
+    cold: str = "pipeswitch",
+    names: str = "ab",
+    gpus: int = 1,
+    pinned: str = "",
+    keep_ms: float = 0.0,
+) -> World:
+    (gpu,) = machine().gpus
+    fleet = Fleet(tuple(replace(gpu, id=f"g{n}", weights_bytes=budget) for n in range(gpus)))
+    row = replace(resolve("interlace"), cold=COLD_POLICIES[cold])
+    world = World({name: layered(name) for name in names}, fleet, row)
+    deployments = tuple(
+        Deployment(
+            Demand(name, 0.0, 200.0),
+            world.profiles[name],
+            pinned=name in pinned,
+            keep_ms=keep_ms,
+        )
+        for name in names
+    )
+    world.runtime.deliver(ModelsDeployed(deployments))
+    world.run(500.0)
+    return world
+
+
+def sent(world: World, kind: type[_T]) -> list[tuple[float, _T]]:
+    return [(at, one) for at, _, commands in world.log for one in commands if isinstance(one, kind)]
+
+
+def test_a_cold_model_is_fetched_and_answers() -> None:
+    world = cold_world(400)
+    first = world.send("a", 200.0)
+    world.run(100.0)
+    assert world.reply_of(first).outcome is Outcome.OK
+    ((began, _),) = sent(world, Fetch)
+    ((ran, _),) = sent(world, Run)
+    # 20 ms of copies, 4 of execution: the batch is sent when it need not wait, and ends with both.
+    assert ran - began == pytest.approx(17.0)
+    ended = next(at for at, reply in world.replies if reply.request.id == first.id)
+    assert ended - began == pytest.approx(20.0 + 1.0)
+
+
+def test_what_is_not_used_leaves_for_what_is() -> None:
+    world = cold_world(400)
+    for model in "aba":
+        request = world.send(model, 200.0)
+        world.run(300.0)
+        assert world.reply_of(request).outcome is Outcome.OK
+    assert [one.model for _, one in sent(world, Fetch)] == ["a", "b", "a"]
+    assert [(one.model, one.layers) for _, one in sent(world, Evict)] == [
+        ("a", (0, 1, 2, 3)),
+        ("b", (0, 1, 2, 3)),
+    ]
+    assert not sent(world, CancelFetch)
+
+
+def test_requests_of_a_warm_model_go_before_it_leaves() -> None:
+    """A B A A C becomes A A A B C: three loads, not five."""
+    world = cold_world(400, names="abc")
+    requests = []
+    for model in "abaac":
+        requests.append(world.send(model, 200.0))
+        world.run(3.0)
+    world.run(300.0)
+    assert [world.reply_of(one).outcome for one in requests] == [Outcome.OK] * 5
+    assert [one.model for _, one in sent(world, Fetch)] == ["a", "b", "c"]
+
+
+def test_a_cold_model_is_not_passed_over_for_ever() -> None:
+    world = cold_world(400)
+    start = world.clock.now_ms()
+    world.send_at([start + 2.0 * n for n in range(200)], "a", 300.0)
+    world.run(50.0)
+    assert world.state.models["a"].weights["g0"].warm
+    cold = world.send("b", 200.0)
+    world.run(600.0)
+    assert world.reply_of(cold).outcome is Outcome.OK, "passed for half of the time that it had"
+    assert world.runtime.unanswered == 0
+
+
+def test_a_fetch_that_nobody_waits_for_is_cancelled() -> None:
+    world = cold_world(400)
+    gone = world.send("a", 200.0)
+    world.run(6.0)
+    world.runtime.cancel(gone)
+    ((cancelled, _),) = sent(world, CancelFetch)
+    assert cancelled == world.clock.now_ms()
+    world.run(1.0)
+    place = world.state.weights_on["g0"]
+    assert place.free_bytes == 400 and not place.fetches
+    assert world.devices["g0"].weights.held_bytes == 0
+    later = world.send("b", 200.0)
+    world.run(100.0)
+    assert world.reply_of(later).outcome is Outcome.OK
+
+
+def test_a_fetch_that_fails_is_made_again_once() -> None:
+    world = cold_world(400, "copy")
+    weights = world.devices["g0"].weights
+    weights.fail_next(Failure("bad sectors"))
+    first = world.send("a", 300.0)
+    world.run(100.0)
+    assert world.reply_of(first).outcome is Outcome.OK
+    for _ in range(2):
+        weights.fail_next(Failure("bad sectors"))
+    second = world.send("b", 300.0)
+    world.run(100.0)
+    error = world.reply_of(second).error
+    assert world.reply_of(second).outcome is Outcome.FAILED and error is not None
+    assert error.detail == "its weights could not be brought: bad sectors"
+    third = world.send("b", 300.0)
+    world.run(100.0)
+    assert world.reply_of(third).outcome is Outcome.OK
+
+
+def test_a_batch_that_was_sent_ahead_fails_with_its_fetch_and_is_made_again() -> None:
+    world = cold_world(400)
+    world.devices["g0"].weights.fail_next(Failure("bad sectors"))
+    request = world.send("a", 300.0)
+    world.run(100.0)
+    assert [run.batch.attempt for _, run in sent(world, Run)] == [1, 2]
+    assert world.reply_of(request).outcome is Outcome.OK
+
+
+def test_what_cannot_be_in_time_is_refused_as_cold_and_loaded_for_the_next() -> None:
+    world = cold_world(400)
+    early = world.send("a", 15.0)
+    error = world.reply_of(early).error
+    assert error is not None and "'a' is cold: its weights are there in 17.0 ms" in error.detail
+    assert error.retry_after_ms == pytest.approx(17.0)
+    world.run(21.0)
+    again = world.send("a", 15.0)
+    world.run(20.0)
+    assert world.reply_of(again).outcome is Outcome.OK
+
+
+def test_pinned_models_come_first_and_stay() -> None:
+    world = cold_world(800, names="abc", pinned="a")
+    assert world.engine.snapshot().models["a"].weights["g0"].state == "resident"
+    for model in "bcb":
+        request = world.send(model, 200.0)
+        world.run(300.0)
+        assert world.reply_of(request).outcome is Outcome.OK
+    assert [one.model for _, one in sent(world, Evict)] == ["b", "c"]
+
+
+def test_what_ran_lately_is_kept() -> None:
+    world = cold_world(400, keep_ms=100.0)
+    world.send("a", 200.0)
+    world.run(50.0)
+    other = world.send("b", 300.0)
+    world.run(300.0)
+    ((ran, _), _) = sent(world, Run)
+    ((left, _),) = sent(world, Evict)
+    assert left - ran >= 100.0
+    assert world.reply_of(other).outcome is Outcome.OK
+
+
+def test_a_model_that_no_budget_holds_fails_with_figures() -> None:
+    world = cold_world(399)
+    assert {one.status for one in world.statuses} == {"failed"}
+    assert "its weights take 0.0 MB" in world.statuses[0].detail
+
+
+def test_an_accelerator_that_leaves_takes_what_it_held() -> None:
+    world = cold_world(400, gpus=2)
+    first = world.send("a", 200.0)
+    world.run(10.0)
+    ((_, fetch),) = sent(world, Fetch)
+    world.runtime.leave(fetch.gpu)
+    world.run(2_000.0)
+    assert world.reply_of(first).outcome is not Outcome.REFUSED
+    request = world.send("a", 200.0)
+    world.run(100.0)
+    assert world.reply_of(request).outcome is Outcome.OK
+    assert {one.gpu for _, one in sent(world, Fetch)} == {"g0", "g1"}
+
+
+def test_loads_follow_each_other_on_a_link() -> None:
+    """The second is sent a little before the first has ended: the link is never idle."""
+    world = cold_world(800, names="abc")
+    for model in "ab":
+        world.send(model, 300.0)
+    world.run(100.0)
+    (first, _), (second, _) = sent(world, Fetch)
+    assert second - first == pytest.approx(19.0)
+    ended = max(at for at, reply in world.replies)
+    assert ended - first == pytest.approx(41.0)
+
+
+def test_without_a_budget_nothing_is_fetched() -> None:
+    (gpu,) = machine().gpus
+    world = World({"a": layered("a")}, Fleet((gpu,)))
+    world.deploy({"a": 50.0})
+    world.run(500.0)
+    request = world.send("a", 50.0)
+    world.run(50.0)
+    assert world.reply_of(request).outcome is Outcome.OK
+    assert not sent(world, Fetch) and not world.engine.snapshot().models["a"].weights

@@ -1,0 +1,298 @@
+"""Laws of cold starts: random traffic, faults, budgets and rows, on links that are shared."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from interlace.core.hardware import Fleet, Trait
+from interlace.core.loading import HostLinks
+from interlace.core.messages import (
+    CancelFetch,
+    Deployment,
+    Evict,
+    Failure,
+    Fetch,
+    GpuLeft,
+    Load,
+    ModelsDeployed,
+    ModelWithdrawn,
+    PartitionLost,
+    ReleasePartition,
+    Run,
+    Unload,
+    Woke,
+    WorkFinished,
+)
+from interlace.core.plan import Demand
+from interlace.core.profile import LayerProfile, Profile
+from interlace.core.request import Request
+from interlace.engine.engine import Engine
+from interlace.engine.fetch_scheduler import AT_ONCE
+from interlace.policy.catalog import resolve
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
+from tests.builders import World, line_profile, machine
+
+MODELS = ("a", "b", "c", "d", "e")
+#: A table that is read by rows, and layers that are slower to read than to copy.
+_READ_MS = (1.2, 9.0, 9.0, 9.0)
+
+
+def _layered(name: str, nbytes: int) -> Profile:
+    layers = tuple(
+        LayerProfile(str(index), nbytes, 2.0, 0.5, read_ms, "Linear")
+        for index, read_ms in enumerate(_READ_MS)
+    )
+    plain = line_profile(name, 1.5, 0.5)
+    return replace(plain, weights_bytes=4 * nbytes, activation_bytes=1, layers=layers)
+
+
+#: "e" has no profile by layer: its weights stay.
+TRUTH = {
+    **{name: _layered(name, 50 + 25 * index) for index, name in enumerate("abcd")},
+    "e": line_profile("e", weights_bytes=100),
+}
+BYTES = {name: [layer.weights_bytes for layer in one.layers] for name, one in TRUTH.items()}
+
+
+class ColdMachine(RuleBasedStateMachine):
+    """More models than memory."""
+
+    @initialize(
+        cold=st.sampled_from(sorted(COLD_POLICIES)),
+        budget=st.sampled_from([500, 700, 1_000, 2_000]),
+        there=st.integers(1, 2),
+        peers=st.integers(0, 1),
+        pinned=st.sampled_from([None, "a"]),
+        keep_ms=st.sampled_from([0.0, 20.0]),
+        ahead=st.sampled_from([0.0, 2.0]),
+        system=st.sampled_from(["interlace", "nexus", "clockwork", "triton"]),
+    )
+    def build(
+        self,
+        cold: str,
+        budget: int,
+        there: int,
+        peers: int,
+        pinned: str | None,
+        keep_ms: float,
+        ahead: float,
+        system: str,
+    ) -> None:
+        (plain,) = machine(10**6, frozenset({Trait.OVERLAPPED_REORGANISATION})).gpus
+        names = ("switch0", "switch1")
+        gpus = [
+            replace(
+                plain,
+                id=f"g{index}",
+                ahead_ms=ahead,
+                weights_bytes=budget,
+                links=HostLinks(peers, 100.0, names=(names[index], *names[1 - index :][:peers])),
+            )
+            for index in range(there)
+        ]
+        self.budget, self.pinned = budget, pinned
+        row = replace(resolve(system), cold=COLD_POLICIES[cold])
+        self.world = World(TRUTH, Fleet(tuple(gpus)), row)
+        self.sent: list[Request] = []
+        self.world.runtime.deliver(
+            ModelsDeployed(
+                tuple(
+                    Deployment(
+                        Demand(name, 1.0, 60.0),
+                        TRUTH[name],
+                        pinned=name == pinned,
+                        keep_ms=keep_ms,
+                    )
+                    for name in MODELS
+                )
+            )
+        )
+        self.world.run(200.0)
+        self.seen = 0
+        self.held: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        self.fetches: dict[tuple[str, str], Fetch] = {}
+        self.running: Counter[tuple[str, str]] = Counter()
+        self.during: dict[int, Fetch] = {}  #: batches sent beside a fetch that they need
+        self.came: list[Fetch] = []
+        self.hosts: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+
+    # ------------------------------------------------------------------------------------- rules
+
+    @rule(model=st.sampled_from(MODELS), count=st.integers(1, 10), slo=st.floats(1.0, 300.0))
+    def send(self, model: str, count: int, slo: float) -> None:
+        self.sent += [self.world.send(model, slo) for _ in range(count)]
+
+    @rule(
+        visits=st.lists(
+            st.tuples(st.sampled_from(MODELS), st.floats(0.0, 30.0), st.sampled_from([25.0, 99.0])),
+            min_size=4,
+            max_size=24,
+        )
+    )
+    def visit(self, visits: list[tuple[str, float, float]]) -> None:
+        for model, gap_ms, slo_ms in visits:
+            self.sent.append(self.world.send(model, slo_ms))
+            self.world.run(gap_ms)
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        if self.sent:
+            self.world.runtime.cancel(data.draw(st.sampled_from(self.sent)))
+
+    @rule(ms=st.floats(0.1, 120.0))
+    def wait(self, ms: float) -> None:
+        self.world.run(ms)
+
+    @rule(model=st.sampled_from(MODELS))
+    def withdraw(self, model: str) -> None:
+        self.world.runtime.deliver(ModelWithdrawn(model))
+
+    @rule(model=st.sampled_from(MODELS))
+    def deploy(self, model: str) -> None:
+        if model not in self.world.state.models:
+            self.world.deploy({model: 60.0})
+
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        gpu = data.draw(st.sampled_from(sorted(self.world.devices)))
+        self.world.devices[gpu].weights.fail_next(Failure("a fault"))
+
+    @rule(data=st.data())
+    def kill(self, data: st.DataObject) -> None:
+        devices = self.world.devices
+        known = sorted((gpu, name) for gpu in devices for name in devices[gpu].partitions)
+        if known:
+            gpu, name = data.draw(st.sampled_from(known))
+            devices[gpu].kill(name)
+
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        there = sorted(gpu.id for gpu in self.world.state.fleet.gpus)
+        if len(there) > 1:
+            self.world.runtime.leave(data.draw(st.sampled_from(there)))
+
+    @rule()
+    def join(self) -> None:
+        there = {gpu.id for gpu in self.world.state.fleet.gpus}
+        for gpu in self.world.fleet.gpus:
+            if gpu.id not in there:
+                self.world.runtime.join(self.world._device(gpu))
+
+    @rule()
+    def wake(self) -> None:
+        self.world.runtime.deliver(Woke())
+
+    # -------------------------------------------------------------------------------------- laws
+
+    @invariant()
+    def books_agree(self) -> None:
+        """Held and on its way is within the budget, for the engine and on the device."""
+        for name, place in self.world.state.weights_on.items():
+            held = sum(one.held_bytes for one in place.models.values())
+            assert place.held_bytes == held
+            assert place.free_bytes >= 0
+            assert self.world.devices[name].weights.held_bytes <= self.budget
+
+    @invariant()
+    def nobody_is_fetched_for_nobody(self) -> None:
+        for place in self.world.state.weights_on.values():
+            for fetch in place.fetches:
+                entry = place.models.get(fetch.work.model)
+                if entry is not None and entry.fetch is fetch and fetch.demanded:
+                    assert fetch.cancelled or entry.queue.rows or entry.running
+
+    @invariant()
+    def at_most_two_fetches_on_a_link(self) -> None:
+        users: Counter[str] = Counter()
+        for place in self.world.state.weights_on.values():
+            for fetch in place.fetches:
+                users.update({place.links[number] for number in fetch.uses})
+        assert all(count <= AT_ONCE for count in users.values())
+
+    @invariant()
+    def weights_come_and_go_as_they_may(self) -> None:
+        for _, event, commands in self.world.log[self.seen :]:
+            if isinstance(event, WorkFinished):
+                self._ended(event)
+            elif isinstance(event, PartitionLost):
+                self._left(event.gpu, event.partition)
+            elif isinstance(event, GpuLeft):
+                for partition in {one for _, held in self.hosts.items() for one in held}:
+                    self._left(event.gpu, partition)
+            for command in commands:
+                match command:
+                    case Fetch():
+                        key = (command.gpu, command.model)
+                        assert key not in self.fetches, "fetched twice at once"
+                        self.fetches[key] = command
+                    case CancelFetch(gpu=gpu, model=model):
+                        assert (gpu, model) in self.fetches
+                    case Evict(gpu=gpu, model=model):
+                        assert model != self.pinned
+                        assert not self.running[gpu, model], "it runs"
+                        assert (gpu, model) not in self.fetches, "it is fetched"
+                    case Run(gpu=gpu, batch=batch):
+                        key = (gpu, batch.model)
+                        self.running[key] += 1
+                        fetch = self.fetches.get(key)
+                        if fetch is not None and set(fetch.plan.brought) - self.held[key]:
+                            self.during[batch.id] = fetch
+        self.seen = len(self.world.log)
+
+    def _ended(self, event: WorkFinished) -> None:
+        work, well = event.work, event.failure is None
+        match work:
+            case Fetch():
+                key = (work.gpu, work.model)
+                if self.fetches.get(key) is work:
+                    del self.fetches[key]
+                if well:
+                    self.held[key].update(work.plan.brought)
+                    self.came.append(work)
+            case Evict():
+                self.held[work.gpu, work.model].difference_update(work.layers)
+            case Run(gpu=gpu, batch=batch):
+                self.running[gpu, batch.model] -= 1
+                fetch = self.during.pop(batch.id, None)
+                if fetch is None:
+                    assert well or "weights" not in event.failure.detail, "sent without a fetch"
+                elif well and fetch.plan.overlapped:
+                    came = any(one is fetch for one in self.came)
+                    assert came, "a layer ran before its weights were there"
+            case Load(gpu=gpu, partition=partition, model=model) if well:
+                self.hosts[gpu, model].add(partition)
+            case ReleasePartition(gpu=gpu, partition=partition):
+                self._left(gpu, partition)
+            case Unload(gpu=gpu, partition=partition, model=model):
+                self._left(gpu, partition, model)
+            case _:
+                pass
+
+    def _left(self, gpu: str, partition: str, model: str | None = None) -> None:
+        """A partition does not have a model, or any: with its last one what is held goes."""
+        for key, hosts in self.hosts.items():
+            if key[0] == gpu and model in (None, key[1]):
+                hosts.discard(partition)
+                if not hosts:
+                    self.held[key].clear()
+
+    def teardown(self) -> None:
+        """In the end every request has one answer, and a replay says the same."""
+        if not hasattr(self, "world"):
+            return
+        self.world.run(3_000.0)
+        answers = Counter(reply.request.id for _, reply in self.world.replies)
+        assert answers == Counter(request.id for request in self.sent)
+        assert self.world.runtime.unanswered == 0
+        replayed = Engine(self.world.fleet, self.world.system, self.world.reserve)
+        for now_ms, event, commands in self.world.log:
+            assert replayed.handle(event, now_ms) == commands
+
+
+ColdMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestColdLaws = ColdMachine.TestCase

@@ -1,0 +1,84 @@
+"""More models than memory, over HTTP: any model answers, each request once, and states are told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from interlace.cli.metrics_text import read_metrics
+from tests.serve.conftest import Start
+from tests.serve.server import Server, write_model
+
+WIDTH = 512  # a model of three layers, 3 MB
+CODE = """
+import torch
+INPUTS = {{"x": ("FP32", (4,))}}
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ModuleList(
+            torch.nn.Linear({width}, {width}, bias=False) for _ in range(3)
+        )
+        for part in self.parts:
+            torch.nn.init.eye_(part.weight)
+        self.parts[2].weight.data *= {factor}
+    def forward(self, x):
+        wide = torch.nn.functional.pad(x, (0, {width} - 4))
+        for part in self.parts:
+            wide = part(wide)
+        return {{"y": wide[:, :4]}}
+def create_model():
+    return Net()
+"""
+MODELS = {f"m{factor}": float(factor) for factor in range(2, 8)}
+
+
+def _write(root: Path, name: str, factor: float, width: int = WIDTH) -> None:
+    (root / name / "1").mkdir(parents=True, exist_ok=True)
+    (root / name / "1" / "model.py").write_text(CODE.format(width=width, factor=factor))
+    (root / name / "interlace.toml").write_text("slo_ms = 5000\nmax_batch = 4\n")
+
+
+def _ask(server: Server, name: str) -> tuple[str, int, list[float]]:
+    x = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1.0, 2.0, 3.0, 4.0]}
+    status, body = server.call("POST", f"/v2/models/{name}/infer", {"inputs": [x]})
+    return name, status, body["outputs"][0]["data"] if status == 200 else []
+
+
+def test_any_model_answers_in_a_third_of_their_memory(root: Path, start: Start) -> None:
+    for name, factor in MODELS.items():
+        _write(root, name, factor)
+    (root / "m2" / "interlace.toml").write_text("slo_ms = 5000\n[memory]\nresident = true\n")
+    _write(root, "huge", 2.0, width=2 * WIDTH)
+    write_model(root, "bare")  # it has no weights
+    server = start("--memory", "8MB", "--cold", "copy").wait_ready(180.0)
+    assert "huge is not served: its weights take 12.6 MB" in server.text
+    asked = [*MODELS] * 6
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda name: _ask(server, name), asked))
+    assert Counter(name for name, _, _ in answers) == Counter(asked)
+    for name, status, values in answers:
+        assert status == 200, (name, status)
+        assert values == [MODELS[name] * x for x in (1.0, 2.0, 3.0, 4.0)]
+    assert server.infer("bare")[0] == 200
+    metrics = read_metrics(server.call("GET", "/metrics")[1])
+    starts = {s.labels["model"]: s.value for s in metrics.samples["interlace_cold_starts_total"]}
+    held = metrics.samples["interlace_model_weights_held_bytes"]
+    assert {*MODELS} <= {*starts}
+    assert sum(starts.values()) >= len(MODELS) - 1
+    assert 0 < sum(one.value for one in held) <= 8e6
+    assert metrics.value("interlace_model_weights_state", model="m2", state="resident") == 1.0
+    _, index = server.call("POST", "/v2/repository/index", {})
+    reasons = {one["name"]: one.get("reason", "") for one in index}
+    assert reasons["m2"] == "weights: resident"
+    assert {reasons[name] for name in MODELS} <= {
+        f"weights: {state}" for state in ("resident", "loading", "cold")
+    }
+    assert reasons["bare"] == ""
+    assert server.stop() == 0
+
+
+def test_cold_takes_memory(root: Path, start: Start) -> None:
+    server = start("--cold", "copy")
+    server.wait_for("--cold says how weights come and go: it takes --memory", 30.0)
