@@ -118,6 +118,10 @@ class ModelWeights:
         return self.rate.rps(self._gpu.now_ms)
 
     @property
+    def sure_rps(self) -> float:
+        return self.rate.sure_rps(self._gpu.now_ms)
+
+    @property
     def fetching(self) -> bool:
         return self.fetch is not None
 
