@@ -56,6 +56,10 @@ PARTS: Final[tuple[Part, ...]] = (
     _profiled("profiles", 80, "latency of the ten models by batch and share"),
     _compared("goodput", 120, "requests in time per second, every system on this GPU"),
     _compared("changing", 40, "the gap when shares change under load"),
+    _compared(
+        "cold-start", 120, "weights that come and go: the link, cold starts in every way",
+        "cold_start",
+    ),
     _compared("loading", 35, "what a model that is served feels while others are loaded"),
     _check(2, "split", 8, "which groups of SMs there are, and which SMs run what"),
     _check(3, "green-cost", 8, "what green contexts and streams cost, and how many there can be"),

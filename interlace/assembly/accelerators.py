@@ -88,6 +88,10 @@ class Accelerators:
         Raises:
             UserError: they have not so much more than that.
         """
+        if weights_bytes and any(one.private for one in self.settings):
+            raise UserError(
+                "--memory with --device mps: weights come and go within one process; take green"
+            )
         least = min(gpu.memory_bytes for gpu in self.gpus)
         if weights_bytes >= least:
             raise UserError(

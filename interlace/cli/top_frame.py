@@ -105,7 +105,7 @@ def render(between: ScrapeDelta, url: str) -> Group:
     figures = ("SLO ms", "req/s", "good/s", "in SLO", "p50 ms", "p99 ms", "queue", "refused/s")
     rows = between.rows()
     goes = any(row.weights for row in rows)
-    cold = ("weights", "MB of", "cold/s", "cold ms") if goes else ()
+    cold = ("weights MB", "cold/s", "cold ms") if goes else ()
     made = table(("model",), (*figures, "share %", "held MB", "capacity/s", *cold))
     for row in rows:
         made.add_row(*_cells(row), *(_weights_cells(row, between.seconds) if goes else ()))
@@ -143,10 +143,10 @@ def _cells(row: ModelRow) -> list[str]:
 
 def _weights_cells(row: ModelRow, seconds: float) -> list[str]:
     if not row.weights:
-        return ["stay", "", "", ""]
+        return ["stay", "", ""]
+    held_mb, all_mb = row.weights_held_bytes / 1e6, row.weights_bytes / 1e6
     return [
-        row.weights,
-        f"{row.weights_held_bytes / 1e6:.0f}/{row.weights_bytes / 1e6:.0f}",
+        f"{row.weights} {held_mb:.0f}/{all_mb:.0f}",
         f"{row.cold_starts / seconds:.2f}",
         f"{row.cold_ms / row.cold_starts:.0f}" if row.cold_starts else "-",
     ]

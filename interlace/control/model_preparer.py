@@ -19,6 +19,7 @@ from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.fill import FillResult, fill
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.profiling.rig import Rig
+from interlace.profiling.signature_store import SignatureStore
 from interlace.profiling.store import ProfileStore
 from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings
 from interlace.repository import (
@@ -91,6 +92,7 @@ class ModelPreparer:
         self._storage = StorageReader()
         self._digests = Digests()
         self._signatures: GenerationalCache[Hashable, Signature] = GenerationalCache(_SIGNATURES)
+        self._kept_signatures = SignatureStore(store.folder / "signatures")
         self._beside = NeighbourSlowdowns(store.folder, rig.gpu.kind)
         self._measuring = asyncio.Lock()
 
@@ -134,10 +136,11 @@ class ModelPreparer:
         """
         model = draft.provisional()
         known = _described_by(model)
-        signature = self._signatures.get(known)
+        signature = self._signatures.get(known) or self._kept_signatures.find(model)
         if signature is None:
             signature = (await self._opener.describe(model)).signature
-            self._signatures.put(known, signature)
+            self._kept_signatures.save(model, signature)
+        self._signatures.put(known, signature)
         return complete(draft, signature, generation)
 
     async def profiles(

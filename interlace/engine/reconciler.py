@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from interlace.core.hardware import Trait
 from interlace.core.messages import (
@@ -30,6 +31,10 @@ from interlace.perf.buckets import choose_buckets
 from interlace.perf.latency import surface
 from interlace.perf.memory import comes_and_goes
 
+#: Of more loads than this that go on, only every so many that end are looked at.
+_MANY: Final = 64
+_EACH: Final = 32
+
 
 class Reconciler:
     """Brings partitions and their models in line with the wanted plan, step by step.
@@ -49,9 +54,15 @@ class Reconciler:
         self._scheduler = scheduler
         self._quarantine = quarantine
         self._rates = rates
+        self._loading = 0  #: loads that have not ended
+
+    def may_wait(self) -> bool:
+        """True where so many models are being loaded that not each is worth a look at all."""
+        return self._loading > _MANY and self._loading % _EACH != 0
 
     def finished(self, finished: WorkFinished, work: PartitionWork, now_ms: float) -> list[Command]:
         """Note that a partition was created or released, or a model loaded or unloaded."""
+        self._loading -= isinstance(work, Load)
         live = self._state.partitions.get(work.partition)
         if live is None:
             return []
@@ -137,6 +148,7 @@ class Reconciler:
                     name, gpu, share_pct, ahead_ms=ahead_ms
                 )
             case Load(partition=name, model=model):
+                self._loading += 1
                 self._state.partitions[name].model_states[model] = ModelState.LOADING
             case Unload(partition=name, model=model):
                 self._state.partitions[name].model_states[model] = ModelState.UNLOADING

@@ -11,7 +11,7 @@ from interlace.perf.service_round import AffineCost, line, round_ms
 
 def update_sustaining_batches(state: EngineState, rates: ArrivalRates) -> None:
     """Compute parts and batches of every partition; called after each reconciliation."""
-    planned_rows_per_s = {model: _planned_rows_per_s(one) for model, one in state.models.items()}
+    planned_rows_per_s = _planned_rows_per_s(state)
     for live in state.partitions.values():
         live.parts = {
             slot.model: _part(slot, state.models[slot.model], planned_rows_per_s[slot.model])
@@ -31,10 +31,14 @@ def _cost(deployed: DeployedModel, live: LivePartition, rates: ArrivalRates) -> 
     return AffineCost(fixed_ms, row_ms, rows_per_s * live.parts[model])
 
 
-def _planned_rows_per_s(deployed: DeployedModel) -> float:
-    """What is planned for a model, wherever it is."""
-    slots = (slot for host in deployed.hosts for slot in host.slots)
-    return sum(slot.rows_per_s for slot in slots if slot.model == deployed.demand.model)
+def _planned_rows_per_s(state: EngineState) -> dict[str, float]:
+    """What is planned for each model in all of its hosts."""
+    planned = dict.fromkeys(state.models, 0.0)
+    for live in state.partitions.values():
+        for slot in live.slots if live.accepting else ():
+            if not slot.guest and slot.model in planned:
+                planned[slot.model] += slot.rows_per_s
+    return planned
 
 
 def _part(slot: Slot, deployed: DeployedModel, planned_rows_per_s: float) -> float:

@@ -15,7 +15,7 @@ from time import perf_counter
 
 import torch
 
-from interlace.formats.runner import Arrived
+from interlace.formats.runner import CANCELLED, Arrived
 from interlace.formats.weight_uses import WeightUse, WeightWatcher
 from interlace.formats.weights_file import WeightsFile
 
@@ -124,7 +124,7 @@ class _Arriving:
         disk_bytes = 0
         for index, there in self._there.items():
             if self._stopped and not self.failure:
-                self.failure = "cancelled"
+                self.failure = CANCELLED
             if not self.failure:
                 try:
                     if not self._file.cached(index):

@@ -17,6 +17,10 @@ WARM_RUNS: Final = 3
 Array = np.ndarray[Any, Any]
 
 
+#: Why a fetch failed that nobody waited for any more.
+CANCELLED: Final = "cancelled"
+
+
 class Arrived(NamedTuple):
     """How a fetch ended: why it failed, if it did; what of it was read from disk, and its time."""
 

@@ -26,6 +26,10 @@ class Holding(Protocol):
         """Requests that arrive, those of a burst counted once (``ArrivalRate``)."""
 
     @property
+    def sure_rps(self) -> float:
+        """What that is at least, as far as is known."""
+
+    @property
     def last_start_ms(self) -> float: ...
     @property
     def fetching(self) -> bool: ...  #: weights of it are on their way

@@ -44,7 +44,7 @@ FORBIDDEN = (
 
 #: What a test of a few seconds walks without a GPU, one process a part. The others start devices:
 #: test_gpu_comparisons.py walks what they do in one process, `scripts/gpu-check --dry-run` all.
-CHEAP = (*(part.name for part in PARTS if part.group == "checks"), "mechanisms")
+CHEAP = (*(part.name for part in PARTS if part.group == "checks"), "mechanisms", "cold-start")
 COSTLY = (
     "preflight", "contracts", "profiles", "power", "layers", "pressure", "coruns", "goodput",
     "goodput-mps", "changing", "loading", "sharing", "ebird", "twin",

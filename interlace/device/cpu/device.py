@@ -173,6 +173,8 @@ class CpuDevice:
         if partition.releasing:
             raise ValueError(f"partition '{work.partition}' is being released")
         if isinstance(work, Run):
+            if self._weights is not None:
+                self._weights.before_batch(work.batch.model, work.partition)
             partition.run(work, self._pools.window(work.batch), done)
         elif isinstance(work, Load):
             model = self._models.get(work.model)

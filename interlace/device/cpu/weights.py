@@ -1,15 +1,15 @@
 """Which weights lie where in the memory for those that come and go: fetched, placed, evicted.
 
 The main process gives out the places; the worker of one partition copies, and those of the others
-are told when all is there. Until then, and for what found no place, workers read the file's
-mapping, which is always right.
+are told before their next batch of that model. Until then, and for what found no place, workers
+read the file's mapping, which is always right.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -24,6 +24,7 @@ from interlace.device.process.wire import (
     PlaceWeights,
     WorkerAnswer,
 )
+from interlace.formats.runner import CANCELLED
 from interlace.shm.arena import Arena
 from interlace.shm.extents import Extents
 
@@ -35,11 +36,15 @@ _GAPS_PART: Final = 1 / 32
 
 @dataclass(slots=True)
 class _HeldWeights:
-    """One model: the memory its layers take, their offsets where they lie in memory, its hosts."""
+    """One model: the memory its layers take, their offsets where they lie in memory, its hosts.
+
+    ``told`` are by host the layers that it reads in memory.
+    """
 
     layer_bytes: tuple[int, ...]
     offsets: dict[int, int] = field(default_factory=dict)
     hosts: dict[str, CpuPartition] = field(default_factory=dict)
+    told: dict[str, set[int]] = field(default_factory=dict)
 
 
 class BudgetedWeights:
@@ -64,15 +69,28 @@ class BudgetedWeights:
         self._copying: dict[str, CpuPartition] = {}
 
     def loaded(self, model: str, partition: CpuPartition, layer_bytes: tuple[int, ...]) -> None:
-        """A partition has the model open; it learns what lies in memory already."""
+        """A partition has the model open."""
         held = self._models.setdefault(model, _HeldWeights(layer_bytes))
         held.hosts[partition.name] = partition
-        _tell(model, held.offsets, [partition])
+        held.told[partition.name] = set()
+
+    def before_batch(self, model: str, partition: str) -> None:
+        """A partition will run the model: it learns what lies in memory meanwhile."""
+        held = self._models.get(model)
+        if held is None or len(told := held.told.get(partition, set())) == len(held.offsets):
+            return
+        new = {layer: offset for layer, offset in held.offsets.items() if layer not in told}
+        told.update(new)
+        frame = PlaceWeights(model, tuple(new), tuple(new.values()))
+        held.hosts[partition].place(frame)
 
     def unloaded(self, model: str, partition: str) -> None:
         """A partition has it open no more; after the last one its memory is free."""
         held = self._models.get(model)
-        if held is None or held.hosts.pop(partition, None) is None or held.hosts:
+        if held is None or held.hosts.pop(partition, None) is None:
+            return
+        del held.told[partition]
+        if held.hosts:
             return
         del self._models[model]
         self._give(held.layer_bytes, held.offsets)
@@ -128,7 +146,10 @@ class BudgetedWeights:
             self._give(held.layer_bytes, going)
             done(WorkFinished(work))
 
-        self._leave(work.model, tuple(going), list(held.hosts.values()), left)
+        hosts = [held.hosts[name] for name, told in held.told.items() if told & going.keys()]
+        for told in held.told.values():
+            told.difference_update(going)
+        self._leave(work.model, tuple(going), hosts, left)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -144,19 +165,20 @@ class BudgetedWeights:
     ) -> None:
         partition = self._copying.pop(work.model)
         copied = isinstance(answer, Copied) and not answer.failure
-        if copied and self._models.get(work.model) is held:
+        told = held.told.get(partition.name)
+        if copied and told is not None:
             held.offsets.update(offsets)
-            others = [host for host in held.hosts.values() if host is not partition]
-            _tell(work.model, offsets, others)
+            told.update(offsets)
             done(WorkFinished(work))
             return
         if isinstance(answer, Failure):
             self._loop.call_later(_DYING_S, self._give, held.layer_bytes, offsets)
-            done(WorkFinished(work, failure=answer))
+            done(WorkFinished(work, failure=replace(answer, innocent=True)))
             return
         detail = answer.failure if isinstance(answer, Copied) else ""
         failure = Failure(
-            f"weights of {work.model}: {detail or 'the model was unloaded meanwhile'}"
+            f"weights of {work.model}: {detail or 'the model was unloaded meanwhile'}",
+            innocent=not detail or detail == CANCELLED,
         )
 
         def left() -> None:
@@ -181,6 +203,8 @@ class BudgetedWeights:
             if not left:
                 then()
 
+        if not partitions:
+            self._loop.call_soon(then)
         for partition in partitions:
             partition.evict(EvictWeights(model, layers), answered)
 
@@ -212,9 +236,3 @@ def _runs(layers: list[int]) -> Iterable[list[int]]:
             run = []
         run.append(layer)
     yield run
-
-
-def _tell(model: str, offsets: Mapping[int, int], partitions: Iterable[CpuPartition]) -> None:
-    if offsets:
-        for partition in partitions:
-            partition.place(PlaceWeights(model, tuple(offsets), tuple(offsets.values())))

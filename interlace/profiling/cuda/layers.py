@@ -58,6 +58,7 @@ class _Bench:
         self._backend = backend
         self._lane = lane
         self._timer = timer
+        self._parts = parts
         self._room = max([_ALIGN_BYTES, *(_padded(part.tensors) for part in parts)])
         self._copies: dict[int, float] = {}
 
@@ -77,15 +78,26 @@ class _Bench:
 
     def layer(self, part: ModuleCall) -> LayerProfile:
         nbytes = sum(tensor.nbytes for tensor in part.tensors)
-        here_ms = self._timer.cold_ms(part.run)
-        there_ms = here_ms
+        readers = [part, *self._others(part)]
+        here_ms = there_ms = [self._timer.cold_ms(one.run) for one in readers]
         if nbytes:
             with self._on_host(part.tensors):
-                there_ms = self._timer.cold_ms(part.run)
-        run_ms = here_ms if part.whole else 0.0  # the parts' times are their own
-        host_ms = run_ms + max(0.0, there_ms - here_ms)
+                there_ms = [self._timer.cold_ms(one.run) for one in readers]
+        run_ms = here_ms[0] if part.whole else 0.0  # the parts' times are their own
+        pairs = zip(here_ms, there_ms, strict=True)
+        host_ms = run_ms + sum(max(0.0, there - here) for here, there in pairs)
         kind = type(part.module).__name__
         return LayerProfile(part.name, nbytes, self._copy_ms(nbytes), run_ms, host_ms, kind)
+
+    def _others(self, part: ModuleCall) -> list[ModuleCall]:
+        """Steps that read its weights as well: what is left on the host is read there by all."""
+        return [
+            one
+            for one in self._parts
+            if one is not part
+            and one.whole
+            and any(own is tensor for own in one.module.parameters() for tensor in part.tensors)
+        ]
 
     def _copy_ms(self, nbytes: int) -> float:
         if nbytes and nbytes not in self._copies:

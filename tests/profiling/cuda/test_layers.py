@@ -112,7 +112,7 @@ def test_times_add_up_and_weights_come_back(gpu: tuple[FakeDriver, CudaBackend, 
     assert layers == (
         LayerProfile("scaled", 16, 0.25, 0.0, 2.0, "Scaled"),
         LayerProfile(
-            "first", 80, 1.25, 1.0, 5.0, "Linear"
+            "first", 80, 1.25, 1.0, 9.0, "Linear"
         ),  # its weight, which the second has too, and bias
         LayerProfile("relu", 0, 0.0, 1.0, 1.0, "ReLU"),
         LayerProfile("second", 0, 0.0, 1.0, 1.0, "Linear"),

@@ -68,6 +68,7 @@ class WeightsMemory:
             OSError: the host has not so much.
         """
         self.driver = driver
+        self.budget_bytes = budget_bytes
         self._lock = Lock()
         self._windows: dict[Lane, list[Window]] = {}
         nbytes = budget_bytes + budget_bytes // _SPARE_PART

@@ -33,12 +33,12 @@ class LaneModel:
         self._weights = weights
         self._lane = lane
         self._driver = weights.backend.driver
-        self._window = weights.memory.window(lane, weights.layout.window_bytes)
+        self.window = weights.memory.window(lane, weights.layout.window_bytes)
         self._events = [self._driver.event() for _ in weights.layout.groups]
         self._waited = -1
         # As if all had come once: what was never recorded says nothing in a graph.
         groups = [CopyGroup(0, (), event) for event in self._events]
-        self._driver.copy_groups(groups, self._window.stream)
+        self._driver.copy_groups(groups, self.window.stream)
         weights.lanes[lane] = self
 
     def outputs(self, values: TensorsByName) -> tuple[torch.Tensor, ...]:
@@ -51,7 +51,7 @@ class LaneModel:
     ) -> tuple[torch.Tensor, ...]:
         """On the window, each group when it is there."""
         execution = LaneExecution(self, stream, parameters)
-        with self._weights.at(self._window.address, execution) as model:
+        with self._weights.at(self.window.address, execution) as model:
             self._waited = -1
             return model.outputs(values)
 
@@ -75,7 +75,7 @@ class LaneModel:
         Raises:
             CudaError: the driver refused.
         """
-        weights, window, groups = self._weights, self._window, list[CopyGroup]()
+        weights, window, groups = self._weights, self.window, list[CopyGroup]()
         if window.holder is not weights:
             window.holder, window.filled = weights, set()
             groups.append(CopyGroup(window.done, (), 0))
@@ -99,7 +99,7 @@ class LaneModel:
         Raises:
             CudaError: the driver refused.
         """
-        self._driver.record(self._window.done, self._lane.stream)
+        self._driver.record(self.window.done, self._lane.stream)
 
     def left(self, layers: Collection[int]) -> None:
         """Those layers leave the GPU's memory; what is in the window stays.
@@ -107,19 +107,19 @@ class LaneModel:
         Raises:
             CudaError: the driver refused.
         """
-        if self._window.holder is self._weights:
-            self._driver.wait(self._weights.memory.link, self._window.done)
-            self._window.filled -= set(self._weights.tables) & set(layers)
+        if self.window.holder is self._weights:
+            self._driver.wait(self._weights.memory.link, self.window.done)
+            self.window.filled -= set(self._weights.tables) & set(layers)
 
     def close(self) -> None:
         """It does not run here any more."""
-        if self._window.holder is self._weights:
-            self._window.holder = None
+        if self.window.holder is self._weights:
+            self.window.holder = None
         with ExitStack() as steps:
             for event in self._events:
                 steps.callback(self._driver.destroy_event, event)
-            steps.callback(self._weights.memory.leave, self._lane, self._window)
-            steps.callback(self._driver.synchronize, self._window.stream)
+            steps.callback(self._weights.memory.leave, self._lane, self.window)
+            steps.callback(self._driver.synchronize, self.window.stream)
 
     def _table(self, index: int) -> bool:
         return self._weights.layout.layers[index].table
@@ -127,13 +127,13 @@ class LaneModel:
     def _lacks(self, index: int) -> bool:
         """Whether a layer was not sent here; of a table, whether its arrival was not awaited."""
         weights = self._weights
-        if index in self._window.filled or not weights.layout.layers[index].nbytes:
+        if index in self.window.filled or not weights.layout.layers[index].nbytes:
             return False
         return index in weights.held or not self._table(index)
 
     def _piece(self, index: int) -> Piece:
         layer = self._weights.layout.layers[index]
-        return self._window.address + layer.begin, self._weights.address(index), layer.nbytes
+        return self.window.address + layer.begin, self._weights.address(index), layer.nbytes
 
 
 class WindowProgram:

@@ -109,7 +109,7 @@ def test_a_place_is_taken_again_only_after_its_last_use() -> None:
         first, second = one.load(1), one.load(2)
         first.fetch(tuple(ALL))
         one.settle()
-        window = first.lanes[one.lane()]._window  # type: ignore[attr-defined]
+        window = first.lanes[one.lane()].window  # type: ignore[attr-defined]
         one.driver.hold(window.stream)
         right = one.start(1)
         first.evict(tuple(ALL))

@@ -1,0 +1,107 @@
+"""What cold starts stand on: the rate of the link, and waits inside graphs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Final
+
+from bench.gpu.bench import Bench
+from bench.gpu.lanes import allocated, mapped, middle, rate_gbs, times_ms
+from bench.gpu.rows import Row, judged, law, seen
+from interlace.device.cuda.backend.base import CudaBackend
+from interlace.device.cuda.driver.api import CopyGroup
+from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.touched_pages import TouchedPages
+
+_MIB: Final = 1 << 20
+_COPIES_MIB: Final = (1, 4, 8, 16, 64, 219)
+#: As many groups as BERT-base has.
+_WAITS: Final = 13
+_MOST_US: Final = 2.0
+
+
+def link(bench: Bench, backend: CudaBackend) -> Iterator[Row]:
+    """Copies by size from page-locked huge pages; two at once; one beside a gather."""
+    driver = backend.driver
+    sizes = [mib * _MIB for mib in bench.size(_COPIES_MIB, (1,))]
+    with ExitStack() as steps:
+        pages = MappedMemory(TouchedPages(driver), 2 * max(sizes))
+        steps.callback(pages.close)
+        host = pages.take(2 * max(sizes)).device
+        device = steps.enter_context(allocated(driver, 2 * max(sizes)))
+        streams = [driver.stream() for _ in range(2)]
+        for one in streams:
+            steps.callback(driver.destroy_stream, one)
+        for size in sizes:
+            copy = partial(driver.copy, device, host, size, streams[0])
+            rate = rate_gbs(size, middle(times_ms(driver, streams[0], copy, bench.size(10, 1), 2)))
+            yield seen(f"one copy of {size // _MIB} MiB", f"{rate:.1f} GB/s", alone_gbs=rate)
+
+        def both() -> None:
+            for at, stream in enumerate(streams):
+                driver.copy(device + at * size, host + at * size, size, stream)
+
+        began_s = time.perf_counter()
+        both()
+        for stream in streams:
+            driver.synchronize(stream)
+        took_ms = (time.perf_counter() - began_s) * 1000.0
+        rate = rate_gbs(2 * size, took_ms)
+        yield seen("two copies at once, together", f"{rate:.1f} GB/s", together_gbs=rate)
+
+
+def waits(bench: Bench, backend: CudaBackend) -> Iterator[Row]:
+    """That a graph stands still where it waits, and what waits cost whose events are there."""
+    driver = backend.driver
+    with ExitStack() as steps:
+        streams = [driver.stream() for _ in range(2)]
+        for one in streams:
+            steps.callback(driver.destroy_stream, one)
+        own, link_ = streams
+        events = [driver.event() for _ in range(_WAITS)]
+        for one in events:
+            steps.callback(driver.destroy_event, one)
+        driver.copy_groups([CopyGroup(0, (), one) for one in events], link_)
+        words = steps.enter_context(mapped(driver, 4096))
+        large = bench.size(256 * _MIB, 4096)
+        host = steps.enter_context(mapped(driver, large)).device
+        device = steps.enter_context(allocated(driver, large))
+
+        def stamp(at: int) -> None:
+            driver.launch(
+                backend.kernels.smid, (1, 1, 1), (1, 1, 1), own, (words.device + 8 * at, 0)
+            )
+
+        costs = []
+        for count in (0, _WAITS):
+
+            def body(count: int = count) -> None:
+                for at in range(_WAITS):
+                    if at < count:
+                        driver.wait(own, events[at], external=True)
+                    stamp(at)
+
+            graph = backend.capturer.capture(own, None, body)
+            steps.callback(graph.close)
+            launch = partial(driver.launch_graph, graph.executable, own)
+            costs.append(middle(times_ms(driver, own, launch, bench.size(50, 1), 2)))
+        added_us = (costs[1] - costs[0]) * 1000.0 / _WAITS
+        yield judged(
+            "a wait in a graph whose event is there", f"at most {_MOST_US:g} us",
+            f"{added_us:.2f} us", added_us <= _MOST_US, without_ms=costs[0], with_ms=costs[1],
+        )  # fmt: skip
+        last = driver.event()
+        steps.callback(driver.destroy_event, last)
+        driver.copy_groups([CopyGroup(0, [(device, host, large)], events[-1])], link_)
+        launch()  # the graph with waits
+        driver.record(last, own)
+        early = driver.ended(last) and not driver.ended(events[-1])
+        driver.synchronize(own)
+        yield law(
+            "a graph waits for what was recorded before its launch", "not earlier",
+            "earlier" if early or not driver.ended(events[-1]) else "not earlier",
+            not early and driver.ended(events[-1]),
+        )  # fmt: skip
