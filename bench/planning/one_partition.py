@@ -78,7 +78,7 @@ def played(
                 waiting -= 1
         if waiting == 0:
             continue
-        model, end = _first(queue, head, tail, latency, slo)
+        model, end, few_end = _first(queue, head, tail, latency, slo, limit)
         left = slo[model] - now
         dropped = _given_up(
             model, queue, head[model], tail[model], left, latency, limit[model], rate[model]
@@ -87,6 +87,9 @@ def played(
         budget = min(queue[model, head[model]] + left, end - now)
         most = min(limit[model], tail[model] - head[model])
         rows = _rows_in_time(latency, model, most, budget)
+        if rows < most and end < few_end:
+            budget = min(queue[model, head[model]] + left, few_end - now)
+            rows = max(rows, _rows_in_time(latency, model, most, budget))
         free = now + latency[model, rows]
         for index in range(head[model], head[model] + rows):
             in_time[model] += free <= queue[model, index] + slo[model] + _ROUNDING_MS
@@ -131,17 +134,21 @@ def _admitted(
 
 @njit(cache=True, error_model="numpy", inline="always")
 def _first(
-    queue: Floats, head: Ints, tail: Ints, latency: Floats, slo: Floats
-) -> tuple[int, float]:
-    """The model with the nearest deadline, and when the first of the others must begin."""
-    first, nearest, begin = 0, _NEVER, _NEVER
+    queue: Floats, head: Ints, tail: Ints, latency: Floats, slo: Floats, limit: Ints
+) -> tuple[int, float, float]:
+    """The model with the nearest deadline, when the first of the others must begin, and the first
+    of those that have no whole batch waiting."""
+    first, nearest, begin, few = 0, _NEVER, _NEVER, _NEVER
     for model in range(len(slo)):
         if tail[model] > head[model] and queue[model, head[model]] + slo[model] < nearest:
             first, nearest = model, queue[model, head[model]] + slo[model]
     for model in range(len(slo)):
         if model != first and tail[model] > head[model]:
-            begin = min(begin, queue[model, head[model]] + slo[model] - latency[model, 1])
-    return first, begin
+            latest = queue[model, head[model]] + slo[model] - latency[model, 1]
+            begin = min(begin, latest)
+            if tail[model] - head[model] < limit[model]:
+                few = min(few, latest)
+    return first, begin, few
 
 
 @njit(cache=True, error_model="numpy", inline="always")

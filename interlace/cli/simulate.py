@@ -22,6 +22,7 @@ from interlace.planning.simulation_drawing import KINDS, draw_runs
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.policy.catalog import known_systems
+from interlace.policy.cold_starts.catalog import COLD_POLICIES
 
 _Target = Annotated[Path, typer.Argument(metavar="SCENARIO.toml", help="Models, rates, a GPU.")]
 _Systems = Annotated[
@@ -46,6 +47,14 @@ _Plot = Annotated[
     typer.Option(metavar="KIND=FILE", help="Draw cdf, tiles, load or gpus as .svg or .png."),
 ]
 _Log = Annotated[Path | None, typer.Option(help="Keep the events of one run, for replay.")]
+_Cold = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,..", help="How cold models get in and others leave; or 'all'."),
+]
+_Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Of each GPU, for weights that come and go, as 16GB."),
+]
 _Jitter = Annotated[bool, typer.Option("--jitter", help="Spread executions as profiles do.")]
 
 
@@ -62,6 +71,8 @@ def simulate(
     plan_file: _Plan = None,
     gpu: _Kind = None,
     plot: _Plot = None,
+    cold: _Cold = None,
+    memory: _Memory = None,
     jitter: _Jitter = False,
     log: _Log = None,
     as_json: Json = False,
@@ -82,13 +93,13 @@ def simulate(
     if plan_file is not None and gpus is not None:
         raise InputError("--plan says how many GPUs there are: --gpus does not go with it")
     pictures = _pictures(plot or ())
-    rows = _systems(systems or system, dispatcher)
+    rows = _systems(systems or system, dispatcher, cold)
     runs = [
         SimulationSettings(seconds, one_load, one_seed, gpus, plan_file, jitter)
         for one_load in _loads(load)
         for one_seed in range(seed, seed + seeds)
     ]
-    found = _played(read_scenario(target, gpu), rows, runs, log)
+    found = _played(read_scenario(target, gpu, memory=memory), rows, runs, log)
     if as_json:
         typer.echo(json_text([one.to_dict() for one in found]))
     else:
@@ -98,10 +109,13 @@ def simulate(
         typer.echo(f"drawn: {path}", err=True)
 
 
-def _systems(names: str, dispatcher: str | None) -> list[System]:
+def _systems(names: str, dispatcher: str | None, cold: str | None) -> list[System]:
+    """Each system with each answer to cold starts, where some are named."""
     suffix = "" if dispatcher is None else f"+{dispatcher}"
     each = known_systems() if names == "all" else names.split(",")
-    return [system_of(f"{name.strip()}{suffix}") for name in each]
+    colds = [*COLD_POLICIES] if cold == "all" else cold.split(",") if cold else []
+    ends = [f"/{one.strip()}" for one in colds] or [""]
+    return [system_of(f"{name.strip()}{suffix}{end}") for name in each for end in ends]
 
 
 def _played(

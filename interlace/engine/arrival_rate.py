@@ -44,6 +44,11 @@ class ArrivalRate:
         mean_ms = self._gap_ms if gap_ms <= self._gap_ms else self._with(gap_ms)
         return 1000.0 / max(mean_ms, _LEAST_GAP_MS)
 
+    def sure_rps(self, now_ms: float) -> float:
+        """What it is at least, as far as is known: a deviation less, none after one gap."""
+        counted = min(self._gaps, 1.0 / _LEAST_WEIGHT)
+        return self.rps(now_ms) * (1.0 - counted**-0.5) if counted else 0.0
+
     def _with(self, gap_ms: float) -> float:
         if self._gaps == 0:
             return gap_ms

@@ -118,6 +118,10 @@ class ModelWeights:
         return self.rate.rps(self._gpu.now_ms)
 
     @property
+    def sure_rps(self) -> float:
+        return self.rate.sure_rps(self._gpu.now_ms)
+
+    @property
     def fetching(self) -> bool:
         return self.fetch is not None
 
@@ -132,6 +136,11 @@ class ModelWeights:
         if self.pinned or self.fetch is not None or self.kept_until_ms > self._gpu.now_ms:
             return False
         return self._gpu.forced or not (self.running or self.queue.rows)
+
+    @property
+    def whole_bytes(self) -> int:
+        """What it takes of the budget once it is warm."""
+        return self.curve.nbytes(self.curve.plan().brought)
 
     def plan(self) -> LoadPlan:
         """What brings the rest."""

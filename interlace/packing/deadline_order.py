@@ -95,8 +95,6 @@ class DeadlinePricing:
         top = np.argsort(-value, axis=1, kind="stable")[:, :count]
         rows = (top + np.arange(len(value))[:, None] * value.shape[1]).ravel()
         rows = rows[value.ravel()[rows] > _NOTHING]
-        if not len(rows):
-            return []
         busy = self._kept(rows, models[rows], asked[rows], worth[rows])
         found = [
             *self._patterns(rows, models[rows], busy),

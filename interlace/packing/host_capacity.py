@@ -4,7 +4,8 @@ One host, L(b) = fixed + row b, renewal arrivals with gamma gaps, and the dispat
 the rate up to which a given part of the requests ends in time depends on the SLO in latencies of
 one row, on a row's part of that latency, on the largest batch and on ``cv``.
 ``bench.planning.capacity_table`` plays every cell and writes the table; between cells it is
-interpolated in logarithms.
+interpolated in logarithms; over the square of ``cv``, since where a gap below x makes someone
+late, that has a probability of nearly (rate x)^(1 / cv^2) under gamma gaps.
 """
 
 from __future__ import annotations
@@ -21,20 +22,18 @@ from interlace.packing.queueing import Floats
 
 #: The axes: SLO over L(1); a row's part of L(1); largest batch; cv of gaps; part not in time.
 SLOS: Final = (
-    *(1.0, 1.05, 1.1, 1.25, 1.5, 1.65, 1.75, 1.85, 1.9, 1.94, 1.97, 2.0, 2.05, 2.1, 2.2, 2.35),
-    *(2.5, 2.75, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 40.0),
+    *(1.0, 1.05, 1.1, 1.25, 1.35, 1.5, 1.65, 1.75, 1.85, 1.9, 1.94, 1.97, 2.0, 2.025, 2.05, 2.1),
+    *(2.15, 2.25, 2.35, 2.5, 2.75, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0, 12.0, 20.0, 40.0),
 )
-ROW_PARTS: Final = (0.0, 0.01, 0.03, 0.08, 0.2, 0.45, 1.0)
+ROW_PARTS: Final = (0.0, 0.01, 0.03, 0.08, 0.15, 0.27, 0.5, 1.0)
 LIMITS: Final = (1, 2, 4, 8, 16, 32, 64)
-CVS: Final = (0.3, 0.6, 1.0, 1.4, 2.0, 2.8, 4.0)
+CVS: Final = (0.3, 0.7, 1.0, 1.4, 2.0, 2.5, 3.2, 4.0)
 LOSSES: Final = (0.1, 0.03, 0.01, 0.003, 0.001)
 TABLE: Final = Path(__file__).with_name("host_capacity.npy")
 
 _ROUNDING: Final = 1e-9
-#: In an L(1): with so few, bursts alone are late, however low the rate.
-_LEAST_ROWS: Final = 4e-4
 #: Rows in an L(1) that are a trickle; hosts that are asked at most to serve one each.
-_TRICKLE, _MOST_HOSTS = 0.01, 200.0
+_TRICKLE, _MOST_HOSTS = 0.02, 50.0
 #: Of what the table says: cells are told apart by more.
 _KEPT: Final = 0.96
 #: Where no two batches follow each other within the SLO, hosts gather as if rows cost so much.
@@ -48,31 +47,56 @@ def alone_rows_per_s(options: BatchOptions, arrays: DemandArrays) -> Floats:
 
     Of n hosts of one queue, one ends a batch every nth part of its time: it waits for 1 + 1/n
     batches where a lone host has it wait for two, so n hosts are as good as an SLO of 2n / (n + 1)
-    of it. The line that stands for its latencies goes through L(1) and the first batch of which no
-    two follow each other within the SLO. A little is kept back for what lies between the cells.
+    of it. A little is kept back for what lies between the cells.
     """
     run_ms, rows = options.latency_ms, options.rows
     first_ms, models = run_ms[:, :1], np.arange(len(rows))[:, None]
     hosts = arrays.replicas[:, None]
     slo_ms = arrays.slo_ms[:, None] * 2.0 * hosts / (hosts + 1.0)
-    pairs = (2.0 * run_ms <= slo_ms).sum(axis=1, keepdims=True)
-    last = np.maximum(np.isfinite(run_ms).sum(axis=1, keepdims=True) - 1, 0)
-    end = np.minimum(np.minimum(pairs, last), np.arange(rows.shape[1]))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        row = (run_ms[models, end] / first_ms - 1.0) / (rows[models, end] - 1.0)
-        slo = np.where(np.isfinite(first_ms), slo_ms / first_ms, 0.0)
-    row = np.clip(np.where(np.isfinite(row), row, 1.0), 0.0, 1.0)
+    row = _row_parts(options, slo_ms, arrays.cv[:, None])
     tight = (hosts > 1.0) & (arrays.slo_ms[:, None] < 2.0 * first_ms)
     row = np.where(tight, np.maximum(row, _TIGHT_ROW), row)
+    slo = np.where(np.isfinite(first_ms), slo_ms / first_ms, 0.0)
     given = most_rows(slo, row, rows, arrays.cv[:, None], arrays.attainment[:, None])
     # Hosts in turn wait for larger batches; where rows of those cost more, that is lost.
+    end = np.minimum((2.0 * run_ms <= slo_ms).sum(axis=1, keepdims=True), np.arange(rows.shape[1]))
     pace = np.where(np.isfinite(run_ms), rows / run_ms, 0.0)
     worse = pace[models, end] / np.maximum(np.maximum.accumulate(pace, axis=1), _ROUNDING)
     given = given * worse ** np.minimum(4.0 - 4.0 / hosts, 2.0)
-    with np.errstate(invalid="ignore"):
-        found = _KEPT * given * 1000.0 / first_ms
-        hopeless = (given < _TRICKLE) & (found * _MOST_HOSTS < arrays.rows_per_s[:, None])
+    found = _KEPT * given * 1000.0 / np.where(np.isfinite(first_ms), first_ms, np.inf)
+    most, most_rows_per_s = (each.max(axis=1, keepdims=True) for each in (given, found))
+    hopeless = (most < _TRICKLE) & (most_rows_per_s * _MOST_HOSTS < arrays.rows_per_s[:, None])
     return np.where(np.isfinite(run_ms) & ~hopeless, found, 0.0)
+
+
+def _row_parts(options: BatchOptions, slo_ms: Floats, cv: Floats) -> Floats:
+    """Models x choices: what a row costs, in L(1), on the line that stands for the latencies.
+
+    It goes through L(1) and the batch of which two follow each other within the SLO, or one up to
+    twice as large where bursts make it larger (by ``cv``), but none beyond the choice.
+    """
+    run_ms, first_ms = options.latency_ms, options.latency_ms[:, :1]
+    rows = np.where(np.isfinite(run_ms), options.rows, np.inf)
+    batch = _between(options.rows, run_ms, np.broadcast_to(slo_ms / 2.0, first_ms.shape))
+    batch = np.minimum(np.maximum(batch * np.clip(cv, 1.0, 2.0), 2.5), options.rows)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        row = (_between(run_ms, rows, batch) / first_ms - 1.0) / (batch - 1.0)
+    return np.clip(np.where(np.isfinite(row), row, 1.0), 0.0, 1.0)
+
+
+def _between(known: Floats, over: Floats, at: Floats) -> Floats:
+    """``known`` (models x choices) where ``over`` is ``at`` (models x any).
+
+    ``over`` rises until it is infinite, where ``known`` does not matter.
+    """
+    models, last = np.arange(len(over))[:, None], over.shape[1] - 1
+    low = np.clip((over[:, None, :] <= at[:, :, None]).sum(axis=2) - 1, 0, last)
+    high = np.minimum(low + 1, last)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        part = (at - over[models, low]) / (over[models, high] - over[models, low])
+        found = known[models, low] + (known[models, high] - known[models, low]) * part
+    between: Floats = np.where((part > 0.0) & (part <= 1.0), found, known[models, low])
+    return between
 
 
 def fluid(slo: Floats, row: Floats, limit: Floats) -> Floats:
@@ -87,7 +111,7 @@ def most_rows(slo: Floats, row: Floats, limit: Floats, cv: Floats, attainment: F
     """The highest rate in rows per L(1) at which ``attainment`` of the requests are in time.
 
     ``slo`` in L(1), ``row`` the part of L(1) that a further row costs; arrays that broadcast. 0
-    where the SLO is below L(1), and where bursts alone are late, however low the rate.
+    where the SLO is below L(1).
     """
     slo, row, limit, cv, attainment = np.broadcast_arrays(slo, row, limit, cv, attainment)
     loss = np.clip(1.0 - attainment, _LEAST_LOSS, _MOST_LOSS)
@@ -95,7 +119,7 @@ def most_rows(slo: Floats, row: Floats, limit: Floats, cv: Floats, attainment: F
         _place(np.log(slo.clip(1.0)), np.log(SLOS)),
         _place(np.sqrt(row), np.sqrt(ROW_PARTS)),
         _place(np.log(limit), np.log(LIMITS)),
-        _place(np.log(np.maximum(cv, _ROUNDING)), np.log(CVS)),
+        _place(np.maximum(cv, CVS[0]) ** 2, np.square(CVS), beyond=True),
         _place(np.log(loss), np.log(LOSSES[::-1]), beyond=True),
     ]
     known, found = _table(), np.zeros(slo.shape)
@@ -107,7 +131,7 @@ def most_rows(slo: Floats, row: Floats, limit: Floats, cv: Floats, attainment: F
         found += weight * known[index]
     full = limit / (1.0 - row + row * limit) / (1.0 - loss)
     rows = np.minimum(np.exp(found) * fluid(slo, row, limit), full)
-    there: Floats = np.where((slo >= 1.0 - _ROUNDING) & (rows >= _LEAST_ROWS), rows, 0.0)
+    there: Floats = np.where(slo >= 1.0 - _ROUNDING, rows, 0.0)
     return there
 
 

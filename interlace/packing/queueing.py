@@ -69,7 +69,9 @@ def lateness(turns: Turns) -> Floats:
     patience_ms = np.maximum(slack_ms, _NOTHING)[..., :, None]
     urgent = busy[..., None, :] * np.clip(1.0 - after_ms / patience_ms, 0.0, 1.0)
     ahead = urgent.sum(axis=-1)
-    burst_ms = run_ms / formed * (1.0 + turns.cv**2) / 2.0
+    # A further row joins a batch, and costs as much as one in a full one as batches fill.
+    row_ms = turns.row_ms + (run_ms / formed - turns.row_ms) * formed / turns.batch
+    burst_ms = row_ms * (1.0 + turns.cv**2) / 2.0
     work_ms = (urgent * burst_ms[..., None, :]).sum(axis=-1) / np.maximum(ahead, _NOTHING)
     mean_ms = work_ms / (2.0 * np.maximum(1.0 - ahead, _IDLE))
     meets = beyond(patience_ms, length_ms[..., None, :], mean_ms[..., :, None], ahead[..., :, None])

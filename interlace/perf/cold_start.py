@@ -7,10 +7,13 @@ run and its weights are there. Reading weights from the host is taken to disturb
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
+
+#: What reading from the host may cost at most, in times of the copy that it saves.
+_MOST_COPIES: Final = 1.5
 
 
 class LayerTimes(NamedTuple):
@@ -55,6 +58,14 @@ def _one_after_the_other(
 def executes_ms(layer: LayerProfile, via: WeightPath) -> float:
     """How long a layer runs with its weights there, or on the host."""
     return layer.run_host_ms if via is WeightPath.HOST else layer.run_ms
+
+
+def reads_too_long(layer: LayerProfile) -> bool:
+    """Whether it is not to be read from the host, for what that takes more than it saves.
+
+    The bound is DeepPlan's released planner's: one and a half times the copy.
+    """
+    return layer.run_host_ms > layer.run_ms + _MOST_COPIES * layer.copy_ms
 
 
 def _arrivals_ms(

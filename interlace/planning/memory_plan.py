@@ -12,7 +12,7 @@ from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
 from interlace.policy.cold_curve import ColdCurve, ColdPoint
-from interlace.policy.cold_starts.frontier import frontier
+from interlace.policy.cold_starts.frontier import lasting
 from interlace.policy.residency import Residency, least_bytes, residency
 
 _MORE_BYTES: Final = 10**9
@@ -129,6 +129,6 @@ def _cold_curves(
             f"no layers are known of {', '.join(unknown)}; first: interlace profile --layers"
         )
     return {
-        model: ColdCurve(frontier, one.layers, link_of(one.gpu_kind)).points
+        model: ColdCurve(lasting, one.layers, link_of(one.gpu_kind)).points
         for model, one in found.items()
     }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from interlace.core.byte_sizes import parse_bytes
 from interlace.core.gpu_kinds import GPU_KINDS
 from interlace.core.hardware import Gpu
 from interlace.core.plan import Demand, as_rows_per_s
@@ -20,11 +21,17 @@ from interlace.perf.interference import (
     Interference,
     busy_profiles,
 )
+from interlace.planning.copies import copy_names, of_copies, parted_workloads, rate_parts
 from interlace.planning.scenario_file import GpuTable, ScenarioModel, ScenarioTable
 from interlace.profiling.beside import learned_interference
 from interlace.profiling.corun_file import read_coruns
 from interlace.profiling.packaged import NotMeasuredError, packaged
-from interlace.profiling.profile_csv import ProfileTable, ProfileTableError, read_profiles
+from interlace.profiling.profile_csv import (
+    ProfileTable,
+    ProfileTableError,
+    read_profiles,
+    stored_profile,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +88,15 @@ class Scenario:
 
 
 def read_scenario(
-    path: Path | str, gpu: str | None = None, prices_per_hour: Mapping[str, float] | None = None
+    path: Path | str,
+    gpu: str | None = None,
+    prices_per_hour: Mapping[str, float] | None = None,
+    memory: str | None = None,
 ) -> Scenario:
     """The scenario in a TOML file (docs/planning.md); ``gpu`` names another kind than the file's.
 
-    ``prices_per_hour`` are costs of one accelerator by kind, beside and before the file's.
+    ``prices_per_hour`` are costs of one accelerator by kind, beside and before the file's;
+    ``memory`` for weights, such as "16GB", stands above the file's.
 
     Raises:
         InputError: the file is not a scenario; the key, what is there, what is expected.
@@ -96,16 +107,28 @@ def read_scenario(
     own_kind = kind.kind if table.gpu is None else _kind(path, table.gpu).kind
     own_price = table.price_per_hour
     prices = own_price if isinstance(own_price, dict) else {own_kind: own_price}
-    profiles, unnamed = _profiles(path, table.profiles, kind.kind)
+    if budget := memory or table.memory:
+        kind = with_weights_memory(kind, _memory_bytes(path, budget))
+    names = copy_names(path, table.models)
+    profiles, unnamed = _profiles(path, table.profiles, kind.kind, names)
     return Scenario(
-        tuple(_demand(name, one) for name, one in table.models.items()),
+        tuple(
+            _demand(name, one, part)
+            for model, one in table.models.items()
+            for name, part in zip(names[model], rate_parts(one), strict=True)
+        ),
         kind,
         profiles,
         table.gpus,
         {**prices, **(prices_per_hour or {})}.get(kind.kind),
         _interference(path, table.slowdown, profiles),
-        None if table.truth is None else _profiles(path, table.truth, kind.kind)[0],
-        {name: one.workload for name, one in table.models.items() if one.workload is not None},
+        None if table.truth is None else _profiles(path, table.truth, kind.kind, names)[0],
+        {
+            name: workload
+            for model, one in table.models.items()
+            if one.workload is not None
+            for name, workload in parted_workloads(names[model], one.workload)
+        },
         path.parent,
         tuple(
             f"{name} names no gpu_kind: its latencies are taken for those of {kind.kind}"
@@ -142,10 +165,31 @@ def _kind(path: Path, wanted: str | GpuTable | None) -> Gpu:
     return GPU_KINDS[wanted]
 
 
-def _demand(name: str, asked: ScenarioModel) -> Demand:
+def with_weights_memory(gpu: Gpu, nbytes: int) -> Gpu:
+    """The accelerator with so much of its memory for weights that come and go.
+
+    Raises:
+        InputError: it has not so much.
+    """
+    if nbytes > gpu.memory_bytes:
+        raise InputError(
+            f"memory for weights is {nbytes / 1e9:g} GB; expected at most the "
+            f"{gpu.memory_bytes / 1e9:g} of {gpu.kind}"
+        )
+    return replace(gpu, weights_bytes=nbytes)
+
+
+def _memory_bytes(path: Path, text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise InputError(f"{path}: memory: {error}; expected a size such as 16GB") from None
+
+
+def _demand(name: str, asked: ScenarioModel, part: float) -> Demand:
     return Demand(
         name,
-        as_rows_per_s(asked.rate_rps),
+        as_rows_per_s(asked.rate_rps * part),
         asked.slo_ms,
         asked.max_batch,
         attainment=asked.attainment,
@@ -154,14 +198,14 @@ def _demand(name: str, asked: ScenarioModel) -> Demand:
 
 
 def _profiles(
-    path: Path, files: list[str] | None, kind: str
+    path: Path, files: list[str] | None, kind: str, names: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, Profile], list[str]]:
-    """Profiles on ``kind``, and the files that do not say which kind theirs are of.
+    """Profiles on ``kind``, copies' too, and the files that do not say which kind theirs are of.
 
     Where none are named, those that come with the package.
     """
     if files is None:
-        return _packaged(path, kind), []
+        return of_copies(_packaged(path, kind), names), []
     found: dict[str, Profile] = {}
     unnamed: list[str] = []
     kinds: set[str] = set()
@@ -177,7 +221,7 @@ def _profiles(
         raise InputError(
             f"{path}: profiles: no row is of {kind}; the rows are of {', '.join(sorted(kinds))}"
         )
-    return found, unnamed
+    return of_copies(found, names), unnamed
 
 
 def _interference(
@@ -214,7 +258,9 @@ def _packaged(path: Path, kind: str) -> dict[str, Profile]:
 
 def _table(path: Path, table: Path, kind: str) -> ProfileTable:
     try:
-        return read_profiles(table, kind)
+        return (
+            stored_profile(table, kind) if table.suffix == ".json" else read_profiles(table, kind)
+        )
     except OSError as error:
         raise InputError(f"{path}: profiles: {table}: {error.strerror}") from None
     except ProfileTableError as error:

@@ -33,13 +33,18 @@ class GpuTable(Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class ScenarioModel(Struct, forbid_unknown_fields=True, frozen=True):
-    """What is asked of one model. ``cv`` is the coefficient of variation of the arrivals' gaps."""
+    """What is asked of one model. ``cv`` is the coefficient of variation of the arrivals' gaps.
+
+    ``copies`` are so many models alike, of which the n-th gets its part of the rate by a Zipf law.
+    """
 
     rate_rps: Annotated[float, Meta(ge=0, le=_MOST)]
     slo_ms: Annotated[float, Meta(ge=1e-3, le=_MOST)]
     max_batch: _Count = 32
     attainment: Annotated[float, Meta(ge=0.5, le=0.9999)] = 0.99
     cv: Annotated[float, Meta(ge=0.01, le=100)] = 1.0
+    copies: _Count | None = None
+    zipf: Annotated[float, Meta(ge=0, le=10)] = 0.0
     workload: dict[str, object] | None = None
 
 
@@ -49,6 +54,7 @@ class ScenarioTable(Struct, forbid_unknown_fields=True, frozen=True):
     models: Annotated[dict[str, ScenarioModel], _MODELS]
     gpu: str | GpuTable | None = None
     gpus: _Count = 64
+    memory: str | None = None
     price_per_hour: _Price | dict[str, _Price] | None = None
     slowdown: Annotated[float, Meta(ge=1, le=_MOST)] | _FileName = 1.0
     profiles: Annotated[list[_FileName], _FILES] | None = None

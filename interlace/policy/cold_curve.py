@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
-from interlace.perf.cold_start import planned
+from interlace.perf.cold_start import planned, reads_too_long
 
 #: Points of a curve at most, beside its ends.
 _POINTS: Final = 24
@@ -82,7 +82,7 @@ class ColdCurve:
         self._lasting = copied_layers(self._cold) + tuple(
             index
             for index, layer in enumerate(self.layers)
-            if layer.weights_bytes and layer.run_host_ms - layer.run_ms > layer.copy_ms
+            if layer.weights_bytes and reads_too_long(layer)
         )
         self._plans: dict[frozenset[int], LoadPlan] = {}
         self._missing: dict[frozenset[int], tuple[Part, LoadPlan] | None] = {}
@@ -116,7 +116,11 @@ class ColdCurve:
         return sum(self.layers[index].weights_bytes for index in layers)
 
     def missing(self, held: frozenset[int]) -> tuple[Part, LoadPlan] | None:
-        """The first part that is not all there, and what brings that of it and nothing else."""
+        """What is worth most of what is not there, and what brings that and nothing else.
+
+        Of a model that runs by reading from the host what it should not, all of that; else the
+        first part that is not all there.
+        """
         if held not in self._missing:
             if len(self._missing) >= _REMEMBERED:
                 self._missing.clear()
@@ -124,7 +128,9 @@ class ColdCurve:
         return self._missing[held]
 
     def _first_missing(self, held: frozenset[int]) -> tuple[Part, LoadPlan] | None:
-        part = next((one for one in self.parts if not held.issuperset(one.layers)), None)
+        part = self._read_meanwhile(held) or next(
+            (one for one in self.parts if not held.issuperset(one.layers)), None
+        )
         if part is None:
             return None
         brought = tuple(index for index in part.layers if index not in held)
@@ -134,6 +140,17 @@ class ColdCurve:
         ]
         left = Part(brought, self.nbytes(brought), part.worth_ms)
         return left, planned(self.layers, steps, self.links, kept=held)
+
+    def _read_meanwhile(self, held: frozenset[int]) -> Part | None:
+        if not held.issuperset(copied_layers(self._cold)):
+            return None
+        read = tuple(index for index in self._lasting if index not in held)
+        if not read:
+            return None
+        layers = [self.layers[index] for index in read]
+        saved_ms = sum(one.run_host_ms - one.run_ms for one in layers)
+        saved_ms += _LINK_WEIGHT * sum(one.copy_ms for one in layers)
+        return Part(read, self.nbytes(read), saved_ms / self.nbytes(read))
 
     def leaving(self, held: frozenset[int]) -> tuple[Part, ...]:
         """What of it is there by parts, in the order in which they go: those worth nothing first.

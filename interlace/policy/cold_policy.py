@@ -26,6 +26,10 @@ class Holding(Protocol):
         """Requests that arrive, those of a burst counted once (``ArrivalRate``)."""
 
     @property
+    def sure_rps(self) -> float:
+        """What that is at least, as far as is known."""
+
+    @property
     def last_start_ms(self) -> float: ...
     @property
     def fetching(self) -> bool: ...  #: weights of it are on their way
@@ -61,7 +65,7 @@ class WaitingLoad(NamedTuple):
 
     ``deadline_ms`` is the earliest of theirs; ``link_ms`` how long the load has the link and
     ``end_ms`` when the first answer ends, both counted from its begin; ``evicts`` if others must
-    leave for it.
+    leave for it, or for the next one like it.
     """
 
     model: str

@@ -9,7 +9,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from msgspec import MsgspecError
+
 from interlace.core.profile import LatencyPoint, PowerDraw, Profile
+from interlace.profiling.profile_file import profile_of, read_record
 
 _REQUIRED: Final = ("model", "share_pct", "batch", "latency_ms")
 _OPTIONAL: Final = (
@@ -64,6 +67,22 @@ def read_profiles(path: Path, gpu_kind: str) -> ProfileTable:
         raise ProfileTableError(f"{path}:1:1: no rows; expected one for each batch and share")
     found = {name: draft.profile(name, gpu_kind) for name, draft in drafts.items()}
     return ProfileTable(found, frozenset(kinds))
+
+
+def stored_profile(path: Path, gpu_kind: str) -> ProfileTable:
+    """The profile in a file that ``interlace profile`` keeps, layers and all, if it is of the kind.
+
+    Raises:
+        ProfileTableError: it is no such file.
+        OSError: the file cannot be read.
+    """
+    try:
+        record = read_record(path.read_bytes())
+    except MsgspecError as error:
+        raise ProfileTableError(f"{path}: not a profile: {error}") from None
+    name, kind = record.model.name, record.device.kind
+    found = {name: profile_of(record, name)} if kind == gpu_kind else {}
+    return ProfileTable(found, frozenset({kind}))
 
 
 @dataclass(slots=True)

@@ -53,7 +53,7 @@ def test_what_is_told_is_kept_under_seeds_that_the_plan_did_not_see() -> None:
 
 
 def test_no_more_accelerators_than_the_packer_asks_for() -> None:
-    scenario = _scenario()
+    scenario = _scenario(load=2.0)
     packed = kept_plan(scenario, replace(OURS, tried=False))
     assert packed.kept
     assert kept_plan(scenario, OURS).gpus <= packed.gpus

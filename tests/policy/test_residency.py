@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from interlace.core.loading import HostLinks
 from interlace.core.profile import LayerProfile
 from interlace.policy.cold_curve import ColdCurve, ColdPoint
-from interlace.policy.cold_starts.frontier import frontier
+from interlace.policy.cold_starts.frontier import lasting
 from interlace.policy.residency import least_bytes, residency
 from tests.policy.cold_starts.layers import layer_lists
 
@@ -63,7 +63,7 @@ def test_more_memory_never_lowers_the_bound(
 
 @given(layer_lists(12))
 def test_a_curve_falls_to_the_warm_time(layers: list[LayerProfile]) -> None:
-    points = ColdCurve(frontier, layers, HostLinks()).points
+    points = ColdCurve(lasting, layers, HostLinks()).points
     assert points[0].kept_bytes == 0
     for before, after in pairwise(points):
         assert after.kept_bytes > before.kept_bytes
@@ -84,7 +84,7 @@ def _bert() -> list[LayerProfile]:
 
 
 def test_flat_popularity_keeps_equal_parts_and_steep_keeps_whole_models() -> None:
-    curves = {f"m{n}": ColdCurve(frontier, _bert(), HostLinks()).points for n in range(8)}
+    curves = {f"m{n}": ColdCurve(lasting, _bert(), HostLinks()).points for n in range(8)}
     flat = residency(curves, dict.fromkeys(curves, 1.0), GB)
     parts = [point.kept_bytes for point in flat.kept.values()]
     assert max(parts) - min(parts) <= 3_600_000 * 5

@@ -9,7 +9,7 @@ from typing import Final
 
 from interlace.policy.cold_policy import ColdPolicy
 from interlace.policy.cold_starts import deepplan
-from interlace.policy.cold_starts.frontier import frontier
+from interlace.policy.cold_starts.frontier import lasting
 from interlace.policy.cold_starts.whole import copy, pipeswitch
 from interlace.policy.eviction import by_worth, least_recently_used
 from interlace.policy.load_order import by_deadline, first_come
@@ -24,7 +24,7 @@ _ROWS: Final = (
     _published("deepplan-dha", deepplan.direct_host_access),
     _published("deepplan-pt", deepplan.parallel_transmission),
     _published("deepplan", deepplan.both),
-    ColdPolicy("interlace", frontier, by_worth, hottest_missing, by_deadline),
+    ColdPolicy("interlace", lasting, by_worth, hottest_missing, by_deadline),
 )
 
 COLD_POLICIES: Final[Mapping[str, ColdPolicy]] = MappingProxyType({row.name: row for row in _ROWS})

@@ -22,12 +22,10 @@ from typing import Final
 
 from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.profile import LayerProfile
-from interlace.perf.cold_start import planned
+from interlace.perf.cold_start import planned, reads_too_long
 
 #: Kinds of layers that the initial choice leaves on the host, whatever was measured.
 _LEFT_ON_HOST: Final = ("batchnorm", "embedding")
-#: What reading from the host may cost at most, in times of the copy that it saves.
-_MOST_COPIES: Final = 1.5
 
 
 def initial_choice(layers: Sequence[LayerProfile]) -> list[bool]:
@@ -134,8 +132,7 @@ def _remove(
         layer = layers[index]
         if on_host[index]:
             continue
-        too_slow = layer.run_host_ms > layer.run_ms + _MOST_COPIES * layer.copy_ms
-        if too_slow or stall_ms < _added_ms(layer):
+        if reads_too_long(layer) or stall_ms < _added_ms(layer):
             return False
         on_host[index] = True
         stall_ms = stall_ms - layer.copy_ms - _added_ms(layer)

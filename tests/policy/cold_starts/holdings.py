@@ -11,7 +11,7 @@ from interlace.core.loading import HostLinks
 from interlace.core.profile import LayerProfile
 from interlace.policy.cold_curve import ColdCurve
 from interlace.policy.cold_policy import Holding
-from interlace.policy.cold_starts.frontier import frontier
+from interlace.policy.cold_starts.frontier import lasting
 from tests.policy.cold_starts.layers import layer_lists
 
 
@@ -27,6 +27,10 @@ class Held:
     fetching: bool = False
     may_leave: bool = True
 
+    @property
+    def sure_rps(self) -> float:
+        return self.rate_rps
+
     def without(self, layers: tuple[int, ...]) -> Held:
         return replace(self, held=self.held.difference(layers))
 
@@ -35,7 +39,7 @@ class Held:
 def blocks(count: int = 8, copy_ms: float = 1.0) -> ColdCurve:
     """Layers alike, for which the link is slower than execution: 100 bytes and 1 ms each."""
     layers = [LayerProfile(f"l{n}", 100, copy_ms, 0.1, 90.0, "Linear") for n in range(count)]
-    return ColdCurve(frontier, layers, HostLinks())
+    return ColdCurve(lasting, layers, HostLinks())
 
 
 def whole(
@@ -50,7 +54,7 @@ def whole(
 def held_models(draw: st.DrawFn) -> list[Holding]:
     found: list[Holding] = []
     curves = [
-        ColdCurve(frontier, draw(layer_lists(8)), draw(st.sampled_from(_LINKS))) for _ in range(2)
+        ColdCurve(lasting, draw(layer_lists(8)), draw(st.sampled_from(_LINKS))) for _ in range(2)
     ]
     for number in range(draw(st.integers(1, 6))):
         curve = draw(st.sampled_from(curves))

@@ -13,7 +13,7 @@ from interlace.core.loading import HostLinks, LoadStep, WeightPath, link_of
 from interlace.core.profile import LayerProfile
 from interlace.perf.cold_start import bound_ms, layer_times, planned
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
-from interlace.policy.cold_starts.frontier import frontier, moved_bytes
+from interlace.policy.cold_starts.frontier import frontier, lasting, moved_bytes
 from interlace.policy.cold_starts.whole import copy, pipeswitch
 from tests.policy.cold_starts.layers import layer_lists
 
@@ -58,10 +58,10 @@ def test_layers_run_in_order_and_not_before_their_weights_are_there(
 
 @given(layer_lists(60), all_links)
 def test_ours_is_never_later_than_any_other(layers: list[LayerProfile], links: HostLinks) -> None:
-    ours = frontier(layers, links)
-    for name, other in COLD_POLICIES.items():
-        plan = other.cold_start(layers, links)
-        assert ours.end_ms <= plan.end_ms + 1e-9, name
+    for ours in (frontier(layers, links), lasting(layers, links)):
+        for name, other in COLD_POLICIES.items():
+            plan = other.cold_start(layers, links)
+            assert ours.end_ms <= plan.end_ms + 1e-9, name
 
 
 @settings(max_examples=300)

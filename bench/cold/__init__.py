@@ -1,0 +1,1 @@
+"""More models than memory: the engine on simulated accelerators, each answer beside the others."""

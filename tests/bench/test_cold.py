@@ -1,0 +1,54 @@
+"""More models than memory in reduced form: what the goals are made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.cold.machines import bert_on_h100, p3_8xlarge, two_a5000
+from bench.cold.many_models import least_link_part, many_models, one_run
+from bench.cold.oversubscribed import oversubscribed
+from bench.cold.playing import zipf_parts
+
+GB = 10**9
+
+
+def test_ours_spares_the_link_and_the_tail() -> None:
+    found = many_models(models=30, memory_gb=1.2, seconds=3.0, seeds=1, rows="pipeswitch,interlace")
+    rows = {row.what.rpartition(" (")[0]: row.ours for row in found.rows}
+    for where in ("100/s, Zipf 0", "250/s, Zipf 0", "250/s, Zipf 0.9", "250/s, Zipf 1.1"):
+        ours, lru = (f"{where}, {name}" for name in ("interlace", "pipeswitch"))
+        assert rows[f"{ours}: link over optimum"] <= rows[f"{lru}: link over optimum"]
+        assert rows[f"{ours}: p99"] <= rows[f"{lru}: p99"]
+        assert rows[f"{ours}: in time"] >= 99.0
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.9])
+def test_the_optimum_falls_with_memory_and_is_none_with_all_of_it(skew: float) -> None:
+    parts = zipf_parts(20, skew)
+    least = [least_link_part(parts, 100.0, memory_gb * GB) for memory_gb in (0, 1, 2, 5)]
+    assert least == sorted(least, reverse=True) and least[-1] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_with_memory_for_all_nothing_moves_after_the_start() -> None:
+    found = one_run("interlace", zipf_parts(5, 0.0), 100.0, 5 * GB, 4.0, 0)
+    assert found.moved_bytes == 0 and found.in_slo == 1.0
+
+
+def test_machines_have_their_links() -> None:
+    four, two = p3_8xlarge(GB), two_a5000(GB)
+    assert [gpu.links.names for gpu in four.gpus] == [
+        ("switch0", "switch1"),
+        ("switch0", "switch1"),
+        ("switch1", "switch0"),
+        ("switch1", "switch0"),
+    ]
+    assert two.gpus[1].links.names == ("gpu1", "gpu0")
+    assert all(gpu.weights_bytes == GB for gpu in (*four.gpus, *two.gpus))
+    assert sum(one.weights_bytes for one in bert_on_h100().layers) == pytest.approx(219e6, rel=0.01)
+
+
+def test_loads_that_wait_for_company_move_fewer_bytes_and_make_nothing_late() -> None:
+    found = oversubscribed(models=12, rate_rps=60.0, seconds=6.0, seeds=1)
+    rows = {row.what.rpartition(" (")[0]: row.ours for row in found.rows}
+    assert rows["bytes moved, over first come and LRU"] <= 0.7
+    assert rows["requests late only with ours"] == 0
