@@ -37,16 +37,12 @@ class SearchLimits:
 
 @dataclass(frozen=True, slots=True)
 class PackingSolution:
-    """Patterns with how many of each, what stays unserved, and the relaxation's accelerators.
-
-    ``relaxed`` bounds every choice of patterns under the same rule if pricing was exact.
-    """
+    """Patterns with how many of each, what stays unserved, how it was found and how good it is."""
 
     patterns: Counter[Pattern]
     layouts: tuple[Layout, ...]
     unserved_rows_per_s: Floats
-    relaxed: float
-    proven: bool
+    said: str
 
     @property
     def accelerators(self) -> int:
@@ -93,8 +89,11 @@ class ColumnGeneration:
         used = {p: n for p, n in zip(master.patterns, choice.patterns, strict=True) if n > 0}
         counts = zip(master.layouts, choice.layouts, strict=True)
         cuts = tuple(layout for layout, count in counts for _ in range(count))
-        unserved, relaxed = choice.unserved_rows_per_s, self._relaxed.accelerators
-        return PackingSolution(Counter(used), cuts, unserved, relaxed, choice.proven)
+        said = (
+            f"the configuration program: its relaxation takes {self._relaxed.accelerators:.2f} "
+            f"accelerators; {'solved to the end' if choice.proven else 'stopped at its limit'}"
+        )
+        return PackingSolution(Counter(used), cuts, choice.unserved_rows_per_s, said)
 
 
 def greedy(

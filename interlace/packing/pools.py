@@ -1,4 +1,4 @@
-"""Large fleets: models of like SLOs in pools, each of as many alike partitions as all of it needs.
+"""Models of like SLOs in pools, each of as many alike partitions as all of it needs.
 
 Every partition of a pool hosts every model of it, so that random arrivals even out over all its
 hosts and no model needs a whole number of partitions (statistical multiplexing).
@@ -74,12 +74,11 @@ class HostPool(NamedTuple):
     hosts: int
 
 
-def search_large(
+def in_pools(
     options: Mapping[int, BatchOptions],
     arrays: DemandArrays,
     layouts: Sequence[Layout],
     memory: PoolMemory,
-    relaxed: float,
     effort: SearchLimits,
 ) -> PackingSolution:
     """The pools that take least of the accelerators; then the fewest layouts that hold them."""
@@ -90,7 +89,7 @@ def search_large(
         patterns[_pattern(options[pool.share_pct], arrays, np.sort(models), pool.hosts)] += (
             pool.hosts
         )
-    return joined(patterns, tuple(options), layouts, relaxed, effort)
+    return joined(patterns, tuple(options), layouts, effort)
 
 
 def _cheapest(
@@ -159,14 +158,13 @@ class _PoolModels:
     def hosts(self) -> Floats:
         """By (first model, models - 1); infinite where the share or its memory do not serve them.
 
-        One model alone may also be served as in partitions of its own.
+        One model alone has partitions of its own, in which batches wait to be full.
         """
         found = np.full((len(self._slo_ms), _MOST_MODELS), np.inf)
-        alone = self._alone_rows_per_s
-        able = alone > 0.0
-        found[able, 0] = self._rows_per_ms[able] * 1000.0 / alone[able]
         for part in _AHEAD:
             self._add(found, part)
+        with np.errstate(divide="ignore"):
+            found[:, 0] = self._rows_per_ms * 1000.0 / self._alone_rows_per_s
         return found
 
     def _add(self, found: Floats, part: float) -> None:
@@ -215,7 +213,6 @@ def joined(
     patterns: Counter[Pattern],
     shares_pct: Sequence[int],
     layouts: Sequence[Layout],
-    relaxed: float,
     effort: SearchLimits,
 ) -> PackingSolution:
     """The fewest layouts with a partition for every pattern; without a limit, they always exist."""
@@ -234,4 +231,5 @@ def joined(
     solution = solve(program, time_limit_s=effort.time_limit_s, nodes=effort.nodes)
     counts = np.rint(np.array(solution.values)).astype(int)
     cuts = tuple(one for one, times in zip(layouts, counts, strict=True) for _ in range(times))
-    return PackingSolution(patterns, cuts, np.zeros(0), relaxed, solution.optimal)
+    said = f"{len(patterns)} pools of alike partitions"
+    return PackingSolution(patterns, cuts, np.zeros(0), said)

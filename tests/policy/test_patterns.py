@@ -43,7 +43,6 @@ def test_plans_serve_all_and_stay_above_the_bound(rates: dict[str, float]) -> No
     assert _used(plan) >= lower_bound(demand, GPU, PROFILES).gpus
     for part in plan.partitions:
         assert len(part.slots) == len({slot.model for slot in part.slots})
-        assert len(part.slots) <= 8
 
 
 def test_almost_every_plan_keeps_its_promises_before_it_is_tried() -> None:

@@ -213,7 +213,7 @@ class _GatheredTogether:
     def _bound(self, beta: Floats, thetas: Sequence[float]) -> Floats:
         """Accelerators by these beta, the best of several theta."""
         runs, scale = self._runs(beta)
-        steep = self._steep / scale
+        steep = self._steep / np.maximum(scale, _ROUNDING)  # any theta is valid
         batches = np.max([self._per_arrival(runs, theta * steep) for theta in thetas], axis=0)
         found: Floats = (beta * (1.0 - self._given_up) + batches) * self._per_s / 1000.0
         return found

@@ -33,7 +33,7 @@ from interlace.packing.placement import (
     place,
     without_tiny_turns,
 )
-from interlace.packing.pools import PoolMemory, search_large
+from interlace.packing.pools import PoolMemory, in_pools
 from interlace.packing.queueing import Floats
 from interlace.perf.interference import ConstantFactor, Interference
 from interlace.perf.memory import needed_bytes, room_bytes
@@ -62,8 +62,9 @@ class Patterns:
     in several partitions has one queue for all: with ``one_queue`` further runs count on the
     replicas of the first, and their plans are kept only if they hold with those they have.
 
-    Above ``apart`` models those of like SLOs are put into pools of alike partitions, and only the
-    layouts are a program (``packing.pools``).
+    Models of like SLOs in pools of alike partitions, of which only the layouts are a program
+    (``packing.pools``), count on that, too: they are the plan where that takes fewer accelerators,
+    and above ``apart`` models.
     """
 
     frugal: ClassVar[bool] = True  #: the same plan for every fleet that is large enough
@@ -191,12 +192,16 @@ class _PatternProgram:
     def best(self) -> PackingSolution:
         """The fewest accelerators, counting on replicas or not; the same for every limit that does
         not bind: it only says what is not worth a search."""
-        if len(self._demand) > self._policy.apart:
-            return self._pools()
+        pools = self._pools() if self._policy.one_queue else None
+        if pools and len(self._demand) > self._policy.apart:
+            return pools
         program = self._generated(np.ones(len(self._demand)), self._rates)
-        alone = program.whole() if program.gpus <= self._limit else None
-        fewest = min(alone.accelerators if alone else inf, self._limit + 1)
-        found = self._with_replicas(fewest, program.amounts) or alone
+        most = min(pools.accelerators if pools else inf, self._limit)
+        found = program.whole() if program.gpus <= most else None
+        fewest = min(found.accelerators if found else inf, most + 1)
+        found = self._with_replicas(fewest, program.amounts) or found
+        if pools and pools.accelerators < (found.accelerators if found else inf):
+            found = pools
         return found if found and found.accelerators <= self._limit else program.within(self._limit)
 
     def _with_replicas(
@@ -242,10 +247,9 @@ class _PatternProgram:
 
     def _pools(self) -> PackingSolution:
         options = {one.share_pct: one for one in self._options}
-        work = float((self._worth * self._rates).sum())
         arrays = replace(demand_arrays(self._demand), rows_per_s=self._rates)
         effort = self._policy.effort
-        return search_large(options, arrays, self._layouts, self._memory, work, effort)
+        return in_pools(options, arrays, self._layouts, self._memory, effort)
 
     def _problem(self, replicas: Floats) -> PricingProblem:
         return self._policy.discipline(self._options, demand_arrays(self._demand, replicas))
@@ -284,10 +288,7 @@ def _said(
 ) -> tuple[str, ...]:
     """How good the plan is known to be."""
     used = sum(bool(home.patterns) for home in homes)
-    proof = "solved to the end" if found.proven else "stopped at its limit"
-    said = [
-        f"configuration program: {used} accelerators, its relaxation {found.relaxed:.2f}; {proof}"
-    ]
+    said = [f"{used} accelerators by {found.said}"]
     if lost:
         said.append(f"{len(lost)} partitions found no accelerator with the memory for them")
     return tuple(said)
