@@ -2,7 +2,8 @@
 
 FP16, 128 tokens, an SLO of 50 ms, Poisson arrivals; all models asked alike, or by a Zipf law. The
 optimum of the link is the knapsack made divisible, over what our plans could keep of each model,
-the rates known: no choice that stays leaves the link less to do. Ours learns rates as it serves.
+the rates known: no choice that stays leaves the link less to do. Ours is told the rates as a plan
+tells them, and learns them as it serves.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def one_run(
     rates = {f"bert-{place}": rate_rps * part for place, part in enumerate(parts)}
     profiles = dict.fromkeys(rates, bert_on_h100())
     arrivals = poisson(rates, seconds, seed)
-    return cold_run(with_cold(name), h100(memory_bytes), profiles, arrivals, _SLO_MS)
+    return cold_run(with_cold(name), h100(memory_bytes), profiles, arrivals, _SLO_MS, rates)
 
 
 def least_link_part(parts: list[float], rate_rps: float, memory_bytes: int) -> float:

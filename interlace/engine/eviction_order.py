@@ -80,7 +80,7 @@ class EvictionOrder:
         """The cheapest set without which the plan and everything that remains fit in memory."""
         gone: list[_Evictable] = []
         things = sorted(self._unwanted(gpu.id), key=self._cost)
-        while not self._fits(gpu, gone) and len(gone) < len(things):
+        while len(gone) < len(things) and not self._fits(gpu, gone):
             gone.append(things[len(gone)])
         for thing in [one for one in reversed(gone) if not self._going(one)]:
             fewer = [one for one in gone if one != thing]

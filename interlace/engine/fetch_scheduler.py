@@ -228,10 +228,10 @@ class FetchScheduler:
             overdue_ms = _overdue_ms(load.waiting)
             gone = self._room.make(place, load.entry, need_bytes, now_ms >= overdue_ms, now_ms)
             commands += gone
-            if gone or now_ms >= overdue_ms:
+            if gone or place.closing:
                 return commands, wake_ms  # nobody passes it any more
             kept_ms = (one.kept_until_ms for one in place.models.values() if one.there)
-            wake_ms = min([wake_ms, overdue_ms, *(at for at in kept_ms if at > now_ms)])
+            wake_ms = min([wake_ms, *(at for at in (overdue_ms, *kept_ms) if at > now_ms)])
         return commands, wake_ms
 
     def _begins_ms(self, place: GpuWeights, now_ms: float) -> float:

@@ -99,7 +99,8 @@ class LoadOutlook:
             link_ms,
             owed_ms + pace * (plan.end_ms - run_ms) + run_ms,
             entry.rate_rps,
-            entry.curve.nbytes(plan.brought) > place.free_bytes,
+            # What left for another load is free for a moment: that is no room yet.
+            2 * entry.curve.nbytes(plan.brought) > place.free_bytes,
         )
         return LoadOption(waiting, entry, place, plan)
 

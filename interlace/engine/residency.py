@@ -137,6 +137,11 @@ class ModelWeights:
             return False
         return self._gpu.forced or not (self.running or self.queue.rows)
 
+    @property
+    def whole_bytes(self) -> int:
+        """What it takes of the budget once it is warm."""
+        return self.curve.nbytes(self.curve.plan().brought)
+
     def plan(self) -> LoadPlan:
         """What brings the rest."""
         return self.curve.plan(self.there)

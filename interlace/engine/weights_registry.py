@@ -39,7 +39,7 @@ class WeightsRegistry:
             return []
         for gone in [name for name in state.weights_on if name not in there]:
             del state.weights_on[gone]
-        too_large: list[tuple[str, str]] = []
+        too_large: dict[str, str] = {}
         for name, gpu in there.items():
             place = state.weights_on.setdefault(name, GpuWeights(gpu))
             loaded = {
@@ -51,12 +51,11 @@ class WeightsRegistry:
             }
             for model in [one for one in place.models if one not in loaded]:
                 place.forget(model)
-            for model, deployed in loaded.items():
-                if model not in place.models:
-                    entry = place.models[model] = self._entry(deployed, place, now_ms)
-                    least_bytes = entry.curve.nbytes(entry.plan().brought)
-                    if least_bytes > gpu.weights_bytes:
-                        too_large.append((model, _too_large(least_bytes, gpu.weights_bytes)))
+            for model in [one for one in loaded if one not in place.models]:
+                place.models[model] = self._entry(loaded[model], place, now_ms)
+                reason = self._too_large(place, model)
+                if reason is not None:
+                    too_large[model] = reason
         for model, deployed in state.models.items():
             entries = {n: p.models[model] for n, p in state.weights_on.items() if model in p.models}
             deployed.weights = entries
@@ -64,7 +63,7 @@ class WeightsRegistry:
                 deployed.ready_ms = -inf
             if entries and deployed.queue.rows:
                 state.cold_waiting[model] = None
-        return too_large
+        return list(too_large.items())
 
     def _entry(self, deployed: DeployedModel, place: GpuWeights, now_ms: float) -> ModelWeights:
         model = deployed.demand.model
@@ -93,9 +92,16 @@ class WeightsRegistry:
         """A request came for a model that is known."""
         self._rates[model].arrived(now_ms)
 
-
-def _too_large(needed_bytes: int, budget_bytes: int) -> str:
-    return (
-        f"its weights take {needed_bytes / 1e6:.1f} MB, and the memory for weights is "
-        f"{budget_bytes / 1e6:.1f} MB: give it more (--memory)"
-    )
+    def _too_large(self, place: GpuWeights, model: str) -> str | None:
+        """Why a model's weights could never come, beside those that stay there."""
+        budget_bytes = place.gpu.weights_bytes
+        needed_bytes = place.models[model].whole_bytes
+        pinned = [one for one in place.models.values() if one.pinned and one.model != model]
+        pinned_bytes = sum(one.whole_bytes for one in pinned)
+        if needed_bytes + pinned_bytes <= budget_bytes:
+            return None
+        beside = f", of which {pinned_bytes / 1e6:.1f} MB are pinned" if pinned_bytes else ""
+        return (
+            f"its weights take {needed_bytes / 1e6:.1f} MB, and the memory for weights is "
+            f"{budget_bytes / 1e6:.1f} MB{beside}: give it more (--memory)"
+        )

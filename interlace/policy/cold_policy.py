@@ -65,7 +65,7 @@ class WaitingLoad(NamedTuple):
 
     ``deadline_ms`` is the earliest of theirs; ``link_ms`` how long the load has the link and
     ``end_ms`` when the first answer ends, both counted from its begin; ``evicts`` if others must
-    leave for it.
+    leave for it, or for the next one like it.
     """
 
     model: str

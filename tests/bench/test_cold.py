@@ -6,6 +6,7 @@ import pytest
 
 from bench.cold.machines import bert_on_h100, p3_8xlarge, two_a5000
 from bench.cold.many_models import least_link_part, many_models, one_run
+from bench.cold.oversubscribed import oversubscribed
 from bench.cold.playing import zipf_parts
 
 GB = 10**9
@@ -44,3 +45,10 @@ def test_machines_have_their_links() -> None:
     assert two.gpus[1].links.names == ("gpu1", "gpu0")
     assert all(gpu.weights_bytes == GB for gpu in (*four.gpus, *two.gpus))
     assert sum(one.weights_bytes for one in bert_on_h100().layers) == pytest.approx(219e6, rel=0.01)
+
+
+def test_loads_that_wait_for_company_move_fewer_bytes_and_make_nothing_late() -> None:
+    found = oversubscribed(models=12, rate_rps=60.0, seconds=6.0, seeds=1)
+    rows = {row.what.rpartition(" (")[0]: row.ours for row in found.rows}
+    assert rows["bytes moved, over first come and LRU"] <= 0.7
+    assert rows["requests late only with ours"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.cold_cycles import cold_cycles
 from bench.cold_start import cold_start
 from tests.profiling.cpu.test_layers import CODE
 
@@ -17,3 +18,20 @@ def test_every_way_is_timed_beside_a_warm_run(tmp_path: Path) -> None:
     for way in ways:
         assert ours[f"net, {way}"] > 0.0
     assert sum("over warm" in what for what in ours) == len(ways)
+
+
+def test_from_disk_every_way_is_beside_reading_the_file(tmp_path: Path) -> None:
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    (tmp_path / "net" / "1" / "model.py").write_text(CODE)
+    ours = cold_start(tmp_path, model="net", takes=2, disk=True).ours
+    assert sum("over read" in what for what in ours) == 4
+
+
+def test_cycles_leave_what_was_there(tmp_path: Path) -> None:
+    for name in ("net", "other"):
+        (tmp_path / name / "1").mkdir(parents=True)
+        (tmp_path / name / "1" / "model.py").write_text(CODE)
+    ours = cold_cycles(tmp_path, comes="net", neighbour="other", seconds=0.2, turns=2).ours
+    assert ours["cycles"] >= 2
+    assert ours["slowest eviction"] > 0.0
+    assert ours["descriptors after less before"] == 0.0

@@ -202,6 +202,15 @@ def test_a_model_that_no_budget_holds_fails_with_figures() -> None:
     assert "its weights take 0.0 MB" in world.statuses[0].detail
 
 
+def test_pinned_weights_leave_less_for_others() -> None:
+    world = cold_world(700, pinned="a")
+    (failed,) = [one for one in world.statuses if one.status == "failed"]
+    assert failed.model == "b" and "are pinned: give it more (--memory)" in failed.detail
+    request = world.send("a", 200.0)
+    world.run(50.0)
+    assert world.reply_of(request).outcome is Outcome.OK
+
+
 def test_an_accelerator_that_leaves_takes_what_it_held() -> None:
     world = cold_world(400, gpus=2)
     first = world.send("a", 200.0)

@@ -85,6 +85,20 @@ def test_shares_are_where_a_row_costs_least() -> None:
     assert [p.slots[0].model for p in plan.partitions] == ["a", "b", "a"]
 
 
+def test_gaps_beside_shares_are_no_headroom() -> None:
+    """Two that take 60 % run one at a time, two that take 40 % side by side."""
+
+    def headroom(knee_pct: int) -> float:
+        known = {m: _steep(scaled_profile(m, 2.0, 0.5, knee_pct, 10), knee_pct) for m in "ab"}
+        demand = [Demand(m, 200.0, 60.0, 16) for m in known]
+        plan = Overcommitted()(demand, fleet_of(FREELY, 1), known, Plan())
+        assert {p.share_pct for p in plan.partitions} == {knee_pct}
+        assert plan.headroom is not None
+        return plan.headroom
+
+    assert headroom(60) == pytest.approx(0.5 * headroom(40), rel=0.05)
+
+
 @pytest.mark.parametrize(
     "gpu", [FREE, replace(SLICES, traits=LANES.traits), GPU_KINDS["a100-mig"]], ids=lambda g: g.kind
 )

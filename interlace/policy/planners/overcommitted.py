@@ -39,10 +39,11 @@ class Overcommitted:
     time: collected and run within ``patience`` of the SLO. Of equals the widest, which ends first:
     the knee, or less where small batches lose less there than the share saves.
 
-    It serves as long as its batches take at most ``busy`` of the accelerators: shares side by side
-    leave gaps, and random arrivals batches that are not full. The largest factor on all rates for
-    which that holds is the plan's ``headroom``. No plan where shares are fixed beforehand
-    (``Trait.SHARE_AT_LAUNCH``), where accelerators differ, or where one has no place for everyone.
+    It serves as long as its batches take at most ``busy`` of the accelerators, since random
+    arrivals leave batches that are not full, and of those the part that shares side by side can
+    fill. The largest factor on all rates for which that holds is the plan's ``headroom``. No plan
+    where shares are fixed beforehand (``Trait.SHARE_AT_LAUNCH``), where accelerators differ, or
+    where one has no place for everyone.
     """
 
     replicas: int = 2
@@ -64,6 +65,7 @@ class Overcommitted:
         lanes = self._lanes(wanted, sizes, fleet.gpus[0], profiles) if sizes else []
         if wanted and not lanes:
             return asked.plan((), rates, dict.fromkeys(rates, _NO_PLACE))
+        factor *= _filled(wanted, sizes, lanes, fleet.gpus[0])
         partitions = tuple(
             Partition(f"{gpu.id}:{index}", gpu.id, sizes[m].share_pct, (slot,))
             for gpu in fleet.gpus
@@ -153,6 +155,23 @@ class Overcommitted:
                 elif not replica:
                     return []
         return lanes
+
+
+def _filled(
+    demand: Sequence[Demand], sizes: Mapping[str, _LaneSize], lanes: Sequence[str], gpu: Gpu
+) -> float:
+    """The part of an accelerator that is taken while each batch has its best company."""
+    work = filled = 0.0
+    for one in demand:
+        beside = list(lanes)
+        beside.remove(one.model)
+        sums = 1 << gpu.taken(sizes[one.model].share_pct)  # bit i: lanes that take i together
+        for model in beside:
+            sums |= sums << gpu.taken(sizes[model].share_pct)
+        most = (sums & ((2 << gpu.room) - 1)).bit_length() - 1
+        row_ms = sizes[one.model].row_ms * one.rows_per_s
+        work, filled = work + row_ms, filled + row_ms * gpu.room / most
+    return work / filled if filled else 1.0
 
 
 def _overlaps(gpu: Gpu, first: Gpu) -> bool:
