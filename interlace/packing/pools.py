@@ -80,11 +80,14 @@ def in_pools(
     layouts: Sequence[Layout],
     memory: PoolMemory,
     effort: SearchLimits,
-) -> PackingSolution:
+) -> PackingSolution | None:
     """The pools that take least of the accelerators; then the fewest layouts that hold them."""
     order = np.argsort(arrays.slo_ms, kind="stable")
+    pools = _cheapest(options, arrays, layouts, memory, order)
+    if pools is None:
+        return None
     patterns: Counter[Pattern] = Counter()
-    for pool in _cheapest(options, arrays, layouts, memory, order):
+    for pool in pools:
         models = order[pool.first : pool.first + pool.models]
         patterns[_pattern(options[pool.share_pct], arrays, np.sort(models), pool.hosts)] += (
             pool.hosts
@@ -98,13 +101,19 @@ def _cheapest(
     layouts: Sequence[Layout],
     memory: PoolMemory,
     order: Ints,
-) -> list[HostPool]:
-    """Models in order of SLO cut into pools so that all cost least: a shortest path."""
+) -> list[HostPool] | None:
+    """Models in order of SLO cut into pools so that all cost least: a shortest path.
+
+    ``None`` if some model is served by no share of any layout.
+    """
     count = len(order)
     cost = np.full((count, _MOST_MODELS), np.inf)
     share = np.zeros(cost.shape, np.int64)
     hosts = np.zeros(cost.shape)
+    offered = {share_pct for layout in layouts for share_pct in layout}
     for share_pct, one in options.items():
+        if share_pct not in offered:
+            continue
         price = 1.0 / _most(share_pct, layouts)
         needed = np.ceil(_PoolModels(one, arrays, memory, order).hosts() - _ROUNDING)
         better = needed * price < cost
@@ -117,6 +126,8 @@ def _cheapest(
         total = best[firsts] + cost[firsts, last - 1 - firsts]
         width[last] = 1 + total.argmin()
         best[last] = total.min()
+    if not np.isfinite(best[count]):
+        return None
     pools, last = [], count
     while last > 0:
         models = int(width[last])

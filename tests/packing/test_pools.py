@@ -123,3 +123,11 @@ def test_options_are_what_the_surface_says(
             assert batch <= min(most, latency.measured_rows(share))
             beside = slower if share < 100 else 1.0
             assert ms == latency.latency_ms(int(batch), share) * beside <= slo_ms
+
+
+def test_a_share_that_is_in_no_layout_hosts_no_pool() -> None:
+    cut = replace(A100, layouts=((20, 20, 40), (100,)), walls=())
+    demand, known = question(6, 3, cut, seed=2)
+    plan = Patterns()(demand, uniform_fleet(cut, 40), known, Plan())
+    assert not plan.unserved_rows_per_s
+    assert {part.share_pct for part in plan.partitions} <= {20, 40, 100}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interlace.core.messages import Failure, Load, Unload, WorkFinished
+from interlace.core.messages import Evict, Failure, Fetch, Load, Unload, WorkFinished
 from interlace.core.request import Batch
 from interlace.device.base import Done
 from interlace.device.cuda.worker.wire import GpuAnswer
@@ -26,7 +26,8 @@ def staged_columns(batch: Batch) -> tuple[Column, ...] | None:
     )
 
 
-def finish_unload(work: Unload, done: Done, answer: GpuAnswer | Failure) -> None:
+def finish_move(work: Unload | Fetch | Evict, done: Done, answer: GpuAnswer | Failure) -> None:
+    """Work whose answer says no more than that it is done."""
     done(WorkFinished(work, failure=failure_of(answer)))
 
 

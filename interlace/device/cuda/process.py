@@ -23,7 +23,7 @@ from interlace.core.messages import (
 )
 from interlace.core.model import Model
 from interlace.device.base import Done
-from interlace.device.cuda.answers import failure_of, finish_load, finish_unload, staged_columns
+from interlace.device.cuda.answers import failure_of, finish_load, finish_move, staged_columns
 from interlace.device.cuda.fault_log import FaultLog
 from interlace.device.cuda.settings import CudaSettings
 from interlace.device.cuda.stage_batcher import StageBatcher
@@ -119,7 +119,7 @@ class GpuProcess:
         self._change(work, what, partial(finish_load, work, done))
 
     def unload(self, work: Unload, done: Done) -> None:
-        self._change(work, UnloadModel(work.model), partial(finish_unload, work, done))
+        self._change(work, UnloadModel(work.model), partial(finish_move, work, done))
 
     def run(self, work: Run, done: Done) -> None:
         """Execute a batch, from its model's ring if its rows are staged there.
@@ -149,7 +149,7 @@ class GpuProcess:
             asked = GpuRequest(what, work.partition, frame)
         else:
             asked = GpuRequest(what, "", EvictWeights(work.model, work.layers))
-        moved = partial(_moved, work, done)
+        moved = partial(finish_move, work, done)
         self._ask(asked, moved, self._settings.limits.load_s, what)
 
     def cancel_fetch(self, model: str) -> None:
@@ -289,10 +289,6 @@ class GpuProcess:
         if answer.held:
             self.outputs.hold(batch.id)
         done(WorkFinished(work, request_outputs(batch, answer), None, batch_timing(batch, answer)))
-
-
-def _moved(work: Fetch | Evict, done: Done, answer: GpuAnswer | Failure) -> None:
-    done(WorkFinished(work, failure=failure_of(answer)))
 
 
 def _start_words(ready: GpuReady) -> str:

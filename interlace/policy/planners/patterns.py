@@ -245,7 +245,7 @@ class _PatternProgram:
         kept = self._kept(problem)
         return ColumnGeneration(problem, rows_per_s, self._layouts, self._policy.effort, kept)
 
-    def _pools(self) -> PackingSolution:
+    def _pools(self) -> PackingSolution | None:
         options = {one.share_pct: one for one in self._options}
         arrays = replace(demand_arrays(self._demand), rows_per_s=self._rates)
         effort = self._policy.effort

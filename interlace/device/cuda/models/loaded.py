@@ -74,9 +74,9 @@ class LoadedModel:
             RepositoryError: it does not open, or a tensor has no fixed size.
             ValueError: there is no memory for weights that come and go.
         """
-        if cold and context.weights is None:
-            raise ValueError(f"{model.key}: this GPU has no budget for weights that come and go")
         self._memory = context.weights if cold else None
+        if cold and not self._memory:
+            raise ValueError(f"{model.key}: this GPU has no budget for weights that come and go")
         self.model = model
         self.figures: Sequence[VariantResult] = ()
         self._context = context
@@ -159,8 +159,7 @@ class LoadedModel:
             most = self._portable.longest.get(name)
             if most is not None and shape and shape[-1] > most:
                 raise ValueError(f"input '{name}' of length {shape[-1]}: at most {most}")
-        cache = self._caches[lane]
-        program, there = cache.program(rows, given), cache.model
+        program, there = self._caches[lane].program(rows, given), self._caches[lane].model
         return WindowProgram(program, there) if isinstance(there, LaneModel) else program
 
     def share(self) -> WeightsHandle:
@@ -230,11 +229,11 @@ class LoadedModel:
             variant, self.figures = chooser.choose(context.stopwatch, context.choices)
             for figure in self.figures:
                 context.note(f"{self.model.key}: {figure}")
-            there = context.backend, stream.handle
-            if self._memory is None:
-                self._weights = place_weights(portable, variant, *there)
+            there, memory = (portable, variant, context.backend, stream.handle), self._memory
+            if memory is None:
+                self._weights = place_weights(*there)
             else:
-                self._weights = swapped_weights(portable, variant, *there, self._memory, self._dims)
+                self._weights = swapped_weights(*there, memory, self._dims)
         portable.settle()
         release_free_memory()
 
@@ -248,10 +247,9 @@ class LoadedModel:
             context = self._context
             flag = context.flag(lane.index)
             there = LaneContext(context.backend, context.memory, lane, stream, flag)
-            undo.callback(self._off, lane)
             model = LaneModel(self.cold, lane) if self.cold else self._portable
             cache = GraphCache(there, model, self._dims)
-            undo.callback(cache.close)
+            undo.callback(self._off, cache)
         buckets = self._buckets(batches)
         known = frozenset(rows for one in self._caches.values() for rows in one.buckets)
         if self.eager_because:
@@ -276,13 +274,15 @@ class LoadedModel:
             for cache in caches:
                 self._capture_streams.discard(cache.capture_stream)
                 steps.callback(cache.capture_stream.leave)
-                steps.callback(self._off, cache.lane)
-                steps.callback(cache.close)
+                steps.callback(self._off, cache)
         self._context.note(f"{self.model.key} left {len(caches)} lane(s): {change}")
 
-    def _off(self, lane: Lane) -> None:
-        if self.cold is not None:
-            self.cold.leave(lane)
+    def _off(self, cache: GraphCache) -> None:
+        """Destroy what a lane has of it."""
+        with ExitStack() as steps:
+            if self.cold is not None:
+                steps.callback(self.cold.leave, cache.lane)
+            steps.callback(cache.close)
 
     def _trim(self) -> None:
         """Give memory back to the driver unless requests are served: they would wait."""
@@ -297,8 +297,7 @@ class LoadedModel:
             for stream in self._capture_streams:
                 steps.callback(stream.leave)
             for cache in self._caches.values():
-                steps.callback(self._off, cache.lane)
-                steps.callback(cache.close)
+                steps.callback(self._off, cache)
         self._weights = None
         self._capture_streams.clear()
         self._caches.clear()
