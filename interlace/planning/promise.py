@@ -23,7 +23,7 @@ _FEWER, _STEPS = 0.97, 12
 _MORE: Final = 1.05
 #: How many times as long the trial is that confirms a cut, and its first seed.
 _LONGER, _OTHER_SEED = 5, 100
-_ATTEMPTS: Final = 6
+_ATTEMPTS: Final = 12
 #: Factors on the rates of models whose promise broke, one after the other.
 _INFLATED: Final = (1.05, 1.15, 1.35, 1.8)
 #: Parts of the rates of models whose promise breaks that are added to a current plan.
@@ -208,6 +208,8 @@ class _Search:
                 doubtful = list(found.trial.broken)
             if not doubtful:
                 return found
+            if len(doubtful) > max(2, len(demand) / 2):
+                break  # it is not one model or another that has too little
             for model in doubtful:
                 weight[model] *= _MORE
         return None

@@ -63,8 +63,8 @@ class Patterns:
     replicas of the first, and their plans are kept only if they hold with those they have.
 
     Models of like SLOs in pools of alike partitions, of which only the layouts are a program
-    (``packing.pools``), count on that, too: they are the plan where that takes fewer accelerators,
-    and above ``apart`` models.
+    (``packing.pools``), count on that, too: they are the plan above ``apart`` models, and where
+    that takes at least two accelerators fewer.
     """
 
     frugal: ClassVar[bool] = True  #: the same plan for every fleet that is large enough
@@ -192,15 +192,18 @@ class _PatternProgram:
     def best(self) -> PackingSolution:
         """The fewest accelerators, counting on replicas or not; the same for every limit that does
         not bind: it only says what is not worth a search."""
-        pools = self._pools() if self._policy.one_queue else None
-        if pools and len(self._demand) > self._policy.apart:
+        many = len(self._demand) > self._policy.apart
+        pools = self._pools() if many else None
+        if pools:
             return pools
         program = self._generated(np.ones(len(self._demand)), self._rates)
-        most = min(pools.accelerators if pools else inf, self._limit)
-        found = program.whole() if program.gpus <= most else None
-        fewest = min(found.accelerators if found else inf, most + 1)
+        found = program.whole() if program.gpus <= self._limit else None
+        fewest = min(found.accelerators if found else inf, self._limit + 1)
         found = self._with_replicas(fewest, program.amounts) or found
-        if pools and pools.accelerators < (found.accelerators if found else inf):
+        least = found.accelerators if found else program.gpus
+        # One accelerator more or fewer may be rounding, and the rule of pools is the coarser one.
+        pools = self._pools() if least > 2 and not many else None
+        if pools and pools.accelerators < least - 1:
             found = pools
         return found if found and found.accelerators <= self._limit else program.within(self._limit)
 
@@ -246,6 +249,8 @@ class _PatternProgram:
         return ColumnGeneration(problem, rows_per_s, self._layouts, self._policy.effort, kept)
 
     def _pools(self) -> PackingSolution | None:
+        if not self._policy.one_queue:
+            return None
         options = {one.share_pct: one for one in self._options}
         arrays = replace(demand_arrays(self._demand), rows_per_s=self._rates)
         effort = self._policy.effort
