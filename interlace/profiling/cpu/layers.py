@@ -34,6 +34,8 @@ from interlace.profiling.findings import LayerFindings
 
 #: Weights that the sample's execution did not read.
 UNREAD: Final = "(not read)"
+#: Less is nothing.
+_LEAST_MS: Final = 1e-6
 #: Operators before the first that reads weights.
 BEFORE: Final = "(before)"
 
@@ -43,8 +45,9 @@ def measure_layers(
 ) -> LayerFindings:
     """The layers of a model for one row of its sample, in the order of execution.
 
-    Run times add up to that of the whole model, which is measured without watching it. Then the
-    cold start that is planned from them is made. Its weights' file stays in ``weights_dir``.
+    Run times add up to those of the whole model, resident and left in its file, which are measured
+    without watching it. Then the cold start that is planned from them is made. Its weights' file
+    stays in ``weights_dir``.
 
     Raises:
         RepositoryError: torch does not run its format, or it does not open.
@@ -102,9 +105,12 @@ class LayerBench:
             [min(one) for one in zip(*rows, strict=True)] for rows in (copies, resident, mapped)
         )
         scale = whole_ms / sum(run_ms)  # watching takes time, too
+        added_ms = [max(0.0, there - here) for here, there in zip(run_ms, host_ms, strict=True)]
+        left_ms = min(self.start_ms(()) for _ in range(self._takes))
+        added = max(0.0, left_ms - whole_ms) / max(sum(added_ms), _LEAST_MS)
         parts = [
-            (here * scale, here * scale + max(0.0, there - here))
-            for here, there in zip(run_ms, host_ms, strict=True)
+            (here * scale, here * scale + more * added)
+            for here, more in zip(run_ms, added_ms, strict=True)
         ]
         found = [LayerProfile(BEFORE, 0, 0.0, *parts[0])]
         for use, nbytes, copied_ms, times in zip(
