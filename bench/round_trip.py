@@ -77,6 +77,7 @@ class Identity:
     resident_bytes = 0
     shared_bytes = 0
     warnings: tuple[str, ...] = ()
+    cold = None
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature

@@ -27,8 +27,9 @@ however long it lasts. A turn lasts until a decision finds no whole batch: also 
 partition of the same model takes at that very moment.
 
 Where partitions overlap, models contend for the accelerator and their counters are of all its
-partitions. One that is owed a batch may have to wait for room; others begin meanwhile only where
-that delays it no further, and what they run counts on top of the bound.
+partitions. There the bound is not proved: a model is compared with the one that deadlines choose,
+and may be passed by batches beside it; one that is owed a batch may have to wait for room, and
+others begin meanwhile only where that delays it no further.
 
 The price is goodput counted in requests: the time that a model of long rows gets back would have
 served more short ones. ``BATCHES`` lets bursts pass, in which deadlines serve more: at nine tenths
