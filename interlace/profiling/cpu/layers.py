@@ -45,9 +45,9 @@ def measure_layers(
 ) -> LayerFindings:
     """The layers of a model for one row of its sample, in the order of execution.
 
-    Run times add up to those of the whole model, resident and left in its file, which are measured
-    without watching it. Then the cold start that is planned from them is made. Its weights' file
-    stays in ``weights_dir``.
+    Times add up to those of the whole model, resident, left in its file, and copied from it as it
+    runs. Then the cold start that is planned from them is made. Its weights' file stays in
+    ``weights_dir``.
 
     Raises:
         RepositoryError: torch does not run its format, or it does not open.
@@ -112,12 +112,16 @@ class LayerBench:
             (here * scale, here * scale + more * added)
             for here, more in zip(run_ms, added_ms, strict=True)
         ]
+        # A layer that is copied is waited for, too, which a load of all of them shows.
+        everything = [LoadStep("", WeightPath.COPY)] * (1 + len(file.uses))
+        loaded_ms = min(self.start_ms(everything) for _ in range(self._takes))
+        wait_ms = max(0.0, loaded_ms - whole_ms - sum(copy_ms)) / len(file.uses)
         found = [LayerProfile(BEFORE, 0, 0.0, *parts[0])]
         for use, nbytes, copied_ms, times in zip(
             file.uses, file.weights_bytes, copy_ms, [*parts[1:], (0.0, 0.0)], strict=False
         ):
             name = _module_of(use.weights[0]) if use.operator else UNREAD
-            found.append(LayerProfile(name, nbytes, copied_ms, *times, use.operator))
+            found.append(LayerProfile(name, nbytes, copied_ms + wait_ms, *times, use.operator))
         return tuple(found)
 
     def cold_ms(self, layers: tuple[LayerProfile, ...]) -> float:
