@@ -50,7 +50,7 @@ class ColdPoint(NamedTuple):
         return self.end_ms + _LINK_WEIGHT * self.copy_ms
 
 
-class Part(NamedTuple):
+class CurvePart(NamedTuple):
     """A step along a curve: these layers, if they are kept too, save so many ms a byte.
 
     Worths along a curve never rise: where they would, that of several steps together is theirs.
@@ -85,11 +85,11 @@ class ColdCurve:
             if layer.weights_bytes and reads_too_long(layer)
         )
         self._plans: dict[frozenset[int], LoadPlan] = {}
-        self._missing: dict[frozenset[int], tuple[Part, LoadPlan] | None] = {}
-        self._leaving: dict[frozenset[int], tuple[Part, ...]] = {}
+        self._missing: dict[frozenset[int], tuple[CurvePart, LoadPlan] | None] = {}
+        self._leaving: dict[frozenset[int], tuple[CurvePart, ...]] = {}
         self.points, steps = self._curve()
         self.parts = tuple(
-            Part(step, self.nbytes(step), worth_ms)
+            CurvePart(step, self.nbytes(step), worth_ms)
             for step, worth_ms in zip(steps, worths_ms(self.points), strict=True)
         )
 
@@ -115,7 +115,7 @@ class ColdCurve:
         """The weights of these layers."""
         return sum(self.layers[index].weights_bytes for index in layers)
 
-    def missing(self, held: frozenset[int]) -> tuple[Part, LoadPlan] | None:
+    def missing(self, held: frozenset[int]) -> tuple[CurvePart, LoadPlan] | None:
         """What is worth most of what is not there, and what brings that and nothing else.
 
         Of a model that runs by reading from the host what it should not, all of that; else the
@@ -127,7 +127,7 @@ class ColdCurve:
             self._missing[held] = self._first_missing(held)
         return self._missing[held]
 
-    def _first_missing(self, held: frozenset[int]) -> tuple[Part, LoadPlan] | None:
+    def _first_missing(self, held: frozenset[int]) -> tuple[CurvePart, LoadPlan] | None:
         part = self._read_meanwhile(held) or next(
             (one for one in self.parts if not held.issuperset(one.layers)), None
         )
@@ -138,10 +138,10 @@ class ColdCurve:
             LoadStep(layer.name, _alone(index in brought, layer.weights_bytes))
             for index, layer in enumerate(self.layers)
         ]
-        left = Part(brought, self.nbytes(brought), part.worth_ms)
+        left = CurvePart(brought, self.nbytes(brought), part.worth_ms)
         return left, planned(self.layers, steps, self.links, kept=held)
 
-    def _read_meanwhile(self, held: frozenset[int]) -> Part | None:
+    def _read_meanwhile(self, held: frozenset[int]) -> CurvePart | None:
         if not held.issuperset(copied_layers(self._cold)):
             return None
         read = tuple(index for index in self._lasting if index not in held)
@@ -150,9 +150,9 @@ class ColdCurve:
         layers = [self.layers[index] for index in read]
         saved_ms = sum(one.run_host_ms - one.run_ms for one in layers)
         saved_ms += _LINK_WEIGHT * sum(one.copy_ms for one in layers)
-        return Part(read, self.nbytes(read), saved_ms / self.nbytes(read))
+        return CurvePart(read, self.nbytes(read), saved_ms / self.nbytes(read))
 
-    def leaving(self, held: frozenset[int]) -> tuple[Part, ...]:
+    def leaving(self, held: frozenset[int]) -> tuple[CurvePart, ...]:
         """What of it is there by parts, in the order in which they go: those worth nothing first.
 
         The last part of all is the first to be kept.
@@ -164,12 +164,12 @@ class ColdCurve:
             found = self._leaving[held] = tuple(self._parts_of(held))
         return found
 
-    def _parts_of(self, held: frozenset[int]) -> Iterator[Part]:
+    def _parts_of(self, held: frozenset[int]) -> Iterator[CurvePart]:
         known = {index for part in self.parts for index in part.layers}
-        for part in (Part(tuple(sorted(held - known)), 0, 0.0), *reversed(self.parts)):
+        for part in (CurvePart(tuple(sorted(held - known)), 0, 0.0), *reversed(self.parts)):
             layers = tuple(index for index in part.layers if index in held)
             if layers:
-                yield Part(layers, self.nbytes(layers), part.worth_ms)
+                yield CurvePart(layers, self.nbytes(layers), part.worth_ms)
 
     def _curve(self) -> tuple[tuple[ColdPoint, ...], list[tuple[int, ...]]]:
         """Points, and the layers of the steps between them."""

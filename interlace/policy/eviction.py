@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 
-from interlace.policy.cold_curve import Part
+from interlace.policy.cold_curve import CurvePart
 from interlace.policy.cold_policy import Holding
 
 
@@ -32,7 +32,7 @@ def by_worth(
     What is popular stays whole, of what is asked alike all lose equal parts. No part goes without
     which enough would be free.
     """
-    gone: list[tuple[str, Part]] = []
+    gone: list[tuple[str, CurvePart]] = []
     freed_bytes = 0
     for _, model, part in cheapest_first(holdings) if need_bytes > 0 else ():
         gone.append((model, part))
@@ -42,7 +42,7 @@ def by_worth(
     return list(_needed(gone, freed_bytes - need_bytes))[::-1]
 
 
-def cheapest_first(holdings: Iterable[Holding]) -> Iterator[tuple[float, str, Part]]:
+def cheapest_first(holdings: Iterable[Holding]) -> Iterator[tuple[float, str, CurvePart]]:
     """All that may leave, part by part, with what each saves: ms a second and byte."""
     leaving = [
         _next_part(one, one.curve.leaving(one.held), 0)
@@ -60,17 +60,17 @@ def cheapest_first(holdings: Iterable[Holding]) -> Iterator[tuple[float, str, Pa
 
 
 #: Worth of a model's next part, parts behind it, last start, name; which part, all of them, whose.
-_Leaving = tuple[float, int, float, str, int, tuple[Part, ...], Holding]
+_Leaving = tuple[float, int, float, str, int, tuple[CurvePart, ...], Holding]
 
 
-def _next_part(one: Holding, parts: tuple[Part, ...], place: int) -> _Leaving:
+def _next_part(one: Holding, parts: tuple[CurvePart, ...], place: int) -> _Leaving:
     """Parts that are worth less go first; of those alike, of whom has more, then the idlest."""
     worth = one.rate_rps * parts[place].worth_ms
     return worth, place - len(parts), one.last_start_ms, one.model, place, parts, one
 
 
 def _needed(
-    gone: Sequence[tuple[str, Part]], spare_bytes: int
+    gone: Sequence[tuple[str, CurvePart]], spare_bytes: int
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Those without which too little is free, from the last to the first."""
     deeper: set[str] = set()

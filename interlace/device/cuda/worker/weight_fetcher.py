@@ -22,7 +22,7 @@ ON_THE_WAY: Final = 2
 Answers = Sequence[tuple[str, GpuAnswer]]  #: by line
 
 
-class _Fetch(NamedTuple):
+class _Queued(NamedTuple):
     line: str
     weights: SwappedWeights
     asked: FetchWeights
@@ -46,7 +46,7 @@ class WeightFetcher:
         self._flag = completions.flag(lane_index).device
         self._sequence = 0
         self._begun: deque[tuple[int, str]] = deque()
-        self._waiting: deque[_Fetch] = deque()
+        self._waiting: deque[_Queued] = deque()
 
     @property
     def lines(self) -> Iterator[str]:
@@ -62,7 +62,7 @@ class WeightFetcher:
         refusal = _refusal(weights, asked.layers, asked.count)
         if weights is None or refusal:
             return [(line, Failed(f"model {asked.model}: {refusal}"))]
-        self._waiting.append(_Fetch(line, weights, asked))
+        self._waiting.append(_Queued(line, weights, asked))
         return self._begin()
 
     def cancel(self, model: str) -> Answers:

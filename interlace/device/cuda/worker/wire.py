@@ -177,20 +177,23 @@ class WeightsMoved(msgspec.Struct, array_like=True, tag=22, frozen=True):
     """The answer to ``FetchWeights`` and ``EvictWeights``."""
 
 
+GpuAnswer = (
+    Ready
+    | GpuReady
+    | Carved
+    | Released
+    | Loaded
+    | Unloaded
+    | BatchResult
+    | StagedInputs
+    | WeightsMoved
+    | Failed
+)
+
+
 class GpuReply(msgspec.Struct, array_like=True, tag=13, frozen=True):
     line: str
-    answer: (
-        Ready
-        | GpuReady
-        | Carved
-        | Released
-        | Loaded
-        | Unloaded
-        | BatchResult
-        | StagedInputs
-        | WeightsMoved
-        | Failed
-    )
+    answer: GpuAnswer
 
 
 class GpuFailed(msgspec.Struct, array_like=True, tag=14, frozen=True):
@@ -217,18 +220,6 @@ class RestartWanted(msgspec.Struct, array_like=True, tag=21, frozen=True):
 
 
 FromGpu = GpuReply | BatchStarved | GpuFailed | Notice | RestartWanted
-GpuAnswer = (
-    Ready
-    | GpuReady
-    | Carved
-    | Released
-    | Loaded
-    | Unloaded
-    | BatchResult
-    | StagedInputs
-    | WeightsMoved
-    | Failed
-)
 
 decode_to_gpu = msgspec.msgpack.Decoder[ToGpu](ToGpu).decode
 decode_from_gpu = msgspec.msgpack.Decoder[FromGpu](FromGpu).decode
