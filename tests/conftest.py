@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from interlace.compiled import is_compiled, prefer_sources
 
@@ -16,6 +17,10 @@ if "--compiled" in sys.argv or "TEST_COMPILED" in os.environ:
     os.environ["TEST_COMPILED"] = "1"
 else:
     prefer_sources()
+
+# Tests are not timed; all else stays as it is here, or where CI is set.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 HERE = Path(__file__).parent
 #: What a whole folder, or file, of tests needs; `scripts/test fast` leaves all of these out.

@@ -109,7 +109,7 @@ def _unshrunk() -> Iterator[None]:
     settings.register_profile("unshrunk", phases=[Phase.generate])
     settings.load_profile("unshrunk")
     yield
-    settings.load_profile("default")
+    settings.load_profile("untimed")
 
 
 @pytest.mark.parametrize("broken", sorted(BROKEN))
