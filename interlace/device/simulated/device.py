@@ -244,6 +244,7 @@ class SimulatedDevice:
             return  # died or was closed while its inputs were copied
         entry.began_ms = self._timer.now_ms()
         model, cold = run.batch.model, False
+        awaited = self.weights.awaited(model)
         if self.gpu.weights_bytes and comes_and_goes(self._truth[model], self.gpu):
             cold, takes_ms = True, self.weights.takes_ms(model, work_ms)
             if takes_ms is None:
@@ -253,7 +254,8 @@ class SimulatedDevice:
 
         def executed() -> None:
             entry.ended_ms = self._timer.now_ms()
-            if cold and self.weights.takes_ms(model, work_ms) is None:
+            failed = awaited is not None and awaited.failed
+            if failed or (cold and self.weights.takes_ms(model, work_ms) is None):
                 self._end(entry, Failure(f"weights of {model} did not come"))
             elif self._copying.plain:
                 self._end(entry)

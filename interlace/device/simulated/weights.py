@@ -16,14 +16,15 @@ from interlace.device.simulated.weight_links import WeightFlow, WeightLinks, Wei
 
 
 class FetchUnderWay:
-    """A fetch that goes on."""
+    """A fetch that goes on, or ``failed``."""
 
-    __slots__ = ("done", "flow", "work")
+    __slots__ = ("done", "failed", "flow", "work")
 
     def __init__(self, work: Fetch, flow: WeightFlow, done: Done) -> None:
         self.work = work
         self.flow = flow
         self.done = done
+        self.failed = False
 
 
 class SimulatedWeights:
@@ -129,6 +130,11 @@ class SimulatedWeights:
             now_ms += times * layer.run_ms
         return now_ms - begin_ms
 
+    def awaited(self, model: str) -> FetchUnderWay | None:
+        """The fetch that brings weights which a batch that begins now has to wait for."""
+        one, held = self._open.get(model), self._held.get(model, set())
+        return one if one is not None and set(one.work.plan.brought) - held else None
+
     def _look(self, one: FetchUnderWay) -> None:
         """Come back when all of it has come; that may be sooner or later than was known."""
         self._timer.call_at(max(one.flow.end_ms, self._timer.now_ms()), partial(self._due, one))
@@ -150,6 +156,7 @@ class SimulatedWeights:
         one.done(WorkFinished(one.work))
 
     def _fail(self, one: FetchUnderWay, failure: Failure, now: bool = False) -> None:
+        one.failed = True
         self.links.stop(one.flow, self._timer.now_ms())
         self.held_bytes -= self._bytes(one.work.model, one.work.plan.brought)
         del self._open[one.work.model]
