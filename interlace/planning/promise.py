@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -19,6 +19,8 @@ from interlace.policy.fewest import fewest
 
 #: What the part of the rates that is packed for falls by where it does not fit, and how often.
 _FEWER, _STEPS = 0.97, 12
+#: Steps that are tried first: by the third most fit that do at all.
+_LIKELY: Final = (3, 6, _STEPS)
 #: How much more a model counts in the next attempt at a cut, after its promise broke.
 _MORE: Final = 1.05
 #: How many times as long the trial is that confirms a cut, and its first seed.
@@ -30,6 +32,8 @@ _INFLATED: Final = (1.05, 1.15, 1.35, 1.8)
 _EXTRA: Final = (0.15, 0.3, 0.6)
 #: Standard errors by which a plan must keep what its packer would not promise.
 _SURE: Final = 1.5
+#: And beyond which one that is told is not tried on.
+_MISSED: Final = 3.0
 #: Models beyond which only a sample is tried, so that nothing is narrowed by it.
 _MOST_MODELS: Final = 24
 
@@ -85,12 +89,20 @@ class _Search:
 
     def fewest(self) -> TriedPlan:
         """The packer's answer, or what is better of what its trial leads to."""
-        packed = self.packed({})
+        plan, fleet = self.packed({})
         if not self.system.tried or len(self.scenario.demand) > _MOST_MODELS:
-            return packed
-        if packed.trial.broken and not packed.plan.underserved:
-            packed = next((one for one in self.wider(packed) if one.kept), packed)
-        return self.narrower(packed)
+            return self.tried(plan, fleet)
+        gpus = len(fleet.gpus)
+        cut = self.narrower(plan, gpus) if self._complete(plan) else None
+        if cut is not None:
+            return cut
+        found = self.tried(plan, fleet)
+        if found.trial.broken and not plan.underserved:
+            found = next((one for one in self.wider(found) if one.kept), found)
+        if found.kept:  # perhaps on more accelerators than the packer asked for
+            return self.narrower(found.plan, found.gpus, gpus) or found
+        short = found.gpus >= self.scenario.limit
+        return (self.narrower(plan, self.scenario.limit + 1) if short else None) or found
 
     def standing(self, most: int) -> Iterator[TriedPlan]:
         """The current plan at the rates that are asked for; then with more on ``most`` GPUs."""
@@ -124,7 +136,7 @@ class _Search:
                 both = replace(self.current, partitions=(*parts, *added.partitions))
                 yield self.tried(self._as_asked(both), there)
 
-    def packed(self, factors: Mapping[str, float]) -> TriedPlan:
+    def packed(self, factors: Mapping[str, float]) -> tuple[Plan, Fleet]:
         """The packer's answer, for some models to so many times their rates."""
         asked = [
             replace(d, rows_per_s=d.rows_per_s * factors.get(d.model, 1.0))
@@ -140,7 +152,7 @@ class _Search:
             self.current,
             self.start,
         )
-        return self.tried(self._as_asked(plan) if factors else plan, fleet)
+        return self._as_asked(plan) if factors else plan, fleet
 
     def wider(self, broken: TriedPlan) -> Iterator[TriedPlan]:
         """Idle shares given away; then more and more for those whose promise broke."""
@@ -149,20 +161,15 @@ class _Search:
         tried = broken
         for factor in _INFLATED:
             factors |= dict.fromkeys(tried.trial.broken, factor)
-            tried = self.packed(factors)
+            tried = self.tried(*self.packed(factors))
             yield tried
             yield self.tried(self._spread(tried.plan, tried.fleet), tried.fleet)
 
-    def narrower(self, found: TriedPlan) -> TriedPlan:
-        """Cuts of fewer accelerators, while they keep every promise.
-
-        Where accelerators are short, of all that there are: the packer may be too careful.
-        """
-        complete = found.plan.underserved <= self._hopeless() and not found.trial.broken
-        if not complete and found.gpus < self.scenario.limit:
-            return found
-        for gpus in range(found.gpus - complete, max(1, self.start) - 1, -1):
-            cut = self.cut(gpus, found.plan)
+    def narrower(self, before: Plan, gpus: int, least: int = 1) -> TriedPlan | None:
+        """A cut of fewer than ``gpus`` accelerators, of the fewest down to ``least``, if any."""
+        found: TriedPlan | None = None
+        for count in range(gpus - 1, max(least, self.start) - 1, -1):
+            cut = self.cut(count, before)
             if cut is None:
                 break
             found = cut
@@ -184,48 +191,65 @@ class _Search:
             asked = [replace(d, rows_per_s=d.rows_per_s * part * weight[d.model]) for d in demand]
             return self.system.packer(asked, fleet, self.scenario.busy_profiles, self.current)
 
-        low, step = 0, _STEPS  # the first step that fits, by bisection
-        while low < step:
-            middle = (low + step) // 2
-            low, step = (low, middle) if not packed(middle).underserved else (middle + 1, step)
+        plans: dict[int, Plan] = {}
+
+        def fits(step: int) -> bool:
+            plans[step] = packed(step)
+            return not plans[step].underserved
+
+        step = _first(_LIKELY, fits)
+        if step is None:
+            return None
+        plan = plans[step]
+        left = {m: r for m, r in before.unserved_rows_per_s.items() if m in hopeless}
         attempts = 0
-        while attempts < _ATTEMPTS and step <= _STEPS:
-            plan = packed(step)
-            if plan.underserved:
-                step += 1
-                continue
-            attempts += 1
-            left = {m: r for m, r in before.unserved_rows_per_s.items() if m in hopeless}
-            said = (
-                f"on {gpus} accelerators the packer promises {_FEWER**step:.0%} of the rates, "
-                "the trial all of them",
-            )
-            plan = replace(plan, unserved_rows_per_s=left, reasons=before.reasons, notes=said)
-            found = self.tried(self._spread(plan, fleet), fleet)
-            doubtful = found.trial.doubtful(_SURE)
-            if not doubtful:
-                found = self.confirmed(found)
-                doubtful = list(found.trial.broken)
-            if not doubtful:
-                return found
-            if len(doubtful) > max(2, len(demand) / 2):
-                break  # it is not one model or another that has too little
-            for model in doubtful:
+        tried: Hashable = None
+        short: set[str] = set()
+        while attempts < _ATTEMPTS:
+            spread = self._spread(plan, fleet)
+            if _alike(spread) != tried:
+                attempts, tried = attempts + 1, _alike(spread)
+                said = (
+                    f"on {gpus} accelerators the packer promises {_FEWER**step:.0%} of the rates, "
+                    "the trial all of them",
+                )
+                plan = replace(spread, unserved_rows_per_s=left, reasons=before.reasons, notes=said)
+                found = self.tried(plan, fleet, _SURE)
+                if not found.trial.short:
+                    found = self.confirmed(found)
+                short = {*found.trial.short, *found.trial.broken}
+                if not short:
+                    return found
+                if len(short) > max(2, len(demand) / 2):
+                    return None  # it is not one model or another that has too little
+            for model in short:
                 weight[model] *= _MORE
+            plan = packed(step)
+            while plan.underserved and step < _STEPS:
+                step += 1
+                plan = packed(step)
+            if plan.underserved:
+                return None
         return None
 
     def confirmed(self, found: TriedPlan) -> TriedPlan:
         """The plan after a longer trial of other seeds: it was chosen for how the first went."""
         requests = _LONGER * enough(self.scenario)
         trial = try_plan(
-            found.plan, found.fleet, self.scenario, self.system, requests, seed=_OTHER_SEED
+            found.plan, found.fleet, self.scenario, self.system, requests, _OTHER_SEED, errors=0.0
         )
         return replace(found, trial=trial)
 
-    def tried(self, plan: Plan, fleet: Fleet) -> TriedPlan:
+    def tried(self, plan: Plan, fleet: Fleet, errors: float = -_MISSED) -> TriedPlan:
+        """The plan after a trial that ends once a promise cannot be kept by so many ``errors``."""
         used = {part.gpu for part in plan.partitions}
         there = Fleet(tuple(gpu for gpu in fleet.gpus if gpu.id in used) or fleet.gpus[:1])
-        return TriedPlan(plan, there, try_plan(plan, there, self.scenario, self.system))
+        trial = try_plan(plan, there, self.scenario, self.system, errors=errors)
+        return TriedPlan(plan, there, trial)
+
+    def _complete(self, plan: Plan) -> bool:
+        """True if all is served that can be."""
+        return plan.underserved <= self._hopeless()
 
     def _spread(self, plan: Plan, fleet: Fleet) -> Plan:
         """The plan with nothing left idle: wider partitions, and guests."""
@@ -262,3 +286,31 @@ class _Search:
             or not known[one.model].points
             or surface(known[one.model]).latency_ms(1, 100) > one.slo_ms
         }
+
+
+def _first(likely: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """The first step that fits, up to the last of ``likely``, between two of which it is bisected;
+    what follows a step that fits is taken to fit, too."""
+    low = 0
+    for high in likely:
+        if fits(high):
+            break
+        low = high + 1
+    else:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle + 1, high)
+    return high
+
+
+def _alike(plan: Plan) -> Hashable:
+    """What is the same of plans that differ in their rates by a few per cent alone."""
+    return tuple(
+        (
+            part.gpu,
+            part.share_pct,
+            tuple((s.model, s.batch, s.guest, f"{s.rows_per_s:.2g}") for s in part.slots),
+        )
+        for part in plan.partitions
+    )
