@@ -15,7 +15,7 @@ from interlace.core.plan import Demand, Partition, Plan, Slot, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
 from interlace.perf.latency import surface
-from interlace.planning.memory_plan import MemoryPlan, memory_plan
+from interlace.planning.memory_plan import MemoryPlan, tried_memory
 from interlace.planning.plan_file import save_plan
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
@@ -108,14 +108,16 @@ def plan_machine(
 
     A model without a rate, here or in its interlace.toml, is given a small part of the machine, and
     the whole machine is shared out in proportion. Folders that cannot be read are
-    logged and left out. With ``memory_bytes`` it also says what is kept of each in so much.
+    logged and left out. With ``memory_bytes`` it also says what is kept of each in so much, and
+    how many requests were cold when that was tried.
 
     Raises:
         UserError: a model has no profile yet or is not there; what to do.
         RepositoryError: there is no such folder of models.
     """
     row = system_of(system)
-    gpu = choose_accelerators(device, cpu_settings(cores), gpus).gpus[0]
+    accelerators = choose_accelerators(device, cpu_settings(cores), gpus)
+    gpu = accelerators.with_weights(memory_bytes or 0).gpus[0]
     known = _profiled(models, ProfileStore(profiles or default_profiles()), gpu)
     for name in (*rates_rps, *slos_ms):
         if name not in {one.name for one in known}:
@@ -140,7 +142,7 @@ def plan_machine(
     )
     memory = None
     if memory_bytes is not None:
-        memory = memory_plan(list(demand.values()), found, names, memory_bytes)
+        memory = tried_memory(list(demand.values()), found, names, Fleet((gpu,)), made, row)
     return MachinePlan(row.name, gpu, made, slots, names, memory)
 
 
