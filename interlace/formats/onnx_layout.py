@@ -44,7 +44,7 @@ class _ProtoField(NamedTuple):
     content: bytes | None  #: of a length-delimited field
 
 
-class WeightPiece(NamedTuple):
+class StoredPiece(NamedTuple):
     """A run of the weights file: the weight or packed weight that ``node`` reads first.
 
     ``node`` counts nodes of the graph, ``operator`` is its kind; -1 if none reads it.
@@ -57,7 +57,7 @@ class WeightPiece(NamedTuple):
     nbytes: int
 
 
-def lay_out(graph: Path, weights: Path) -> list[WeightPiece]:
+def lay_out(graph: Path, weights: Path) -> list[StoredPiece]:
     """Rewrite both files in place; the pieces of weights as they lie then, whole pages each.
 
     Raises:
@@ -85,13 +85,13 @@ def lay_out(graph: Path, weights: Path) -> list[WeightPiece]:
     ]
 
 
-def _in_order(message: bytes) -> list[WeightPiece]:
+def _in_order(message: bytes) -> list[StoredPiece]:
     """All pieces, by the first node that reads them; packed before plain ones of the same weight.
 
     Plain weights of which there are packed ones come last: kernels read those.
     """
     readers = _first_readers(message)
-    pieces: dict[int, WeightPiece] = {}
+    pieces: dict[int, StoredPiece] = {}
     plain: set[int] = set()
     for name, runs in _weights("model", message):
         node, operator = readers.get(name, (-1, ""))
@@ -100,9 +100,9 @@ def _in_order(message: bytes) -> list[WeightPiece]:
         for offset, length in runs:
             known = pieces.get(offset)
             if known is None or known.nbytes < length:
-                pieces[offset] = WeightPiece(node, operator, name, offset, length)
+                pieces[offset] = StoredPiece(node, operator, name, offset, length)
 
-    def order(piece: WeightPiece) -> tuple[bool, bool, int, int]:
+    def order(piece: StoredPiece) -> tuple[bool, bool, int, int]:
         return piece.begin in plain, piece.node < 0, piece.node, piece.begin
 
     return sorted((piece for piece in pieces.values() if piece.nbytes), key=order)

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from interlace.formats.extents_file import Extent, ExtentsFile, WeightUse
-from interlace.formats.onnx_layout import WeightPiece
+from interlace.formats.onnx_layout import StoredPiece
 
 GRAPH: Final = "model.onnx"
 WEIGHTS: Final = "weights.bin"
@@ -45,7 +45,7 @@ class OnnxWeightsFile(ExtentsFile):
         self.nodes = tuple(one.node for one in told)
 
 
-def write_uses(folder: Path, pieces: Iterable[WeightPiece], kept: Iterable[Extent]) -> None:
+def write_uses(folder: Path, pieces: Iterable[StoredPiece], kept: Iterable[Extent]) -> None:
     """Write down what a session on this folder reads of its weights: what it has ``kept`` mapped.
 
     Raises:
