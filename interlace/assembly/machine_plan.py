@@ -108,16 +108,15 @@ def plan_machine(
 
     A model without a rate, here or in its interlace.toml, is given a small part of the machine, and
     the whole machine is shared out in proportion. Folders that cannot be read are
-    logged and left out. With ``memory_bytes`` it also says what is kept of each in so much, and
-    how many requests were cold when that was tried.
+    logged and left out. With ``memory_bytes`` it also says what is kept of each, as it was tried.
 
     Raises:
         UserError: a model has no profile yet or is not there; what to do.
         RepositoryError: there is no such folder of models.
     """
     row = system_of(system)
-    accelerators = choose_accelerators(device, cpu_settings(cores), gpus)
-    gpu = accelerators.with_weights(memory_bytes or 0).gpus[0]
+    there = choose_accelerators(device, cpu_settings(cores), gpus).with_weights(memory_bytes or 0)
+    gpu = there.gpus[0]
     known = _profiled(models, ProfileStore(profiles or default_profiles()), gpu)
     for name in (*rates_rps, *slos_ms):
         if name not in {one.name for one in known}:
@@ -134,16 +133,16 @@ def plan_machine(
     }
     found = {one.demand.model: one.profile for one in known}
     names = {one.demand.model: one.name for one in known}
-    made = row.planner(list(demand.values()), Fleet((gpu,)), found, Plan())
+    asked = list(demand.values())
+    fleet = Fleet((gpu,))
+    made = row.planner(asked, fleet, found, Plan())
     slots = tuple(
         _slot(part, slot, demand[slot.model], found[slot.model], names[slot.model])
         for part in made.partitions
         for slot in part.slots
     )
-    memory = None
-    if memory_bytes is not None:
-        memory = tried_memory(list(demand.values()), found, names, Fleet((gpu,)), made, row)
-    return MachinePlan(row.name, gpu, made, slots, names, memory)
+    tried = tried_memory(asked, found, names, fleet, made, row) if memory_bytes else None
+    return MachinePlan(row.name, gpu, made, slots, names, tried)
 
 
 def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]:

@@ -17,6 +17,7 @@ from interlace.policy.base import System
 from interlace.policy.cold_curve import ColdCurve
 from interlace.sim.arrivals import merge_arrivals
 from interlace.sim.cold_requests import ColdRequests
+from interlace.sim.record import ServedRequest
 from interlace.sim.run import simulate
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
@@ -115,25 +116,32 @@ def try_memory(
         warm_ms=_START_MS,
         epoch_ms=inf,
     )
+    served = simulate(run, [watch]).served
+    return _memory_trial(
+        [one for one in served if one.arrived_ms >= since_ms],
+        watch.cold,
+        sum(gpu.weights_bytes for gpu in fleet.gpus),
+    )
+
+
+def _memory_trial(
+    served: Sequence[ServedRequest], cold: Mapping[str, int], memory_bytes: int
+) -> MemoryTrial:
     times_ms: dict[str, list[float]] = {}
     in_time: dict[str, int] = {}
-    for one in simulate(run, [watch]).served:
-        if one.arrived_ms < since_ms:
-            continue
+    for one in served:
         ok = one.outcome is Outcome.OK
         in_time[one.model] = in_time.get(one.model, 0) + ok
         answered = ok or one.outcome is Outcome.LATE
         took_ms = one.answered_ms - one.arrived_ms if answered else inf
         times_ms.setdefault(one.model, []).append(took_ms)
     models = {
-        model: _cold_trial(watch.cold.get(model, 0), in_time[model], times)
+        model: _cold_trial(cold.get(model, 0), in_time[model], times)
         for model, times in times_ms.items()
     }
     every = [took_ms for times in times_ms.values() for took_ms in times]
     return MemoryTrial(
-        sum(gpu.weights_bytes for gpu in fleet.gpus),
-        _cold_trial(sum(watch.cold.values()), sum(in_time.values()), every),
-        models,
+        memory_bytes, _cold_trial(sum(cold.values()), sum(in_time.values()), every), models
     )
 
 
