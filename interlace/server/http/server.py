@@ -13,12 +13,11 @@ from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.admin_handler import AdminHandler
 from interlace.server.http.admin_routes import admin_routes, metrics_route
 from interlace.server.http.connection import HttpConnection
-from interlace.server.http.exchange import RequestHandler
-from interlace.server.http.inference_handler import InferenceHandler
+from interlace.server.http.exchange import InferenceFront, RequestHandler
 from interlace.server.http.limits import MIB, HttpLimits
 from interlace.server.http.origins import Origins
 from interlace.server.http.request_head import RequestHeadReader
-from interlace.server.http.routes import Route, RouteKind, Router
+from interlace.server.http.routes import Route, RouteKind, RouteTable
 from interlace.server.http.server_state import ServerState
 from interlace.server.http.timeouts import ConnectionTimeouts
 
@@ -33,7 +32,7 @@ class HttpServer:
     def __init__(
         self,
         routes: Sequence[Route],
-        inference: InferenceHandler | None = None,
+        inference: InferenceFront | None = None,
         limits: HttpLimits | None = None,
         keys: ApiKeys | None = None,
         origins: Origins | None = None,
@@ -46,8 +45,8 @@ class HttpServer:
         budget = HeapBudget(self._limits.heap_bytes)
         if inference is not None:
             handlers |= {RouteKind.INFER: inference, RouteKind.GENERATE: inference}
-            budget = inference.context.budget
-        reader = RequestHeadReader(Router(routes), self._limits, keys, origins)
+            budget = inference.budget
+        reader = RequestHeadReader(RouteTable(routes), self._limits, keys, origins)
         self._state = ServerState(reader, handlers, inference, budget, self._limits)
         self._inference = inference
         self._trims = trims
@@ -115,7 +114,7 @@ class HttpServer:
 
     def _trim(self) -> None:
         if self._trims and self._inference is not None:
-            self._inference.context.arena.trim_next(TRIM_BYTES)
+            self._inference.arena.trim_next(TRIM_BYTES)
 
 
 def inference_routes() -> list[Route]:
