@@ -39,18 +39,18 @@ class ModelOutlook:
     arrived: int = 0
 
 
-class Command(NamedTuple):
-    """The place of a command among all: those of a later term come after any of an earlier one.
+class Revision(NamedTuple):
+    """The place of an assignment among all: those of a later term come after any of an earlier one.
 
-    ``term`` is the number of the lease under which it was given, ``revision`` its number in that.
+    ``term`` is the number of the lease under which it was given, ``number`` counts within it.
     """
 
     term: int
-    revision: int
+    number: int
 
 
-#: Before any command.
-NOTHING_YET: Final = Command(0, 0)
+#: Before any assignment.
+UNASSIGNED: Final = Revision(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,13 @@ class NodeState:
     """What a node says of itself to routers and controllers; old by as long as it was under way.
 
     ``number`` counts the node's states since it ``began`` (a random number), ``models`` are those
-    that answer, by public name. ``obeyed`` is the newest command that it has carried out.
+    that answer, by public name. ``revision`` is that of the assignment which it follows.
     """
 
-    node: str
     began: int
     number: int
     models: dict[str, ModelOutlook]
-    obeyed: Command = NOTHING_YET
+    revision: Revision = UNASSIGNED
     accepting: bool = True
     gpus: tuple[Gpu, ...] = ()
 
@@ -77,6 +76,6 @@ class Assignment:
     ``models`` are all that it is to serve, each with the digest of its files.
     """
 
-    command: Command
+    revision: Revision
     plan: Plan
     models: dict[str, str]

@@ -81,6 +81,14 @@ class RouterApi:
         body = msgspec.json.encode({"ready": ready_only})
         return merged_index(await self._every("POST", "/v2/repository/index", body))
 
+    def node_state(self) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ServeError: always.
+        """
+        raise _not_here("the state of a node", "ask the node itself")
+
     def load(self, name: str, parameters: Mapping[str, object] | None = None) -> NoReturn:
         """Refuse.
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
+from math import inf
+from typing import Final
 
 from interlace.core.node import Node, NodeState
 from interlace.router.http.node_connections import NodeConnections
 from interlace.routing.routes import Routes
 from interlace.runtime.clock import Clock
 from interlace.server.heap_budget import HeapBudget
+from interlace.server.statistics.prometheus_text import MetricsPage
+
+_FAMILIES: Final = (
+    ("interlace_router_requests_total", "counter", "Requests sent to the node"),
+    ("interlace_router_lost_total", "counter", "Of them, those that it did not answer"),
+    ("interlace_router_in_flight", "gauge", "Requests that the node has now"),
+    ("interlace_router_silent_ms", "gauge", "How long ago the node said how it is, in ms"),
+)
 
 
 class NodeDirectory:
@@ -37,9 +47,9 @@ class NodeDirectory:
         for node in new:
             self._connections[node.name] = NodeConnections(node, self._budget)
 
-    def heard(self, state: NodeState) -> None:
+    def heard(self, node: str, state: NodeState) -> None:
         """Take what a node said of itself."""
-        self._routes.heard(state, self.now_ms())
+        self._routes.heard(node, state, self.now_ms())
 
     def look(self) -> None:
         """Give up what lost nodes have, and connections that are idle for long."""
@@ -66,6 +76,21 @@ class NodeDirectory:
     def connections(self, node: str) -> NodeConnections:
         """Those to one node."""
         return self._connections[node]
+
+    def metrics(self) -> str:
+        """The page that Prometheus reads."""
+        page, now_ms = MetricsPage(), self.now_ms()
+        for name, kind, text in _FAMILIES:
+            page.family(name, kind, text)
+        for believed in self._routes.nodes:
+            node = believed.node.name
+            connections, labels = self._connections[node], {"node": node}
+            page.add("interlace_router_requests_total", connections.sent, labels)
+            page.add("interlace_router_lost_total", connections.lost, labels)
+            page.add("interlace_router_in_flight", connections.in_flight, labels)
+            if believed.heard_ms > -inf:
+                page.add("interlace_router_silent_ms", now_ms - believed.heard_ms, labels)
+        return page.text()
 
     def sent(self, node: str, model: str) -> None:
         """A request went to that node."""

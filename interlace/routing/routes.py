@@ -64,9 +64,9 @@ class Routes:
             self._nodes[node.name] = BelievedNode(node)
         return new, gone
 
-    def heard(self, state: NodeState, now_ms: float) -> None:
+    def heard(self, node: str, state: NodeState, now_ms: float) -> None:
         """Take what a node said of itself; strangers are passed over."""
-        known = self._nodes.get(state.node)
+        known = self._nodes.get(node)
         if known is not None:
             known.heard(state, now_ms)
 

@@ -55,8 +55,8 @@ class RouterStand:
         """A node says that it answers these models within that time."""
         self._number += 1
         outlook = ModelOutlook(wait_ms, wait_ms, 0.0, slo_ms)
-        state = NodeState(node, 1, self._number, dict.fromkeys(models, outlook))
-        self.do(lambda: self.parts.directory.heard(state))
+        state = NodeState(1, self._number, dict.fromkeys(models, outlook))
+        self.do(lambda: self.parts.directory.heard(node, state))
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)

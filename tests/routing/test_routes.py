@@ -19,8 +19,8 @@ def outlook(wait_ms: float = 5.0, cold_ms: float = 0.0, arrived: int = 0) -> Mod
     return ModelOutlook(wait_ms + cold_ms, 5.0, 1.0, 50.0, cold_ms, arrived=arrived)
 
 
-def state(node: str, number: int = 0, **models: ModelOutlook) -> NodeState:
-    return NodeState(node, 1, number, models)
+def state(number: int = 0, **models: ModelOutlook) -> NodeState:
+    return NodeState(1, number, models)
 
 
 def routes(*names: str, seed: int = 0) -> Routes:
@@ -31,15 +31,15 @@ def routes(*names: str, seed: int = 0) -> Routes:
 
 def test_the_node_that_answers_first_is_asked() -> None:
     here = routes("a", "b")
-    here.heard(state("a", m=outlook(9.0)), 0.0)
-    here.heard(state("b", m=outlook(6.0)), 0.0)
+    here.heard("a", state(m=outlook(9.0)), 0.0)
+    here.heard("b", state(m=outlook(6.0)), 0.0)
     assert here.choose("m", NONE, 0.0, 0.0).name == "b"
 
 
 def test_what_was_sent_since_counts() -> None:
     here = routes("a", "b")
-    here.heard(state("a", m=outlook(9.0)), 0.0)
-    here.heard(state("b", m=outlook(6.0)), 0.0)
+    here.heard("a", state(m=outlook(9.0)), 0.0)
+    here.heard("b", state(m=outlook(6.0)), 0.0)
     asked = []
     for _ in range(8):
         node = here.choose("m", NONE, 0.0, 0.0).name
@@ -53,25 +53,25 @@ def test_what_others_sent_is_guessed_from_what_came() -> None:
     here = routes("a", "b")
     for number in range(20):
         now_ms = 25.0 * number
-        here.heard(state("a", number, m=outlook(5.0, arrived=100 * number)), now_ms)
-        here.heard(state("b", number, m=outlook(5.0)), now_ms)
+        here.heard("a", state(number, m=outlook(5.0, arrived=100 * number)), now_ms)
+        here.heard("b", state(number, m=outlook(5.0)), now_ms)
     # 20 ms later: 80 requests of others wait at a.
     assert {here.choose("m", NONE, 0.0, 495.0).name for _ in range(20)} == {"b"}
 
 
 def test_an_older_state_is_passed_over_and_a_new_start_is_not() -> None:
     here = routes("a")
-    here.heard(state("a", 5, m=outlook()), 0.0)
-    here.heard(state("a", 4), 1.0)
+    here.heard("a", state(5, m=outlook()), 0.0)
+    here.heard("a", state(4), 1.0)
     assert here.serves("m", 1.0)
-    here.heard(NodeState("a", 2, 0, {}), 2.0)
+    here.heard("a", NodeState(2, 0, {}), 2.0)
     assert not here.serves("m", 2.0)
 
 
 def test_silent_nodes_are_asked_after_all_others_and_lost_ones_not_at_all() -> None:
     here = routes("a", "b")
-    here.heard(state("a", m=outlook(1.0)), 0.0)
-    here.heard(state("b", m=outlook(40.0)), 150.0)
+    here.heard("a", state(m=outlook(1.0)), 0.0)
+    here.heard("b", state(m=outlook(40.0)), 150.0)
     assert here.choose("m", NONE, 0.0, 160.0).name == "b"
     assert here.choose("m", {"b"}, 0.0, 160.0).name == "a"
     assert [n.node.name for n in here.silent(500.0)] == ["a"]
@@ -85,7 +85,7 @@ def test_of_a_model_that_no_node_holds_all_routers_load_the_same_one() -> None:
     for seed in range(8):
         here = routes("a", "b", "c", seed=seed)
         for name in "abc":
-            here.heard(state(name, m=outlook(5.0, cold_ms=20.0)), 0.0)
+            here.heard(name, state(m=outlook(5.0, cold_ms=20.0)), 0.0)
         for _ in range(4):
             node = here.choose("m", NONE, 0.0, 0.0).name
             here.sent(node, "m")
@@ -95,15 +95,15 @@ def test_of_a_model_that_no_node_holds_all_routers_load_the_same_one() -> None:
 
 def test_a_node_that_holds_the_model_is_asked_before_one_that_must_load_it() -> None:
     here = routes("a", "b")
-    here.heard(state("a", m=outlook(5.0, cold_ms=20.0)), 0.0)
-    here.heard(state("b", m=outlook(9.0)), 0.0)
+    here.heard("a", state(m=outlook(5.0, cold_ms=20.0)), 0.0)
+    here.heard("b", state(m=outlook(9.0)), 0.0)
     assert here.choose("m", NONE, 0.0, 0.0).name == "b"
 
 
 def test_another_node_is_tried_only_while_time_is_left() -> None:
     here = routes("a", "b")
     for name in "ab":
-        here.heard(state(name, m=outlook(5.0)), 0.0)
+        here.heard(name, state(m=outlook(5.0)), 0.0)
     assert here.choose("m", {"a"}, 44.0, 0.0).name == "b"
     with pytest.raises(ServeError) as found:
         here.choose("m", {"a"}, 46.0, 0.0)
@@ -112,7 +112,7 @@ def test_another_node_is_tried_only_while_time_is_left() -> None:
 
 def test_a_first_try_is_made_even_where_it_looks_late() -> None:
     here = routes("a")
-    here.heard(state("a", m=outlook(500.0)), 0.0)
+    here.heard("a", state(m=outlook(500.0)), 0.0)
     assert here.choose("m", NONE, 0.0, 0.0).name == "a"
 
 
@@ -126,7 +126,7 @@ def test_a_first_try_is_made_even_where_it_looks_late() -> None:
 def test_it_says_why_there_is_nobody(heard: tuple[str, ...], reason: Reason, says: str) -> None:
     here = routes("a", "b")
     for name in heard:
-        here.heard(state(name), 0.0)
+        here.heard(name, state(), 0.0)
     with pytest.raises(ServeError) as found:
         here.choose("m", NONE, 0.0, 0.0)
     assert found.value.reason is reason and says in found.value.detail
@@ -153,12 +153,12 @@ def test_who_is_asked_serves_the_model_and_was_not_tried(
     here = routes(*names, seed=seed)
     now_ms = 0.0
     for name, wait_ms in zip(names, waits, strict=True):
-        here.heard(state(name, m=outlook(wait_ms)), now_ms)
+        here.heard(name, state(m=outlook(wait_ms)), now_ms)
     for number, (index, speaks) in enumerate(steps):
         now_ms += 10.0
         name = names[index % len(names)]
         if speaks:
-            here.heard(state(name, number + 1, m=outlook(waits[index % len(waits)])), now_ms)
+            here.heard(name, state(number + 1, m=outlook(waits[index % len(waits)])), now_ms)
             continue
         able = {
             n.node.name: n.answer_ms("m", now_ms)

@@ -111,6 +111,8 @@ class Forwarded:
 
     def lost(self, why: str, fresh: bool) -> None:
         node = self._leave()
+        if self._connections is not None:
+            self._connections.lost += 1
         if not fresh:  # it may just have closed a connection that was idle
             self._tried.discard(node)
         self._again(f"node {node!r} did not answer: {why}")

@@ -56,6 +56,8 @@ class NodeConnections:
         self._heads = ReplyHeads(node.name)
         self._idle: deque[tuple[float, NodeConnection]] = deque()
         self._busy: dict[PendingReply, None] = {}
+        self.sent = 0  #: requests, so far
+        self.lost = 0  #: of them, those that the node did not answer
 
     def send(self, parts: Sequence[bytes | memoryview], taker: ReplyTaker) -> PendingReply:
         """Send a request: now, or when a connection is made.
@@ -72,6 +74,7 @@ class NodeConnections:
                 retry_after_ms=100.0,
             )
         pending = PendingReply(parts, taker)
+        self.sent += 1
         self._busy[pending] = None
         while self._idle:
             _, connection = self._idle.pop()
@@ -81,6 +84,11 @@ class NodeConnections:
                 return pending
         pending.open_with(self._loop.create_task(self._open(pending)))
         return pending
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have no reply yet."""
+        return len(self._busy)
 
     def ended(self, pending: PendingReply) -> None:
         """A request has its reply, or wants none; once for each ``send``."""

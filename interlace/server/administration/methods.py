@@ -166,6 +166,7 @@ _MODEL_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
         NoRequest, lambda api, asked: api.server_metadata(), _RPC + "ServerMetadata", paths=("/v2",)
     ),
     AdminMethod(NoRequest, lambda api, asked: api.models(), paths=("/v2/models",)),
+    AdminMethod(NoRequest, lambda api, asked: api.node_state(), paths=("/v2/node/state",)),
     AdminMethod(
         ModelRequest,
         lambda api, asked: api.model_metadata(asked.name, asked.version),

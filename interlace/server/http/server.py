@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from interlace.server.administration.api import AdminApi
+from interlace.server.administration.answers import AdminAnswers
 from interlace.server.api_keys import ApiKeys
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.admin_handler import AdminHandler
@@ -129,6 +129,6 @@ def inference_routes() -> list[Route]:
     return routes
 
 
-def all_routes(admin: AdminApi, render_metrics: Callable[[], str]) -> list[Route]:
+def all_routes(admin: AdminAnswers, render_metrics: Callable[[], str]) -> list[Route]:
     """Everything that the main port answers."""
     return [*inference_routes(), *admin_routes(admin), metrics_route(render_metrics)]
