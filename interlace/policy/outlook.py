@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil, inf
+from typing import Final
 
 from interlace.core.node import ModelOutlook
 from interlace.core.plan import Slot
@@ -10,6 +11,9 @@ from interlace.core.request import Request
 from interlace.policy.admission import row_ms
 from interlace.policy.batching import limit_rows
 from interlace.policy.view import PartitionView, View
+
+#: After every request of the same deadline.
+_LAST: Final = 1 << 62
 
 
 def outlook(model: str, view: View, now_ms: float) -> ModelOutlook:
@@ -21,7 +25,7 @@ def outlook(model: str, view: View, now_ms: float) -> ModelOutlook:
     """
     asked = view.model(model)
     slo_ms = asked.demand.slo_ms
-    request = Request(-1, model, now_ms, now_ms + slo_ms)
+    request = Request(_LAST, model, now_ms, now_ms + slo_ms)
     best_ms = alone_ms = added_ms = inf
     for host in asked.hosts:
         own_ms = asked.latency_ms(1, host.share_pct)
