@@ -11,6 +11,7 @@ from pathlib import Path
 
 from interlace.assembly.accelerators import Accelerators
 from interlace.assembly.extra_profiling import ExtraProfiling
+from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_preparer import ModelPreparer
@@ -59,7 +60,7 @@ class ServeSettings:
     """What the operator chose."""
 
     root: Path
-    accelerators: Accelerators
+    accelerators: Accelerators | SimulatedAccelerators
     system: System
     profiles: Path
     host: str
@@ -120,11 +121,14 @@ class LiveServer:
         return LogWriter(choices.log, header, self.engine, choices.log_bytes)
 
     def _control(self, choices: ServeSettings) -> None:
-        store = ProfileStore(choices.profiles)
         rig = Rig(self.devices.all[0], self.clock, self.arena)
-        where = choices.accelerators
-        brings = where.gpus[0].weights_bytes > 0
-        layers = ExtraProfiling(ExtraMetrics(layers=True), where, rig, store) if brings else None
+        where, layers = choices.accelerators, None
+        if isinstance(where, SimulatedAccelerators):
+            store: ProfileStore = where.profiles
+        else:
+            store = ProfileStore(choices.profiles)
+            if where.gpus[0].weights_bytes > 0:
+                layers = ExtraProfiling(ExtraMetrics(layers=True), where, rig, store)
         preparation = ModelPreparer(choices.root, self.devices, rig, store, layers)
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
@@ -161,7 +165,8 @@ class LiveServer:
         routes = all_routes(admin, metrics.render)
         keys, origins = choices.keys, _origins(choices)
         # A GPU's driver locks the pages of requests, and would go on reading those given back.
-        trims = not choices.accelerators.settings
+        where = choices.accelerators
+        trims = isinstance(where, SimulatedAccelerators) or not where.settings
         self.http = HttpServer(
             routes, InferenceHandler(context), choices.http, keys, origins, trims
         )
