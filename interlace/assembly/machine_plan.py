@@ -91,6 +91,15 @@ class _ProfiledModel:
     demand: Demand
     profile: Profile
 
+    def asked(self, rates_rps: Mapping[str, float], slos_ms: Mapping[str, float]) -> Demand:
+        """The demand, with what is said beside of its rate and SLO."""
+        said = rates_rps.get(self.name)
+        return replace(
+            self.demand,
+            rows_per_s=self.demand.rows_per_s if said is None else as_rows_per_s(said),
+            slo_ms=slos_ms.get(self.name, self.demand.slo_ms),
+        )
+
 
 def plan_machine(
     models: Path,
@@ -115,26 +124,17 @@ def plan_machine(
         RepositoryError: there is no such folder of models.
     """
     row = system_of(system)
-    there = choose_accelerators(device, cpu_settings(cores), gpus).with_weights(memory_bytes or 0)
-    gpu = there.gpus[0]
+    there = choose_accelerators(device, cpu_settings(cores), gpus)
+    fleet = Fleet(there.with_weights(memory_bytes or 0).gpus[:1])
+    gpu = fleet.gpus[0]
     known = _profiled(models, ProfileStore(profiles or default_profiles()), gpu)
     for name in (*rates_rps, *slos_ms):
         if name not in {one.name for one in known}:
             raise UserError(f"{models} has no model '{name}'")
-    demand = {
-        one.demand.model: replace(
-            one.demand,
-            rows_per_s=as_rows_per_s(rates_rps[one.name])
-            if one.name in rates_rps
-            else one.demand.rows_per_s,
-            slo_ms=slos_ms.get(one.name, one.demand.slo_ms),
-        )
-        for one in known
-    }
+    demand = {one.demand.model: one.asked(rates_rps, slos_ms) for one in known}
     found = {one.demand.model: one.profile for one in known}
     names = {one.demand.model: one.name for one in known}
     asked = list(demand.values())
-    fleet = Fleet((gpu,))
     made = row.planner(asked, fleet, found, Plan())
     slots = tuple(
         _slot(part, slot, demand[slot.model], found[slot.model], names[slot.model])
