@@ -43,7 +43,8 @@ def _bytes_per_ms(nvml: Any, here: Any, there: Any) -> float:
     except nvml.NVMLError:
         return 0.0
     # Links end at the other GPU itself, or at a switch, which has all of them go there.
-    return float(ends.count(bus) or count) * mb_per_s * 1e3 * _REACHED
+    rate: float = (ends.count(bus) or count) * mb_per_s * 1e3 * _REACHED
+    return rate
 
 
 def _remote(nvml: Any, here: Any, link: int) -> Any:
