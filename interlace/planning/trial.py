@@ -150,8 +150,7 @@ def try_plan(
     many standard ``errors`` any more.
     """
     wanted = {d.model: d for d in scenario.demand if d.rows_per_s > 0}
-    coupled = scenario.interference != NO_INTERFERENCE or plan.overlapping
-    parts = [_Part.of(p, fleet, wanted) for p in independent(plan, by_gpu=coupled)]
+    parts = [_Part.of(p, fleet, wanted) for p in tried_apart(plan, scenario)]
     parts = [part for part in parts if part.demand]
     budget = requests or enough(scenario)
     asked = {model: one.attainment for model, one in wanted.items()}
@@ -159,6 +158,12 @@ def try_plan(
     for part, share in _shares(parts, budget, seed):
         found = found.beside(_tried(part, share, scenario, system, seed, errors), asked)
     return found
+
+
+def tried_apart(plan: Plan, scenario: Scenario) -> list[Plan]:
+    """The parts of a plan that share nothing, where neighbours slow each other no accelerator."""
+    coupled = scenario.interference != NO_INTERFERENCE or plan.overlapping
+    return independent(plan, by_gpu=coupled)
 
 
 def enough(scenario: Scenario) -> int:
