@@ -52,7 +52,7 @@ class Narrowing:
         The part is the largest that the packer serves on them. Models whose promise breaks count
         for more in the next attempt; a plan that is as the one before is not tried again.
         """
-        packing = _Packing(self, uniform_fleet(self.trials.scenario.gpu, gpus))
+        packing = _PartPacking(self, uniform_fleet(self.trials.scenario.gpu, gpus))
         if not packing.first():
             return None
         attempts, short = 0, frozenset[str]()
@@ -75,7 +75,7 @@ class Narrowing:
 
 
 @dataclass(slots=True, eq=False)
-class _Packing:
+class _PartPacking:
     """Rates packed on some accelerators: a part of them, in which some models count for more."""
 
     asked: Narrowing

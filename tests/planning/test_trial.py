@@ -159,11 +159,11 @@ def test_a_trial_ends_when_it_has_shown_enough() -> None:
 
 def test_a_trial_ends_once_a_promise_cannot_come_out_as_kept() -> None:
     """More is asked of a plan by more standard errors, so what is in doubt ends sooner."""
-    demand = tuple(Demand(model, 380.0, 60.0, 8) for model in ("a", "b"))
+    demand = tuple(Demand(model, 390.0, 60.0, 8) for model in ("a", "b"))
     scenario = Scenario(demand, KIND, PROFILES)
     lost = []
     for errors in (-3.0, 0.0, 1.5):
-        found = try_plan(_halves(380.0), FLEET, scenario, CATALOG["interlace"], errors=errors)
+        found = try_plan(_halves(390.0), FLEET, scenario, CATALOG["interlace"], errors=errors)
         assert set(found.short) == {"a", "b"}
         for model in found.short:
             one = found.models[model]
