@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from interlace.assembly.accelerators import Accelerators
 from interlace.assembly.extra_profiling import ExtraProfiling
@@ -15,6 +18,7 @@ from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_preparer import ModelPreparer
+from interlace.control.node import Follow, Node
 from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
 from interlace.control.startup import Startup
@@ -23,17 +27,23 @@ from interlace.control.status_updates import StatusUpdates
 from interlace.control.worker_deaths import WorkerDeathObserver
 from interlace.control.worker_monitor import WorkerMonitor
 from interlace.core.hardware import Fleet
+from interlace.core.model import Model
+from interlace.core.plan import Demand, Plan
+from interlace.core.profile import Profiles
 from interlace.core.version import __version__
 from interlace.device.cpu.device import CpuDevice
 from interlace.engine.engine import Engine
+from interlace.planning.follower import PlanFollower
 from interlace.policy.base import System
 from interlace.profiling.extra_metrics import ExtraMetrics
+from interlace.profiling.progress import OnSweepStep
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
 from interlace.runtime.clock import WallClock
 from interlace.runtime.gpu_provider import FixedGpuProvider
 from interlace.runtime.log import LogHeader, LogWriter
 from interlace.runtime.plan_solver import ProcessPlanSolver
+from interlace.runtime.remote_plan_solver import RemotePlanSolver
 from interlace.runtime.runtime import Runtime
 from interlace.server.administration.api import AdminApi
 from interlace.server.administration.methods import HEALTH_METHODS
@@ -53,6 +63,8 @@ from interlace.server.statistics.execution_counter import ExecutionCounter
 from interlace.server.statistics.metrics import Metrics
 from interlace.shm.arena import Arena, ArenaMap
 
+_LOG: Final = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
@@ -70,6 +82,7 @@ class ServeSettings:
     log_bytes: int = 1 << 30
     arena_bytes: int = 2 << 30
     http: HttpLimits = field(default_factory=HttpLimits)
+    remote_plan: bool = False  #: plans come from outside: nothing is planned, or loaded, before
 
 
 class LiveServer:
@@ -86,7 +99,8 @@ class LiveServer:
         self.fleet = Fleet(choices.accelerators.gpus)
         self.engine = Engine(self.fleet, choices.system)
         self._planner = ThreadPoolExecutor(1, "planner")
-        solver = ProcessPlanSolver(choices.system, self.clock, self._planner)
+        self._remote = RemotePlanSolver(self.clock) if choices.remote_plan else None
+        solver = self._remote or ProcessPlanSolver(choices.system, self.clock, self._planner)
         self.table = ModelTable()
         self._log = self._log_of(choices)
         self.runtime = Runtime(
@@ -144,6 +158,15 @@ class LiveServer:
             lambda: self.plane.in_flight,
             lambda: self.connections,
         )
+        self.node = Node(
+            self.engine,
+            self.runtime,
+            self.fleet,
+            self.lifecycle,
+            self.registry,
+            lambda: self.plane.in_flight,
+            None if self._remote is None else following(self._remote),
+        )
         admin = AdminApi(
             self.plane,
             self.table,
@@ -152,6 +175,7 @@ class LiveServer:
             regions,
             self.figures.resident_bytes,
             self.figures.weights_states,
+            self.node,
         )
         metrics = Metrics(self.table, self.figures.snapshot)
         context = InferenceContext(
@@ -171,6 +195,18 @@ class LiveServer:
             self.plane, admin, self.table, regions, self.arena, self.arenas, keys=keys
         )
 
+    async def bring_up(self, on_step: OnSweepStep) -> Sequence[Model]:
+        """Everything that is served from the beginning: nothing where plans come from outside.
+
+        Raises:
+            RepositoryError: the repository itself cannot be read.
+        """
+        if self._remote is None:
+            return await self.startup.run(on_step)
+        found = await self.lifecycle.names()
+        _LOG.info("a plan is waited for; %d models are at hand", len(found))
+        return []
+
     def watch(self) -> None:
         """Begin to look after workers on cores, once a second."""
         self._watching = [
@@ -187,6 +223,7 @@ class LiveServer:
     async def close(self) -> None:
         """Give everything back."""
         self.startup.close()
+        self.node.close()
         for task in self._watching:
             task.cancel()
         self.grpc.close()
@@ -197,6 +234,17 @@ class LiveServer:
         self._planner.shutdown(wait=False, cancel_futures=True)
         self.arenas.close()
         self.arena.close()
+
+
+def following(solver: RemotePlanSolver) -> Follow:
+    """Makes a solver follow partitions by public names; what they do not name has no place."""
+    return lambda partitions: solver.follow(PlanFollower(tuple(partitions), _nowhere))
+
+
+def _nowhere(demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan) -> Plan:
+    why = "the plan that was given has no place for it"
+    left = {one.model: one.rows_per_s for one in demand}
+    return Plan((), left, dict.fromkeys(left, why))
 
 
 def _origins(choices: ServeSettings) -> Origins:

@@ -74,6 +74,8 @@ class ServerPorts(NamedTuple):
     metrics: int
 
 
+#: The plan of a node that is given its plans.
+REMOTE: Final = "remote"
 #: Told once, when every model is loaded and requests are answered.
 OnReady = Callable[[Sequence[Model], EngineSnapshot], None]
 
@@ -207,7 +209,7 @@ class Server:
         return ServerPorts(http, grpc, metrics)
 
     async def _start(self, server: LiveServer, on_step: OnSweepStep, on_ready: OnReady) -> None:
-        models = await server.startup.run(on_step)
+        models = await server.bring_up(on_step)
         server.runtime.start()
         server.watch()
         server.lifecycle.started = True
@@ -266,8 +268,8 @@ def serve(
     one. ``device`` is auto, cpu, green, mps or streams; ``gpus`` such as "0,1" and ``cores`` such
     as "0-3,6" name some of them. With "simulated", which computes nothing (docs/fleet.md), there
     are ``gpus`` (how many) of the kind ``gpu``, such as "h100". ``system`` plans and schedules,
-    unless a ``plan`` that was saved is followed. ``profiles`` is the folder where latencies are
-    kept. In ``memory_bytes`` of each accelerator's memory, if given, weights come and go.
+    unless a saved ``plan`` is followed, or plans come from outside ("remote"). ``profiles`` is
+    where latencies are kept. In ``memory_bytes`` of each accelerator, if given, weights change.
 
     Example::
 
@@ -290,6 +292,7 @@ def serve(
         arena_bytes=int(options.request_memory_mb * (1 << 20)),
         log=options.log,
         log_bytes=int(options.log_limit_mb * 1e6),
+        remote_plan=_remote(plan, options),
     )  # fmt: skip
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
 
@@ -304,6 +307,18 @@ def _accelerators(
     return choose_accelerators(device, cpu_settings(cores, folder.parent / "weights"), gpus)
 
 
+def _remote(plan: Path | str | None, options: ServeOptions) -> bool:
+    """Whether plans come from outside: from whom, a key must say."""
+    if plan is None or str(plan) != REMOTE:
+        return False
+    if not (options.admin_key or options.api_key):
+        raise InputError(
+            f"--plan {REMOTE}: whoever can reach this port could give plans; --admin-key-file says "
+            "who may"
+        )
+    return True
+
+
 def _planned_by(
     system: str | System,
     plan: Path | str | None,
@@ -311,7 +326,7 @@ def _planned_by(
     root: Path,
 ) -> System:
     """The system, bound to a plan if there is one; models of it that are not here are logged."""
-    path = None if plan is None else Path(plan)
+    path = None if plan is None or str(plan) == REMOTE else Path(plan)
     found = following(system_of(system), path, where.gpus[0])
     if reason := unsendable(found):
         raise InputError(f"system {found.name}: {reason}")

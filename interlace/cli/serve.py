@@ -77,7 +77,12 @@ _Gpus = Annotated[
     ),
 ]
 _Plan = Annotated[
-    Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
+    Path | None,
+    typer.Option(
+        "--plan",
+        metavar="FILE|remote",
+        help="Follow this plan (interlace plan --save); remote waits for plans at /v2/node/plan.",
+    ),
 ]
 _Memory = Annotated[
     str | None,

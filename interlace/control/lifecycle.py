@@ -48,6 +48,14 @@ class ModelLifecycle:
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         return self._registry.index(ready_only)
 
+    async def names(self) -> list[str]:
+        """What may be model folders.
+
+        Raises:
+            RepositoryError: the repository itself cannot be read.
+        """
+        return await self._preparation.names()
+
     async def load(
         self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None
     ) -> None:
