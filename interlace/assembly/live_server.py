@@ -18,7 +18,6 @@ from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_preparer import ModelPreparer
-from interlace.control.node import Follow, Node
 from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
 from interlace.control.startup import Startup
@@ -158,15 +157,6 @@ class LiveServer:
             lambda: self.plane.in_flight,
             lambda: self.connections,
         )
-        self.node = Node(
-            self.engine,
-            self.runtime,
-            self.fleet,
-            self.lifecycle,
-            self.registry,
-            lambda: self.plane.in_flight,
-            None if self._remote is None else following(self._remote),
-        )
         admin = AdminApi(
             self.plane,
             self.table,
@@ -175,7 +165,6 @@ class LiveServer:
             regions,
             self.figures.resident_bytes,
             self.figures.weights_states,
-            self.node,
         )
         metrics = Metrics(self.table, self.figures.snapshot)
         context = InferenceContext(

@@ -33,7 +33,6 @@ from interlace.engine import timeouts
 from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.fleet_controller import FleetController
 from interlace.engine.live_partition import PartitionState
-from interlace.engine.outlook import EngineOutlook, predict
 from interlace.engine.plan_controller import PlanController
 from interlace.engine.quarantine import ModelQuarantine
 from interlace.engine.reconciler import Reconciler
@@ -60,10 +59,6 @@ class Engine:
     def snapshot(self) -> EngineSnapshot:
         """The state as it is now, as values that do not change any more."""
         return take_snapshot(self._state)
-
-    def outlook(self, now_ms: float) -> EngineOutlook:
-        """What is predicted of each model that is served now; asking changes nothing."""
-        return predict(self._state, self._rates, self._scheduler, self._plans, now_ms)
 
     def handle(self, event: Event, now_ms: float) -> list[Command]:
         """Take in one event and return what is to be done, in order."""

@@ -51,11 +51,6 @@ class PlanController:
         self._open_ticket: int | None = None
         self._stale = False
 
-    @property
-    def asking(self) -> bool:
-        """A plan is waited for."""
-        return self._open_ticket is not None
-
     def deploy(self, deployed: ModelsDeployed) -> list[Command]:
         """Take models in and ask for a plan that holds them."""
         for one in deployed.deployments:

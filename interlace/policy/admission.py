@@ -45,7 +45,12 @@ class DeadlineAdmission:
         for host in model.hosts:
             own_ms = model.latency_ms(request.rows, host.share_pct, request.shape)
             alone_ms = min(alone_ms, own_ms)
-            late_ms, fair = self._late_at(request, host, view, now_ms, own_ms)
+            late_ms, fair = self._outlook(request, host, view, now_ms, own_ms)
+            if len(host.rivals) > 1:
+                late_ms = max(late_ms, _crowded_ms(request, host, view, now_ms) + own_ms)
+            if cold_ms > 0.0:
+                end_ms = now_ms + cold_ms + own_ms + model.admission_margin_ms
+                late_ms = max(late_ms, end_ms - request.deadline_ms)
             if late_ms <= 0 and fair:
                 return None
             if late_ms < best_ms:
@@ -56,29 +61,6 @@ class DeadlineAdmission:
         hopeless = alone_ms > request.deadline_ms - request.arrived_ms
         retry_after_ms = None if hopeless else max(late_ms, cold_ms, 1.0)
         return Refusal(late_ms, retry_after_ms, cold_ms=cold_ms)
-
-    def end_ms(self, request: Request, view: View, now_ms: float) -> float:
-        """When a request is predicted to end, the margin included; infinite without a host."""
-        model, end_ms = view.model(request.model), inf
-        for host in model.hosts:
-            own_ms = model.latency_ms(request.rows, host.share_pct, request.shape)
-            late_ms, _ = self._late_at(request, host, view, now_ms, own_ms)
-            end_ms = min(end_ms, request.deadline_ms + late_ms)
-        return end_ms
-
-    def _late_at(
-        self, request: Request, host: PartitionView, view: View, now_ms: float, own_ms: float
-    ) -> tuple[float, bool]:
-        """As ``_outlook``, with what runs beside ``host`` and the weights that are waited for."""
-        model = view.model(request.model)
-        late_ms, fair = self._outlook(request, host, view, now_ms, own_ms)
-        if len(host.rivals) > 1:
-            late_ms = max(late_ms, _crowded_ms(request, host, view, now_ms) + own_ms)
-        cold_ms = model.ready_ms - now_ms
-        if cold_ms > 0.0:
-            end_ms = now_ms + cold_ms + own_ms + model.admission_margin_ms
-            late_ms = max(late_ms, end_ms - request.deadline_ms)
-        return late_ms, fair
 
     def _is_lent(self, request: Request, view: View, now_ms: float) -> bool:
         """True if a partition that lends its time has enough of it left after its own models."""

@@ -16,7 +16,6 @@ from interlace.server.administration.trace_log_settings import LOGGING, TRACE, c
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.model_control import ModelControl
 from interlace.server.model_table import ModelTable, ServedModel
-from interlace.server.node_control import NodeControl
 from interlace.server.shared_memory import Region, Regions
 from interlace.server.statistics.triton_statistics import model_statistics
 
@@ -55,10 +54,8 @@ class AdminApi:
         regions: Regions,
         resident_bytes: Resident = lambda key: None,
         weights_states: WeightsStates = lambda: {},
-        node: NodeControl | None = None,
     ) -> None:
         self.regions = regions
-        self._node = node
         self._plane = plane
         self._table = table
         self._control = control
@@ -154,15 +151,6 @@ class AdminApi:
     async def unload(self, name: str) -> None:
         """Take a model out of service once its queued requests are answered."""
         await self._control.unload(name)
-
-    # -------------------------------------------------------------------------------- node
-
-    @property
-    def node(self) -> NodeControl:
-        """This server as one of several."""
-        if self._node is None:
-            raise ServeError(Reason.UNSUPPORTED, "this server is no node")
-        return self._node
 
     # ----------------------------------------------------------------------- shared memory
 

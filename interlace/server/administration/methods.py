@@ -16,7 +16,6 @@ import msgspec
 from interlace.core.errors import Reason, ServeError
 from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import Access
-from interlace.server.node_control import DrainOrder, PlanOrder
 
 Asked = TypeVar("Asked")
 _RPC: Final = "/inference.GRPCInferenceService/"
@@ -295,27 +294,8 @@ _SETTINGS_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
     ),
 )
 
-_NODE_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
-    AdminMethod(NoRequest, lambda api, asked: api.node.state(), paths=("/v2/node",)),
-    AdminMethod(
-        PlanOrder,
-        lambda api, asked: api.node.take_plan(asked),
-        access=Access.CHANGE,
-        paths=("/v2/node/plan",),
-        verbs=("POST",),
-    ),
-    AdminMethod(
-        DrainOrder,
-        lambda api, asked: api.node.drain(asked),
-        access=Access.CHANGE,
-        paths=("/v2/node/drain",),
-        verbs=("POST",),
-    ),
-)
-
 METHODS: Final = (
     *HEALTH_METHODS,
-    *_NODE_METHODS,
     *_MODEL_METHODS,
     *_REPOSITORY_METHODS,
     *_MEMORY_METHODS,
