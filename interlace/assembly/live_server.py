@@ -15,6 +15,7 @@ from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_preparer import ModelPreparer
+from interlace.control.node_states import NodeStates
 from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
 from interlace.control.startup import Startup
@@ -144,6 +145,9 @@ class LiveServer:
             lambda: self.plane.in_flight,
             lambda: self.connections,
         )
+        self.node_states = NodeStates(
+            self.engine, self.table, self.clock, lambda: self.plane.accepting
+        )
         admin = AdminApi(
             self.plane,
             self.table,
@@ -152,6 +156,7 @@ class LiveServer:
             regions,
             self.figures.resident_bytes,
             self.figures.weights_states,
+            self.node_states.state,
         )
         metrics = Metrics(self.table, self.figures.snapshot)
         context = InferenceContext(
