@@ -18,6 +18,7 @@ from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_preparer import ModelPreparer
+from interlace.control.node_states import NodeStates
 from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
 from interlace.control.startup import Startup
@@ -49,7 +50,9 @@ from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.dataplane.run_delay import RunDelay
-from interlace.server.grpc.server import GrpcServer
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.server import GrpcServer, local_inference
+from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.admin_routes import admin_routes, metrics_route
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
@@ -157,6 +160,9 @@ class LiveServer:
             lambda: self.plane.in_flight,
             lambda: self.connections,
         )
+        self.node_states = NodeStates(
+            self.engine, self.table, self.clock, lambda: self.plane.accepting
+        )
         admin = AdminApi(
             self.plane,
             self.table,
@@ -165,6 +171,7 @@ class LiveServer:
             regions,
             self.figures.resident_bytes,
             self.figures.weights_states,
+            self.node_states.state,
         )
         metrics = Metrics(self.table, self.figures.snapshot)
         context = InferenceContext(
@@ -180,9 +187,12 @@ class LiveServer:
         )
         pages = [metrics_route(metrics.render), *admin_routes(admin, HEALTH_METHODS)]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
-        self.grpc = GrpcServer(
-            self.plane, admin, self.table, regions, self.arena, self.arenas, keys=keys
+        limits = GrpcLimits()
+        heap = HeapBudget(limits.max_heap_bytes)
+        inference = local_inference(
+            self.plane, self.table, regions, self.arena, self.arenas, limits, heap
         )
+        self.grpc = GrpcServer(inference, admin, limits, heap, keys)
 
     async def bring_up(self, on_step: OnSweepStep) -> Sequence[Model]:
         """Everything that is served from the beginning: nothing where plans come from outside.
