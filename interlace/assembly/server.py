@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -20,9 +21,7 @@ from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.model_folders import find_models
-from interlace.assembly.simulated_accelerators import (
-    NAME as SIMULATED,
-)
+from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.assembly.simulated_accelerators import (
     SimulatedAccelerators,
     simulated_accelerators,
@@ -52,7 +51,8 @@ class ServeOptions:
     clients pass shared memory. ``request_memory_mb`` bounds the bodies of requests. Every event is
     kept in ``log``, for `interlace replay`; it and the file before it hold ``log_limit_mb`` at
     most. An end serves on for ``drain_delay_s`` while not ready, then waits ``exit_timeout_s`` for
-    accepted requests.
+    accepted requests. A server that is ``assigned`` loads nothing until it is told to
+    (docs/fleet.md); it is the ``node`` of that name (else host:port) in that ``zone``.
     """
 
     api_key: str = ""
@@ -64,6 +64,16 @@ class ServeOptions:
     log_limit_mb: float = 1000.0
     drain_delay_s: float = 0.0
     exit_timeout_s: float = 30.0
+    assigned: bool = False
+    node: str = ""
+    zone: str = ""
+
+    def __post_init__(self) -> None:
+        if self.assigned and not (self.admin_key or self.api_key):
+            raise InputError(
+                "--assigned: whoever reaches this port could say what is served; "
+                "--admin-key-file says who may"
+            )
 
 
 class ServerPorts(NamedTuple):
@@ -74,8 +84,6 @@ class ServerPorts(NamedTuple):
     metrics: int
 
 
-#: The plan of a node that is given its plans.
-REMOTE: Final = "remote"
 #: Told once, when every model is loaded and requests are answered.
 OnReady = Callable[[Sequence[Model], EngineSnapshot], None]
 
@@ -206,6 +214,7 @@ class Server:
         http = await server.http.listen(host, self._asked.http)
         metrics = await server.metrics.listen(host, self._asked.metrics)
         grpc = await server.grpc.listen(host, self._asked.grpc)
+        server.assignments.node = self._options.node or f"{socket.gethostname()}:{http}"
         return ServerPorts(http, grpc, metrics)
 
     async def _start(self, server: LiveServer, on_step: OnSweepStep, on_ready: OnReady) -> None:
@@ -268,14 +277,13 @@ def serve(
     one. ``device`` is auto, cpu, green, mps or streams; ``gpus`` such as "0,1" and ``cores`` such
     as "0-3,6" name some of them. With "simulated", which computes nothing (docs/fleet.md), there
     are ``gpus`` (how many) of the kind ``gpu``, such as "h100". ``system`` plans and schedules,
-    unless a saved ``plan`` is followed, or plans come from outside ("remote"). ``profiles`` is
-    where latencies are kept. In ``memory_bytes`` of each accelerator, if given, weights change.
+    unless a ``plan`` that was saved is followed. ``profiles`` is the folder where latencies are
+    kept. In ``memory_bytes`` of each accelerator's memory, if given, weights come and go.
 
     Example::
 
-        with interlace.serve("models/", port=0) as server:
+        with interlace.serve("models/", port=0) as server:  # or .run(), until Ctrl-C or SIGTERM
             print(server.url, [model.name for model in server.models])
-        interlace.serve("models/").run()  # until Ctrl-C or SIGTERM
 
     Raises:
         InputError: the plan or the system cannot be used; what is expected.
@@ -292,7 +300,8 @@ def serve(
         arena_bytes=int(options.request_memory_mb * (1 << 20)),
         log=options.log,
         log_bytes=int(options.log_limit_mb * 1e6),
-        remote_plan=_remote(plan, options),
+        assigned=options.assigned,
+        zone=options.zone,
     )  # fmt: skip
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
 
@@ -307,18 +316,6 @@ def _accelerators(
     return choose_accelerators(device, cpu_settings(cores, folder.parent / "weights"), gpus)
 
 
-def _remote(plan: Path | str | None, options: ServeOptions) -> bool:
-    """Whether plans come from outside: from whom, a key must say."""
-    if plan is None or str(plan) != REMOTE:
-        return False
-    if not (options.admin_key or options.api_key):
-        raise InputError(
-            f"--plan {REMOTE}: whoever can reach this port could give plans; --admin-key-file says "
-            "who may"
-        )
-    return True
-
-
 def _planned_by(
     system: str | System,
     plan: Path | str | None,
@@ -326,7 +323,7 @@ def _planned_by(
     root: Path,
 ) -> System:
     """The system, bound to a plan if there is one; models of it that are not here are logged."""
-    path = None if plan is None or str(plan) == REMOTE else Path(plan)
+    path = None if plan is None else Path(plan)
     found = following(system_of(system), path, where.gpus[0])
     if reason := unsendable(found):
         raise InputError(f"system {found.name}: {reason}")

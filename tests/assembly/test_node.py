@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ import pytest
 
 import interlace
 from interlace.assembly.server import ServeOptions
+from interlace.cli.replaying.play import opened, steps
+from interlace.core.messages import PlanChanged
 from interlace.device.simulated.answers import request_digest
-from tests.assembly.test_simulated import EXAMPLE, declare, patient_example
+from interlace.repository.draft import read
+from tests.assembly.test_simulated import declare, patient_example
 
 KEY = "a-controller"
 
@@ -46,17 +50,23 @@ class Client:
             raise Answer(error.code, error.read().decode()) from None
 
     def state(self) -> Any:
-        return self.call("/v2/node")
+        return self.call("/v2/node/state")
 
-    def plan(self, generation: int, *partitions: Mapping[str, object]) -> Any:
-        return self.call("/v2/node/plan", {"generation": generation, "partitions": partitions})
+    def assign(
+        self, number: int, *partitions: Mapping[str, Any], term: int = 1, **more: Any
+    ) -> Any:
+        models = {slot["model"]: "" for one in partitions for slot in one.get("slots", ())}
+        order = {"revision": [term, number], "plan": {"partitions": partitions}, "models": models}
+        return self.call("/v2/node/assignment", order | more)
 
-    def settled(self, generation: int, ready: Callable[[Any], bool] = lambda state: True) -> Any:
+    def drain(self, term: int, number: int) -> Any:
+        return self.call("/v2/node/drain", {"revision": [term, number]})
+
+    def settled(self, number: int, term: int = 1) -> Any:
         end_s = time.monotonic() + 30.0
         while True:
             state = self.state()
-            plan = state["plan"]
-            if plan["generation"] == generation and plan["settled"] and ready(state):
+            if state["revision"] == [term, number] and state["settled"]:
                 return state
             assert time.monotonic() < end_s, state
             time.sleep(0.01)
@@ -83,8 +93,8 @@ def part(name: str, gpu: str, share_pct: int, *models: str) -> dict[str, object]
 def node(root: Path, tmp_path: Path, options: ServeOptions | None = None) -> interlace.Server:
     return interlace.serve(
         root, port=0, grpc_port=0, metrics_port=0, device="simulated", gpu="h100", gpus="2",
-        plan="remote", profiles=tmp_path / "profiles",
-        options=options or ServeOptions(admin_key=KEY, log=tmp_path / "events.log"),
+        profiles=tmp_path / "profiles",
+        options=options or ServeOptions(admin_key=KEY, assigned=True, node="n1", zone="left"),
     )  # fmt: skip
 
 
@@ -95,32 +105,30 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def names(state: Any) -> list[str]:
-    return [one["name"] for one in state["models"]]
+    return sorted(state["models"])
 
 
 def test_a_node_waits_for_its_plan_and_serves_what_it_names(client: Client) -> None:
-    state = client.state()
-    assert state["schema"] == 1 and state["accepting"] and names(state) == []
-    assert state["plan"] | {"generation": 0, "remote": True} == state["plan"]
-    assert state["gpu_kind"] == "h100" and state["gpus"] == ["gpu0", "gpu1"]
+    state, told = client.state(), client.call("/v2/node")
+    assert state["accepting"] and names(state) == [] and state["revision"] == [0, 0]
+    assert (told["name"], told["zone"], told["assigned"]) == ("n1", "left", True)
+    assert [(gpu["id"], gpu["kind"]) for gpu in told["gpus"]] == [
+        ("gpu0", "h100"),
+        ("gpu1", "h100"),
+    ]
+    assert told["began"] == state["began"]
     with pytest.raises(Answer, match="404"):
         client.infer("bert", 1)
-    assert client.plan(5, part("p", "gpu0", 48, "bert"), part("q", "gpu1", 100, "tagger")) == {
-        "generation": 5
-    }
-    state = client.settled(5)
-    assert names(state) == ["bert", "tagger"]
-    bert = state["models"][0]
-    assert bert["wait_ms"] == 0 and 0 < bert["run_ms"] < 20 and bert["row_ms"] > 0
-    assert bert["planned_rows_per_s"] == 100 and bert["slo_ms"] == 5000
+    given = client.assign(5, part("p", "gpu0", 48, "bert"), part("q", "gpu1", 100, "tagger"))
+    assert given == {"revision": [1, 5]}
+    assert names(client.settled(5)) == ["bert", "tagger"]
     for number in range(20):
         client.infer("bert", number)
         client.infer("tagger", number)
-    assert client.state()["now_ms"] > state["now_ms"]
 
 
 def test_plans_follow_each_other_without_a_request_lost(client: Client) -> None:
-    client.plan(1, part("p", "gpu0", 48, "bert"))
+    client.assign(1, part("p", "gpu0", 48, "bert"))
     client.settled(1)
     changing = True
 
@@ -139,45 +147,46 @@ def test_plans_follow_each_other_without_a_request_lost(client: Client) -> None:
                 [part("r", "gpu0", 100, "bert", "tagger")],
                 [part("r", "gpu0", 48, "bert"), part("s", "gpu1", 48, "bert")],
             )
-            for generation, partitions in enumerate(moves, 2):
-                client.plan(generation, *partitions)
-                client.settled(generation)
+            for number, partitions in enumerate(moves, 2):
+                client.assign(number, *partitions)
+                client.settled(number)
         finally:
             changing = False
     assert all(one.result() > 0 for one in sent)
-    assert names(client.settled(4, lambda state: names(state) == ["bert"])) == ["bert"]
+    assert names(client.settled(4)) == ["bert"]
     with pytest.raises(Answer, match="404"):
         client.infer("tagger", 1)
-    client.plan(5, part("q", "gpu0", 48, "tagger"))  # loaded anew
-    client.settled(5, lambda state: names(state) == ["tagger"])
+    client.assign(5, part("q", "gpu0", 48, "tagger"))  # loaded anew
+    assert names(client.settled(5)) == ["tagger"]
     client.infer("tagger", 1)
 
 
-def test_of_two_controllers_the_newer_commands(client: Client) -> None:
+def test_of_two_controllers_the_one_with_the_later_term_commands(client: Client) -> None:
     old, new = client, Client(client.server)
-    old.plan(7, part("p", "gpu0", 48, "bert"))
-    new.plan(8, part("p", "gpu0", 48, "tagger"))
-    assert new.plan(8, part("p", "gpu0", 48, "tagger")) == {"generation": 8}  # an answer was lost
-    for generation in (7, 8, 0, -1):
-        with pytest.raises(Answer, match="obeys generation 8") as refused:
-            old.plan(generation, part("p", "gpu0", 48, "bert"))
+    old.assign(7, part("p", "gpu0", 48, "bert"))
+    new.assign(1, part("p", "gpu0", 48, "tagger"), term=2)
+    again = new.assign(1, part("p", "gpu0", 48, "tagger"), term=2)  # an answer was lost
+    assert again == {"revision": [2, 1]}
+    for term, number in ((1, 8), (2, 1), (2, 0), (0, 9), (-1, 9)):
+        with pytest.raises(Answer, match=r"n1: .* the last was of term 2 revision 1") as refused:
+            old.assign(number, part("p", "gpu0", 48, "bert"), term=term)
         assert refused.value.status == 409
-    with pytest.raises(Answer, match="obeys generation 8"):
-        old.call("/v2/node/drain", {"generation": 7})
-    state = new.settled(8, lambda state: names(state) == ["tagger"])
-    assert state["accepting"]
+    with pytest.raises(Answer, match="comes too late"):
+        old.drain(1, 9)
+    state = new.settled(1, term=2)
+    assert state["accepting"] and names(state) == ["tagger"]
 
 
 def test_only_who_has_the_key_commands(client: Client) -> None:
     stranger = Client(client.server, "somebody-else")
     for path, order in (
-        ("/v2/node/plan", {"generation": 9, "partitions": []}),
-        ("/v2/node/drain", {"generation": 9}),
+        ("/v2/node/assignment", {"revision": [9, 9], "plan": {}, "models": {}}),
+        ("/v2/node/drain", {"revision": [9, 9]}),
     ):
         with pytest.raises(Answer, match="admin key") as refused:
             stranger.call(path, order)
         assert refused.value.status == 401
-    assert stranger.state()["plan"]["generation"] == 0
+    assert stranger.state()["revision"] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -189,15 +198,15 @@ def test_only_who_has_the_key_commands(client: Client) -> None:
         ([part("p", "gpu0", 60, "bert"), part("q", "gpu0", 60, "bert")], "cannot be cut"),
         ([part("p", "gpu0", 48, "bert", "bert")], "every model once"),
         ([part("p", "gpu0", 48, "bert"), part("p", "gpu1", 48, "bert")], "there twice"),
-        ([{"id": "p"}], "failed to parse"),
+        ([{"id": "p"}], "failed to parse the Assignment"),
     ],
 )  # fmt: skip
 def test_a_plan_that_cannot_be_is_refused_whole(
     client: Client, partitions: list[dict[str, object]], expected: str
 ) -> None:
     with pytest.raises(Answer, match=expected):
-        client.plan(3, *partitions)
-    assert client.state()["plan"]["generation"] == 0
+        client.assign(3, *partitions)
+    assert client.state()["revision"] == [0, 0]
 
 
 def test_a_model_that_cannot_be_loaded_is_told_and_others_serve(tmp_path: Path) -> None:
@@ -206,21 +215,47 @@ def test_a_model_that_cannot_be_loaded_is_told_and_others_serve(tmp_path: Path) 
     declare(root, "bad", ms="fast", kind="h100")
     with node(root, tmp_path) as server:
         client = Client(server)
-        client.plan(1, part("p", "gpu0", 100, "good", "bad"))
-        state = client.settled(1, lambda state: bool(state["plan"]["failures"]))
+        client.assign(1, part("p", "gpu0", 100, "good", "bad"))
+        state = client.settled(1)
         assert names(state) == ["good"]
-        assert "latency_ms is 'fast'" in state["plan"]["failures"]["bad"]
+        assert "latency_ms is 'fast'" in state["failures"]["bad"]
+
+
+def test_files_must_be_those_of_the_assignment(client: Client, tmp_path: Path) -> None:
+    given = {"bert": "0123456789abcdef"}
+    with pytest.raises(Answer, match="n1: the files of model 'bert' are others") as refused:
+        client.assign(1, part("p", "gpu0", 48, "bert"), models=given)
+    here = re.findall("digest ([0-9a-f]{12})", refused.value.text)
+    whole = read(tmp_path / "example", "bert", 1).digest
+    assert here == [whole[:12]]
+    client.assign(1, part("p", "gpu0", 48, "bert"), models={"bert": whole})
+    with pytest.raises(Answer, match="not among its models"):
+        client.assign(2, part("p", "gpu0", 48, "tagger"), models=given)
+
+
+def test_what_is_taken_is_logged_and_replayed(tmp_path: Path) -> None:
+    log = tmp_path / "events.log"
+    options = ServeOptions(admin_key=KEY, assigned=True, log=log)
+    with node(patient_example(tmp_path), tmp_path, options) as server:
+        client = Client(server)
+        for number, share_pct in enumerate((48, 24), 1):
+            client.assign(number, part(f"p{number}", "gpu0", share_pct, "bert"))
+            client.settled(number)
+            client.infer("bert", number)
+    played = list(steps(opened(log)))
+    assert len(played) > 10 and all(one.same for one in played)
+    assert any(isinstance(one.event, PlanChanged) for one in played)
 
 
 def test_a_drained_node_is_not_ready_until_its_next_plan(client: Client) -> None:
-    client.plan(1, part("p", "gpu0", 48, "bert"))
+    client.assign(1, part("p", "gpu0", 48, "bert"))
     client.settled(1)
-    assert client.call("/v2/node/drain", {"generation": 2}) == {"generation": 2}
+    assert client.drain(1, 2) == {"revision": [1, 2]}
     assert not client.state()["accepting"]
     with pytest.raises(Answer, match="503"):
         client.call("/v2/health/ready")
     client.infer("bert", 1)  # who has not heard of it is served
-    client.plan(3, part("p", "gpu0", 48, "bert"))
+    client.assign(3, part("p", "gpu0", 48, "bert"))
     client.settled(3)
     assert client.state()["accepting"]
 
@@ -233,11 +268,11 @@ def test_a_node_that_plans_for_itself_takes_no_plan(tmp_path: Path) -> None:
     )  # fmt: skip
     with alone as server:
         client = Client(server)
-        assert names(client.state()) == ["m"] and not client.state()["plan"]["remote"]
-        with pytest.raises(Answer, match="--plan remote"):
-            client.plan(1, part("p", "gpu0", 48, "m"))
+        assert names(client.state()) == ["m"] and not client.call("/v2/node")["assigned"]
+        with pytest.raises(Answer, match="serve with --assigned"):
+            client.assign(1, part("p", "gpu0", 48, "m"))
 
 
-def test_plans_from_whoever_comes_are_not_taken(tmp_path: Path) -> None:
+def test_who_may_assign_must_be_said() -> None:
     with pytest.raises(interlace.InputError, match="--admin-key-file"):
-        node(EXAMPLE, tmp_path, ServeOptions())
+        ServeOptions(assigned=True)
