@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from interlace.control.storage import StorageReader
 from interlace.core.errors import RepositoryError, ServeError
-from interlace.core.model import Format, Model
+from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature
 from interlace.profiling.beside import NeighbourSlowdowns
@@ -176,7 +176,7 @@ class ModelPreparer:
         """Add layers to the profiles that have none."""
         known = [model for model in models if model.key in found.profiles]
         whole = [model for model in known if not found.profiles[model.key].layers]
-        apart = one_of_each([model for model in whole if model.format is not Format.ONNX])
+        apart = one_of_each(whole)
         if apart:
             await layers.measure(apart, found.profiles)
         taken = {model.architecture: found.profiles[model.key].layers for model in apart}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 
-from interlace.server.administration.api import AdminApi
+from interlace.server.administration.answers import AdminAnswers
 from interlace.server.api_keys import ApiKeys
 from interlace.server.grpc.epoll_loop import EpollLoop, listening_socket
 from interlace.server.grpc.infer_decoder import InferDecoder
@@ -34,7 +34,7 @@ class GrpcServer:
     def __init__(
         self,
         plane: InferencePlane,
-        api: AdminApi,
+        api: AdminAnswers,
         table: ModelTable,
         regions: Regions,
         arena: Arena,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from interlace.server.administration.api import AdminApi
+from interlace.server.administration.answers import AdminAnswers
 from interlace.server.administration.methods import METHODS
 from interlace.server.api_keys import Access, ApiKeys
 from interlace.server.grpc.admin_calls import (
@@ -34,7 +34,7 @@ OpenCall = Callable[[GrpcStream], RpcCall | None]
 class GrpcService:
     """All methods of ``inference.GRPCInferenceService`` and ``grpc.health.v1.Health``."""
 
-    def __init__(self, calls: PendingCalls, api: AdminApi, keys: ApiKeys | None = None) -> None:
+    def __init__(self, calls: PendingCalls, api: AdminAnswers, keys: ApiKeys | None = None) -> None:
         self._calls = calls
         decoder = calls.decoder
         self._admin = Administration(api, decoder.limits.max_heads_bytes, decoder.heap)
