@@ -28,7 +28,7 @@ def write_weights(
     write_tensors(path, {name: tensors[name] for use in uses for name in use.weights}, note)
 
 
-class WeightsLayout:
+class ExtentsLayout:
     """Where the weights of a file lie; files of one architecture have it in common.
 
     ``extents`` are those of the ``uses``, ``extent_bytes`` what memory they take, ``use_of`` says
@@ -66,9 +66,9 @@ class WeightsFile(ExtentsFile):
         ValueError: it is not such a file, or was cut short.
     """
 
-    def __init__(self, path: Path, layout: WeightsLayout | None = None) -> None:
+    def __init__(self, path: Path, layout: ExtentsLayout | None = None) -> None:
         super().__init__(path, None if layout is None else layout.nbytes)
-        self.layout = layout or WeightsLayout(path, self._mapped)
+        self.layout = layout or ExtentsLayout(path, self._mapped)
         self.uses, self.extents = self.layout.uses, self.layout.extents
         self.weights_bytes = self.layout.weights_bytes
 
