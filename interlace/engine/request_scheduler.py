@@ -212,6 +212,7 @@ class RequestScheduler:
         commands: list[Command] = []
         for request in self.staging.source(deployed, gpu).pop(drop.requests):
             self._state.retried.discard(request.id)
+            deployed.admission_margin.dropped()
             contention.record_loss(self._state, deployed, now_ms)
             error = refusals.given_up(request, now_ms)
             commands.append(SendReply(Reply(request, Outcome.EXPIRED, error=error)))
@@ -326,7 +327,10 @@ class RequestScheduler:
 
     def _expired(self, request: Request, run_ms: float, now_ms: float) -> Command:
         self._state.retried.discard(request.id)
-        contention.record_loss(self._state, self._state.models.get(request.model), now_ms)
+        deployed = self._state.models.get(request.model)
+        if deployed is not None and deployed.hosts:
+            deployed.admission_margin.dropped()
+        contention.record_loss(self._state, deployed, now_ms)
         error = refusals.expired(request, run_ms, now_ms)
         return SendReply(Reply(request, Outcome.EXPIRED, error=error))
 

@@ -82,3 +82,17 @@ def test_caution_is_bounded_and_fades() -> None:
     for _ in range(40_000):
         admission_margin.met()
     assert admission_margin.margin_ms == AdmissionMargin(100.0).margin_ms
+
+
+def test_drops_widen_the_margin_only_where_they_are_many() -> None:
+    few, many = AdmissionMargin(100.0), AdmissionMargin(100.0)
+    least_ms = few.margin_ms
+    for _ in range(100):
+        few.dropped()
+        many.dropped()
+        many.dropped()
+        for _ in range(30):
+            few.met()
+            many.met()
+    assert few.margin_ms == least_ms
+    assert many.margin_ms > least_ms + 1.0
