@@ -76,7 +76,7 @@ class RequestScheduler:
         places = (*deployed.hosts, *deployed.lenders) if deployed.lenders else deployed.hosts
         open_: dict[str, None] = {}
         for host in places:
-            if host.takes(now_ms):
+            if host.takes_from_ms <= now_ms:
                 open_[host.gpu] = None
         if open_:
             commands = self.dispatch(open_, now_ms)
@@ -181,9 +181,8 @@ class RequestScheduler:
 
     def _next_opening(self, view: GpuView, now_ms: float) -> list[Command]:
         """A wake for when the first partition with queued requests can be sent its next batch."""
-        return next_wake(
-            live for live in view.partitions if now_ms < live.opens_ms < inf and view.queued(live)
-        )
+        busy = (live for live in view.partitions if now_ms < live.takes_from_ms < inf)
+        return next_wake(live for live in busy if view.queued(live))
 
     def expire(self, now_ms: float) -> list[Command]:
         """Reply to requests whose deadline passed in a queue, and ask to be woken for the next."""
