@@ -8,24 +8,25 @@ spend on random weights is in that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
-
-import torch
 
 from bench.harness import Report, Row, main, spread
 from interlace.assembly.model_folders import drafts, find_models
 from interlace.core.loading import HostLinks
 from interlace.core.model import Model
 from interlace.formats import open_torch
-from interlace.formats.runner import WARM_RUNS
+from interlace.formats.onnx import open_runner
 from interlace.formats.torch_runner import sample_of
-from interlace.formats.torch_sharing import share_weights
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
-from interlace.profiling.cpu.layers import LayerBench, took_ms
+from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel, took_ms
+from interlace.profiling.cpu.layers import layered
+from interlace.profiling.cpu.onnx_layers import OnnxLayers
 
+_Times = dict[str, list[float]]
 _WAYS = ("pipeswitch", "deepplan-dha", "interlace")
 
 
@@ -39,12 +40,11 @@ def cold_start(
     disk: Annotated[bool, "weights leave the page cache before each cold start"] = False,
 ) -> Report:
     """Warm, copied first and then run, three plans, and opened."""
-    torch.set_num_threads(threads)
     described = next(
         draft.provisional() for draft in drafts(models, find_models(models, (model,)), [])
     )
-    with TemporaryDirectory() as folder, torch.inference_mode():
-        times = _rounds(described, folder, takes, disk)
+    with TemporaryDirectory() as folder:
+        times = _rounds(described, folder, takes, threads, disk)
     rows = []
     for way, ones in times.items():
         middle = spread(ones)
@@ -60,26 +60,15 @@ def cold_start(
     return Report(rows, figures=times)
 
 
-def _rounds(model: Model, folder: str, takes: int, disk: bool) -> dict[str, list[float]]:
-    opened = open_torch(model)
-    values = sample_of(opened, model)
-
-    def run() -> None:
-        opened.call(values)
-
-    def anew() -> None:
-        open_torch(model).call(values)
-
-    for _ in range(WARM_RUNS):
-        run()
-    cold = share_weights(opened.tensors, model, folder, run).cold
-    assert cold is not None
-    with closing(cold):
-        bench = LayerBench(opened.tensors, cold, run, min(takes, 5))
-        layers, file = bench.layers(), cold.file
+def _rounds(model: Model, folder: str, takes: int, threads: int, disk: bool) -> _Times:
+    with layered(model, threads, folder) as opened:
+        cold, file = opened.cold, opened.cold.file
+        bench = LayerBench(opened, min(takes, 5))
+        layers = bench.layers()
         links = HostLinks(takes_cores=True)
         plans = {way: COLD_POLICIES[way].cold_start(layers, links).steps for way in _WAYS}
         plans["all left in the file"] = ()
+        anew = _opened_anew(opened, model, threads)
 
         def read() -> None:
             for index, extent in enumerate(file.extents):
@@ -88,12 +77,13 @@ def _rounds(model: Model, folder: str, takes: int, disk: bool) -> dict[str, list
         def copy_all() -> None:
             cold.place(bench.places(range(len(file.uses))), bench.memory)
             read()
-            run()
+            opened.run()
 
-        times: dict[str, list[float]] = {}
+        times: _Times = {}
         for _ in range(takes):
             copy_all()
-            times.setdefault("warm", []).append(took_ms(run))
+            opened.run()  # where pages are exchanged, the first run finds them
+            times.setdefault("warm", []).append(took_ms(opened.run))
             if disk:
                 cold.leave(range(len(file.uses)))
                 file.forget()
@@ -106,6 +96,23 @@ def _rounds(model: Model, folder: str, takes: int, disk: bool) -> dict[str, list
             if not disk:
                 times.setdefault("opened", []).append(took_ms(anew))
     return times
+
+
+def _opened_anew(opened: LayeredModel, model: Model, threads: int) -> Callable[[], None]:
+    """What loading is elsewhere: the model is opened from its own files, and runs once."""
+    if isinstance(opened, OnnxLayers):
+
+        def run_onnx() -> None:
+            with closing(open_runner(model, threads, None)) as runner:
+                runner.run(opened.inputs)
+
+        return run_onnx
+    values = sample_of(open_torch(model), model)
+
+    def run_torch() -> None:
+        open_torch(model).call(values)
+
+    return run_torch
 
 
 if __name__ == "__main__":

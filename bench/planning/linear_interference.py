@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from interlace.perf.interference import ConstantFactor, CoRunner
 from interlace.perf.slowdown.observation import Observation, Solos
 
+_NONE: Final = (0.0, 0.0)
 Coefficients = tuple[float, float, float, float, float]
 
 
@@ -45,9 +47,9 @@ def fit_linear(seen: Sequence[Observation], solos: Solos) -> LinearInterference:
 
 
 def _terms(runner: CoRunner, neighbours: Sequence[CoRunner], solos: Solos) -> Coefficients:
-    own, others = solos(runner), [solos(one) for one in neighbours]
-    l2, dram = sum(o.l2 for o in others), sum(o.dram for o in others)
-    return own.l2, l2, own.dram, dram, 1.0
+    l2, dram = solos(runner).pressure or _NONE
+    others = [solos(one).pressure or _NONE for one in neighbours]
+    return l2, sum(l2 for l2, _ in others), dram, sum(dram for _, dram in others), 1.0
 
 
 def fit_constant(seen: Sequence[Observation]) -> ConstantFactor:

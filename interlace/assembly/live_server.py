@@ -11,9 +11,11 @@ from pathlib import Path
 
 from interlace.assembly.accelerators import Accelerators
 from interlace.assembly.extra_profiling import ExtraProfiling
+from interlace.assembly.simulated_accelerators import SimulatedAccelerators
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_preparer import ModelPreparer
+from interlace.control.node_states import NodeStates
 from interlace.control.registry import VersionRegistry
 from interlace.control.snapshots import SnapshotSource
 from interlace.control.startup import Startup
@@ -39,7 +41,9 @@ from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.dataplane.run_delay import RunDelay
-from interlace.server.grpc.server import GrpcServer
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.server import GrpcServer, local_inference
+from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.admin_routes import admin_routes, metrics_route
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
@@ -58,7 +62,7 @@ class ServeSettings:
     """What the operator chose."""
 
     root: Path
-    accelerators: Accelerators
+    accelerators: Accelerators | SimulatedAccelerators
     system: System
     profiles: Path
     host: str
@@ -119,11 +123,14 @@ class LiveServer:
         return LogWriter(choices.log, header, self.engine, choices.log_bytes)
 
     def _control(self, choices: ServeSettings) -> None:
-        store = ProfileStore(choices.profiles)
         rig = Rig(self.devices.all[0], self.clock, self.arena)
-        where = choices.accelerators
-        brings = where.gpus[0].weights_bytes > 0
-        layers = ExtraProfiling(ExtraMetrics(layers=True), where, rig, store) if brings else None
+        where, layers = choices.accelerators, None
+        if isinstance(where, SimulatedAccelerators):
+            store: ProfileStore = where.profiles
+        else:
+            store = ProfileStore(choices.profiles)
+            if where.gpus[0].weights_bytes > 0:
+                layers = ExtraProfiling(ExtraMetrics(layers=True), where, rig, store)
         preparation = ModelPreparer(choices.root, self.devices, rig, store, layers)
         deployments = Deployments(self.runtime, self.devices, self.table, self.statuses)
         self.lifecycle = ModelLifecycle(preparation, deployments, self.devices, self.registry)
@@ -140,6 +147,9 @@ class LiveServer:
             lambda: self.plane.in_flight,
             lambda: self.connections,
         )
+        self.node_states = NodeStates(
+            self.engine, self.table, self.clock, lambda: self.plane.accepting
+        )
         admin = AdminApi(
             self.plane,
             self.table,
@@ -148,6 +158,7 @@ class LiveServer:
             regions,
             self.figures.resident_bytes,
             self.figures.weights_states,
+            self.node_states.state,
         )
         metrics = Metrics(self.table, self.figures.snapshot)
         context = InferenceContext(
@@ -156,15 +167,19 @@ class LiveServer:
         routes = all_routes(admin, metrics.render)
         keys, origins = choices.keys, _origins(choices)
         # A GPU's driver locks the pages of requests, and would go on reading those given back.
-        trims = not choices.accelerators.settings
+        where = choices.accelerators
+        trims = isinstance(where, SimulatedAccelerators) or not where.settings
         self.http = HttpServer(
             routes, InferenceHandler(context), choices.http, keys, origins, trims
         )
         pages = [metrics_route(metrics.render), *admin_routes(admin, HEALTH_METHODS)]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
-        self.grpc = GrpcServer(
-            self.plane, admin, self.table, regions, self.arena, self.arenas, keys=keys
+        limits = GrpcLimits()
+        heap = HeapBudget(limits.max_heap_bytes)
+        inference = local_inference(
+            self.plane, self.table, regions, self.arena, self.arenas, limits, heap
         )
+        self.grpc = GrpcServer(inference, admin, limits, heap, keys)
 
     def watch(self) -> None:
         """Begin to look after workers on cores, once a second."""

@@ -20,11 +20,18 @@ from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.model_folders import find_models
+from interlace.assembly.simulated_accelerators import (
+    NAME as SIMULATED,
+)
+from interlace.assembly.simulated_accelerators import (
+    SimulatedAccelerators,
+    simulated_accelerators,
+)
 from interlace.assembly.tuning import raise_descriptor_limit, settle_memory, wait_for_turns
 from interlace.control.shutdown import drain
 from interlace.core.errors import Reason, ServeError
 from interlace.core.model import Model
-from interlace.core.user_errors import InputError
+from interlace.core.user_errors import InputError, UserError
 from interlace.engine.snapshot import EngineSnapshot
 from interlace.planning.plan_file import following, unknown_models
 from interlace.planning.systems import system_of
@@ -244,6 +251,7 @@ def serve(
     grpc_port: int = 8001,
     metrics_port: int = 8002,
     device: str = "auto",
+    gpu: str | None = None,
     gpus: str | None = None,
     cores: str | None = None,
     system: str | System = "interlace",
@@ -256,9 +264,10 @@ def serve(
 
     It listens on ``host`` at ``port`` (HTTP), ``grpc_port`` and ``metrics_port``; 0 takes a free
     one. ``device`` is auto, cpu, green, mps or streams; ``gpus`` such as "0,1" and ``cores`` such
-    as "0-3,6" name some of them. ``system`` plans and schedules, unless a ``plan`` that was saved
-    is followed. ``profiles`` is the folder where latencies are kept. In ``memory_bytes`` of each
-    accelerator's memory, if given, weights come and go.
+    as "0-3,6" name some of them. With "simulated", which computes nothing (docs/fleet.md), there
+    are ``gpus`` (how many) of the kind ``gpu``, such as "h100". ``system`` plans and schedules,
+    unless a ``plan`` that was saved is followed. ``profiles`` is the folder where latencies are
+    kept. In ``memory_bytes`` of each accelerator's memory, if given, weights come and go.
 
     Example::
 
@@ -272,8 +281,7 @@ def serve(
         RepositoryError: there is no such folder.
     """
     root, folder = Path(models), profiles or default_profiles()
-    cpu = cpu_settings(cores, folder.parent / "weights")
-    where = choose_accelerators(device, cpu, gpus).with_weights(memory_bytes or 0)
+    where = _accelerators(device, gpu, gpus, cores, folder).with_weights(memory_bytes or 0)
     settings = ServeSettings(
         root, where, _planned_by(system, plan, where, root), folder, host,
         keys=ApiKeys(options.api_key, options.admin_key),
@@ -286,8 +294,21 @@ def serve(
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
 
 
+def _accelerators(
+    device: str, gpu: str | None, gpus: str | None, cores: str | None, folder: Path
+) -> Accelerators | SimulatedAccelerators:
+    if device == SIMULATED:
+        return simulated_accelerators(gpu, gpus, folder)
+    if gpu is not None:
+        raise UserError(f"--gpu {gpu} with --device {device}: it says what --device simulated is")
+    return choose_accelerators(device, cpu_settings(cores, folder.parent / "weights"), gpus)
+
+
 def _planned_by(
-    system: str | System, plan: Path | str | None, where: Accelerators, root: Path
+    system: str | System,
+    plan: Path | str | None,
+    where: Accelerators | SimulatedAccelerators,
+    root: Path,
 ) -> System:
     """The system, bound to a plan if there is one; models of it that are not here are logged."""
     path = None if plan is None else Path(plan)

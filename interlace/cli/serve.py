@@ -12,11 +12,10 @@ from rich.console import Console
 
 import interlace
 from interlace.assembly.server import ServeOptions
+from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.cli.logs import LogLevel, show_logs
 from interlace.cli.options import (
     Cores,
-    Device,
-    Gpus,
     Profiles,
     Root,
     SystemName,
@@ -44,6 +43,39 @@ _Hosts = Annotated[
     typer.Option("--allow-host", help="Also answer requests to this Host name; may be repeated."),
 ]
 _Shm = Annotated[bool, typer.Option("--allow-client-shm", help="Let clients pass shared memory.")]
+_Device = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        help="Where models run: a GPU parted by green contexts, by MPS, or not at all (streams); "
+        "the cores (cpu); auto takes a GPU if there is one. simulated computes nothing: batches "
+        "take the time that profiles say for --gpu.",
+        metavar="auto|cpu|green|mps|streams|simulated",
+    ),
+]
+_Kind = Annotated[
+    str | None,
+    typer.Option("--gpu", help="With --device simulated, of which kind: h100 ...; --gpus counts."),
+]
+
+
+def _asked_for(context: typer.Context, gpus: str | None) -> str | None:
+    """CUDA_VISIBLE_DEVICES names this machine's GPUs, and says not how many are simulated."""
+    source = context.get_parameter_source("gpus")
+    environment = source is not None and source.name == "ENVIRONMENT"
+    return None if environment and context.params.get("device") == SIMULATED else gpus
+
+
+_Gpus = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        envvar="CUDA_VISIBLE_DEVICES",
+        help="Which GPUs: numbers, GPU-... or MIG-... ids; with --device simulated how many.",
+        metavar="0,1",
+        callback=_asked_for,
+    ),
+]
 _Plan = Annotated[
     Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
 ]
@@ -73,11 +105,12 @@ def serve(
     http_port: _Http = 8000,
     grpc_port: _Grpc = 8001,
     metrics_port: _Metrics = 8002,
-    device: Device = "auto",
-    gpus: Gpus = None,
+    device: _Device = "auto",
+    gpu: _Kind = None,
+    gpus: _Gpus = None,
     cores: Cores = None,
     system: SystemName = "interlace",
-    plan_file: _Plan = None,
+    plan: _Plan = None,
     profiles: Profiles = None,
     memory: _Memory = None,
     cold: _Cold = None,
@@ -101,22 +134,30 @@ def serve(
     Examples:
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
       interlace serve models/ --memory 2GB  # more models than memory
+      interlace serve examples/fleet --device simulated --gpu h100 --gpus 4  # without a GPU
       interlace serve models/ --plan plan.json --log events.log  # for interlace replay
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
-    keys = read_key(api_key_file), read_key(admin_key_file, "--admin-key-file")
     options = ServeOptions(
-        keys[0] or "", keys[1] or "", tuple(allow_host or ()), allow_client_shm, request_memory_mb,
-        log, log_limit_mb, drain_delay_s, exit_timeout_s,
+        *_keys(api_key_file, admin_key_file), tuple(allow_host or ()), allow_client_shm,
+        request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s,
     )  # fmt: skip
     show_logs(out := console(stderr=True), log_level)
     server = interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
-        device=device, gpus=gpus, cores=cores, system=_named(system, cold, memory), plan=plan_file,
-        profiles=profiles, memory_bytes=size_bytes("--memory", memory), options=options,
+        device=device, gpu=gpu, gpus=gpus, cores=cores, system=_named(system, cold, memory),
+        plan=plan, profiles=profiles, memory_bytes=size_bytes("--memory", memory), options=options,
     )  # fmt: skip
+    _run(server, out)
+
+
+def _run(server: interlace.Server, out: Console) -> None:
     with ProgressBar(out) as bar:
         server.run(bar.sweep_step, partial(_ready, bar, out))
+
+
+def _keys(api: Path | None, admin: Path | None) -> tuple[str, str]:
+    return read_key(api) or "", read_key(admin, "--admin-key-file") or ""
 
 
 def _named(system: str, cold: str | None, memory: str | None) -> str:

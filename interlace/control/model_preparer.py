@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from interlace.control.storage import StorageReader
 from interlace.core.errors import RepositoryError, ServeError
-from interlace.core.model import Format, Model
+from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature
 from interlace.profiling.beside import NeighbourSlowdowns
@@ -171,9 +171,8 @@ class ModelPreparer:
         """Add layers to the profiles that have none."""
         known = [model for model in models if model.key in found.profiles]
         whole = [model for model in known if not found.profiles[model.key].layers]
-        apart = [model for model in whole if model.format is not Format.ONNX]
-        if apart:
-            await layers.measure(apart, found.profiles)
+        if whole:
+            await layers.measure(whole, found.profiles)
         for failure in layers.failures:
             _log.warning("not by layer: %s", failure)
         layers.failures.clear()

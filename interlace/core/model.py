@@ -18,6 +18,7 @@ class Format(Enum):
     EXPORTED = "exported"  #: model.pt2 (torch.export)
     HUGGINGFACE = "huggingface"  #: config.json and model.safetensors
     FACTORY = "factory"  #: model.py with ``create_model() -> nn.Module``
+    PROFILE = "profile"  #: profile.csv: what a model takes, without the model; simulated alone
 
 
 class Precision(Enum):

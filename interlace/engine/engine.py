@@ -28,6 +28,7 @@ from interlace.core.messages import (
     Woke,
     WorkFinished,
 )
+from interlace.core.node import ModelOutlook
 from interlace.engine import timeouts
 from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.fleet_controller import FleetController
@@ -58,6 +59,10 @@ class Engine:
     def snapshot(self) -> EngineSnapshot:
         """The state as it is now, as values that do not change any more."""
         return take_snapshot(self._state)
+
+    def outlooks(self, now_ms: float) -> dict[str, ModelOutlook]:
+        """How soon each model that is hosted would answer its next request, by deployment key."""
+        return self._scheduler.outlooks(now_ms)
 
     def handle(self, event: Event, now_ms: float) -> list[Command]:
         """Take in one event and return what is to be done, in order."""

@@ -115,5 +115,7 @@ def _cost(load: LoadOption) -> tuple[float, bool, str]:
 
 
 def _is_leaving(model: str, place: GpuWeights) -> bool:
-    """True if some of it is still being given back there."""
+    """True if some of it is still being given back there, or what was fetched before it left."""
+    if any(fetch.work.model == model for fetch in place.fetches):
+        return True
     return any(one.model == model for one in place.evicting)

@@ -17,6 +17,7 @@ from interlace.core.messages import (
     WakeAt,
     WorkFinished,
 )
+from interlace.core.node import ModelOutlook
 from interlace.core.request import Batch, Outcome, Reply, Request, Timing
 from interlace.engine import contention, refusals, retries, timeouts
 from interlace.engine.arrival_rates import ArrivalRates
@@ -28,6 +29,7 @@ from interlace.engine.retries import AFTER_MS
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.engine.view import GpuView
 from interlace.policy.base import System
+from interlace.policy.outlook import outlook
 from interlace.policy.view import Drop, Launch
 
 
@@ -108,6 +110,14 @@ class RequestScheduler:
         if refusal.retry_after_ms is None:
             deployed.estimator.decay(request.shape, now_ms)
         return refusals.late(request, refusal, now_ms)
+
+    def outlooks(self, now_ms: float) -> dict[str, ModelOutlook]:
+        """How soon each model that is hosted would answer its next request."""
+        return {
+            key: outlook(key, self._whole_views[deployed.hosts[0].gpu], now_ms)
+            for key, deployed in self._state.models.items()
+            if deployed.hosts and not deployed.leaving and deployed.quarantine_reason is None
+        }
 
     def cancel(self, model: str, request_id: int, now_ms: float) -> list[Command]:
         """Take a request out of its queue; one that runs is answered when its batch ends."""

@@ -8,6 +8,7 @@ from math import inf
 from interlace.core.loading import HostLinks
 from interlace.core.profile import LayerProfile
 from interlace.engine.arrival_rate import ArrivalRate
+from interlace.engine.live_partition import ModelState
 from interlace.engine.residency import GpuWeights, ModelWeights
 from interlace.engine.state import DeployedModel, EngineState
 from interlace.perf.memory import comes_and_goes
@@ -18,8 +19,9 @@ from interlace.policy.cold_curve import ColdCurve
 class WeightsRegistry:
     """Keeps ``EngineState.weights_on`` in line with what is loaded where.
 
-    A model is known on an accelerator from its first load there until no partition has it loaded
-    any more; devices forget what they hold at the same time.
+    A model is known on an accelerator from the end of its first load there until no partition has
+    it loaded any more; devices forget what they hold at the same time. One that only begins to load
+    it elsewhere keeps nothing.
     """
 
     def __init__(self, state: EngineState, system: System) -> None:
@@ -46,8 +48,9 @@ class WeightsRegistry:
                 model: state.models[model]
                 for live in state.partitions.values()
                 if live.gpu == name
-                for model in live.model_states
-                if model in state.models and comes_and_goes(state.models[model].profile, gpu)
+                for model, stage in live.model_states.items()
+                if stage is not ModelState.LOADING and model in state.models
+                if comes_and_goes(state.models[model].profile, gpu)
             }
             for model in [one for one in place.models if one not in loaded]:
                 place.forget(model)

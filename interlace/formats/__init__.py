@@ -23,6 +23,7 @@ _MODULES: Final = {
     Format.EXPORTED: "interlace.formats.exported",
     Format.HUGGINGFACE: "interlace.formats.huggingface",
     Format.FACTORY: "interlace.formats.factory",
+    Format.PROFILE: "interlace.formats.declared",
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Signature, TensorSpec
 from interlace.formats.runner import Array
 
@@ -54,6 +55,15 @@ def check_outputs(outputs: Mapping[str, Array], signature: Signature, rows: int)
                 f"output '{spec.name}' came with shape {list(array.shape)}, "
                 f"but the model is described as returning {list(dims)}"
             )
+
+
+def sample_inputs(model: Model, signature: Signature, rows: int) -> dict[str, Array]:
+    """Made-up inputs of so many rows, of the sizes that the model's sample says."""
+    inputs = {}
+    for spec in signature.inputs:
+        dims = sample_shape(spec, tuple(model.sample.get(spec.name, ())))
+        inputs[spec.name] = sample_array(spec, (rows, *dims) if signature.batched else dims)
+    return inputs
 
 
 def sample_array(spec: TensorSpec, shape: tuple[int, ...]) -> Array:

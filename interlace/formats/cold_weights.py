@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from threading import Event, Thread
-from time import perf_counter
+from functools import partial
 
 import torch
 
-from interlace.formats.runner import CANCELLED, Arrived
-from interlace.formats.weight_uses import WeightUse, WeightWatcher
+from interlace.formats.arriving import ArrivingWeights
+from interlace.formats.extents_file import WeightUse
+from interlace.formats.runner import Arrived
+from interlace.formats.weight_uses import WeightWatcher
 from interlace.formats.weights_file import WeightsFile
 
 
@@ -30,7 +31,8 @@ class ColdWeights:
         self.file = file
         self.nbytes = tuple(extent.nbytes for extent in file.extents)
         self._weights = {name: weights[name] for use in file.uses for name in use.weights}
-        self._arriving: _Arriving | None = None
+        self._use_of = {name: n for n, use in enumerate(file.uses) for name in use.weights}
+        self._arriving: ArrivingWeights | None = None
         self.leave(range(len(file.uses)))
 
     def place(self, places: Mapping[int, int], memory: memoryview) -> None:
@@ -53,7 +55,7 @@ class ColdWeights:
         The model may run at once. Fetches of a model follow one another.
         """
         self.place(places, memory)
-        self._arriving = _Arriving(self.file, dict(sorted(places.items())), memory, done)
+        self._arriving = ArrivingWeights(self.file, places, memory, done)
 
     def cancel(self) -> None:
         """Stop a fetch; its ``done`` says so, unless it was too late."""
@@ -71,70 +73,21 @@ class ColdWeights:
         if self._arriving.over and not self._arriving.failure:
             self._arriving = None
             return nullcontext()
-        return WeightWatcher(self._weights, self._arriving.wait)
+        return WeightWatcher(self._weights, partial(self._wait, self._arriving))
 
     def close(self) -> None:
         """Stop what is on its way."""
         if self._arriving is not None:
             self._arriving.end()
 
+    def _wait(self, arriving: ArrivingWeights, use: WeightUse) -> None:
+        for index in {self._use_of[name] for name in use.weights}:
+            arriving.wait(index)
+
     def _find(self, tensors: Mapping[str, torch.Tensor]) -> None:
         with torch.no_grad():
             for name, tensor in tensors.items():
                 self._weights[name].data = tensor
-
-
-class _Arriving:
-    """Weights on their way: a thread reads them in order."""
-
-    def __init__(
-        self,
-        file: WeightsFile,
-        places: Mapping[int, int],
-        memory: memoryview,
-        done: Callable[[Arrived], None],
-    ) -> None:
-        self._file = file
-        self._places = places
-        self._memory = memory
-        self._done = done
-        self._there = {index: Event() for index in places}
-        self._use_of = {name: n for n, use in enumerate(file.uses) for name in use.weights}
-        self._stopped = False
-        self.failure = ""
-        self.over = False
-        self._thread = Thread(target=self._read_all, name="weights", daemon=True)
-        self._thread.start()
-
-    def wait(self, use: WeightUse) -> None:
-        for index in {self._use_of[name] for name in use.weights} & self._there.keys():
-            self._there[index].wait()
-            if self.failure:
-                raise OSError(self.failure)
-
-    def cancel(self) -> None:
-        self._stopped = True
-
-    def end(self) -> None:
-        self._stopped = True
-        self._thread.join()
-
-    def _read_all(self) -> None:
-        began = perf_counter()
-        disk_bytes = 0
-        for index, there in self._there.items():
-            if self._stopped and not self.failure:
-                self.failure = CANCELLED
-            if not self.failure:
-                try:
-                    if not self._file.cached(index):
-                        disk_bytes += self._file.extents[index].nbytes
-                    self._file.read(index, self._memory, self._places[index])
-                except (OSError, ValueError) as error:
-                    self.failure = str(error)
-            there.set()
-        self.over = True
-        self._done(Arrived(self.failure, disk_bytes, 1e3 * (perf_counter() - began)))
 
 
 def weight_uses(

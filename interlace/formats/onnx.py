@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,8 +16,15 @@ from interlace.core.model import Model
 from interlace.core.tensor import BYTES, Signature, TensorSpec
 from interlace.formats.arrays import check_outputs
 from interlace.formats.memory import release_free_memory
-from interlace.formats.onnx_sharing import OptimisedModel, optimised_model, session_options
-from interlace.formats.runner import Array, ModelRunner
+from interlace.formats.onnx_sharing import (
+    OptimisedModel,
+    open_optimised,
+    open_shared,
+    optimised_model,
+    session_options,
+)
+from interlace.formats.runner import Array
+from interlace.formats.session_weights import SessionWeights
 
 FILE: Final = "model.onnx"
 _PROVIDERS: Final = ["CPUExecutionProvider"]
@@ -40,22 +48,44 @@ _DATATYPES: Final = {
 }
 
 
-def open_runner(model: Model, threads: int, weights_dir: str | None) -> ModelRunner:
+def open_runner(
+    model: Model, threads: int, weights_dir: str | None, profile: str = ""
+) -> OnnxRunner:
     """Open an ONNX model; with ``weights_dir`` its optimised form is shared and mapped.
+
+    With ``profile`` the times of nodes are written to a file whose name begins so.
 
     Raises:
         RepositoryError: no output is a tensor, or an input is none.
     """
     source = Path(model.path, FILE)
     optimised = optimised_model(source, model, weights_dir)
+    session, cold, warnings = _open(optimised, lambda: _options(model, threads, profile))
+    release_free_memory()
+    optimised = replace(optimised, warnings=(*optimised.warnings, *warnings))
+    return OnnxRunner(session, model, optimised, cold, str(source))
+
+
+def _open(
+    optimised: OptimisedModel, options: Callable[[], Any]
+) -> tuple[Any, SessionWeights | None, tuple[str, ...]]:
+    if not optimised.shared_bytes:
+        path = str(optimised.path)
+        return ort.InferenceSession(path, options(), providers=_PROVIDERS), None, ()
+    try:
+        return *open_shared(optimised, options()), ()
+    except (OSError, ValueError) as error:
+        session = open_optimised(optimised.path, options())
+        return session, None, (f"weights stay in memory: {error}",)
+
+
+def _options(model: Model, threads: int, profile: str) -> Any:
     options = session_options(threads)
     # Plans of memory are kept for every shape that comes: there must not be any number of those.
     options.enable_mem_pattern = not _has_free_dims(model.signature)
-    if optimised.shared_bytes:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(str(optimised.path), options, providers=_PROVIDERS)
-    release_free_memory()
-    return OnnxRunner(session, model, optimised, str(source))
+    options.enable_profiling = bool(profile)
+    options.profile_file_prefix = profile
+    return options
 
 
 def _has_free_dims(signature: Signature) -> bool:
@@ -65,8 +95,16 @@ def _has_free_dims(signature: Signature) -> bool:
 class OnnxRunner:
     """Runs one session; inputs are read in place."""
 
-    def __init__(self, session: Any, model: Model, optimised: OptimisedModel, source: str) -> None:
+    def __init__(
+        self,
+        session: Any,
+        model: Model,
+        optimised: OptimisedModel,
+        cold: SessionWeights | None,
+        source: str,
+    ) -> None:
         self._session = session
+        self._cold = cold
         self._signature, skipped = describe(session, source)
         self._served = model.signature if model.signature.outputs else self._signature
         self._datatypes = {spec.name: spec.datatype for spec in self._served.inputs}
@@ -93,8 +131,8 @@ class OnnxRunner:
         return self._warnings
 
     @property
-    def cold(self) -> None:
-        return None  # a session has its weights' addresses for life: they stay in the mapping
+    def cold(self) -> SessionWeights | None:
+        return self._cold
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         feed = {
@@ -110,7 +148,14 @@ class OnnxRunner:
         check_outputs(outputs, self._served, rows)
         return outputs
 
+    def end_profiling(self) -> str:
+        """The file of nodes' times, those of all runs until now."""
+        path: str = self._session.end_profiling()
+        return path
+
     def close(self) -> None:
+        if self._cold is not None:
+            self._cold.close()
         self._session = None
 
     def _run_bf16(self, feed: Mapping[str, Array]) -> list[Array]:

@@ -10,16 +10,18 @@ from typing import Any, Final, NoReturn
 import onnxruntime as ort
 
 from interlace.core.model import Model
+from interlace.formats.extents_file import Extent
 from interlace.formats.machine import machine_key
-from interlace.formats.onnx_layout import align_weights
+from interlace.formats.onnx_layout import lay_out
+from interlace.formats.onnx_weights_file import GRAPH, WEIGHTS, OnnxWeightsFile, write_uses
+from interlace.formats.session_weights import SessionWeights, mapped_pieces
 from interlace.formats.weights_folder import publish
 
-GRAPH: Final = "model.onnx"
-WEIGHTS: Final = "weights.bin"
 #: Smaller constants stay inside the graph file.
 _EXTERNAL_FROM_BYTES: Final = 1024
 #: To be raised when the files are written in another way, so that old ones are not looked at.
-_REVISION: Final = "1"
+_REVISION: Final = "2"
+_PROVIDERS: Final = ["CPUExecutionProvider"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,26 @@ def session_options(threads: int) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     return options
+
+
+def open_optimised(graph: Path, options: Any) -> Any:
+    """A session on an optimised graph, which is taken as it stands."""
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(str(graph), options, providers=_PROVIDERS)
+
+
+def open_shared(optimised: OptimisedModel, options: Any) -> tuple[Any, SessionWeights]:
+    """A session on a shared model, and its weights, which can come and go.
+
+    Raises:
+        OSError: what is told of its weights cannot be read.
+        ValueError: this version of onnxruntime does not map them as they lie in their file.
+    """
+    folder = optimised.path.parent
+    before = mapped_pieces(folder / WEIGHTS)
+    session = open_optimised(optimised.path, options)
+    pieces = mapped_pieces(folder / WEIGHTS) - before
+    return session, SessionWeights(OnnxWeightsFile(folder), pieces)
 
 
 def optimised_model(source: Path, model: Model, weights_dir: str | None) -> OptimisedModel:
@@ -90,17 +112,21 @@ def _save(source: Path, folder: Path, packed: bool) -> None:
     ):
         options.add_session_config_entry(key, value)
     try:
-        ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(str(source), options, providers=_PROVIDERS)
     except Exception as error:
         _tell_disk_from_model(source, error)
     if (folder / WEIGHTS).exists():
-        align_weights(folder / GRAPH, folder / WEIGHTS)
+        pieces = lay_out(folder / GRAPH, folder / WEIGHTS)
+        session = open_optimised(folder / GRAPH, session_options(threads=1))
+        kept = [Extent(*one[1:]) for one in mapped_pieces(folder / WEIGHTS)]
+        write_uses(folder, pieces, kept)
+        del session
 
 
 def _tell_disk_from_model(source: Path, error: Exception) -> NoReturn:
     # onnxruntime has no error type for a full disk: if the model opens without being written,
     # writing was what failed.
-    ort.InferenceSession(str(source), session_options(1), providers=["CPUExecutionProvider"])
+    ort.InferenceSession(str(source), session_options(1), providers=_PROVIDERS)
     reason = str(error).strip().splitlines()[-1][-160:]
     raise OSError(f"the optimised model could not be written (... {reason})") from error
 

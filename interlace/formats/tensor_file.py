@@ -90,18 +90,6 @@ class TensorTable(NamedTuple):
     note: str
 
 
-def map_file(file: BinaryIO) -> mmap.mmap:
-    """The whole file, mapped privately: pages are shared until written to.
-
-    Raises:
-        ValueError: it is too short to be one of tensors.
-    """
-    size = os.fstat(file.fileno()).st_size
-    if size < 8:
-        raise ValueError(f"{file.name}: {size} bytes is no safetensors file")
-    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-
-
 def read_table(path: Path, mapped: mmap.mmap) -> TensorTable:
     """What the file's header says.
 

@@ -12,11 +12,11 @@ import torch
 
 from interlace.core.model import Model
 from interlace.formats.cold_weights import ColdWeights, weight_uses
+from interlace.formats.extents_file import WeightUse
 from interlace.formats.machine import machine_key
 from interlace.formats.memory import release_free_memory
 from interlace.formats.runner import WARM_RUNS
 from interlace.formats.tensor_file import storable
-from interlace.formats.weight_uses import WeightUse
 from interlace.formats.weights_file import WeightsFile, write_weights
 from interlace.formats.weights_folder import publish
 

@@ -7,17 +7,12 @@ called them, so one watcher serves all. It costs about 10 us an operator, and is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-
-class WeightUse(NamedTuple):
-    """An operator ("linear", "embedding") and the weights that no operator before it read."""
-
-    operator: str
-    weights: tuple[str, ...]
+from interlace.formats.extents_file import WeightUse
 
 
 class WeightWatcher(TorchDispatchMode):  # type: ignore[misc]

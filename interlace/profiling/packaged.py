@@ -25,6 +25,11 @@ class NotMeasuredError(LookupError):
     """The package has no profiles of that kind: none were measured yet."""
 
 
+def measured_kind(kind: str) -> str:
+    """What the driver that measures calls a kind."""
+    return _NAMES.get(kind, kind)
+
+
 def packaged(kind: str, folder: Path = FOLDER) -> dict[str, Profile]:
     """Profiles by model name, measured on GPUs of that kind.
 
@@ -32,7 +37,7 @@ def packaged(kind: str, folder: Path = FOLDER) -> dict[str, Profile]:
         NotMeasured: there are none; what there is, and how to get some.
         ValueError: a file is damaged.
     """
-    here = folder / quote(_NAMES.get(kind, kind), safe="")
+    here = folder / quote(measured_kind(kind), safe="")
     files = sorted(here.glob(_FILES))
     if not files:
         known = ", ".join(packaged_kinds(folder)) or "none"

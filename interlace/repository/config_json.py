@@ -15,6 +15,7 @@ PLATFORMS: Final[dict[Format, tuple[str, str]]] = {
     Format.EXPORTED: ("pytorch_export", "pytorch"),
     Format.HUGGINGFACE: ("huggingface", "huggingface"),
     Format.FACTORY: ("python", "python"),
+    Format.PROFILE: ("simulated", "simulated"),
 }
 _FILES: Final = {
     Format.ONNX: "model.onnx",
@@ -22,6 +23,7 @@ _FILES: Final = {
     Format.EXPORTED: "model.pt2",
     Format.HUGGINGFACE: "",
     Format.FACTORY: "model.py",
+    Format.PROFILE: "profile.csv",
 }
 #: Labels are part of the reply up to this size: about ten times those of ImageNet.
 _LABELS_LIMIT_CHARS: Final = 256_000

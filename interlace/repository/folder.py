@@ -28,6 +28,8 @@ _FILES: Final = {
 }
 _PICKLES: Final = (".bin", ".pth", ".pkl", ".ckpt")
 _HF_FILE: Final = "config.json"
+#: What a model takes, instead of the model; beside a model it is only its profile.
+PROFILE_FILE: Final = "profile.csv"
 
 #: Triton's names of backends and platforms, and what may lie in the version folder for each.
 _BACKENDS: Final[Mapping[str, tuple[Format, ...]]] = {
@@ -183,6 +185,8 @@ def detect_format(folder: Path, config: ModelConfig) -> Format:
     formats = [_FILES[name] for name in names if name in _FILES]
     if _HF_FILE in names and any(name.endswith(".safetensors") for name in names):
         formats.append(Format.HUGGINGFACE)
+    if not formats and PROFILE_FILE in names:
+        return Format.PROFILE
     allowed = _allowed(config)
     fitting = [format for format in formats if allowed is None or format in allowed]
     if len(fitting) == 1:

@@ -13,17 +13,24 @@ class Extents:
         self._begins = [0] if size_bytes else []
         self._lengths = [size_bytes] if size_bytes else []
 
-    def take(self, nbytes: int) -> int | None:
-        """Offset of ``nbytes`` in the smallest free run that has them; ``None`` if none does."""
-        fitting = [place for place, length in enumerate(self._lengths) if length >= nbytes]
+    def take(self, nbytes: int, alignment: int = 1) -> int | None:
+        """Offset of ``nbytes`` in the smallest free run that has them; ``None`` if none does.
+
+        The offset is a multiple of ``alignment``.
+        """
+        fitting = [
+            place
+            for place, (begin, length) in enumerate(zip(self._begins, self._lengths, strict=True))
+            if length >= nbytes + -begin % alignment
+        ]
         if nbytes <= 0 or not fitting:
             return None
         place = min(fitting, key=self._lengths.__getitem__)
-        offset = self._begins[place]
-        self._begins[place] += nbytes
-        self._lengths[place] -= nbytes
-        if not self._lengths[place]:
-            del self._begins[place], self._lengths[place]
+        begin, length = self._begins[place], self._lengths[place]
+        offset = begin + -begin % alignment
+        left = [(begin, offset - begin), (offset + nbytes, begin + length - offset - nbytes)]
+        self._begins[place : place + 1] = [at for at, size in left if size]
+        self._lengths[place : place + 1] = [size for _, size in left if size]
         self.free_bytes -= nbytes
         return offset
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -11,15 +13,21 @@ from typing import Protocol
 from interlace.core.hardware import Gpu
 from interlace.core.messages import PartitionLost, Work, WorkFinished
 from interlace.core.model import Model
+from interlace.core.profile import Profile
 from interlace.core.request import Request
+from interlace.core.tensor import Span, Tensor
 from interlace.device.base import Device
+from interlace.device.simulated.answering import AnsweringDevice
+from interlace.device.simulated.answers import AnswerWriter
 from interlace.device.simulated.contention import EqualRows
 from interlace.device.simulated.costs import MECHANISMS
 from interlace.device.simulated.device import SimulatedDevice
 from interlace.device.simulated.host_link import HostLink, Transfer
 from interlace.device.simulated.physics import HostCost, Physics
+from interlace.device.simulated.wall_timer import WallTimer
 from interlace.perf.interference import ConstantFactor
 from interlace.runtime.clock import SimClock
+from interlace.shm.arena import Arena, ArenaMap
 from tests.builders import line_profile
 from tests.device.cpu.rig import Rig, settings
 from tests.device.models import model
@@ -133,6 +141,69 @@ class SimulatedStand:
 
     def close(self) -> None:
         self._device.close()
+
+
+class AnsweringStand:
+    """Profiles and real time: batches are answered, with nothing computed."""
+
+    def __init__(self, folder: Path, ahead_ms: float = 0.0) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._timer = WallTimer(self._loop)
+        self._inputs = Arena.create(1 << 20)
+        self._arenas = ArenaMap(os.getpid())
+        self._arenas.add(self._inputs)
+        self._answers = AnswerWriter(self._arenas, 1 << 20)
+        gpu = Gpu("gpu0", "test", 2, 10**9, (50, 100), ahead_ms=ahead_ms)
+        self._device = AnsweringDevice(gpu, self._timer, self._answers, _profile, Physics())
+        self.device: Device = self._device
+        self.finished: list[WorkFinished] = []
+        self.lost: list[PartitionLost] = []
+        self._device.on_lost(self.lost.append)
+        self._requests = 0
+
+    def do(self, work: Work) -> None:
+        self._device.do(work, self.finished.append)
+
+    def request(self, known: Model, rows: int) -> Request:
+        self._requests += 1
+        offset = self._inputs.alloc(16 * rows)
+        assert offset is not None
+        self._inputs.memory[offset : offset + 4] = self._requests.to_bytes(4, "little")
+        sent = Tensor("x", "FP32", (rows, 4), Span(self._inputs.number, offset, 16 * rows))
+        return Request(self._requests, known.key, 0.0, 1e9, rows, inputs=(sent,))
+
+    def content(self, tensor: Tensor) -> bytes:
+        """What an input or an output holds."""
+        return bytes(self._arenas.view(tensor.span))
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + 30.0
+        while not until():
+            assert time.monotonic() < end_s, "it did not happen in time"
+            self._loop.run_until_complete(asyncio.sleep(0.001))
+
+    def pause(self) -> None:
+        self._loop.run_until_complete(asyncio.sleep(0.05))
+
+    def kill(self, partition: str) -> None:
+        self._device.simulated.kill(partition)
+
+    def units(self, share_pct: int) -> int:
+        return self.device.gpu.units * share_pct // 100
+
+    def die_together(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._device.close()
+        self._timer.close()
+        self._answers.close()
+        self._inputs.close()
+        self._loop.close()
+
+
+def _profile(model: Model) -> Profile:
+    return line_profile(model.key, 1.0 if model.name == QUICK.name else 400.0, 0.1)
 
 
 def ahead_stand(folder: Path) -> Stand:

@@ -25,6 +25,7 @@ from interlace.core.request import Batch
 from tests.contracts.stands import (
     QUICK,
     SLOW,
+    AnsweringStand,
     CpuStand,
     SimulatedStand,
     Stand,
@@ -39,6 +40,8 @@ STANDS: dict[str, Callable[[Path], Stand]] = {
     "simulated": SimulatedStand,
     "simulated, crowded": crowded_stand,
     "simulated, ahead": ahead_stand,
+    "simulated, in real time": AnsweringStand,
+    "simulated, in real time, ahead": lambda folder: AnsweringStand(folder, ahead_ms=1.0),
     **{f"cuda, {mechanism}": stand_of(mechanism) for mechanism in ("green", "streams", "mps")},
 }
 

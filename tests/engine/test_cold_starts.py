@@ -246,3 +246,25 @@ def test_without_a_budget_nothing_is_fetched() -> None:
     world.run(50.0)
     assert world.reply_of(request).outcome is Outcome.OK
     assert not sent(world, Fetch) and not world.engine.snapshot().models["a"].weights
+
+
+def test_a_partition_that_only_begins_to_load_a_model_keeps_none_of_its_weights() -> None:
+    """The last one that had it loaded took them along."""
+    world = cold_world(400, names="a")
+    world.send("a", 200.0)
+    world.run(100.0)
+    device = world.devices["g0"]
+    first, second = sorted(device.partitions)
+    device.kill(first)
+    while (
+        world.state.partitions.get(first) is None or not world.state.partitions[first].model_states
+    ):
+        world.run(1.0)
+    assert not world.state.partitions[first].loaded("a")
+    device.kill(second)
+    assert device.weights.held_bytes == 0
+    world.run(500.0)
+    again = world.send("a", 200.0)
+    world.run(100.0)
+    assert world.reply_of(again).outcome is Outcome.OK
+    assert len(sent(world, Fetch)) == 2

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from interlace.formats.cold_weights import ColdWeights, weight_uses
+from interlace.formats.extents_file import WeightUse
 from interlace.formats.runner import Arrived
 from interlace.formats.tensor_file import ALIGNMENT_BYTES
-from interlace.formats.weight_uses import WeightUse
 from interlace.formats.weights_file import WeightsFile, write_weights
 
 ROWS = torch.arange(6).view(2, 3) % 5

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from interlace.formats.onnx_layout import ALIGNMENT_BYTES, align_weights
+from interlace.formats.onnx_layout import ALIGNMENT_BYTES, lay_out
 
 
 def external(name: str, offset: int, length: int, **more: str) -> onnx.TensorProto:
@@ -48,7 +48,7 @@ def test_pieces_keep_their_bytes_on_aligned_places(lengths: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         graph = helper.make_graph([], "g", [], [], tensors)
         model_file, weights = write(Path(folder), graph, content)
-        align_weights(model_file, weights)
+        lay_out(model_file, weights)
         moved = onnx.load(model_file, load_external_data=False)
         stored = weights.read_bytes()
     for before, after in zip(tensors, moved.graph.initializer, strict=True):
@@ -68,7 +68,7 @@ def test_packed_blobs_and_subgraphs_are_followed(tmp_path: Path) -> None:
     other.float_data.append(1.5)
     graph = helper.make_graph([node], "g", [], [], [packed, other])
     model_file, weights = write(tmp_path, graph, content)
-    align_weights(model_file, weights)
+    lay_out(model_file, weights)
     moved = onnx.load(model_file, load_external_data=False).graph
     stored = weights.read_bytes()
     kernel, first, second = entries(moved.initializer[0])["prepacked_0"].split("|")
@@ -96,4 +96,4 @@ def test_what_is_not_understood_is_an_error(
     graph = helper.make_graph([], "g", [], [], [external("w", 0, length, **more)])
     files = write(tmp_path, graph, bytes(200))
     with pytest.raises(ValueError, match=message):
-        align_weights(*files)
+        lay_out(*files)

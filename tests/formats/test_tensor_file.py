@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load
 
+from interlace.formats.extents_file import map_file
 from interlace.formats.tensor_file import (
     ALIGNMENT_BYTES,
-    map_file,
     read_table,
     storable,
     view,

@@ -20,6 +20,7 @@ from bench.planning.prediction_errors import (
 )
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.perf.interference import ConstantFactor, CoRunner, Interference
+from interlace.perf.slowdown.base import features
 from interlace.perf.slowdown.learned import fit_learned
 from interlace.perf.slowdown.observation import FromProfiles, Observation, from_profiles
 
@@ -58,15 +59,20 @@ def test_the_linear_model_finds_its_own_coefficients() -> None:
 
 
 def test_pressure_comes_from_the_profile() -> None:
-    assert SOLOS(CoRunner("b", 4, 50)).l2 == pytest.approx(0.05)
+    def l2(batch: int, share_pct: int) -> float:
+        pressure = SOLOS(CoRunner("b", batch, share_pct)).pressure
+        assert pressure is not None
+        return pressure[0]
+
+    assert l2(4, 50) == pytest.approx(0.05)
     # l2 is 0.05 b s / 100 / row_ms: on lines between measured batches, and between shares.
-    assert SOLOS(CoRunner("b", 5, 50)).l2 == pytest.approx(0.0625)
-    assert SOLOS(CoRunner("b", 4, 65)).l2 == pytest.approx(0.065)
-    assert SOLOS(CoRunner("b", 99, 99)).l2 == pytest.approx(0.05 * 16 * 0.8 / 2)  # as at the last
+    assert l2(5, 50) == pytest.approx(0.0625)
+    assert l2(4, 65) == pytest.approx(0.065)
+    assert l2(99, 99) == pytest.approx(0.05 * 16 * 0.8 / 2)  # as at the last
     bare = from_profiles(
         {"m": Profile("m", "d", "k", 1, 1, {(1, 50): LatencyPoint(2.0, 2.0, 2.0, 9)})}
     )
-    assert bare(CoRunner("m", 1, 50)) == (2.0, 0.0, 0.0)
+    assert bare(CoRunner("m", 1, 50)) == (2.0, None)
 
 
 def test_alone_nobody_is_slowed() -> None:
@@ -177,3 +183,17 @@ def test_nothing_seen_is_said() -> None:
         fit_linear([], SOLOS)
     with pytest.raises(ValueError, match="see some first"):
         report([], [])
+
+
+def test_what_only_one_of_two_has_measured_counts_as_equal() -> None:
+    """A profile without counters leans on memory no less than others: nobody knows how much."""
+    solos = _solos()
+    bare = FromProfiles(solos.surfaces, {**solos.pressures, "b": {}})
+    hungry, other = CoRunner("d", 16, 50), CoRunner("b", 4, 50)
+    seen = [
+        Observation(one, (two,), 1.1 + 0.05 * (one.model < two.model))
+        for one, two in itertools.permutations([CoRunner(m, 4, 50) for m in "acd"], 2)
+    ]
+    assert features(hungry, other, bare)[1:3] == features(other, hungry, bare)[1:3] == (0.0, 0.0)
+    found = [fit_learned(seen, bare)(hungry, (other,)), fit_learned(seen, bare)(other, (hungry,))]
+    assert all(1.0 <= one <= 1.3 for one in found)

@@ -11,14 +11,20 @@ from interlace.shm.extents import Extents
 SIZE = 1000
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(1, 400)), max_size=60))
-def test_runs_never_overlap_and_all_come_back(steps: list[tuple[bool, int]]) -> None:
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(1, 400)), max_size=60),
+    st.sampled_from([1, 8, 64]),
+)
+def test_runs_never_overlap_and_all_come_back(
+    steps: list[tuple[bool, int]], alignment: int
+) -> None:
     extents = Extents(SIZE)
     held: list[tuple[int, int]] = []
     for take, number in steps:
         if take:
-            offset = extents.take(number)
+            offset = extents.take(number, alignment if number % 2 else 1)
             if offset is not None:
+                assert offset % (alignment if number % 2 else 1) == 0
                 assert 0 <= offset <= SIZE - number
                 assert all(offset >= b + n or offset + number <= b for b, n in held)
                 held.append((offset, number))

@@ -10,7 +10,7 @@ from interlace.core.model import Model
 from interlace.core.tensor import Signature
 from interlace.device.process.memory import MemoryLimitError, process_memory
 from interlace.device.process.wire import LoadModel
-from interlace.formats.arrays import sample_array, sample_shape
+from interlace.formats.arrays import sample_inputs
 from interlace.formats.memory import release_free_memory
 from interlace.formats.runner import WARM_RUNS, ModelRunner
 
@@ -66,10 +66,7 @@ class ResidentModel:
 
 
 def _warm_up(model: Model, runner: ModelRunner, signature: Signature, rows: int) -> None:
-    inputs = {}
-    for spec in signature.inputs:
-        dims = sample_shape(spec, tuple(model.sample.get(spec.name, ())))
-        inputs[spec.name] = sample_array(spec, (rows, *dims) if signature.batched else dims)
+    inputs = sample_inputs(model, signature, rows)
     # Made-up inputs may be nonsense to the model; requests will show.
     with contextlib.suppress(Exception):
         for _ in range(WARM_RUNS):

@@ -32,6 +32,7 @@ _FORMAT_MODULES: Final[Mapping[Format, tuple[str, ...]]] = {
         "transformers.masking_utils",
     ),
     Format.FACTORY: (f"{_FORMATS}.factory",),
+    Format.PROFILE: (),
 }
 
 

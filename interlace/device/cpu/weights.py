@@ -8,6 +8,7 @@ read the file's mapping, which is always right.
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -212,14 +213,18 @@ class BudgetedWeights:
         """Places for as many of these layers as find one, those that follow each other together."""
         offsets: dict[int, int] = {}
         for run in _runs([layer for layer in layers if layer_bytes[layer]]):
-            offset = self._extents.take(sum(layer_bytes[layer] for layer in run))
+            offset = self._place(sum(layer_bytes[layer] for layer in run))
             for layer in run:
-                one = self._extents.take(layer_bytes[layer]) if offset is None else offset
+                one = self._place(layer_bytes[layer]) if offset is None else offset
                 if one is not None:
                     offsets[layer] = one
                 if offset is not None:
                     offset += layer_bytes[layer]
         return offsets
+
+    def _place(self, nbytes: int) -> int | None:
+        """Whole pages begin at a page, so that they can be exchanged for a file's."""
+        return self._extents.take(nbytes, 1 if nbytes % mmap.PAGESIZE else mmap.PAGESIZE)
 
     def _give(self, layer_bytes: tuple[int, ...], offsets: Mapping[int, int]) -> None:
         for layer, offset in offsets.items():

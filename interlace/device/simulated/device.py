@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from interlace.core.hardware import Gpu
@@ -105,7 +105,7 @@ class SimulatedDevice:
             self.weights.evict(work, done)
             return
         if isinstance(work, Fetch):
-            self._fetch(work, done)
+            self.weights.fetch(work, done)
             return
         if not (isinstance(work, Run) and self._holding.has(work.partition, work.batch.model)):
             refusal = self._refusal(work)
@@ -113,11 +113,7 @@ class SimulatedDevice:
                 failed = WorkFinished(work, failure=Failure(refusal))
                 self._timer.call_at(self._timer.now_ms(), lambda: done(failed))
                 return
-            before = self._holding.models(work.partition)
             self._holding.enter(work)
-            if isinstance(work, Unload | ReleasePartition):
-                gone = before - self._holding.models(work.partition)
-                self._forget_weights(work.partition, sorted(gone))
         entry = QueuedWork(work, done)
         self._queues.setdefault(work.partition, deque()).append(entry)
         if isinstance(work, Run) and self.gpu.ahead_ms:
@@ -133,12 +129,10 @@ class SimulatedDevice:
         self._limits.end(partition)
         self._progress.drop(partition)
         # First gone, then told of: work that is sent in answer must find no partition.
-        models = self._holding.models(partition)
         self._holding.forget(partition)
-        self.weights.lost(partition, detail)
+        self.weights.left(partition, detail)
         for one in held:
             one.done(WorkFinished(one.work, failure=Failure(detail, True, innocent)))
-        self._forget_weights(partition, models)
         self._lost(PartitionLost(self.gpu.id, partition, detail))
 
     def fail_next(self, kind: type[PartitionWork], failure: Failure | str) -> None:
@@ -168,19 +162,6 @@ class SimulatedDevice:
         if self._closed:
             return f"{self.gpu.id} is closed"
         return self._holding.refusal(work)
-
-    def _fetch(self, work: Fetch, done: Done) -> None:
-        if self._closed or not self._holding.has(work.partition, work.model):
-            why = f"{work.model} is not loaded in partition '{work.partition}' of {self.gpu.id}"
-            failed = WorkFinished(work, failure=Failure(why, innocent=True))
-            self._timer.call_at(self._timer.now_ms(), lambda: done(failed))
-        else:
-            self.weights.fetch(work, done)
-
-    def _forget_weights(self, partition: str, models: Iterable[str]) -> None:
-        """A partition does not hold these models any more: weights go with the last one."""
-        for model in models:
-            self.weights.unloaded(model, partition, self._holding.anywhere(model))
 
     def _stage(self, stage: CopyInputs, done: Done) -> None:
         ended_ms = self._copying.staged_ms(stage)
@@ -302,12 +283,23 @@ class SimulatedDevice:
         else:
             units = self._holding.units.get(work.partition, ())
             result = result_of(entry, units, self._truth)
+        self._note_weights(work, failure)
         if isinstance(work, ReleasePartition):
             self._holding.forget(work.partition)
             del self._queues[work.partition]
         else:
             self._begin_next(work.partition)
         entry.done(result)
+
+    def _note_weights(self, work: PartitionWork, failure: Failure | None) -> None:
+        """What ended may have given weights a host, or taken one."""
+        match work:
+            case Load(partition=name, model=model) if failure is None:
+                self.weights.loaded(model, name)
+            case Unload(partition=name, model=model):
+                self.weights.unloaded(model, name)
+            case ReleasePartition(partition=name):
+                self.weights.left(name)
 
     def _surface(self, model: str) -> Surface:
         if model not in self._surfaces:

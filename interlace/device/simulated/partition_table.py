@@ -31,14 +31,6 @@ class PartitionTable:
         """True if the model is loaded there, or will be before what is asked for now begins."""
         return model in self._loaded.get(partition, ())
 
-    def models(self, partition: str) -> frozenset[str]:
-        """What is loaded there, or will be."""
-        return frozenset(self._loaded.get(partition, ()))
-
-    def anywhere(self, model: str) -> bool:
-        """True if some partition has it loaded, or will have."""
-        return any(model in held for held in self._loaded.values())
-
     def refusal(self, work: PartitionWork) -> str | None:
         """Why this work is impossible, ``None`` if it is not."""
         name, gpu = work.partition, self._gpu

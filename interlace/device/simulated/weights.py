@@ -39,8 +39,9 @@ class SimulatedWeights:
         self._gpu = gpu
         self._timer = timer
         self._truth = truth
+        self._hosts: dict[str, set[str]] = {}  #: partitions that have loaded it
         self._held: dict[str, set[int]] = {}
-        self._left: dict[str, frozenset[int]] = {}  #: read from the host, after the last plan
+        self._left: dict[str, set[int]] = {}  #: read from the host, after the plans since evicted
         self._open: dict[str, FetchUnderWay] = {}
         self._faults: list[Failure] = []
         self.held_bytes = 0  #: of all models, on their way or there
@@ -49,10 +50,37 @@ class SimulatedWeights:
         """Make the next fetch that ends fail."""
         self._faults.append(failure)
 
+    def loaded(self, model: str, partition: str) -> None:
+        """A partition has loaded the model."""
+        self._hosts.setdefault(model, set()).add(partition)
+
+    def unloaded(self, model: str, partition: str, detail: str = "unloaded") -> None:
+        """It has it no more; what is held is forgotten with the last one."""
+        hosts = self._hosts.get(model, set())
+        if partition not in hosts:
+            return
+        hosts.discard(partition)
+        one = self._open.get(model)
+        if one is not None and (one.work.partition == partition or not hosts):
+            self._fail(one, Failure(detail, innocent=True))
+        if not hosts:
+            del self._hosts[model]
+            self.held_bytes -= self._bytes(model, self._held.pop(model, ()))
+            self._left.pop(model, None)
+
+    def left(self, partition: str, detail: str = "unloaded") -> None:
+        """The partition is gone, and with it all that it had loaded."""
+        for model in list(self._hosts):
+            self.unloaded(model, partition, detail)
+
     def fetch(self, work: Fetch, done: Done) -> None:
-        """Begin to bring weights."""
+        """Begin to bring weights, for a partition that has loaded the model."""
         layers, needed_bytes = self._layers(work.model), self._bytes(work.model, work.plan.brought)
         refusal = None
+        if work.partition not in self._hosts.get(work.model, ()):
+            why = f"{work.model} is not loaded in partition '{work.partition}' of {self._gpu.id}"
+            self._answer(done, WorkFinished(work, failure=Failure(why, innocent=True)))
+            return
         if work.model in self._open:
             refusal = f"weights of {work.model} are being fetched already"
         elif len(work.plan.steps) != len(layers):
@@ -66,7 +94,7 @@ class SimulatedWeights:
             self._answer(done, WorkFinished(work, failure=Failure(refusal)))
             return
         held = self._held.setdefault(work.model, set())
-        self._left[work.model] = frozenset(
+        self._left.setdefault(work.model, set()).update(
             index
             for index, step in enumerate(work.plan.steps)
             if step.via is WeightPath.HOST and index not in held
@@ -86,25 +114,13 @@ class SimulatedWeights:
         held = self._held.get(work.model, set())
         self.held_bytes -= self._bytes(work.model, held.intersection(work.layers))
         held.difference_update(work.layers)
+        self._left.pop(work.model, None)
         self._answer(done, WorkFinished(work))
-
-    def lost(self, partition: str, detail: str) -> None:
-        """The partition that makes a fetch died, or gave the model up."""
-        for one in [one for one in self._open.values() if one.work.partition == partition]:
-            self._fail(one, Failure(detail, innocent=True), now=True)
-
-    def unloaded(self, model: str, partition: str, elsewhere: bool) -> None:
-        """A partition has unloaded the model; what is held is forgotten with the last one."""
-        one = self._open.get(model)
-        if one is not None and (one.work.partition == partition or not elsewhere):
-            self._fail(one, Failure("unloaded", innocent=True))
-        if not elsewhere:
-            self.held_bytes -= self._bytes(model, self._held.pop(model, ()))
-            self._left.pop(model, None)
 
     def clear(self, detail: str) -> None:
         for one in list(self._open.values()):
             self._fail(one, Failure(detail), now=True)
+        self._hosts.clear()
         self._held.clear()
         self.held_bytes = 0
 
@@ -114,7 +130,7 @@ class SimulatedWeights:
         ``None`` if weights of it are neither there, nor on their way, nor read from the host.
         """
         layers, held = self._layers(model), self._held.get(model, set())
-        left = self._left.get(model, frozenset())
+        left = self._left.get(model, set())
         one = self._open.get(model)
         arrives_ms = one.flow.arrives_ms if one is not None else {}
         times = work_ms / (sum(layer.run_ms for layer in layers) or inf)
@@ -153,6 +169,7 @@ class SimulatedWeights:
         held, brought = self._held[one.work.model], one.work.plan.brought
         self.held_bytes -= self._bytes(one.work.model, held.intersection(brought))
         held.update(brought)
+        self._left[one.work.model].difference_update(brought)
         one.done(WorkFinished(one.work))
 
     def _fail(self, one: FetchUnderWay, failure: Failure, now: bool = False) -> None:

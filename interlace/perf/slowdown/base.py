@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from interlace.perf.interference import CoRunner
-from interlace.perf.slowdown.observation import Observation, Solos
+from interlace.perf.slowdown.observation import Observation, Pressure, Solos
 
 Floats = npt.NDArray[np.float64]
 
 #: Penalties that are tried; the last leaves a constant.
 _PENALTIES: Final = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 1e9)
-#: Added to pressures before their ratio: what was not measured has a ratio of one.
+#: Added to pressures before their ratio.
 _LITTLE: Final = 0.01
 _WIDTH: Final = 4
 
@@ -85,7 +85,14 @@ def features(runner: CoRunner, neighbour: CoRunner, solos: Solos) -> tuple[float
     """How short the runner is beside the neighbour, how hungry, and how even their shares are."""
     own, other = solos(runner), solos(neighbour)
     shorter = min(1.0, other.alone_ms / own.alone_ms)
-    l2 = log((own.l2 + _LITTLE) / (other.l2 + _LITTLE))
-    dram = log((own.dram + _LITTLE) / (other.dram + _LITTLE))
+    l2, dram = _ratios(own.pressure, other.pressure)
     part = runner.share_pct / (runner.share_pct + neighbour.share_pct)
     return shorter, l2, dram, (part - 0.5) ** 2
+
+
+def _ratios(own: Pressure | None, other: Pressure | None) -> Pressure:
+    """Logarithms of the ratios of L2 and of DRAM; 0, as of equals, unless both were measured."""
+    if own is None or other is None:
+        return 0.0, 0.0
+    l2, dram = (log((o + _LITTLE) / (n + _LITTLE)) for o, n in zip(own, other, strict=True))
+    return l2, dram

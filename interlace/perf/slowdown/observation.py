@@ -29,11 +29,10 @@ class Observation(NamedTuple):
 
 
 class Solo(NamedTuple):
-    """A batch alone in its partition: its latency, and the L2 and DRAM it uses, each 0..1."""
+    """A batch alone in its partition; ``pressure`` is ``None`` where none was measured."""
 
     alone_ms: float
-    l2: float
-    dram: float
+    pressure: Pressure | None
 
 
 class Solos(Protocol):
@@ -46,8 +45,7 @@ class Solos(Protocol):
 class FromProfiles:
     """Latency and pressure as profiles have them.
 
-    Pressure lies on lines between measured batches and shares, and stays what it was beyond them;
-    it is 0 where none was measured.
+    Pressure lies on lines between measured batches and shares, and stays what it was beyond them.
     """
 
     surfaces: Mapping[str, Surface]
@@ -63,10 +61,10 @@ class FromProfiles:
         alone_ms = self.surfaces[runner.model].latency_ms(runner.batch, runner.share_pct)
         by_share = self.pressures[runner.model]
         if not by_share:
-            return Solo(alone_ms, 0.0, 0.0)
+            return Solo(alone_ms, None)
         low, high, part = _around(by_share, runner.share_pct)
         below, above = _at(by_share[low], runner.batch), _at(by_share[high], runner.batch)
-        return Solo(alone_ms, *_mixed(below, above, part))
+        return Solo(alone_ms, _mixed(below, above, part))
 
 
 def _at(by_batch: Mapping[int, Pressure], batch: int) -> Pressure:

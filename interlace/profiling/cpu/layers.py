@@ -1,43 +1,13 @@
-"""Layer by layer on cores: time to copy the weights, to run, and to run on a file's mapping.
-
-What a planner of cold starts needs (Jeong et al., EuroSys 2023, section 4.3.1), with a copy into
-memory that was touched before for a load, and the mapping of a file in the page cache for what a
-GPU's direct host access is. A layer begins where an operator reads weights that none before it
-read, and ends where the next one begins; so it has a time of its own in every torch format.
-"""
+"""Layer by layer on cores: time to copy the weights, to run, and to run on a file's mapping."""
 
 from __future__ import annotations
 
-import mmap
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
-from functools import partial
-from itertools import pairwise
-from queue import SimpleQueue
-from time import perf_counter_ns
-from typing import Final
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
-import torch
-
-from interlace.core.loading import HostLinks, LoadStep, WeightPath
-from interlace.core.model import Model
-from interlace.core.profile import LayerProfile
-from interlace.formats import open_torch
-from interlace.formats.cold_weights import ColdWeights
-from interlace.formats.runner import WARM_RUNS, Arrived
-from interlace.formats.torch_runner import sample_of
-from interlace.formats.torch_sharing import share_weights
-from interlace.formats.weight_uses import WeightWatcher
-from interlace.policy.cold_starts.frontier import frontier
+from interlace.core.model import Format, Model
+from interlace.profiling.cpu.layer_bench import LayerBench, LayeredModel
 from interlace.profiling.findings import LayerFindings
-
-#: Weights that the sample's execution did not read.
-UNREAD: Final = "(not read)"
-#: Less is nothing.
-_LEAST_MS: Final = 1e-6
-#: Operators before the first that reads weights.
-BEFORE: Final = "(before)"
 
 
 def measure_layers(
@@ -50,139 +20,36 @@ def measure_layers(
     ``weights_dir``.
 
     Raises:
-        RepositoryError: torch does not run its format, or it does not open.
-        OSError: no room for its weights in ``weights_dir``.
+        RepositoryError: it does not open.
+        OSError: no room for its weights in ``weights_dir``, or they cannot come and go.
         MemoryError: no room for them in memory.
     """
-    torch.set_num_threads(threads)
-    opened = open_torch(model)
-
-    def run() -> None:
-        opened.call(values)
-
-    values = sample_of(opened, model)
-    shared = share_weights(opened.tensors, model, weights_dir, run)
-    if shared.cold is None:
-        raise OSError(*shared.warnings or ("no folder for its weights",))
-    with torch.inference_mode(), closing(shared.cold):
-        for _ in range(WARM_RUNS):
-            run()
-        bench = LayerBench(opened.tensors, shared.cold, run, takes)
+    with layered(model, threads, weights_dir) as opened:
+        bench = LayerBench(opened, takes)
         layers = bench.layers()
         return LayerFindings(layers, bench.cold_ms(layers))
 
 
-class LayerBench:
-    """One model run with its weights in memory, in the mapping, and brought as planned.
+@contextmanager
+def layered(model: Model, threads: int, weights_dir: str | None) -> Iterator[LayeredModel]:
+    """A model opened in this process to be measured by layer.
 
-    ``memory`` is as large as its file, and each weight has the same place in both.
+    Raises:
+        RepositoryError: it does not open.
+        OSError: no room for its weights in ``weights_dir``, or they cannot come and go.
     """
+    if model.format is Format.ONNX:
+        from interlace.profiling.cpu.onnx_layers import OnnxLayers
 
-    def __init__(
-        self,
-        weights: Mapping[str, torch.Tensor],
-        cold: ColdWeights,
-        run: Callable[[], None],
-        takes: int,
-    ) -> None:
-        self._weights = weights
-        self._cold = cold
-        self._run = run
-        self._takes = takes
-        self.memory = memoryview(mmap.mmap(-1, cold.file.nbytes))
+        onnx = OnnxLayers(model, threads, weights_dir)
+        with closing(onnx.cold):
+            yield onnx
+        return
+    import torch
 
-    def layers(self) -> tuple[LayerProfile, ...]:
-        file = self._cold.file
-        self._copies_ms()  # touches the memory, and fills the page cache
-        copies = [self._copies_ms() for _ in range(self._takes)]
-        self._cold.leave(range(len(file.uses)))
-        mapped = [self._fresh_ms() for _ in range(self._takes)]
-        self._cold.place(self.places(range(len(file.uses))), self.memory)
-        self._run()
-        resident = [self._parts_ms() for _ in range(self._takes)]
-        whole_ms = min(took_ms(self._run) for _ in range(self._takes))
-        copy_ms, run_ms, host_ms = (
-            [min(one) for one in zip(*rows, strict=True)] for rows in (copies, resident, mapped)
-        )
-        scale = whole_ms / sum(run_ms)  # watching takes time, too
-        added_ms = [max(0.0, there - here) for here, there in zip(run_ms, host_ms, strict=True)]
-        left_ms = min(self.start_ms(()) for _ in range(self._takes))
-        added = max(0.0, left_ms - whole_ms) / max(sum(added_ms), _LEAST_MS)
-        parts = [
-            (here * scale, here * scale + more * added)
-            for here, more in zip(run_ms, added_ms, strict=True)
-        ]
-        # A layer that is copied is waited for, too, which a load of all of them shows.
-        everything = [LoadStep("", WeightPath.COPY)] * (1 + len(file.uses))
-        loaded_ms = min(self.start_ms(everything) for _ in range(self._takes))
-        wait_ms = max(0.0, loaded_ms - whole_ms - sum(copy_ms)) / len(file.uses)
-        found = [LayerProfile(BEFORE, 0, 0.0, *parts[0])]
-        for use, nbytes, copied_ms, times in zip(
-            file.uses, file.weights_bytes, copy_ms, [*parts[1:], (0.0, 0.0)], strict=False
-        ):
-            name = _module_of(use.weights[0]) if use.operator else UNREAD
-            found.append(LayerProfile(name, nbytes, copied_ms + wait_ms, *times, use.operator))
-        return tuple(found)
+    from interlace.profiling.cpu.torch_layers import TorchLayers
 
-    def cold_ms(self, layers: tuple[LayerProfile, ...]) -> float:
-        """A cold start as it would be planned, with the file in the page cache."""
-        steps = frontier(layers, HostLinks(takes_cores=True)).steps
-        return statistics.median(self.start_ms(steps) for _ in range(self._takes))
-
-    def start_ms(self, steps: Sequence[LoadStep], cached: bool = True) -> float:
-        """A cold start of these steps, with the file in the page cache or on disk only.
-
-        Raises:
-            OSError: the file cannot be read.
-        """
-        cold = self._cold
-        cold.leave(range(len(cold.file.uses)))
-        cold.file.forget()
-        if not cached:
-            cold.file.drop()
-        copied = [place for place, step in enumerate(steps[1:]) if step.via is WeightPath.COPY]
-        ended: SimpleQueue[Arrived] = SimpleQueue()
-
-        def start() -> None:
-            cold.fetch(self.places(copied), self.memory, ended.put)
-            with cold.arrivals():
-                self._run()
-
-        taken_ms = took_ms(start)
-        if failure := ended.get().failure:
-            raise OSError(failure)
-        return taken_ms
-
-    def places(self, indices: Iterable[int]) -> dict[int, int]:
-        """Where those uses' weights lie in memory."""
-        return {index: self._cold.file.extents[index].begin for index in indices}
-
-    def _copies_ms(self) -> list[float]:
-        file = self._cold.file
-        return [
-            took_ms(partial(file.read, index, self.memory, extent.begin))
-            for index, extent in enumerate(file.extents)
-        ]
-
-    def _fresh_ms(self) -> list[float]:
-        self._cold.file.forget()
-        return self._parts_ms()
-
-    def _parts_ms(self) -> list[float]:
-        """Times before the first use, and from each use to the next."""
-        stamps = [perf_counter_ns()]
-        with WeightWatcher(self._weights, lambda use: stamps.append(perf_counter_ns())):
-            self._run()
-        stamps.append(perf_counter_ns())
-        return [(end - begin) / 1e6 for begin, end in pairwise(stamps)]
-
-
-def took_ms(run: Callable[[], object]) -> float:
-    """How long a call takes."""
-    began = perf_counter_ns()
-    run()
-    return (perf_counter_ns() - began) / 1e6
-
-
-def _module_of(weight: str) -> str:
-    return weight.rpartition(".")[0] or weight
+    with torch.inference_mode():
+        opened = TorchLayers.open(model, threads, weights_dir)
+        with closing(opened.cold):
+            yield opened

@@ -15,6 +15,7 @@ PLATFORMS: Final[Mapping[Format, tuple[str, str]]] = {
     Format.EXPORTED: ("pytorch_exported", "pytorch"),
     Format.HUGGINGFACE: ("huggingface_transformers", "pytorch"),
     Format.FACTORY: ("pytorch_factory", "pytorch"),
+    Format.PROFILE: ("simulated", "simulated"),
 }
 
 

@@ -36,6 +36,8 @@ class Stand:
     def __init__(self, gpu: Gpu = GPU) -> None:
         self.clock = SimClock()
         self.weights = SimulatedWeights(gpu, self.clock, TRUTH)
+        for model in TRUTH:
+            self.weights.loaded(model, "p")
         self.ended: list[tuple[float, WorkFinished]] = []
 
     def fetch(self, model: str, plan: LoadPlan = COPIED) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,17 @@ from torch import nn
 from interlace.core.model import Format, Model
 from interlace.core.profile import LayerProfile
 from interlace.core.tensor import TensorSpec
-from interlace.formats.weight_uses import WeightUse, WeightWatcher
-from interlace.profiling.cpu.layers import BEFORE, UNREAD, measure_layers
+from interlace.formats.extents_file import WeightUse
+from interlace.formats.weight_uses import WeightWatcher
+from interlace.profiling.cpu.layer_bench import BEFORE, UNREAD
+from interlace.profiling.cpu.layers import measure_layers
 from interlace.profiling.cpu.task import PROCESS, CoresTask
 from interlace.profiling.findings import take_apart
 from tests.formats.making import (
+    F32,
     a_model,
+    identity_onnx,
+    layers_onnx,
     served,
     write_exported,
     write_factory,
@@ -114,16 +118,25 @@ def test_formats_without_modules_have_layers_too(
 
 def test_a_process_answers_for_each_model_and_names_what_does_not_open(tmp_path: Path) -> None:
     good = a_model(Format.FACTORY, write_factory(tmp_path / "net", CODE), SIGNATURE)
-    onnx = _of_onnx(tmp_path)
-    task = CoresTask((0,), (onnx, good), str(tmp_path), takes=1)
+    bare = a_model(Format.ONNX, identity_onnx(tmp_path / "bare", F32, "N", 4), name="bare")
+    task = CoresTask((0,), (bare, good), str(tmp_path), takes=1)
     refused, found = asyncio.run(take_apart(PROCESS, task, {}))
-    assert "a format that torch runs" in refused.error
+    assert "it has no weights to share" in refused.error
     assert (found.model, found.error, len(found.layers)) == (good.key, "", 5)
 
 
-def _of_onnx(folder: Path) -> Model:
-    model = a_model(Format.FACTORY, write_factory(folder / "other", CODE), SIGNATURE)
-    return replace(model, format=Format.ONNX, name="other")
+def test_onnx_has_layers_too(tmp_path: Path) -> None:
+    folder = layers_onnx(tmp_path / "net", (128, 384, 256, 8))
+    layers, cold_ms = _measured(a_model(Format.ONNX, folder), tmp_path)
+    assert cold_ms > 0.0
+    # The last weights are small, and come with those before.
+    assert [(one.kind, one.weights_bytes) for one in layers] == [
+        ("", 0),
+        ("MatMul", 128 * 384 * 4),
+        ("MatMul", 384 * 256 * 4),
+        ("MatMul", 256 * 16 * 4),
+    ]
+    assert all(one.run_host_ms >= one.run_ms > 0.0 for one in layers[1:])
 
 
 def test_the_watcher_tells_each_weight_once_before_it_is_read() -> None:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import nn
 
+from interlace.device.cuda.driver.api import Piece
 from interlace.device.cuda.models.module_calls import ModuleCall, module_calls
 from interlace.device.cuda.models.weights import TensorPlacement
 
@@ -16,9 +17,6 @@ _ALIGN_BYTES: Final = 256
 #: brings is waited for with nothing left to hide it behind.
 LEAST_BYTES: Final = 8 << 20
 LAST_BYTES: Final = 1 << 20
-
-
-Piece = tuple[int, int, int]  #: target, source, bytes
 
 
 class ColdLayer(NamedTuple):

@@ -116,7 +116,8 @@ class GpuContext:
             context = context._replace(lent=borrowed.lent)
         if setup.weights_bytes:
             driver = backend.driver
-            memory = WeightsMemory(driver, setup.weights_bytes, _host_bytes(setup))
+            sizes = setup.weights_bytes, _host_bytes(setup)
+            memory = WeightsMemory(driver, *sizes, setup.peers, self.note)
             steps.callback(memory.close)
             context = context._replace(weights=memory)
         opened, trim = partial(LoadedModel, context), partial(_trim, backend, pool)

@@ -1,0 +1,149 @@
+"""Answers of simulated models: right in shape and type, and told apart by what was asked.
+
+Nothing is computed. Every output holds the bytes of a digest of its request, one after the other,
+as numbers of the output's datatype: who knows what was sent knows what must come back, so mixed-up
+answers are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+
+from interlace.core.messages import Run
+from interlace.core.model import Model
+from interlace.core.request import Request
+from interlace.core.tensor import (
+    BYTES,
+    ITEM_BYTES,
+    Signature,
+    Span,
+    Tensor,
+    TensorSpec,
+    element_count,
+)
+from interlace.shm.arena import Arena, ArenaMap
+
+#: Of each input so many bytes count, so that a large one costs no more than a small one.
+READ_BYTES: Final = 4096
+_DIGEST_BYTES: Final = 32
+_TYPES: Final[dict[str, np.dtype[Any]]] = {
+    "UINT16": np.dtype("u2"),
+    "UINT32": np.dtype("u4"),
+    "UINT64": np.dtype("u8"),
+    "INT16": np.dtype("i2"),
+    "INT32": np.dtype("i4"),
+    "INT64": np.dtype("i8"),
+    "FP16": np.dtype("f2"),
+    "FP32": np.dtype("f4"),
+    "FP64": np.dtype("f8"),
+}
+
+
+def request_digest(model: str, inputs: Iterable[tuple[str, bytes | memoryview]]) -> bytes:
+    """32 bytes of BLAKE2b over a model's public name and its inputs, by name and first bytes."""
+    hashed = blake2b(model.encode(), digest_size=_DIGEST_BYTES)
+    for name, content in sorted(inputs, key=lambda one: one[0]):
+        hashed.update(b"\0%s\0%d\0" % (name.encode(), len(content)))
+        hashed.update(content[:READ_BYTES])
+    return hashed.digest()
+
+
+def filled(digest: bytes, datatype: str, count: int) -> bytes:
+    """``count`` elements of a datatype in the v2 binary form: element i is byte i mod 32.
+
+    INT8 has half of each byte, BOOL its last bit; a ``BYTES`` element is the digest in hexadecimal.
+    """
+    if datatype == BYTES:
+        text = digest.hex().encode()
+        return (len(text).to_bytes(4, "little") + text) * count
+    pattern = _pattern(digest, datatype)
+    size_bytes = count * ITEM_BYTES[datatype]
+    return (pattern * (size_bytes // len(pattern) + 1))[:size_bytes]
+
+
+def _pattern(digest: bytes, datatype: str) -> bytes:
+    values = np.frombuffer(digest, np.uint8)
+    match datatype:
+        case "UINT8":
+            return digest
+        case "INT8":
+            return (values >> 1).tobytes()
+        case "BOOL":
+            return (values & 1).tobytes()
+        case "BF16":  # the upper half of FP32, exact for these numbers
+            return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()
+        case _:
+            return values.astype(_TYPES[datatype]).tobytes()
+
+
+def output_shape(spec: TensorSpec, signature: Signature, request: Request) -> tuple[int, ...]:
+    """The shape of an output: its free dims are those of the inputs in order, 1 beyond them."""
+    sent = {tensor.name: tensor.shape for tensor in request.inputs}
+    rows = 1 if signature.batched else 0
+    free = iter(
+        size
+        for one in signature.inputs
+        if one.name in sent
+        for dim, size in zip(one.dims, sent[one.name][rows:], strict=False)
+        if dim < 0
+    )
+    dims = tuple(next(free, 1) if dim < 0 else dim for dim in spec.dims)
+    return (request.rows, *dims) if signature.batched else dims
+
+
+class AnswerWriter:
+    """Writes the answers of batches into one arena, where they stay until they are delivered."""
+
+    def __init__(self, arenas: ArenaMap, size_bytes: int) -> None:
+        self._arenas = arenas
+        self._arena = Arena.create(size_bytes)
+        self._blocks: dict[int, int] = {}
+        arenas.add(self._arena)
+
+    def write(self, run: Run, model: Model) -> tuple[tuple[Tensor, ...], ...] | None:
+        """One tuple of tensors for each request of the batch; ``None`` if there is no room."""
+        made = [self._answer(request, model) for request in run.batch.requests]
+        parts = [content for one in made for _, _, content in one]
+        size_bytes = sum(map(len, parts))
+        offset = self._arena.alloc(max(1, size_bytes))
+        if offset is None:
+            return None
+        self._blocks[run.batch.id] = offset
+        self._arena.memory[offset : offset + size_bytes] = b"".join(parts)
+        found = []
+        for one in made:
+            tensors = []
+            for spec, shape, content in one:
+                span = Span(self._arena.number, offset, len(content))
+                tensors.append(Tensor(spec.name, spec.datatype, shape, span))
+                offset += len(content)
+            found.append(tuple(tensors))
+        return tuple(found)
+
+    def free(self, batch: int) -> None:
+        """The batch's answers are delivered, or nobody gets them; unknown batches pass."""
+        offset = self._blocks.pop(batch, None)
+        if offset is not None:
+            self._arena.free(offset)
+
+    def close(self) -> None:
+        self._arenas.forget(self._arena.number)
+        self._arena.close()
+
+    def _answer(
+        self, request: Request, model: Model
+    ) -> list[tuple[TensorSpec, tuple[int, ...], bytes]]:
+        view = self._arenas.view
+        digest = request_digest(model.name, [(one.name, view(one.span)) for one in request.inputs])
+        wanted = request.outputs
+        found = []
+        for spec in model.signature.outputs:
+            if wanted and spec.name not in wanted:
+                continue
+            shape = output_shape(spec, model.signature, request)
+            found.append((spec, shape, filled(digest, spec.datatype, element_count(shape))))
+        return found

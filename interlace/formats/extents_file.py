@@ -1,0 +1,103 @@
+"""A file of weights, cut into extents in the order in which an execution reads them.
+
+It is mapped, and that mapping is always right to read; extents are also read into other memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+from weakref import finalize
+
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class WeightUse(NamedTuple):
+    """An operator ("linear", "embedding") and the weights that no operator before it read."""
+
+    operator: str
+    weights: tuple[str, ...]
+
+
+class Extent(NamedTuple):
+    """A run of bytes of the file: the weights of one use, and the gap behind them."""
+
+    begin: int
+    nbytes: int
+
+
+def map_file(file: BinaryIO) -> mmap.mmap:
+    """The whole file, mapped privately: pages are shared until written to.
+
+    Raises:
+        ValueError: it is too short to be one of tensors.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size < 8:
+        raise ValueError(f"{file.name}: {size} bytes is no safetensors file")
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+class ExtentsFile:
+    """Such a file, open and mapped privately.
+
+    ``uses`` are told by whoever knows the file, with the extent of each; ``weights_bytes`` is what
+    each use's weights weigh, without gaps.
+
+    Raises:
+        OSError: the file cannot be opened.
+        ValueError: it is too short.
+    """
+
+    uses: tuple[WeightUse, ...]
+    extents: tuple[Extent, ...]
+    weights_bytes: tuple[int, ...]
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb", buffering=0) as file:
+            self._mapped = map_file(file)
+            self.fd = os.dup(file.fileno())
+        # Kept open, so that a folder that is cleaned meanwhile takes nothing away.
+        finalize(self, os.close, self.fd)
+        self.path = path
+
+    @property
+    def nbytes(self) -> int:
+        """All of the file."""
+        return len(self._mapped)
+
+    def read(self, index: int, memory: memoryview, at: int) -> None:
+        """Read one use's extent into memory.
+
+        Raises:
+            OSError: the file cannot be read to its end.
+        """
+        begin, left = self.extents[index]
+        while left:
+            count = os.preadv(self.fd, [memory[at : at + left]], begin)
+            if not count:
+                raise OSError(f"{self.path}: it ends at {begin} bytes")
+            begin, at, left = begin + count, at + count, left - count
+
+    def cached(self, index: int) -> bool:
+        """Whether one use's bytes are all in the page cache (``mincore``), not on disk only."""
+        begin, nbytes = self.extents[index]
+        first = begin // mmap.PAGESIZE * mmap.PAGESIZE
+        pages = -(-(begin + nbytes - first) // mmap.PAGESIZE)
+        found = (ctypes.c_ubyte * pages)()
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self._mapped)) + first
+        length = min(pages * mmap.PAGESIZE, len(self._mapped) - first)
+        if _LIBC.mincore(ctypes.c_void_p(start), ctypes.c_size_t(length), found):
+            return True  # the kernel does not tell
+        return bytes(found).count(1) == pages
+
+    def forget(self) -> None:
+        """Have the mapping's pages found anew when they are next read; they stay in the cache."""
+        self._mapped.madvise(mmap.MADV_DONTNEED)
+
+    def drop(self) -> None:
+        """Have the file's pages leave the page cache, where nobody else has them mapped."""
+        os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,0 +1,154 @@
+"""One model's layers on cores: with its weights in memory, in their file, and brought as planned.
+
+What a planner of cold starts needs (Jeong et al., EuroSys 2023, section 4.3.1), with a copy into
+memory that was touched before for a load, and the mapping of a file in the page cache for what a
+GPU's direct host access is. A layer begins where an operator reads weights that none before it
+read, and ends where the next one begins; so it has a time of its own in every format.
+"""
+
+from __future__ import annotations
+
+import mmap
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from queue import SimpleQueue
+from time import perf_counter_ns
+from typing import Final, Protocol
+
+from interlace.core.loading import HostLinks, LoadStep, WeightPath
+from interlace.core.profile import LayerProfile
+from interlace.formats.extents_file import ExtentsFile
+from interlace.formats.runner import Arrived, ComingWeights
+from interlace.policy.cold_starts.frontier import frontier
+
+#: Weights that the sample's execution did not read.
+UNREAD: Final = "(not read)"
+#: Less is nothing.
+_LEAST_MS: Final = 1e-6
+#: Operators before the first that reads weights.
+BEFORE: Final = "(before)"
+
+
+class FiledWeights(ComingWeights, Protocol):
+    """Weights that come and go, and their file."""
+
+    @property
+    def file(self) -> ExtentsFile: ...
+    def arrivals(self) -> AbstractContextManager[object]: ...
+
+
+class LayeredModel(Protocol):
+    """A model that is opened, and can tell how long each layer takes."""
+
+    @property
+    def cold(self) -> FiledWeights: ...
+    def run(self) -> None:
+        """One execution on a row of its sample."""
+
+    def resident_ms(self, memory: memoryview, takes: int) -> list[list[float]]:
+        """Executions with all weights in memory, at the offsets that they have in their file.
+
+        Times of what is before the first use, and from each use to the next.
+        """
+        ...
+
+    def mapped_ms(self, takes: int) -> list[list[float]]:
+        """The same with all weights left in the file, its pages found anew each time."""
+        ...
+
+
+class LayerBench:
+    """``memory`` is as large as its file, and each weight has the same place in both."""
+
+    def __init__(self, model: LayeredModel, takes: int) -> None:
+        self._model = model
+        self._cold = model.cold
+        self._takes = takes
+        self.memory = memoryview(mmap.mmap(-1, self._cold.file.nbytes))
+
+    def layers(self) -> tuple[LayerProfile, ...]:
+        """Every layer's bytes, its time to be copied, to run, and to run on the file."""
+        file, run = self._cold.file, self._model.run
+        self._copies_ms()  # touches the memory, and fills the page cache
+        copies = [self._copies_ms() for _ in range(self._takes)]
+        self._cold.leave(range(len(file.uses)))
+        mapped = self._model.mapped_ms(self._takes)
+        self._cold.place(self.places(range(len(file.uses))), self.memory)
+        run()
+        resident = self._model.resident_ms(self.memory, self._takes)
+        whole_ms = min(took_ms(run) for _ in range(self._takes))
+        copy_ms, run_ms, host_ms = (
+            [min(one) for one in zip(*rows, strict=True)] for rows in (copies, resident, mapped)
+        )
+        scale = whole_ms / sum(run_ms)  # watching takes time, too
+        added_ms = [max(0.0, there - here) for here, there in zip(run_ms, host_ms, strict=True)]
+        left_ms = min(self.start_ms(()) for _ in range(self._takes))
+        added = max(0.0, left_ms - whole_ms) / max(sum(added_ms), _LEAST_MS)
+        parts = [
+            (here * scale, here * scale + more * added)
+            for here, more in zip(run_ms, added_ms, strict=True)
+        ]
+        # A layer that is copied is waited for, too, which a load of all of them shows.
+        everything = [LoadStep("", WeightPath.COPY)] * (1 + len(file.uses))
+        loaded_ms = min(self.start_ms(everything) for _ in range(self._takes))
+        wait_ms = max(0.0, loaded_ms - whole_ms - sum(copy_ms)) / len(file.uses)
+        found = [LayerProfile(BEFORE, 0, 0.0, *parts[0])]
+        for use, nbytes, copied_ms, times in zip(
+            file.uses, file.weights_bytes, copy_ms, [*parts[1:], (0.0, 0.0)], strict=False
+        ):
+            name = _module_of(use.weights[0]) if use.operator else UNREAD
+            found.append(LayerProfile(name, nbytes, copied_ms + wait_ms, *times, use.operator))
+        return tuple(found)
+
+    def cold_ms(self, layers: tuple[LayerProfile, ...]) -> float:
+        """A cold start as it would be planned, with the file in the page cache."""
+        steps = frontier(layers, HostLinks(takes_cores=True)).steps
+        return statistics.median(self.start_ms(steps) for _ in range(self._takes))
+
+    def start_ms(self, steps: Sequence[LoadStep], cached: bool = True) -> float:
+        """A cold start of these steps, with the file in the page cache or on disk only.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        cold = self._cold
+        cold.leave(range(len(cold.file.uses)))
+        cold.file.forget()
+        if not cached:
+            cold.file.drop()
+        copied = [place for place, step in enumerate(steps[1:]) if step.via is WeightPath.COPY]
+        ended: SimpleQueue[Arrived] = SimpleQueue()
+
+        def start() -> None:
+            cold.fetch(self.places(copied), self.memory, ended.put)
+            with cold.arrivals():
+                self._model.run()
+
+        taken_ms = took_ms(start)
+        if failure := ended.get().failure:
+            raise OSError(failure)
+        return taken_ms
+
+    def places(self, indices: Iterable[int]) -> dict[int, int]:
+        """Where those uses' weights lie in memory."""
+        return {index: self._cold.file.extents[index].begin for index in indices}
+
+    def _copies_ms(self) -> list[float]:
+        file = self._cold.file
+        return [
+            took_ms(partial(file.read, index, self.memory, extent.begin))
+            for index, extent in enumerate(file.extents)
+        ]
+
+
+def took_ms(run: Callable[[], object]) -> float:
+    """How long a call takes."""
+    began = perf_counter_ns()
+    run()
+    return (perf_counter_ns() - began) / 1e6
+
+
+def _module_of(weight: str) -> str:
+    return weight.rpartition(".")[0] or weight
