@@ -156,6 +156,14 @@ def test_an_slo_below_two_latencies_can_be_promised() -> None:
         assert len(plan.partitions) == 1
 
 
+def test_what_an_idle_accelerator_can_answer_in_time_is_accepted() -> None:
+    """Eight of them, 100 requests/s of 2.1 ms within 2.15 ms: one is always idle."""
+    asked, there = Demand("m", 100.0, 2.15, 32), uniform_fleet(GPU, 8)
+    scenario = Scenario((asked,), GPU, {"m": affine("m", 2.0, 0.1, 32)})
+    found = attainment(everywhere(asked, there), there, scenario, "interlace", 5.0, 0)
+    assert found["m"] == 1.0
+
+
 @pytest.mark.parametrize(("slo", "cv"), [(2.5, 2.0), (3.0, 3.0), (4.0, 4.0)])
 def test_bursts_do_not_fill_an_empty_accelerator(slo: float, cv: float) -> None:
     """Half of what is kept is planned, though batches of one row would keep next to nothing."""
