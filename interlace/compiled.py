@@ -32,7 +32,9 @@ HOT: Final = (
         "service_tags", "state", "sustaining_batches", "timeouts", "view",
     )),
     *(f"perf/{name}.py" for name in ("buckets", "curves", "latency", "service_round")),
-    *(f"policy/{name}.py" for name in ("admission", "availability", "batching", "fairness")),
+    *(f"policy/{name}.py" for name in (
+        "admission", "availability", "batching", "fairness", "outlook",
+    )),
     *(f"policy/dispatchers/{name}.py" for name in (
         "clockwork", "deadline", "duty", "dynamic_batching", "elastic", "greedy", "spatial",
         "spatiotemporal", "temporal",

@@ -16,7 +16,9 @@ FILE_LINES_MAX = 450
 FUNCTION_LINES_MAX = 50
 PARAMETERS_WANTED = 6
 #: Rooms that know no clock, no chance and no outside world: time and numbers are arguments there.
-PURE_ROOMS = tuple(f"interlace/{room}/" for room in ("core", "perf", "packing", "policy", "engine"))
+PURE_ROOMS = tuple(
+    f"interlace/{room}/" for room in ("core", "perf", "packing", "policy", "engine", "routing")
+)
 IMPURE_MODULES = frozenset({"time", "random", "datetime", "logging", "os", "socket", "threading"})
 VAGUE_FILE = re.compile(r"(^|_)(utils?|helpers?|misc|common)\.py$")
 VAGUE_CLASS = re.compile(r"(Helper|Utils?|Mixin)$")

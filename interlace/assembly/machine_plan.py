@@ -16,11 +16,12 @@ from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
 from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import surface
-from interlace.planning.memory_plan import MemoryPlan, memory_plan
+from interlace.planning.memory_plan import MemoryPlan, tried_memory
 from interlace.planning.plan_file import save_plan
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.beside import NeighbourSlowdowns
+from interlace.profiling.signature_store import SignatureStore
 from interlace.profiling.store import ProfileStore
 
 _log = logging.getLogger(__name__)
@@ -92,6 +93,15 @@ class _ProfiledModel:
     demand: Demand
     profile: Profile
 
+    def asked(self, rates_rps: Mapping[str, float], slos_ms: Mapping[str, float]) -> Demand:
+        """The demand, with what is said beside of its rate and SLO."""
+        said = rates_rps.get(self.name)
+        return replace(
+            self.demand,
+            rows_per_s=self.demand.rows_per_s if said is None else as_rows_per_s(said),
+            slo_ms=slos_ms.get(self.name, self.demand.slo_ms),
+        )
+
 
 def plan_machine(
     models: Path,
@@ -109,47 +119,43 @@ def plan_machine(
 
     A model without a rate, here or in its interlace.toml, is given a small part of the machine, and
     the whole machine is shared out in proportion. Folders that cannot be read are
-    logged and left out. With ``memory_bytes`` it also says what is kept of each in so much.
+    logged and left out. With ``memory_bytes`` it also says what is kept of each, as it was tried.
 
     Raises:
         UserError: a model has no profile yet or is not there; what to do.
         RepositoryError: there is no such folder of models.
     """
     row = system_of(system)
-    gpu = choose_accelerators(device, cpu_settings(cores), gpus).gpus[0]
+    there = choose_accelerators(device, cpu_settings(cores), gpus)
+    fleet = Fleet(there.with_weights(memory_bytes or 0).gpus[:1])
+    gpu = fleet.gpus[0]
     known = _profiled(models, ProfileStore(profiles or default_profiles()), gpu)
     for name in (*rates_rps, *slos_ms):
         if name not in {one.name for one in known}:
             raise UserError(f"{models} has no model '{name}'")
-    demand = {
-        one.demand.model: replace(
-            one.demand,
-            rows_per_s=as_rows_per_s(rates_rps[one.name])
-            if one.name in rates_rps
-            else one.demand.rows_per_s,
-            slo_ms=slos_ms.get(one.name, one.demand.slo_ms),
-        )
-        for one in known
-    }
+    demand = {one.demand.model: one.asked(rates_rps, slos_ms) for one in known}
     found = {one.demand.model: one.profile for one in known}
     names = {one.demand.model: one.name for one in known}
-    made = row.planner(list(demand.values()), Fleet((gpu,)), found, Plan())
+    asked = list(demand.values())
+    made = row.planner(asked, fleet, found, Plan())
     slots = tuple(
         _slot(part, slot, demand[slot.model], found[slot.model], names[slot.model])
         for part in made.partitions
         for slot in part.slots
     )
-    memory = None
-    if memory_bytes is not None:
-        memory = memory_plan(list(demand.values()), found, names, memory_bytes)
-    return MachinePlan(row.name, gpu, made, slots, names, memory)
+    tried = tried_memory(asked, found, names, fleet, made, row) if memory_bytes else None
+    return MachinePlan(row.name, gpu, made, slots, names, tried)
 
 
 def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]:
     known, opened, missing = [], [], []
+    kept = SignatureStore(store.folder / "signatures")
     failures: list[str] = []
     for draft in drafts(root, find_models(root, ()), failures):
         model = draft.provisional()
+        said = kept.find(model)
+        if said is not None:
+            model = replace(model, architecture=said.architecture)
         stored = store.recall(model, gpu)
         if stored is None:
             missing.append(draft.name)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 
 from interlace.assembly.machine_plan import MachinePlan
+from interlace.cli.memory_table import show_memory
 from interlace.cli.screen import table
-from interlace.planning.memory_plan import MemoryPlan
 
 
 def show_machine_plan(out: Console, found: MachinePlan) -> None:
@@ -33,26 +32,7 @@ def show_machine_plan(out: Console, found: MachinePlan) -> None:
     for sentence in sentences(found):
         out.print(sentence, soft_wrap=True)
     if found.memory is not None:
-        out.print(_memory(found.memory))
-        for sentence in found.memory.sentences():
-            out.print(sentence, soft_wrap=True)
-
-
-def _memory(found: MemoryPlan) -> Table:
-    figures = ("requests/s", "SLO ms", "MB", "kept MB", "warm ms", "cold ms", "nothing kept")
-    made = table(("model",), figures, "memory: weights that stay, a cold start's first row")
-    for one in found.models:
-        made.add_row(
-            one.model,
-            f"{one.rate_rps:g}",
-            f"{one.slo_ms:g}",
-            f"{one.weights_bytes / 1e6:.1f}",
-            f"{one.kept.kept_bytes / 1e6:.1f}",
-            f"{one.warm_ms:.1f}",
-            f"{one.kept.end_ms:.1f}",
-            f"{one.whole_ms:.1f}",
-        )
-    return made
+        show_memory(out, found.memory)
 
 
 def sentences(found: MachinePlan) -> list[str]:

@@ -25,6 +25,7 @@ class Command(NamedTuple):
 
 COMMANDS: Final = (
     Command("serve", "Profile what is new, plan, and serve a folder of models."),
+    Command("router", "One address for many nodes: requests go to the one that answers first."),
     Command("profile", "Measure models on this machine's GPU or cores and keep the figures."),
     Command(
         "plan",

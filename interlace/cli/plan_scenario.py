@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import typer
 
+from interlace.cli.memory_table import show_memory
 from interlace.cli.plan_tables import show, show_systems, show_what_ifs
 from interlace.cli.screen import console
 from interlace.core.figure_file import check_figure_path
@@ -21,8 +22,9 @@ from interlace.planning.advice import advice
 from interlace.planning.capacity_plan import CapacityPlan, plan
 from interlace.planning.drawing import draw_plan, draw_what_ifs
 from interlace.planning.explanation import explain
+from interlace.planning.memory_plan import MemoryPlan, tried_memory
 from interlace.planning.plan_file import load_fleet_plan
-from interlace.planning.scenario import Scenario, read_scenario
+from interlace.planning.scenario import Scenario, read_scenario, with_weights_memory
 from interlace.planning.what_if import ReadScenario, compare_systems, what_ifs
 from interlace.policy.base import System
 
@@ -51,6 +53,7 @@ class Overrides:
     rates: Mapping[str, float] = field(default_factory=dict)
     slos: Mapping[str, float] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
+    memory_bytes: int | None = None
 
 
 def plan_scenario(path: Path, system: System, overrides: Overrides, outputs: PlanOutputs) -> None:
@@ -63,7 +66,10 @@ def plan_scenario(path: Path, system: System, overrides: Overrides, outputs: Pla
     _check(outputs)
 
     def read(gpu: str | None) -> Scenario:
-        return read_scenario(path, gpu, overrides.prices).asked(overrides.rates, overrides.slos)
+        found = read_scenario(path, gpu, overrides.prices).asked(overrides.rates, overrides.slos)
+        if overrides.memory_bytes is None:
+            return found
+        return replace(found, gpu=with_weights_memory(found.gpu, overrides.memory_bytes))
 
     scenario = read(overrides.gpu)
     for kind in overrides.prices:
@@ -93,6 +99,21 @@ def _check(outputs: PlanOutputs) -> None:
         _refuse("--compare", {**one_plan, "--draw": bool(outputs.draw)})
 
 
+def scenario_memory(found: CapacityPlan, system: System) -> MemoryPlan | None:
+    """What stays of the scenario's models in its memory for weights, tried; ``None`` without it.
+
+    Raises:
+        UserError: no layers are known of a model, or one does not fit.
+    """
+    scenario = found.scenario
+    if not scenario.gpu.weights_bytes or not found.gpus:
+        return None
+    names = {one.model: one.model for one in scenario.demand}
+    return tried_memory(
+        scenario.demand, scenario.busy_profiles, names, found.fleet, found.plan, system
+    )
+
+
 def _refuse(many: str, options: Mapping[str, bool]) -> None:
     for option, given in options.items():
         if given:
@@ -107,11 +128,15 @@ def _one(scenario: Scenario, system: System, outputs: PlanOutputs) -> None:
     found = plan(scenario, system=system, current=current)
     said = [line for model in outputs.explain for line in explain(found, model, system)]
     helps = advice(found, system)
+    memory = scenario_memory(found, system)
     if outputs.as_json:
-        more = {"explained": said} if said else {}
+        more: dict[str, object] = {"explained": said} if said else {}
+        more |= {} if memory is None else {"memory": memory}
         typer.echo(json_text(found.to_dict() | more | ({"advice": helps} if helps else {})))
     else:
         show(console(), found)
+        if memory is not None:
+            show_memory(console(), memory)
         for line in [*([helps] if helps else []), *said]:
             typer.echo(line)
     for picture in outputs.draw:

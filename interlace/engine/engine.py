@@ -19,6 +19,7 @@ from interlace.core.messages import (
     ModelsDeployed,
     ModelWithdrawn,
     PartitionLost,
+    PlanChanged,
     PlanSolved,
     RefusedUpstream,
     RequestArrived,
@@ -28,6 +29,7 @@ from interlace.core.messages import (
     Woke,
     WorkFinished,
 )
+from interlace.core.node import ModelOutlook
 from interlace.engine import timeouts
 from interlace.engine.arrival_rates import ArrivalRates
 from interlace.engine.fleet_controller import FleetController
@@ -59,6 +61,10 @@ class Engine:
         """The state as it is now, as values that do not change any more."""
         return take_snapshot(self._state)
 
+    def outlooks(self, now_ms: float) -> dict[str, ModelOutlook]:
+        """How soon each model that is hosted would answer its next request, by deployment key."""
+        return self._scheduler.outlooks(now_ms)
+
     def handle(self, event: Event, now_ms: float) -> list[Command]:
         """Take in one event and return what is to be done, in order."""
         match event:
@@ -85,7 +91,13 @@ class Engine:
 
     def _changed(
         self,
-        event: ModelsDeployed | ModelWithdrawn | PlanSolved | PartitionLost | GpuJoined | GpuLeft,
+        event: ModelsDeployed
+        | ModelWithdrawn
+        | PlanChanged
+        | PlanSolved
+        | PartitionLost
+        | GpuJoined
+        | GpuLeft,
         now_ms: float,
     ) -> list[Command]:
         """Take in an event that changes what is wanted, or what there is."""
@@ -94,6 +106,8 @@ class Engine:
                 return self._plans.deploy(event)
             case ModelWithdrawn(model=model):
                 return self._plans.withdraw(model)
+            case PlanChanged():
+                return self._plans.ask()
             case PlanSolved():
                 return self._plans.planned(event, now_ms)
             case PartitionLost(blamed=blamed, detail=detail):

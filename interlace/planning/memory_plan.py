@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
 from typing import Final
 
-from interlace.core.loading import link_of
-from interlace.core.plan import Demand
+from interlace.core.hardware import Fleet
+from interlace.core.loading import HostLinks
+from interlace.core.plan import Demand, Plan
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
+from interlace.planning.memory_bound import MemoryBound, memory_bound
+from interlace.planning.memory_trial import ColdTrial, MemoryTrial, try_memory, with_memory
+from interlace.policy.base import System
 from interlace.policy.cold_curve import ColdCurve, ColdPoint
 from interlace.policy.cold_starts.frontier import lasting
-from interlace.policy.residency import Residency, least_bytes, residency
+from interlace.policy.residency import Residency, residency
 
 _MORE_BYTES: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """One model: ``kept`` of its weights stays; ``least_bytes`` must, for its SLO."""
+    """One model: ``kept`` of its weights stays, by the rates; ``trial`` is what it then saw."""
 
     model: str
     rate_rps: float
@@ -29,7 +32,7 @@ class ModelMemory:
     warm_ms: float
     whole_ms: float
     kept: ColdPoint
-    least_bytes: float
+    trial: ColdTrial | None = None
 
     @property
     def resident(self) -> bool:
@@ -39,10 +42,11 @@ class ModelMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """What is kept of each model in ``memory_bytes``.
+    """What is kept of each model in ``memory_bytes``, of all accelerators together.
 
-    ``room_bytes`` of it is for a model that is being loaded: the most that one copies.
-    ``more_ms_per_s`` is what a GB more would save.
+    ``room_bytes`` of it is for models that are being loaded, one on each accelerator: the most that
+    one copies. ``more_ms_per_s`` is what a GB more would save. ``trials`` are with the memory that
+    there is, and with a GB more; none before it was tried.
     """
 
     memory_bytes: int
@@ -50,55 +54,58 @@ class MemoryPlan:
     models: tuple[ModelMemory, ...]
     residency: Residency
     more_ms_per_s: float
+    bound: MemoryBound
+    without_layers: tuple[str, ...] = ()  #: models that count as resident, beside this memory
+    trials: tuple[MemoryTrial, ...] = ()
 
     def sentences(self) -> list[str]:
         """What the table does not say."""
+        resident = sum(one.resident for one in self.models)
         cold = sum(one.rate_rps for one in self.models if not one.resident)
         rate = sum(one.rate_rps for one in self.models)
         saved, bound = self.residency.saved_ms_per_s, self.residency.bound_ms_per_s
         said = [
             f"{self.memory_bytes / 1e6:.0f} MB: {self.residency.kept_bytes / 1e6:.0f} kept, "
             f"{self.room_bytes / 1e6:.0f} for a model that is being loaded",
-            f"{cold:.3g} of {rate:.3g} requests/s copy weights first; keeping spares them and the "
-            f"link {saved:.3g} ms a second, no choice more than {bound:.3g}",
-            f"1 GB more would spare {self.more_ms_per_s:.3g} ms a second",
+            f"{resident} of {len(self.models)} models stay whole; the others, "
+            f"{cold:.3g} of {rate:.3g} requests/s, copy weights first unless they came lately",
+            f"keeping spares requests and the link {saved:,.0f} ms a second, no choice more than "
+            f"{bound:,.0f}; 1 GB more would spare {self.more_ms_per_s:,.0f}",
         ]
-        least = sum(one.least_bytes for one in self.models)
-        late = [one.model for one in self.models if not isfinite(one.least_bytes)]
-        if late:
-            said.append(f"even with all weights kept too slow for the SLO: {', '.join(late)}")
-        elif least:
-            said.append(f"no residency keeps these SLOs with less than {least / 1e6:.0f} MB")
-        else:
-            said.append("every SLO is longer than its model's cold start")
-        return said
+        if self.without_layers:
+            said.append(
+                f"no layers are known of {', '.join(self.without_layers)} (interlace profile "
+                "--layers): resident, beside this memory"
+            )
+        return [*said, *(one.sentence() for one in self.trials), self.bound.sentence()]
 
 
 def memory_plan(
     demand: Sequence[Demand],
     profiles: Mapping[str, Profile],
     names: Mapping[str, str],
-    memory_bytes: int,
+    fleet: Fleet,
 ) -> MemoryPlan:
-    """What to keep of these models; where no rate is known, all are taken to be asked alike.
+    """What to keep of these models, all asked once a second where no rate is known.
 
-    Times are of one row with the whole accelerator and an idle link. Where nothing of a model is
-    kept, each of its requests is taken to be a cold start.
+    Times are of one row with the whole accelerator and an idle link. All accelerators are alike;
+    which of them a model is on is left open.
 
     Raises:
-        UserError: the layers of a model were not measured, or one does not fit.
+        UserError: the layers of no model were measured, or one does not fit.
     """
-    curves = _cold_curves(demand, profiles, names)
-    room_bytes = max(curve[0].copied_bytes for curve in curves.values())
-    if room_bytes > memory_bytes:
-        largest = max(curves, key=lambda model: curves[model][0].copied_bytes)
+    without = tuple(names[one.model] for one in demand if not profiles[one.model].layers)
+    demand = [one for one in asked_alike(demand) if profiles[one.model].layers]
+    if not demand:
         raise UserError(
-            f"{names[largest]} copies {room_bytes / 1e6:.0f} MB to run, and the memory is "
-            f"{memory_bytes / 1e6:.0f} MB; expected at least as much"
+            f"no layers are known of {', '.join(without)}; first: interlace profile --layers"
         )
-    known = any(one.rows_per_s for one in demand)
-    rates = {one.model: one.rows_per_s if known else 1.0 for one in demand}
-    left_bytes = memory_bytes - room_bytes
+    links, count = fleet.gpus[0].links, len(fleet.gpus)
+    budget_bytes = fleet.gpus[0].weights_bytes
+    curves = _cold_curves(demand, profiles, links)
+    room_bytes = _room_bytes(curves, names, budget_bytes)
+    rates = {one.model: one.rows_per_s for one in demand}
+    left_bytes = count * (budget_bytes - room_bytes)
     kept = residency(curves, rates, left_bytes)
     more = residency(curves, rates, left_bytes + _MORE_BYTES)
     models = tuple(
@@ -110,25 +117,72 @@ def memory_plan(
             curves[one.model][-1].end_ms,
             curves[one.model][0].end_ms,
             kept.kept[one.model],
-            least_bytes(curves[one.model], one.slo_ms),
         )
         for one in demand
     )
+    layers = {one.model: profiles[one.model].layers for one in demand}
     return MemoryPlan(
-        memory_bytes, room_bytes, models, kept, more.saved_ms_per_s - kept.saved_ms_per_s
+        count * budget_bytes,
+        count * room_bytes,
+        models,
+        kept,
+        more.saved_ms_per_s - kept.saved_ms_per_s,
+        memory_bound(demand, layers, links, count),
+        without,
     )
 
 
+def tried_memory(
+    demand: Sequence[Demand],
+    profiles: Mapping[str, Profile],
+    names: Mapping[str, str],
+    fleet: Fleet,
+    plan: Plan,
+    system: System,
+) -> MemoryPlan:
+    """The same, with the cold rate and p99 that the engine had by ``plan``; also with a GB more.
+
+    Raises:
+        UserError: the layers of no model were measured, or one does not fit.
+    """
+    found, demand = memory_plan(demand, profiles, names, fleet), asked_alike(demand)
+    trials = tuple(
+        try_memory(demand, profiles, one, plan, system)
+        for one in (fleet, with_memory(fleet, _MORE_BYTES))
+    )
+    seen = {names[model]: one for model, one in trials[0].models.items()}
+    models = tuple(replace(one, trial=seen.get(one.model)) for one in found.models)
+    return replace(found, models=models, trials=trials)
+
+
+def _room_bytes(
+    curves: Mapping[str, Sequence[ColdPoint]], names: Mapping[str, str], budget_bytes: int
+) -> int:
+    """What the largest load takes of an accelerator's budget."""
+    largest = max(curves, key=lambda model: curves[model][0].copied_bytes)
+    room_bytes = curves[largest][0].copied_bytes
+    if room_bytes > budget_bytes:
+        raise UserError(
+            f"{names[largest]} copies {room_bytes / 1e6:.0f} MB to run, and the memory is "
+            f"{budget_bytes / 1e6:.0f} MB; expected at least as much"
+        )
+    return room_bytes
+
+
+def asked_alike(demand: Sequence[Demand]) -> list[Demand]:
+    """The demand; once a second each where no rate is known at all."""
+    known = any(one.rows_per_s for one in demand)
+    return [one if known else replace(one, rows_per_s=1.0) for one in demand]
+
+
 def _cold_curves(
-    demand: Sequence[Demand], profiles: Mapping[str, Profile], names: Mapping[str, str]
+    demand: Sequence[Demand],
+    profiles: Mapping[str, Profile],
+    links: HostLinks,
 ) -> dict[str, tuple[ColdPoint, ...]]:
     found = {one.model: profiles[one.model] for one in demand}
-    unknown = [names[model] for model, one in found.items() if not one.layers]
-    if unknown:
-        raise UserError(
-            f"no layers are known of {', '.join(unknown)}; first: interlace profile --layers"
-        )
-    return {
-        model: ColdCurve(lasting, one.layers, link_of(one.gpu_kind)).points
-        for model, one in found.items()
+    by_layers = {
+        layers: ColdCurve(lasting, layers, links).points
+        for layers in {one.layers for one in found.values()}
     }
+    return {model: by_layers[one.layers] for model, one in found.items()}

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from math import inf
 from typing import NamedTuple
 
 from interlace.policy.cold_curve import ColdPoint, hull, worths_ms
@@ -35,11 +34,6 @@ class Residency:
     @property
     def kept_bytes(self) -> int:
         return sum(point.kept_bytes for point in self.kept.values())
-
-
-def least_bytes(curve: Sequence[ColdPoint], slo_ms: float) -> float:
-    """What must be kept for a cold start within the SLO; infinite if it is too short even warm."""
-    return min((one.kept_bytes for one in curve if one.end_ms <= slo_ms), default=inf)
 
 
 def residency(

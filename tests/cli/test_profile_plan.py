@@ -136,4 +136,4 @@ def test_a_memory_budget_asks_for_layers_and_for_a_size(world: World) -> None:
     assert "--memory: 'two apples' is no number of bytes; expected a size such as 2GB" in errors
     words = ["plan", "examples/planning/nine.toml", "--memory", "2GB"]
     told = CliRunner().invoke(build(words), words).exception
-    assert "--memory is for a folder of models" in str(told)
+    assert "no layers are known of goo, " in str(told)

@@ -13,6 +13,7 @@ from interlace.packing.bounds.configuration import dearest_worth
 from interlace.packing.bounds.gathering import gathering
 from interlace.packing.bounds.rates import ShareRates, highest_rates
 from interlace.perf.latency import Quantile
+from interlace.perf.memory import needed_bytes
 
 
 def lower_bound(
@@ -38,11 +39,13 @@ def lower_bound(
 def memory(rates: ShareRates, gpu: Gpu, profiles: Profiles) -> Bound:
     """G >= sum of weights and activations over the memory of one; more requests cost nothing.
 
+    Weights that come and go need not be anywhere.
+
     Behind walls, one accelerator has what the partitions of its roomiest layout have.
     """
-    held = [profiles[one.model] for one in rates.demand]
-    total = sum(one.weights_bytes + one.activation_bytes for one in held)
-    return Bound(total / _room_bytes(gpu), {one.model: 0.0 for one in held})
+    held = [one.model for one in rates.demand]
+    total = needed_bytes(held, profiles, gpu)
+    return Bound(total / _room_bytes(gpu), dict.fromkeys(held, 0.0))
 
 
 def _room_bytes(gpu: Gpu) -> int:

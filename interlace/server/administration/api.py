@@ -54,7 +54,9 @@ class AdminApi:
         regions: Regions,
         resident_bytes: Resident = lambda key: None,
         weights_states: WeightsStates = lambda: {},
+        node_state: Callable[[], object] = dict,
     ) -> None:
+        self.node_state = node_state
         self.regions = regions
         self._plane = plane
         self._table = table

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from interlace.core.errors import Reason, ServeError
-from interlace.server.administration.api import AdminApi
+from interlace.server.administration.answers import AdminAnswers
 from interlace.server.api_keys import Access
 
 Asked = TypeVar("Asked")
@@ -46,7 +46,7 @@ class IndexRequest(msgspec.Struct):
 
 
 class LoadRequest(msgspec.Struct):
-    """A model to load or to unload; of the parameters see ``AdminApi.load``."""
+    """A model to load or to unload; of the parameters see ``AdminAnswers.load``."""
 
     model_name: str
     parameters: dict[str, Any] = {}
@@ -92,7 +92,7 @@ class AdminMethod(Generic[Asked]):
     """
 
     request: type[Asked]
-    answer: Callable[[AdminApi, Asked], object]
+    answer: Callable[[AdminAnswers, Asked], object]
     rpc: str = ""
     access: Access = Access.USE
     field: str = ""
@@ -100,7 +100,7 @@ class AdminMethod(Generic[Asked]):
     verbs: tuple[str, ...] = ("GET",)
     body: str = ""
 
-    def call(self, api: AdminApi, fields: Mapping[str, Any]) -> object | Awaitable[object]:
+    def call(self, api: AdminAnswers, fields: Mapping[str, Any]) -> object | Awaitable[object]:
         """Answer a request whose fields came as plain values; unknown ones are ignored.
 
         Raises:
@@ -113,14 +113,14 @@ class AdminMethod(Generic[Asked]):
         return self.answer(api, asked)
 
 
-def _check_health(api: AdminApi, asked: HealthRequest) -> object:
+def _check_health(api: AdminAnswers, asked: HealthRequest) -> object:
     if asked.service not in ("", _SERVICE):
         text = f"no service '{asked.service[:128]}': ask for '{_SERVICE}'"
         raise ServeError(Reason.UNKNOWN_MODEL, text)
     return _watch_health(api, asked)
 
 
-def _watch_health(api: AdminApi, asked: HealthRequest) -> object:
+def _watch_health(api: AdminAnswers, asked: HealthRequest) -> object:
     if asked.service not in ("", _SERVICE):
         return {"status": "SERVICE_UNKNOWN"}
     return {"status": "SERVING" if api.ready() else "NOT_SERVING"}
@@ -166,6 +166,7 @@ _MODEL_METHODS: Final[tuple[AdminMethod[Any], ...]] = (
         NoRequest, lambda api, asked: api.server_metadata(), _RPC + "ServerMetadata", paths=("/v2",)
     ),
     AdminMethod(NoRequest, lambda api, asked: api.models(), paths=("/v2/models",)),
+    AdminMethod(NoRequest, lambda api, asked: api.node_state(), paths=("/v2/node/state",)),
     AdminMethod(
         ModelRequest,
         lambda api, asked: api.model_metadata(asked.name, asked.version),

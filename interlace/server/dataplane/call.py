@@ -64,7 +64,7 @@ class InferenceCall:
 
     Input bytes already lie in a shared-memory arena. ``budget_ms`` is the caller's own deadline
     from now (gRPC deadline), ``None`` if it gave none; ``slo_ms`` and ``timeout`` stand in
-    ``parameters``.
+    ``parameters``. ``elapsed_ms`` is how long it has been under way already, at a router.
     """
 
     model: str
@@ -75,6 +75,7 @@ class InferenceCall:
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     budget_ms: float | None = None
     template: RequestTemplate | None = None
+    elapsed_ms: float = 0.0
 
 
 #: Called once per accepted call, when the device is done with the inputs.

@@ -188,11 +188,11 @@ class DataPlane:
         for i in checked.inspect:
             check_contents(inputs[i], self._arenas.view(inputs[i].span))
         slo_ms = checked.slo_ms
-        now_ms = self._now_ms() - min(self._waited_ms(), WAITED * slo_ms)
+        now_ms = self._now_ms() - min(self._waited_ms(), WAITED * slo_ms) - call.elapsed_ms
         if self._quarantine.suspects(checked.key):
             self._quarantine.check(checked.key, inputs, now_ms)
-        if call.budget_ms is not None and call.budget_ms < slo_ms:
-            slo_ms = call.budget_ms
+        if call.budget_ms is not None and call.budget_ms + call.elapsed_ms < slo_ms:
+            slo_ms = call.budget_ms + call.elapsed_ms
         return Request(
             self._runtime.next_id(),
             checked.key,

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from interlace.core.errors import Reason, ServeError
 from interlace.proto.messages import HEALTH, SERVICE, request_class, response_class
-from interlace.server.administration.api import AdminApi
+from interlace.server.administration.answers import AdminAnswers
 from interlace.server.administration.methods import AdminMethod
 from interlace.server.grpc.buffered_sink import BufferedSink
 from interlace.server.grpc.headers import TRAILERS_OK
@@ -44,7 +44,7 @@ class RpcMethod:
             raise ServeError(Reason.BAD_INPUT, f"malformed {self.name}: {error}") from error
         return fields
 
-    def answer(self, api: AdminApi, fields: dict[str, Any]) -> object | Awaitable[object]:
+    def answer(self, api: AdminAnswers, fields: dict[str, Any]) -> object | Awaitable[object]:
         """What the server answers, or the awaitable of that.
 
         Raises:
@@ -98,7 +98,7 @@ def _choice(value: object) -> dict[str, object]:
 class Administration:
     """What the administrative calls of all connections share."""
 
-    def __init__(self, api: AdminApi, limit_bytes: int, budget: HeapBudget) -> None:
+    def __init__(self, api: AdminAnswers, limit_bytes: int, budget: HeapBudget) -> None:
         """``limit_bytes`` bounds one request, ``budget`` all that are unfinished."""
         self.api = api
         self._limit_bytes = limit_bytes

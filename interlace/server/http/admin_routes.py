@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from interlace.core.errors import bad_input
-from interlace.server.administration.api import AdminApi
+from interlace.server.administration.answers import AdminAnswers
 from interlace.server.administration.methods import METHODS, AdminMethod
 from interlace.server.http.responses import METRICS_MEDIA
 from interlace.server.http.routes import AdminRequest, HttpResponse, Route, RouteKind, is_field
@@ -23,7 +23,7 @@ _NOT_READY: Final = {
 }
 
 
-def admin_routes(api: AdminApi, methods: Sequence[AdminMethod[Any]] = METHODS) -> list[Route]:
+def admin_routes(api: AdminAnswers, methods: Sequence[AdminMethod[Any]] = METHODS) -> list[Route]:
     """One route for each path of each method."""
     return [_route(api, method, path) for method in methods for path in method.paths]
 
@@ -36,7 +36,7 @@ def metrics_route(render: Callable[[], str]) -> Route:
     )
 
 
-def _route(api: AdminApi, method: AdminMethod[Any], path: str) -> Route:
+def _route(api: AdminAnswers, method: AdminMethod[Any], path: str) -> Route:
     names = [segment[1:-1] for segment in path.split("/") if is_field(segment)]
 
     def respond(asked: AdminRequest) -> HttpResponse | Awaitable[HttpResponse]:

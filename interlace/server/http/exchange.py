@@ -8,9 +8,11 @@ from enum import IntEnum
 from typing import Protocol
 
 from interlace.core.errors import ServeError
+from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.arena_body import ArenaBody
 from interlace.server.http.request_head import RequestHead
 from interlace.server.http.responses import HttpError
+from interlace.shm.arena import Arena
 
 
 class Phase(IntEnum):
@@ -70,6 +72,18 @@ class BodyPlacer(Protocol):
 
     def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
         """``data[start:end]`` is what of the body is here already."""
+        ...
+
+
+class InferenceFront(RequestHandler, BodyPlacer, Protocol):
+    """What answers the inference routes of a server. ``arena`` is where it places bodies."""
+
+    @property
+    def budget(self) -> HeapBudget: ...  #: of bodies that are not placed
+    @property
+    def arena(self) -> Arena: ...
+    def close(self) -> None:
+        """Give up what it holds; nothing is under way any more."""
         ...
 
 

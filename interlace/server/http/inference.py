@@ -128,6 +128,7 @@ class Inference:
             decoded.parameters,
             None,
             decoded.template,
+            self._head.elapsed_ms,
         )
         self._request = context.plane.infer(call, self.reply, self.refuse, self.give_up)
 

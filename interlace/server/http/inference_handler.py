@@ -23,6 +23,8 @@ class InferenceHandler:
         self.context = context
         self._limits = context.limits
         self._large = LargeBodies(context)
+        self.budget = context.budget
+        self.arena = context.arena
 
     def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
         """Where a body is received; ``data[start:end]`` is what of it is here already.

@@ -13,7 +13,7 @@ from interlace.server.cache import GenerationalCache
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.origins import Origins
 from interlace.server.http.responses import HttpError
-from interlace.server.http.routes import Route, RouteKind, Router
+from interlace.server.http.routes import Route, RouteKind, RouteTable
 
 CHUNKED: Final = -1
 ABSENT: Final = -1
@@ -41,7 +41,8 @@ class RequestHead:
     for HTTP/1.1 with keep-alive, whose responses need no ``Connection`` header. ``length`` is that
     of the body, or ``CHUNKED``; ``json_length`` is the value of Inference-Header-Content-Length,
     or ``ABSENT``. ``placed`` says that the body is received straight into the arena. ``accept`` is
-    a coding that the client takes for the reply, if any.
+    a coding that the client takes for the reply, if any. ``elapsed_ms`` is how long the request has
+    been on its way through a router; ``raw`` are the head's own bytes.
     """
 
     method: str
@@ -57,19 +58,21 @@ class RequestHead:
     accept: str
     accept_asked: bool  #: the client named this one coding and no other
     expects: bool
+    elapsed_ms: float
+    raw: bytes
 
 
 class RequestHeadReader:
-    """Reads heads for one router, and says who may not ask."""
+    """Reads heads for one table of routes, and says who may not ask."""
 
     def __init__(
         self,
-        router: Router,
+        routes: RouteTable,
         limits: HttpLimits,
         keys: ApiKeys | None = None,
         origins: Origins | None = None,
     ) -> None:
-        self._router = router
+        self._routes = routes
         self._limits = limits
         self._keys = keys or ApiKeys()
         self._origins = origins or Origins()
@@ -83,13 +86,13 @@ class RequestHeadReader:
         """
         found = self._known.get(head)
         if found is None:
-            found = self._understand(*_parse(head))
+            found = self._understand(head, *_parse(head))
             if len(head) <= KEPT_BYTES:
                 self._known.put(head, found)
         return found
 
     def _understand(
-        self, method: str, url: bytes, minor: int, fields: dict[bytes, bytes]
+        self, raw: bytes, method: str, url: bytes, minor: int, fields: dict[bytes, bytes]
     ) -> RequestHead:
         route, names, refusal = self._find(method, url, fields)
         tokens = {t.strip() for t in fields.get(b"connection", b"").lower().split(b",")}
@@ -113,6 +116,8 @@ class RequestHeadReader:
             accept=accept,
             accept_asked=asked,
             expects=_expects(minor, fields),
+            elapsed_ms=_elapsed_ms(fields),
+            raw=raw,
         )
 
     def _is_large(self, route: Route, length: int) -> bool:
@@ -142,7 +147,7 @@ class RequestHeadReader:
         path = url.partition(b"?")[0].decode("ascii", "replace")
         if not path.startswith("/"):  # absolute form: scheme://authority/path
             path = "/" + path.partition("://")[2].partition("/")[2]
-        match = self._router.match(path)
+        match = self._routes.match(path)
         refusal = self._forbidden(method, fields, Access.USE if match is None else match[0].access)
         if refusal is not None:
             return _NOWHERE, (), refusal
@@ -275,6 +280,13 @@ def _expects(minor: int, fields: dict[bytes, bytes]) -> bool:
     if expect.strip().lower() != b"100-continue":
         raise HttpError(417, f"Expect {_shown(expect)} cannot be met")
     return True
+
+
+def _elapsed_ms(fields: dict[bytes, bytes]) -> float:
+    text = fields.get(b"interlace-elapsed-ms", b"0")
+    if len(text) > 18 or not text.replace(b".", b"", 1).isdigit():
+        raise HttpError(400, f"Interlace-Elapsed-Ms must be milliseconds, got {_shown(text)}")
+    return float(text)
 
 
 def _accepted(accept: bytes) -> tuple[str, bool]:

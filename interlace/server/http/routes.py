@@ -67,7 +67,7 @@ class Route:
 SEGMENTS_MAX: Final = 16
 
 
-class Router:
+class RouteTable:
     """Routes by path; no two may match the same one but by a literal against a placeholder."""
 
     def __init__(self, routes: Sequence[Route]) -> None:

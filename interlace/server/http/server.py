@@ -7,18 +7,17 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from interlace.server.administration.api import AdminApi
+from interlace.server.administration.answers import AdminAnswers
 from interlace.server.api_keys import ApiKeys
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.admin_handler import AdminHandler
 from interlace.server.http.admin_routes import admin_routes, metrics_route
 from interlace.server.http.connection import HttpConnection
-from interlace.server.http.exchange import RequestHandler
-from interlace.server.http.inference_handler import InferenceHandler
+from interlace.server.http.exchange import InferenceFront, RequestHandler
 from interlace.server.http.limits import MIB, HttpLimits
 from interlace.server.http.origins import Origins
 from interlace.server.http.request_head import RequestHeadReader
-from interlace.server.http.routes import Route, RouteKind, Router
+from interlace.server.http.routes import Route, RouteKind, RouteTable
 from interlace.server.http.server_state import ServerState
 from interlace.server.http.timeouts import ConnectionTimeouts
 
@@ -33,7 +32,7 @@ class HttpServer:
     def __init__(
         self,
         routes: Sequence[Route],
-        inference: InferenceHandler | None = None,
+        inference: InferenceFront | None = None,
         limits: HttpLimits | None = None,
         keys: ApiKeys | None = None,
         origins: Origins | None = None,
@@ -46,8 +45,8 @@ class HttpServer:
         budget = HeapBudget(self._limits.heap_bytes)
         if inference is not None:
             handlers |= {RouteKind.INFER: inference, RouteKind.GENERATE: inference}
-            budget = inference.context.budget
-        reader = RequestHeadReader(Router(routes), self._limits, keys, origins)
+            budget = inference.budget
+        reader = RequestHeadReader(RouteTable(routes), self._limits, keys, origins)
         self._state = ServerState(reader, handlers, inference, budget, self._limits)
         self._inference = inference
         self._trims = trims
@@ -115,7 +114,7 @@ class HttpServer:
 
     def _trim(self) -> None:
         if self._trims and self._inference is not None:
-            self._inference.context.arena.trim_next(TRIM_BYTES)
+            self._inference.arena.trim_next(TRIM_BYTES)
 
 
 def inference_routes() -> list[Route]:
@@ -130,6 +129,6 @@ def inference_routes() -> list[Route]:
     return routes
 
 
-def all_routes(admin: AdminApi, render_metrics: Callable[[], str]) -> list[Route]:
+def all_routes(admin: AdminAnswers, render_metrics: Callable[[], str]) -> list[Route]:
     """Everything that the main port answers."""
     return [*inference_routes(), *admin_routes(admin), metrics_route(render_metrics)]

@@ -17,10 +17,10 @@ from interlace.server.http.responses import (
     error_response,
     with_connection,
 )
-from interlace.server.http.routes import Route, RouteKind, Router
+from interlace.server.http.routes import Route, RouteKind, RouteTable
 from tests.server.wire import request
 
-ROUTER = Router(
+ROUTER = RouteTable(
     [
         Route("/v2/models/{name}/infer", RouteKind.INFER),
         Route("/v2/models/stats", respond={"GET": lambda query: None}),  # type: ignore[dict-item,return-value]

@@ -1,0 +1,139 @@
+"""A router, from taking its port to the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import uvloop
+
+from interlace.assembly.tuning import raise_descriptor_limit, settle_memory
+from interlace.core.node import Node
+from interlace.core.user_errors import InputError
+from interlace.router.api import RouterApi
+from interlace.router.directory import NodeDirectory
+from interlace.router.grpc.forwarding import CallForwarder
+from interlace.router.http.forwarding import Forwarder
+from interlace.router.http.reads import NodeReader
+from interlace.router.polling import NodePoller
+from interlace.routing.routes import Routes, RoutingLimits
+from interlace.runtime.clock import WallClock
+from interlace.server.api_keys import ApiKeys
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.server import GrpcServer
+from interlace.server.heap_budget import HeapBudget
+from interlace.server.http.limits import HttpLimits
+from interlace.server.http.server import HttpServer, all_routes
+from interlace.shm.arena import Arena
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """What the operator chose. ``keys`` are asked of callers, ``api`` is shown to nodes."""
+
+    nodes: tuple[Node, ...]
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 8001
+    keys: ApiKeys = field(default_factory=ApiKeys)
+    arena_bytes: int = 1 << 30
+    http: HttpLimits = field(default_factory=lambda: HttpLimits(connections=8192))
+    exit_timeout_s: float = 30.0
+
+
+class Router:
+    """A router on the running asyncio loop, its parts wired."""
+
+    def __init__(self, settings: RouterSettings) -> None:
+        loop = asyncio.get_running_loop()
+        budget = HeapBudget(settings.http.heap_bytes)
+        routes = Routes(RoutingLimits(), Random().choice)
+        self._settings = settings
+        self._arena = Arena.create(settings.arena_bytes)
+        self.directory = NodeDirectory(routes, WallClock(loop), budget, settings.keys.api)
+        reader = NodeReader(self.directory, settings.keys.api)
+        self._poller = NodePoller(self.directory, reader)
+        self._api = RouterApi(self.directory, reader)
+        forwarder = Forwarder(self.directory, self._arena, budget)
+        pages = all_routes(self._api, self._metrics)
+        self.http = HttpServer(pages, forwarder, settings.http, settings.keys, trims=True)
+        limits = GrpcLimits()
+        heap = HeapBudget(limits.max_heap_bytes)
+        calls = CallForwarder(self.directory, limits, heap)
+        self.grpc = GrpcServer(calls, self._api, limits, heap, settings.keys)
+        self.follow(settings.nodes)
+
+    def follow(self, nodes: Sequence[Node]) -> None:
+        """Send requests to these nodes and no others."""
+        self.directory.follow(nodes)
+        self._poller.follow()
+
+    async def listen(self) -> tuple[int, int]:
+        """Accept connections. Returns the ports of HTTP and gRPC.
+
+        Raises:
+            OSError: an address cannot be had.
+        """
+        asked = self._settings
+        http = await self.http.listen(asked.host, asked.http_port)
+        return http, await self.grpc.listen(asked.host, asked.grpc_port)
+
+    async def close(self) -> None:
+        """Answer what was accepted, then give everything back."""
+        self._api.accepting = False
+        grace_s = self._settings.exit_timeout_s
+        await asyncio.gather(self.http.close(grace_s), self.grpc.drain(grace_s))
+        self.grpc.close()
+        self._poller.close()
+        self._arena.close()
+
+    def _metrics(self) -> str:
+        return self.directory.metrics()
+
+
+def run_router(settings: RouterSettings, on_ready: Callable[[int, int], None]) -> None:
+    """Route in this thread, the main one, until SIGTERM or SIGINT; ``on_ready`` hears the ports.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+
+    async def route() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        raise_descriptor_limit()
+        router = Router(settings)
+        try:
+            ports = await router.listen()
+            settle_memory()
+            on_ready(*ports)
+            await stop.wait()
+            _LOG.info("stopping: what was accepted is answered first")
+        finally:
+            await router.close()
+
+    uvloop.run(route())
+
+
+def parse_node(text: str) -> Node:
+    """A node as ``[NAME=]HOST:PORT[/ZONE]``; gRPC is spoken on the port after it.
+
+    Raises:
+        InputError: it is not of that form.
+    """
+    name, equals, address = text.rpartition("=")
+    address, _, zone = address.partition("/")
+    host, colon, port = address.rpartition(":")
+    if not host or not colon or not port.isdecimal() or not 0 < int(port) < 65535:
+        raise InputError(f"node '{text}': expected [NAME=]HOST:PORT[/ZONE], such as 10.0.0.7:8000")
+    name = name if equals else address
+    return Node(name, host.strip("[]"), int(port), int(port) + 1, zone)

@@ -1,0 +1,99 @@
+"""Nodes: machines that run one server each, what they publish, and what they are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from interlace.core.hardware import Gpu
+from interlace.core.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Where a node listens, by its name in the fleet. What shares a ``zone`` fails together."""
+
+    name: str
+    host: str
+    http_port: int
+    grpc_port: int = 0
+    zone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOutlook:
+    """How soon a node would answer a model's next request.
+
+    ``wait_ms`` is the predicted time from the arrival of a request of one row until its answer,
+    ``alone_ms`` what of that its execution takes, ``row_ms`` by how much each row that comes before
+    it moves that. ``cold_ms`` of it go by loading its weights. ``arrived`` counts the model's
+    requests since the node began, for rates.
+    """
+
+    wait_ms: float
+    alone_ms: float
+    row_ms: float
+    slo_ms: float
+    cold_ms: float = 0.0
+    waiting_rows: int = 0
+    arrived: int = 0
+
+
+class Revision(NamedTuple):
+    """The place of an assignment among all: those of a later term come after any of an earlier one.
+
+    ``term`` is the number of the lease under which it was given, ``number`` counts within it.
+    """
+
+    term: int
+    number: int
+
+
+#: Before any assignment.
+UNASSIGNED: Final = Revision(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What a node says of itself to routers and controllers; old by as long as it was under way.
+
+    ``number`` counts the node's states since it ``began`` (a random number), ``models`` are those
+    that answer, by public name. ``revision`` is that of the assignment which it follows, and
+    ``settled`` if each of its models is loaded in all of its partitions, but for ``failures``,
+    which could not be brought up, and why.
+    """
+
+    began: int
+    number: int
+    models: dict[str, ModelOutlook]
+    revision: Revision = UNASSIGNED
+    accepting: bool = True
+    settled: bool = True
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """What does not change of a node while it runs; ``began`` as in ``NodeState``.
+
+    ``assigned``: what it serves is told to it. What shares a ``zone`` fails together.
+    """
+
+    name: str
+    zone: str
+    began: int
+    version: str
+    assigned: bool
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A node's part of the fleet's plan: partitions of its own accelerators.
+
+    ``models`` are all that it is to serve, each with the digest of its files.
+    """
+
+    revision: Revision
+    plan: Plan
+    models: dict[str, str]

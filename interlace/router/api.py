@@ -1,0 +1,177 @@
+"""The administrative methods of a fleet, as a router answers them: read from nodes, merged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn
+from urllib.parse import quote
+
+import msgspec
+
+from interlace.core.errors import Reason, ServeError
+from interlace.router.directory import NodeDirectory
+from interlace.router.http.reads import NodeReader
+from interlace.router.merging import merged_index, merged_statistics
+from interlace.server.http.routes import HttpResponse
+
+_REASONS: Final = {400: Reason.BAD_INPUT, 401: Reason.UNAUTHORIZED, 404: Reason.UNKNOWN_MODEL}
+
+
+class FleetRegions:
+    """Shared memory is a node's own: no router can pass it on."""
+
+    def register(self, name: str, key: str, offset: int, byte_size: int) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ServeError: always.
+        """
+        raise _not_here("shared memory", "send tensors in the request")
+
+    def unregister(self, name: str = "") -> None:
+        """There is none."""
+
+
+class RouterApi:
+    """What a router answers besides inferences."""
+
+    def __init__(self, directory: NodeDirectory, reader: NodeReader) -> None:
+        self._directory = directory
+        self._reader = reader
+        self.accepting = True
+        self.regions = FleetRegions()
+
+    def ready(self) -> bool:
+        """Whether some node can be asked."""
+        return self.accepting and self._directory.serves("")
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        """Whether a node that can be asked answers that model, in whatever version."""
+        return self.accepting and self._directory.serves(name)
+
+    async def server_metadata(self) -> object:
+        return await self._any("", "/v2")
+
+    async def models(self) -> object:
+        """Names of the models that some node serves."""
+        every = await self._every("GET", "/v2/models")
+        return {"models": sorted({name for one in every for name in one["models"]})}
+
+    async def model_metadata(self, name: str, version: str = "") -> object:
+        return await self._any(name, _path(name, version))
+
+    async def model_config(self, name: str, version: str = "") -> object:
+        return await self._any(name, _path(name, version) + "/config")
+
+    async def statistics(self, name: str = "", version: str = "") -> object:
+        """Statistics of all nodes, added up."""
+        every = await self._every("GET", "/v2/models/stats")
+        stats = [
+            entry
+            for entry in merged_statistics([one["model_stats"] for one in every])
+            if (not name or entry["name"] == name) and (not version or entry["version"] == version)
+        ]
+        if name and not stats:
+            raise ServeError(Reason.BAD_INPUT, f"requested model '{name[:128]}' is not available")
+        return {"model_stats": stats}
+
+    async def index(self, ready_only: bool = False) -> object:
+        """Every version of every model on some node, ready if one node has it ready."""
+        body = msgspec.json.encode({"ready": ready_only})
+        return merged_index(await self._every("POST", "/v2/repository/index", body))
+
+    def node_state(self) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ServeError: always.
+        """
+        raise _not_here("the state of a node", "ask the node itself")
+
+    def load(self, name: str, parameters: Mapping[str, object] | None = None) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ServeError: always.
+        """
+        raise _not_here("loading a model", "put it into the fleet's folder of models")
+
+    def unload(self, name: str) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ServeError: always.
+        """
+        raise _not_here("unloading a model", "take it out of the fleet's folder of models")
+
+    def system_memory_status(self, region: str = "") -> object:
+        return []
+
+    def cuda_memory_status(self, region: str = "") -> object:
+        return []
+
+    def cuda_memory_register(self, region: str) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ServeError: always.
+        """
+        raise _not_here("CUDA shared memory", "send tensors in the request")
+
+    def trace_settings(
+        self, asked: Mapping[str, object] | None = None, model: str = ""
+    ) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ServeError: always.
+        """
+        raise _not_here("tracing", "ask a node")
+
+    def log_settings(self, asked: Mapping[str, object] | None = None) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ServeError: always.
+        """
+        raise _not_here("logging", "ask a node")
+
+    async def _any(self, model: str, path: str) -> object:
+        return _decoded(await self._reader.ask_any(model, "GET", path))
+
+    async def _every(self, method: str, path: str, body: bytes = b"") -> list[Any]:
+        """What every node answers that does.
+
+        Raises:
+            ServeError: none did.
+        """
+        names = [node.name for node in self._directory.nodes]
+        asked = [self._reader.ask(name, method, path, body) for name in names]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        failed = [one for one in answers if isinstance(one, BaseException)]
+        if len(failed) == len(answers):
+            raise failed[0] if failed else ServeError(Reason.NOT_READY, "the fleet has no nodes")
+        return [_decoded(one) for one in answers if isinstance(one, HttpResponse)]
+
+
+def _path(name: str, version: str) -> str:
+    path = f"/v2/models/{quote(name, safe='')}"
+    return f"{path}/versions/{quote(version, safe='')}" if version else path
+
+
+def _decoded(answer: HttpResponse) -> Any:
+    """The JSON of an answer.
+
+    Raises:
+        ServeError: it is a refusal.
+    """
+    content = msgspec.json.decode(answer.body) if answer.body else {}
+    if answer.status != 200:
+        reason = _REASONS.get(answer.status, Reason.NOT_READY)
+        raise ServeError(reason, str(content.get("error", f"HTTP {answer.status}")))
+    return content
+
+
+def _not_here(what: str, instead: str) -> ServeError:
+    return ServeError(Reason.UNSUPPORTED, f"{what} is not for a router: {instead}")

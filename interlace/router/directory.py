@@ -1,0 +1,104 @@
+"""What the transports of a router know of the nodes: whom to ask, and over which connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from math import inf
+from typing import Final
+
+from interlace.core.node import Node, NodeState
+from interlace.router.node_links import NodeLinks
+from interlace.routing.routes import Routes
+from interlace.runtime.clock import Clock
+from interlace.server.heap_budget import HeapBudget
+from interlace.server.statistics.prometheus_text import MetricsPage
+
+_FAMILIES: Final = (
+    ("interlace_router_requests_total", "counter", "Requests sent to the node"),
+    ("interlace_router_lost_total", "counter", "Of them, those that it did not answer"),
+    ("interlace_router_in_flight", "gauge", "Requests that the node has now"),
+    ("interlace_router_silent_ms", "gauge", "How long ago the node said how it is, in ms"),
+)
+
+
+class NodeDirectory:
+    """The nodes as ``routing`` believes them to be, with the links to each.
+
+    ``budget`` bounds the replies of all nodes that are received in more than one piece.
+    """
+
+    def __init__(self, routes: Routes, clock: Clock, budget: HeapBudget, key: str = "") -> None:
+        """``key`` is the API key that nodes ask for."""
+        self._key = key
+        self._routes = routes
+        self.now_ms = clock.now_ms
+        self._budget = budget
+        self._links: dict[str, NodeLinks] = {}
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All that are known, heard of or not."""
+        return [believed.node for believed in self._routes.nodes]
+
+    def follow(self, nodes: Iterable[Node]) -> None:
+        """Know these nodes and no others; what those that are gone had is tried elsewhere."""
+        new, gone = self._routes.follow(nodes)
+        for node in gone:
+            self._links.pop(node.name).fail_all("it has left the fleet")
+        for node in new:
+            self._links[node.name] = NodeLinks(node, self._key, self._budget)
+
+    def heard(self, node: str, state: NodeState) -> None:
+        """Take what a node said of itself."""
+        self._routes.heard(node, state, self.now_ms())
+
+    def look(self) -> None:
+        """Give up what lost nodes have, and connections that are idle for long."""
+        now_ms = self.now_ms()
+        for believed in self._routes.silent(now_ms):
+            silent_ms = now_ms - believed.heard_ms
+            self._links[believed.node.name].fail_all(f"silent for {silent_ms:.0f} ms")
+        for links in self._links.values():
+            links.close_idle()
+
+    def serves(self, model: str) -> bool:
+        """Whether a node that can be asked answers this model; "" for any."""
+        return self._routes.serves(model, self.now_ms())
+
+    def choose(self, model: str, tried: AbstractSet[str], waited_ms: float) -> NodeLinks:
+        """The links to the node to send a request to (``Routes.choose``).
+
+        Raises:
+            ServeError: there is none.
+        """
+        node = self._routes.choose(model, tried, waited_ms, self.now_ms())
+        return self._links[node.name]
+
+    def links(self, node: str) -> NodeLinks:
+        """Those to one node."""
+        return self._links[node]
+
+    def metrics(self) -> str:
+        """The page that Prometheus reads."""
+        page, now_ms = MetricsPage(), self.now_ms()
+        for name, kind, text in _FAMILIES:
+            page.family(name, kind, text)
+        for believed in self._routes.nodes:
+            node = believed.node.name
+            links, labels = self._links[node], {"node": node}
+            page.add("interlace_router_requests_total", links.sent, labels)
+            page.add("interlace_router_lost_total", links.lost, labels)
+            page.add("interlace_router_in_flight", links.in_flight, labels)
+            if believed.heard_ms > -inf:
+                page.add("interlace_router_silent_ms", now_ms - believed.heard_ms, labels)
+        return page.text()
+
+    def sent(self, node: str, model: str) -> None:
+        """A request went to that node."""
+        self._routes.sent(node, model)
+
+    def close(self) -> None:
+        """Close every connection."""
+        for links in self._links.values():
+            links.close()

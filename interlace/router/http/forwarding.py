@@ -1,0 +1,152 @@
+"""Requests over HTTP, passed to one node after another until one answers or time is up."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from interlace.core.errors import ServeError
+from interlace.router.attempts import Attempts, joined
+from interlace.router.directory import NodeDirectory
+from interlace.router.http.node_connections import PendingReply
+from interlace.router.http.passed_heads import PassedHeads, ReplyHead
+from interlace.server.heap_budget import HeapBudget, HeapReservation
+from interlace.server.http.arena_body import ArenaBody
+from interlace.server.http.exchange import ResponseWriter
+from interlace.server.http.request_head import RequestHead
+from interlace.shm.arena import Arena
+
+#: What a node says that another one may see otherwise: overloaded, not ready, not there (any more).
+_ELSEWHERE: Final = frozenset((404, 429, 503))
+
+
+class Forwarder:
+    """Places bodies in the arena, and passes requests on as they are."""
+
+    def __init__(
+        self,
+        directory: NodeDirectory,
+        arena: Arena,
+        budget: HeapBudget,
+    ) -> None:
+        """``budget`` bounds the bodies that do not lie in the arena."""
+        self.directory = directory
+        self.arena = arena
+        self.budget = budget
+        self.heads = PassedHeads()
+
+    def place(self, head: RequestHead, data: bytearray, start: int, end: int) -> ArenaBody:
+        """Where a body is received.
+
+        Raises:
+            ServeError: the arena is full.
+        """
+        return ArenaBody(self.arena, head.length, 0)
+
+    def begin(
+        self, writer: ResponseWriter, head: RequestHead, body: ArenaBody | bytearray
+    ) -> Forwarded:
+        """Begin to pass one request on."""
+        forwarded = Forwarded(self, writer, head, body)
+        forwarded.start()
+        return forwarded
+
+    def close(self) -> None:
+        """Close the connections to nodes."""
+        self.directory.close()
+
+
+class Forwarded:
+    """One request, and the node that has it now."""
+
+    __slots__ = ("_attempts", "_blocks", "_body", "_forwarder", "_head", "_pending", "_refusal",
+                 "_writer")  # fmt: skip
+
+    def __init__(
+        self,
+        forwarder: Forwarder,
+        writer: ResponseWriter,
+        head: RequestHead,
+        body: ArenaBody | bytearray,
+    ) -> None:
+        self._forwarder = forwarder
+        self._writer = writer
+        self._head = head
+        self._blocks = body.hand_over() if isinstance(body, ArenaBody) else None
+        self._body = body.view if isinstance(body, ArenaBody) else memoryview(bytes(body))
+        self._attempts = Attempts(forwarder.directory, head.names[0] if head.names else "")
+        self._pending: PendingReply | None = None
+        self._refusal: tuple[ReplyHead, bytes] | None = None
+
+    def start(self) -> None:
+        """Send it to the node that is predicted to answer first."""
+        try:
+            self._try()
+        except ServeError as error:
+            self._give_up(error, "")
+
+    def abandon(self) -> None:
+        """The client is gone: the node is told by the end of its connection."""
+        if self._pending is not None:
+            self._pending.cancel()
+            self._leave()
+        self._free()
+
+    def replied(
+        self, head: ReplyHead, body: bytes | memoryview, reserved: HeapReservation | None
+    ) -> None:
+        self._leave()
+        if head.status in _ELSEWHERE:
+            self._refusal = (head, bytes(body))
+            if reserved is not None:
+                reserved.release()
+            self._again()
+            return
+        self._free()
+        if reserved is None:
+            self._writer.respond(head.start + body)
+        else:
+            self._writer.respond_parts(head.start, (body,), reserved.release)
+
+    def lost(self, why: str, fresh: bool) -> None:
+        self._leave()
+        # Else it may just have closed a connection that was idle.
+        self._again(self._attempts.lost(why, asked_in_vain=fresh))
+
+    def too_large(self, error: ServeError) -> None:
+        self._leave()
+        self._free()
+        self._writer.fail(error)
+
+    def _try(self) -> None:
+        waited_ms = self._attempts.waited_ms
+        node, heads = self._attempts.next().http, self._forwarder.heads
+        head, body = self._head, self._body
+        start = heads.head(head.raw, node.host_header, len(body), waited_ms)
+        self._pending = node.send((start, body) if body else (start,), self)
+
+    def _again(self, why: str = "") -> None:
+        """Try elsewhere; else answer with what the last node said, or with why there is nothing."""
+        try:
+            self._try()
+        except ServeError as error:
+            self._give_up(error, why)
+
+    def _give_up(self, error: ServeError, why: str) -> None:
+        self._free()
+        if self._refusal is not None and not why:
+            head, body = self._refusal
+            self._writer.respond(head.start + body)
+        else:
+            self._writer.fail(joined(why, error))
+
+    def _leave(self) -> None:
+        """The node has nothing of this request any more."""
+        links, pending = self._attempts.links, self._pending
+        assert links is not None and pending is not None
+        self._pending = None
+        links.http.ended(pending)
+
+    def _free(self) -> None:
+        blocks, self._blocks = self._blocks, None
+        if blocks is not None:
+            blocks.free()

@@ -1,0 +1,129 @@
+"""The HTTP connections to one node: kept alive, as many as are used at once, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.node import Node
+from interlace.router.http.node_connection import NodeConnection, ReplyTaker
+from interlace.router.http.passed_heads import ReplyHeads
+from interlace.server.heap_budget import HeapBudget
+
+#: Requests of one router that one node has at a time, at most.
+_CONNECTIONS_MAX: Final = 1024
+_CONNECT_S: Final = 0.3
+#: Shorter than a node keeps an idle connection, so that few are found closed.
+_IDLE_S: Final = 60.0
+
+
+class PendingReply:
+    """A request on its way to a node; ``cancel`` once nobody waits for it."""
+
+    __slots__ = ("_opening", "connection", "parts", "taker")
+
+    def __init__(self, parts: Sequence[bytes | memoryview], taker: ReplyTaker) -> None:
+        self.parts = parts
+        self.taker = taker
+        self.connection: NodeConnection | None = None
+        self._opening: asyncio.Task[None] | None = None
+
+    def open_with(self, opening: asyncio.Task[None]) -> None:
+        """The connection is being made."""
+        self._opening = opening
+
+    def cancel(self) -> None:
+        """End it without an answer."""
+        if self.connection is not None:
+            self.connection.cancel()
+        elif self._opening is not None:
+            self._opening.cancel()
+
+
+class NodeConnections:
+    """Sends requests to one node, each over a connection of its own."""
+
+    def __init__(self, node: Node, budget: HeapBudget) -> None:
+        self.node = node.name
+        self.host_header = f"{node.host}:{node.http_port}".encode()
+        self._loop = asyncio.get_running_loop()
+        self._host = node.host
+        self._port = node.http_port
+        self._budget = budget
+        self._heads = ReplyHeads(node.name)
+        self._idle: deque[tuple[float, NodeConnection]] = deque()
+        self._busy: dict[PendingReply, None] = {}
+        self.sent = 0  #: requests, so far
+
+    def send(self, parts: Sequence[bytes | memoryview], taker: ReplyTaker) -> PendingReply:
+        """Send a request: now, or when a connection is made.
+
+        The memory of ``parts`` is left alone until the taker is told, or the request cancelled.
+
+        Raises:
+            ServeError: OVERLOADED, the node has as many requests of this router as it may have.
+        """
+        if len(self._busy) >= _CONNECTIONS_MAX:
+            raise ServeError(
+                Reason.OVERLOADED,
+                f"node {self.node!r} has {_CONNECTIONS_MAX} requests of this router",
+                retry_after_ms=100.0,
+            )
+        pending = PendingReply(parts, taker)
+        self.sent += 1
+        self._busy[pending] = None
+        while self._idle:
+            _, connection = self._idle.pop()
+            if connection.transport is not None and not connection.transport.is_closing():
+                pending.connection = connection
+                connection.send(parts, taker)
+                return pending
+        pending.open_with(self._loop.create_task(self._open(pending)))
+        return pending
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have no reply yet."""
+        return len(self._busy)
+
+    def ended(self, pending: PendingReply) -> None:
+        """A request has its reply, or wants none; once for each ``send``."""
+        self._busy.pop(pending, None)
+
+    def fail_all(self, why: str) -> None:
+        """Give up every request that is there, and the connections: the node is lost."""
+        for pending in list(self._busy):
+            pending.cancel()
+            pending.taker.lost(why, True)
+        self.close_idle(0.0)
+
+    def close_idle(self, idle_s: float = _IDLE_S) -> None:
+        """Close connections that have not been used for long."""
+        before_s = self._loop.time() - idle_s
+        while self._idle and self._idle[0][0] <= before_s:
+            _, connection = self._idle.popleft()
+            if connection.transport is not None:
+                connection.transport.close()
+
+    async def _open(self, pending: PendingReply) -> None:
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                _, connection = await self._loop.create_connection(
+                    lambda: NodeConnection(self._heads, self._budget, self._on_idle),
+                    self._host,
+                    self._port,
+                )
+        except TimeoutError:
+            pending.taker.lost(f"no connection within {_CONNECT_S * 1000:.0f} ms", True)
+            return
+        except OSError as error:
+            pending.taker.lost(f"no connection: {error.strerror or error}", True)
+            return
+        pending.connection = connection
+        connection.send(pending.parts, pending.taker)
+
+    def _on_idle(self, connection: NodeConnection) -> None:
+        self._idle.append((self._loop.time(), connection))

@@ -1,0 +1,81 @@
+"""Reads of what nodes know: metadata, statistics, readiness, the index of all."""
+
+from __future__ import annotations
+
+import asyncio
+
+from interlace.core.errors import Reason, ServeError
+from interlace.router.directory import NodeDirectory
+from interlace.router.http.passed_heads import ReplyHead
+from interlace.server.heap_budget import HeapReservation
+from interlace.server.http.routes import HttpResponse
+
+
+class _Taker:
+    """A reply as a future."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
+
+    def replied(
+        self, head: ReplyHead, body: bytes | memoryview, reserved: HeapReservation | None
+    ) -> None:
+        if reserved is not None:
+            reserved.release()
+        if not self.future.done():
+            self.future.set_result(HttpResponse(bytes(body), head.status))
+
+    def lost(self, why: str, fresh: bool) -> None:
+        self.too_large(ServeError(Reason.NOT_READY, why))
+
+    def too_large(self, error: ServeError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class NodeReader:
+    """Small requests that a router makes itself."""
+
+    def __init__(self, directory: NodeDirectory, key: str) -> None:
+        """``key`` is the API key that nodes ask for; "" if they ask for none."""
+        self._directory = directory
+        self._key = f"X-API-Key: {key}\r\n".encode() if key else b""
+
+    async def ask(self, node: str, method: str, path: str, body: bytes = b"") -> HttpResponse:
+        """What that node answers.
+
+        Raises:
+            ServeError: it did not answer.
+        """
+        connections = self._directory.links(node).http
+        start = b"%b %b HTTP/1.1\r\nHost: %b\r\n%bContent-Length: %d\r\n\r\n" % (
+            method.encode(),
+            path.encode(),
+            connections.host_header,
+            self._key,
+            len(body),
+        )
+        taker = _Taker()
+        pending = connections.send((start + body,), taker)
+        try:
+            return await taker.future
+        except asyncio.CancelledError:
+            pending.cancel()
+            raise
+        finally:
+            connections.ended(pending)
+
+    async def ask_any(self, model: str, method: str, path: str) -> HttpResponse:
+        """What the first node answers that has the model ("": any), asked one after another.
+
+        Raises:
+            ServeError: none of them answered; why not.
+        """
+        tried: set[str] = set()
+        while True:
+            node = self._directory.choose(model, tried, 0.0).node
+            tried.add(node)
+            try:
+                return await self.ask(node, method, path)
+            except ServeError:
+                continue

@@ -1,0 +1,163 @@
+"""The choice of a node for each request, by when it would answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import inf
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.node import Node, NodeState
+from interlace.routing.believed_node import BelievedNode
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingLimits:
+    """In ms since its last state: when a node is asked for want of others only, when not at all.
+
+    What it has by then is tried elsewhere.
+    """
+
+    silent_ms: float = 100.0
+    lost_ms: float = 500.0
+    #: Predictions that differ by less are equal: who is asked is drawn among them, so that routers
+    #: that hear the same states do not all send to the same node.
+    equal_ms: float = 0.05
+
+
+Draw = Callable[[Sequence[BelievedNode]], BelievedNode]
+
+
+class Routes:
+    """All that one router believes of the nodes, and whom it asks.
+
+    Of the nodes that serve a model and accept requests, the one that is predicted to answer first;
+    those that are silent come after all others. A node that would have to load the weights is asked
+    where no other is in time; if no node holds them, the one that all routers draw alike
+    (rendezvous hashing) is.
+    """
+
+    def __init__(self, limits: RoutingLimits, draw: Draw) -> None:
+        """``draw`` picks one of several that are equal."""
+        self.limits = limits
+        self._draw = draw
+        self._nodes: dict[str, BelievedNode] = {}
+
+    @property
+    def nodes(self) -> list[BelievedNode]:
+        """All that are known, heard of or not."""
+        return list(self._nodes.values())
+
+    def follow(self, nodes: Iterable[Node]) -> tuple[list[Node], list[Node]]:
+        """Know these nodes and no others: those that are new, and those that are gone.
+
+        A node whose address changed is both.
+        """
+        wanted = {node.name: node for node in nodes}
+        gone = [b.node for b in self._nodes.values() if wanted.get(b.node.name) != b.node]
+        for node in gone:
+            del self._nodes[node.name]
+        new = [node for name, node in wanted.items() if name not in self._nodes]
+        for node in new:
+            self._nodes[node.name] = BelievedNode(node)
+        return new, gone
+
+    def heard(self, node: str, state: NodeState, now_ms: float) -> None:
+        """Take what a node said of itself; strangers are passed over."""
+        known = self._nodes.get(node)
+        if known is not None:
+            known.heard(state, now_ms)
+
+    def silent(self, now_ms: float) -> list[BelievedNode]:
+        """Nodes that were heard of once, and not for as long as makes them lost."""
+        before_ms = now_ms - self.limits.lost_ms
+        return [n for n in self._nodes.values() if -inf < n.heard_ms <= before_ms]
+
+    def serves(self, model: str, now_ms: float) -> bool:
+        """Whether a node that can be asked answers this model; "" for any."""
+        return bool(self._able(model, now_ms))
+
+    def choose(self, model: str, tried: AbstractSet[str], waited_ms: float, now_ms: float) -> Node:
+        """The node to send a request to, of those not ``tried`` yet.
+
+        ``model`` is "" for what any node can answer; ``waited_ms`` is how long the request has been
+        here. Only a first try is made where no node is predicted to answer in time: nodes know
+        better.
+
+        Raises:
+            ServeError: UNKNOWN_MODEL, no node serves it; NOT_READY, none that does can be asked;
+                OVERLOADED, none that is left would answer in time.
+        """
+        able = [n for n in self._able(model, now_ms) if n.node.name not in tried]
+        left = [n for n in able if n.heard_ms > now_ms - self.limits.silent_ms] or able
+        if not left:
+            raise self._nobody(model, tried, now_ms)
+        if not model:
+            return self._draw(left).node
+        left_ms = left[0].slo_ms(model) - waited_ms
+        answers_ms = {n: n.answer_ms(model, now_ms) for n in left}
+        best_ms = min(answers_ms.values())
+        if tried and best_ms > left_ms:
+            raise ServeError(
+                Reason.OVERLOADED,
+                f"model '{model}': refused by {_listed(tried)}; no other node would answer within "
+                f"the {left_ms:.1f} ms that are left",
+                retry_after_ms=max(1.0, best_ms - left_ms),
+            )
+        cold = [n for n in left if n.cold_ms(model)]
+        if len(cold) == len(left):
+            return min(left, key=lambda n: _drawn(model, n.node.name)).node
+        if cold:
+            warm_ms = {n: ms for n, ms in answers_ms.items() if n not in cold}
+            if min(warm_ms.values()) <= left_ms:
+                answers_ms = warm_ms
+        first_ms = min(answers_ms.values())
+        equal = [n for n, ms in answers_ms.items() if ms <= first_ms + self.limits.equal_ms]
+        return (equal[0] if len(equal) == 1 else self._draw(equal)).node
+
+    def sent(self, node: str, model: str) -> None:
+        """A request went to that node."""
+        known = self._nodes.get(node)
+        if known is not None:
+            known.sent(model)
+
+    def _able(self, model: str, now_ms: float) -> list[BelievedNode]:
+        return [
+            node
+            for node in self._nodes.values()
+            if node.accepting
+            and node.heard_ms > now_ms - self.limits.lost_ms
+            and (not model or node.serves(model))
+        ]
+
+    def _nobody(self, model: str, tried: AbstractSet[str], now_ms: float) -> ServeError:
+        """Why there is no node to ask."""
+        what = f"model '{model}'" if model else "the fleet"
+        having = [n for n in self._nodes.values() if not model or n.serves(model)]
+        unheard = {n.node.name for n in self._nodes.values() if n.heard_ms == -inf}
+        if tried:
+            why = f"{_listed(tried)} did not answer, and there is no other"
+        elif having:
+            why = "; ".join(_state(node, now_ms) for node in having)
+        elif self._nodes and not unheard:
+            return ServeError(Reason.UNKNOWN_MODEL, f"{what} is served by no node")
+        else:
+            why = f"{_listed(unheard)} has said nothing yet" if unheard else "it has no nodes"
+        return ServeError(Reason.NOT_READY, f"{what}: {why}", retry_after_ms=self.limits.lost_ms)
+
+
+def _state(node: BelievedNode, now_ms: float) -> str:
+    if not node.accepting:
+        return f"node {node.node.name} is ending"
+    return f"node {node.node.name} has said nothing for {now_ms - node.heard_ms:.0f} ms"
+
+
+def _listed(nodes: AbstractSet[str]) -> str:
+    return "node " + ", ".join(sorted(nodes))
+
+
+def _drawn(model: str, node: str) -> bytes:
+    """A number that all routers draw alike, another one for each model and node."""
+    return blake2b(f"{model}\0{node}".encode(), digest_size=8).digest()

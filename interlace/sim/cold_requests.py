@@ -1,0 +1,55 @@
+"""Which requests found their model cold: an observer of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from interlace.core.messages import (
+    Command,
+    Event,
+    Evict,
+    Fetch,
+    RequestArrived,
+    WorkFinished,
+)
+from interlace.policy.cold_curve import ColdCurve
+
+
+class ColdRequests:
+    """Counts arrivals after ``from_ms`` by model, and those for which no accelerator was warm.
+
+    What is held follows from fetches that ended and evictions, as the engine has it; partitions are
+    taken to stay. ``curve_of`` tells what brings a model.
+    """
+
+    def __init__(self, curve_of: Callable[[str], ColdCurve], from_ms: float) -> None:
+        self._curve_of = curve_of
+        self._from_ms = from_ms
+        self._held: dict[tuple[str, str], frozenset[int]] = {}
+        self._warm: dict[str, set[str]] = {}  #: accelerators by model
+        self.sent: dict[str, int] = {}
+        self.cold: dict[str, int] = {}
+
+    def __call__(self, now_ms: float, event: Event, commands: Sequence[Command]) -> None:
+        if type(event) is RequestArrived:
+            if now_ms >= self._from_ms:
+                self._count(event.request.model)
+        elif type(event) is WorkFinished and isinstance(event.work, Fetch) and not event.failure:
+            self._came(event.work)
+        for command in commands:
+            if isinstance(command, Evict):
+                place = command.gpu, command.model
+                self._held[place] = self._held.get(place, frozenset()).difference(command.layers)
+                self._warm.get(command.model, set()).discard(command.gpu)
+
+    def _count(self, model: str) -> None:
+        self.sent[model] = self.sent.get(model, 0) + 1
+        if not self._warm.get(model):
+            self.cold[model] = self.cold.get(model, 0) + 1
+
+    def _came(self, work: Fetch) -> None:
+        place, curve = (work.gpu, work.model), self._curve_of(work.model)
+        before = self._held.get(place, frozenset())
+        self._held[place] = after = before.union(work.plan.brought)
+        if work.plan == curve.plan(before) or not curve.copied(after):
+            self._warm.setdefault(work.model, set()).add(work.gpu)

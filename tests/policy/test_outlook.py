@@ -1,0 +1,47 @@
+"""How soon a model's next request would be answered, held against what becomes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.builders import World, line_profile
+
+
+@pytest.fixture
+def world() -> World:
+    world = World({"a": line_profile("a"), "b": line_profile("b", 5.0, 2.0)})
+    world.deploy({"a": 50.0, "b": 100.0})
+    world.run(1_000)
+    return world
+
+
+def outlook_ms(world: World, model: str) -> float:
+    outlooks = world.engine.outlooks(world.clock.now_ms())
+    (found,) = [one.wait_ms for key, one in outlooks.items() if key.startswith(model)]
+    return found
+
+
+@pytest.mark.parametrize("waiting", [0, 1, 4, 16])
+def test_it_is_what_the_next_request_takes(world: World, waiting: int) -> None:
+    for _ in range(waiting):
+        world.send("a", 50.0)
+    told_ms = outlook_ms(world, "a")
+    request = world.send("a", 50.0)
+    world.run(200)
+    timing = world.reply_of(request).timing
+    took_ms = timing.queue_ms + timing.input_ms + timing.infer_ms + timing.output_ms
+    assert told_ms == pytest.approx(took_ms, rel=0.35)
+
+
+def test_alone_it_is_one_execution(world: World) -> None:
+    outlooks = world.engine.outlooks(world.clock.now_ms())
+    for one in outlooks.values():
+        assert one.wait_ms == one.alone_ms and one.cold_ms == 0.0 and one.waiting_rows == 0
+    assert len(outlooks) == 2
+
+
+def test_more_that_waits_makes_it_longer(world: World) -> None:
+    before_ms = outlook_ms(world, "b")
+    for _ in range(8):
+        world.send("b", 100.0)
+    assert outlook_ms(world, "b") > before_ms

@@ -1,0 +1,88 @@
+"""A node that does as it is told with each request: answers, refuses, hangs up, or says nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Sequence
+
+#: What it does with one connection's next request; true to go on with the connection.
+Act = Callable[[socket.socket, bytes], bool]
+
+
+def answers(status: int, body: bytes, *headers: str) -> Act:
+    def act(connection: socket.socket, head: bytes) -> bool:
+        lines = "".join(f"{line}\r\n" for line in headers)
+        start = f"HTTP/1.1 {status} X\r\n{lines}Content-Length: {len(body)}\r\n\r\n"
+        connection.sendall(start.encode() + body)
+        return True
+
+    return act
+
+
+def hangs_up(connection: socket.socket, head: bytes) -> bool:
+    return False
+
+
+def silent(connection: socket.socket, head: bytes) -> bool:
+    """Say nothing until the other side is gone."""
+    return bool(connection.recv(1))
+
+
+def says(data: bytes) -> Act:
+    def act(connection: socket.socket, head: bytes) -> bool:
+        connection.sendall(data)
+        return False
+
+    return act
+
+
+class ScriptedNode:
+    """Takes its acts in turn, the last one for ever; ``heads`` and ``bodies`` are what it got."""
+
+    def __init__(self, acts: Sequence[Act]) -> None:
+        self._acts = list(acts)
+        self.heads: list[bytes] = []
+        self.bodies: list[bytes] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        data = b""
+        with connection:
+            while True:
+                while b"\r\n\r\n" not in data:
+                    more = connection.recv(1 << 16)
+                    if not more:
+                        return
+                    data += more
+                head, _, data = data.partition(b"\r\n\r\n")
+                length = int(_field(head, b"content-length"))
+                while len(data) < length:
+                    data += connection.recv(1 << 16)
+                self.heads.append(head)
+                self.bodies.append(data[:length])
+                data = data[length:]
+                act = self._acts.pop(0) if len(self._acts) > 1 else self._acts[0]
+                if not act(connection, head):
+                    return
+
+
+def _field(head: bytes, name: bytes) -> bytes:
+    for line in head.split(b"\r\n"):
+        key, _, value = line.partition(b":")
+        if key.lower() == name:
+            return value.strip()
+    return b"0"

@@ -1,0 +1,215 @@
+"""Requests over HTTP through a router: bytes unchanged, one answer each, tried elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from tests.router.scripted_node import Act, ScriptedNode, answers, hangs_up, says, silent
+from tests.router.stand import RouterStand
+from tests.server.fakes import one_to_one, wait_until
+from tests.server.stand import Stand
+from tests.server.wire import Reader, Response, binary_outputs, infer, request
+
+#: Makes a router over nodes that act so, all of them with model "m".
+Made = Callable[..., tuple[RouterStand, list[ScriptedNode]]]
+
+
+@pytest.fixture
+def made() -> Iterator[Made]:
+    with ExitStack() as ends:
+
+        def make(*acts: list[Act]) -> tuple[RouterStand, list[ScriptedNode]]:
+            nodes = [ScriptedNode(one) for one in acts]
+            names = "abcdef"[: len(nodes)]
+            router = RouterStand({n: node.port for n, node in zip(names, nodes, strict=True)})
+            ends.callback(router.close)
+            for node in nodes:
+                ends.callback(node.close)
+            for wait_ms, name in enumerate(names):
+                router.heard(name, "m", wait_ms=5.0 + wait_ms)
+            return router, nodes
+
+        yield make
+
+
+def ask(router: RouterStand, *data: bytes) -> list[Response]:
+    with router.connect() as connection:
+        reader = Reader(connection)
+        found = []
+        for one in data:
+            connection.sendall(one)
+            found.append(reader.response())
+        return found
+
+
+INFER = request("POST", "/v2/models/m/infer", b'{"inputs": []}', {"X-Mine": "kept"})
+
+
+def test_a_request_arrives_as_it_was_sent_and_its_answer_too(made: Made) -> None:
+    router, (node,) = made([answers(200, b"yes", "Content-Type: a/b", "X-Its: kept")])
+    (reply,) = ask(router, INFER)
+    assert (reply.status, reply.body) == (200, b"yes")
+    assert reply.headers["x-its"] == "kept" and reply.headers["interlace-node"] == "a"
+    assert node.bodies == [b'{"inputs": []}']
+    assert b"X-Mine: kept" in node.heads[0] and b"POST /v2/models/m/infer " in node.heads[0]
+    assert f"Host: 127.0.0.1:{node.port}".encode() in node.heads[0]
+
+
+def test_a_connection_to_a_node_is_used_again(made: Made) -> None:
+    router, (node,) = made([answers(200, b"yes")])
+    assert [one.status for one in ask(router, INFER, INFER, INFER)] == [200] * 3
+    assert len(node.heads) == 3
+
+
+@pytest.mark.parametrize("size", [0, 10, 70_000, 5_000_000])
+def test_bodies_of_every_size_pass_both_ways(made: Made, size: int) -> None:
+    body = np.random.default_rng(size).bytes(size)
+    router, (node,) = made([answers(200, body)])
+    data = request(
+        "POST", "/v2/models/m/infer", body, {"Inference-Header-Content-Length": str(min(size, 4))}
+    )
+    first, second = ask(router, data, data)
+    assert first.body == second.body == body
+    assert node.bodies == [body, body]
+    wait_until(lambda: router.used_bytes == 0)
+    assert router.do(lambda: router.parts.forwarder.budget.used_bytes) == 0
+
+
+@pytest.mark.parametrize("status", [429, 503, 404])
+def test_what_one_node_refuses_another_may_answer(made: Made, status: int) -> None:
+    router, (first, second) = made([answers(status, b"no")], [answers(200, b"yes")])
+    (reply,) = ask(router, INFER)
+    assert (reply.status, reply.body, reply.headers["interlace-node"]) == (200, b"yes", "b")
+    assert b"interlace-elapsed-ms" not in first.heads[0].lower()
+    assert b"interlace-elapsed-ms" in second.heads[0].lower()
+
+
+def test_a_refusal_by_all_is_the_last_one(made: Made) -> None:
+    router, nodes = made([answers(429, b"no a")], [answers(429, b"no b", "Retry-After: 7")])
+    (reply,) = ask(router, INFER)
+    assert (reply.status, reply.body, reply.headers["retry-after"]) == (429, b"no b", "7")
+    assert [len(node.heads) for node in nodes] == [1, 1]
+
+
+@pytest.mark.parametrize("status", [400, 500, 504])
+def test_other_answers_are_final(made: Made, status: int) -> None:
+    router, nodes = made([answers(status, b"no")], [answers(200, b"yes")])
+    (reply,) = ask(router, INFER)
+    assert reply.status == status
+    assert not nodes[1].heads
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [hangs_up, says(b"HTTP/1.1 200 OK\r\nContent-Le"), says(b"220 ftp\r\n\r\n"),
+     says(b"HTTP/1.1 200 OK\r\n\r\nno length"),
+     says(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"),
+     says(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nmore")],
+)  # fmt: skip
+def test_a_node_that_breaks_off_is_replaced(made: Made, broken: Act) -> None:
+    router, _ = made([broken], [answers(200, b"yes")])
+    assert [one.body for one in ask(router, INFER, INFER)] == [b"yes", b"yes"]
+
+
+def test_a_kept_connection_that_was_closed_costs_nothing(made: Made) -> None:
+    def last(connection: object, head: bytes) -> bool:
+        answers(200, b"yes")(connection, head)  # type: ignore[arg-type]
+        return False
+
+    router, (node,) = made([last])
+    assert [one.status for one in ask(router, INFER, INFER, INFER)] == [200] * 3
+    assert len(node.heads) == 3
+
+
+def test_without_another_node_the_caller_hears_which_one_broke_off(made: Made) -> None:
+    router, _ = made([hangs_up])
+    (reply,) = ask(router, INFER)
+    assert reply.status == 503
+    assert "node 'a' did not answer" in reply.error
+
+
+def test_a_node_that_falls_silent_is_given_up_for_another(made: Made) -> None:
+    node = ScriptedNode([silent])
+    other = ScriptedNode([answers(200, b"yes")])
+    router = RouterStand({"a": node.port, "b": other.port}, lost_ms=500.0)
+    router.heard("a", "m", wait_ms=1.0)
+    router.heard("b", "m", wait_ms=9.0)
+    with router.connect() as connection:
+        connection.sendall(INFER)
+        wait_until(lambda: len(node.heads) == 1)
+
+        def lost() -> bool:
+            router.heard("b", "m")
+            router.do(router.parts.directory.look)
+            return len(other.heads) == 1
+
+        wait_until(lost)
+        assert Reader(connection).response().body == b"yes"
+    router.close()
+    node.close()
+    other.close()
+
+
+def test_a_caller_that_leaves_is_forgotten(made: Made) -> None:
+    node = ScriptedNode([silent])
+    router = RouterStand({"a": node.port})
+    router.heard("a", "m")
+    body = b"x" * 100_000
+    header = {"Inference-Header-Content-Length": "4"}
+    with router.connect() as connection:
+        connection.sendall(request("POST", "/v2/models/m/infer", body, header))
+        wait_until(lambda: len(node.heads) == 1)
+        assert router.used_bytes >= len(body)
+    wait_until(lambda: router.used_bytes == 0)
+    router.close()
+    node.close()
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[tuple[RouterStand, Stand, Stand]]:
+    """A router over two whole servers; both have "both", each has one of its own."""
+    nodes = [Stand(), Stand()]
+    router = RouterStand({"a": nodes[0].port, "b": nodes[1].port})
+    for name, node in zip("ab", nodes, strict=True):
+        node.publish(one_to_one("both"), one_to_one(f"only_{name}"))
+    yield router, *nodes
+    router.close()
+    for node in nodes:
+        node.close()
+
+
+@pytest.fixture
+def fleet(two: tuple[RouterStand, Stand, Stand]) -> RouterStand:
+    for name in "ab":
+        two[0].heard(name, "both", f"only_{name}")
+    return two[0]
+
+
+def test_inferences_go_to_the_node_that_has_the_model(fleet: RouterStand) -> None:
+    for name in ("only_a", "only_b", "both"):
+        (reply,) = ask(fleet, infer(name, [[1.0, 2.0]]))
+        assert binary_outputs(reply)["OUTPUT0"] == np.array([1, 2], np.float32).tobytes()
+
+
+def test_reads_are_of_the_whole_fleet(fleet: RouterStand) -> None:
+    def get(path: str) -> Response:
+        return ask(fleet, request("GET", path))[0]
+
+    assert get("/v2/models").json == {"models": ["both", "only_a", "only_b"]}
+    assert get("/v2/models/only_b").json["name"] == "only_b"
+    assert get("/v2/models/only_a/config").json["name"] == "only_a"
+    assert get("/v2/models/only_a/ready").json["ready"] is True
+    assert get("/v2/health/ready").json == {"ready": True}
+    assert get("/v2").json["name"] == "interlace"
+    stats = get("/v2/models/stats").json["model_stats"]
+    assert [one["name"] for one in stats] == ["both", "only_a", "only_b"]
+    assert get("/v2/models/none").status == 404
+
+
+def test_changes_are_not_for_a_router(fleet: RouterStand) -> None:
+    (reply,) = ask(fleet, request("POST", "/v2/repository/models/both/load", b"{}"))
+    assert reply.status == 501 and "folder of models" in reply.error

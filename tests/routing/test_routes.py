@@ -1,0 +1,182 @@
+"""Whom a router asks."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.node import ModelOutlook, Node, NodeState
+from interlace.routing.routes import Routes, RoutingLimits
+
+NONE: frozenset[str] = frozenset()
+
+
+def outlook(wait_ms: float = 5.0, cold_ms: float = 0.0, arrived: int = 0) -> ModelOutlook:
+    return ModelOutlook(wait_ms + cold_ms, 5.0, 1.0, 50.0, cold_ms, arrived=arrived)
+
+
+def state(number: int = 0, **models: ModelOutlook) -> NodeState:
+    return NodeState(1, number, models)
+
+
+def routes(*names: str, seed: int = 0) -> Routes:
+    made = Routes(RoutingLimits(), Random(seed).choice)
+    made.follow([Node(name, "127.0.0.1", 8000) for name in names])
+    return made
+
+
+def test_the_node_that_answers_first_is_asked() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(m=outlook(9.0)), 0.0)
+    here.heard("b", state(m=outlook(6.0)), 0.0)
+    assert here.choose("m", NONE, 0.0, 0.0).name == "b"
+
+
+def test_what_was_sent_since_counts() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(m=outlook(9.0)), 0.0)
+    here.heard("b", state(m=outlook(6.0)), 0.0)
+    asked = []
+    for _ in range(8):
+        node = here.choose("m", NONE, 0.0, 0.0).name
+        here.sent(node, "m")
+        asked.append(node)
+    assert asked[:3] == ["b", "b", "b"]
+    assert 2 <= asked.count("a") <= 3  # level from there on
+
+
+def test_what_others_sent_is_guessed_from_what_came() -> None:
+    here = routes("a", "b")
+    for number in range(20):
+        now_ms = 25.0 * number
+        here.heard("a", state(number, m=outlook(5.0, arrived=100 * number)), now_ms)
+        here.heard("b", state(number, m=outlook(5.0)), now_ms)
+    # 20 ms later: 80 requests of others wait at a.
+    assert {here.choose("m", NONE, 0.0, 495.0).name for _ in range(20)} == {"b"}
+
+
+def test_an_older_state_is_passed_over_and_a_new_start_is_not() -> None:
+    here = routes("a")
+    here.heard("a", state(5, m=outlook()), 0.0)
+    here.heard("a", state(4), 1.0)
+    assert here.serves("m", 1.0)
+    here.heard("a", NodeState(2, 0, {}), 2.0)
+    assert not here.serves("m", 2.0)
+
+
+def test_silent_nodes_are_asked_after_all_others_and_lost_ones_not_at_all() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(m=outlook(1.0)), 0.0)
+    here.heard("b", state(m=outlook(40.0)), 150.0)
+    assert here.choose("m", NONE, 0.0, 160.0).name == "b"
+    assert here.choose("m", {"b"}, 0.0, 160.0).name == "a"
+    assert [n.node.name for n in here.silent(500.0)] == ["a"]
+    with pytest.raises(ServeError) as found:
+        here.choose("m", {"b"}, 0.0, 501.0)
+    assert found.value.reason is Reason.NOT_READY
+
+
+def test_of_a_model_that_no_node_holds_all_routers_load_the_same_one() -> None:
+    picked = set()
+    for seed in range(8):
+        here = routes("a", "b", "c", seed=seed)
+        for name in "abc":
+            here.heard(name, state(m=outlook(5.0, cold_ms=20.0)), 0.0)
+        for _ in range(4):
+            node = here.choose("m", NONE, 0.0, 0.0).name
+            here.sent(node, "m")
+            picked.add(node)
+    assert len(picked) == 1
+
+
+def test_a_node_that_holds_the_model_is_asked_before_one_that_must_load_it() -> None:
+    here = routes("a", "b")
+    here.heard("a", state(m=outlook(5.0, cold_ms=20.0)), 0.0)
+    here.heard("b", state(m=outlook(9.0)), 0.0)
+    assert here.choose("m", NONE, 0.0, 0.0).name == "b"
+
+
+def test_another_node_is_tried_only_while_time_is_left() -> None:
+    here = routes("a", "b")
+    for name in "ab":
+        here.heard(name, state(m=outlook(5.0)), 0.0)
+    assert here.choose("m", {"a"}, 44.0, 0.0).name == "b"
+    with pytest.raises(ServeError) as found:
+        here.choose("m", {"a"}, 46.0, 0.0)
+    assert found.value.reason is Reason.OVERLOADED and "node a" in found.value.detail
+
+
+def test_a_first_try_is_made_even_where_it_looks_late() -> None:
+    here = routes("a")
+    here.heard("a", state(m=outlook(500.0)), 0.0)
+    assert here.choose("m", NONE, 0.0, 0.0).name == "a"
+
+
+@pytest.mark.parametrize(
+    ("heard", "reason", "says"),
+    [
+        ((), Reason.NOT_READY, "node a, b has said nothing yet"),
+        (("a", "b"), Reason.UNKNOWN_MODEL, "served by no node"),
+    ],
+)
+def test_it_says_why_there_is_nobody(heard: tuple[str, ...], reason: Reason, says: str) -> None:
+    here = routes("a", "b")
+    for name in heard:
+        here.heard(name, state(), 0.0)
+    with pytest.raises(ServeError) as found:
+        here.choose("m", NONE, 0.0, 0.0)
+    assert found.value.reason is reason and says in found.value.detail
+
+
+def test_a_moved_node_is_gone_and_new() -> None:
+    here = routes("a", "b")
+    moved = Node("a", "127.0.0.2", 8000)
+    new, gone = here.follow([moved])
+    assert new == [moved]
+    assert sorted(node.name for node in gone) == ["a", "b"]
+
+
+@given(
+    waits=st.lists(st.floats(0.1, 100.0), min_size=1, max_size=6),
+    steps=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=60),
+    seed=st.integers(0, 9),
+)
+def test_who_is_asked_serves_the_model_and_was_not_tried(
+    waits: list[float], steps: list[tuple[int, bool]], seed: int
+) -> None:
+    """Law: whatever is heard and sent, a choice is able, untried, and the first by belief."""
+    names = [f"n{i}" for i in range(len(waits))]
+    here = routes(*names, seed=seed)
+    now_ms = 0.0
+    for name, wait_ms in zip(names, waits, strict=True):
+        here.heard(name, state(m=outlook(wait_ms)), now_ms)
+    for number, (index, speaks) in enumerate(steps):
+        now_ms += 10.0
+        name = names[index % len(names)]
+        if speaks:
+            here.heard(name, state(number + 1, m=outlook(waits[index % len(waits)])), now_ms)
+            continue
+        able = {
+            n.node.name: n.answer_ms("m", now_ms)
+            for n in here.nodes
+            if n.heard_ms > now_ms - here.limits.lost_ms
+        }
+        untried = {key: ms for key, ms in able.items() if key != name}
+        fresh = {
+            n.node.name
+            for n in here.nodes
+            if n.heard_ms > now_ms - here.limits.silent_ms and n.node.name in untried
+        }
+        among = fresh or set(untried)
+        try:
+            chosen = here.choose("m", {name}, 0.0, now_ms).name
+        except ServeError:
+            assert all(untried[key] > 50.0 for key in among)
+            continue
+        assert chosen in among
+        assert untried[chosen] <= min(untried[key] for key in among) + here.limits.equal_ms
+        here.sent(chosen, "m")
