@@ -6,10 +6,45 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 _PREFIX: Final = "term-"
 _RELEASED: Final = b"\n"
+
+
+class Lease(Protocol):
+    """Says whether this controller commands, and in which term."""
+
+    def renew(self, at_least: int = 1) -> int | None:
+        """The term that is held, or taken now; ``None`` while another commands.
+
+        A term that is taken is ``at_least`` that: later than any that nodes have seen.
+        """
+        ...
+
+    def release(self) -> None:
+        """Command no more."""
+        ...
+
+
+class LatestLease:
+    """The controller that began last commands: for those that share no folder.
+
+    It takes the term after the latest that nodes have seen, once, and has lost it when they see a
+    later one.
+    """
+
+    def __init__(self) -> None:
+        self._term = 0
+
+    def renew(self, at_least: int = 1) -> int | None:
+        """The term, or ``None`` from when a later one was seen."""
+        if not self._term:
+            self._term = at_least
+        return self._term if at_least <= self._term + 1 else None
+
+    def release(self) -> None:
+        """The next one takes its own."""
 
 
 class FileLease:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interlace.fleet.lease import FileLease
+from interlace.fleet.lease import FileLease, LatestLease
 
 
 class Hands:
@@ -59,6 +59,14 @@ def test_a_released_lease_is_taken_at_once(tmp_path: Path) -> None:
 def test_a_term_is_later_than_what_nodes_have_seen(tmp_path: Path) -> None:
     hands = Hands(tmp_path, 1)
     assert hands.leases[0].renew(at_least=8) == 8
+
+
+def test_without_a_folder_who_began_last_commands() -> None:
+    first = LatestLease()
+    assert [first.renew(1), first.renew(2)] == [1, 1]  # nodes have seen its own term by now
+    second = LatestLease()
+    assert second.renew(2) == 2
+    assert [second.renew(3), first.renew(3)] == [2, None]
 
 
 def test_a_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
