@@ -20,6 +20,7 @@ from interlace.planning.plan_file import save_plan
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.beside import NeighbourSlowdowns
+from interlace.profiling.signature_store import SignatureStore
 from interlace.profiling.store import ProfileStore
 
 _log = logging.getLogger(__name__)
@@ -147,9 +148,13 @@ def plan_machine(
 
 def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]:
     known, opened, missing = [], [], []
+    kept = SignatureStore(store.folder / "signatures")
     failures: list[str] = []
     for draft in drafts(root, find_models(root, ()), failures):
         model = draft.provisional()
+        said = kept.find(model)
+        if said is not None:
+            model = replace(model, architecture=said.architecture)
         stored = store.recall(model, gpu)
         if stored is None:
             missing.append(draft.name)

@@ -55,6 +55,7 @@ class Model:
 
     ``path`` is the version folder. ``digest`` covers every file that changes what the model
     computes. ``sample`` gives sizes for dims that are -1, per input, used to profile and warm up.
+    Models of one ``architecture`` differ in their weights alone; empty if that is not known.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Model:
     sample: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     generation: int = 0
+    architecture: str = ""
 
     @property
     def key(self) -> str:
