@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from interlace.core.errors import ServeError
 from interlace.core.node import Assignment, NodeDescription, NodeState, Revision
+from interlace.core.plan import Plan
 from interlace.core.version import __version__
 from interlace.fleet.controller import Controller
 from interlace.fleet.lease import Lease
@@ -26,6 +28,28 @@ _LOOK_S: Final = 0.05
 _GATHER_S: Final = 3.0
 _LEASE_S: Final = 0.4
 _MODELS_S: Final = 2.0
+
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node; what is ``None`` is not known."""
+
+    described: NodeDescription | None
+    state: NodeState | None
+    assigned: Assignment | None
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStatus:
+    """The whole fleet as one controller sees it; ``term`` is 0 while another one commands."""
+
+    term: int
+    nodes: dict[str, NodeStatus]
+    unserved_rows_per_s: dict[str, float]
+    reasons: dict[str, str]
+
 
 #: Makes a controller of a term, for the nodes that are there.
 MakeController = Callable[[int, Mapping[str, NodeDescription]], Controller]
@@ -77,6 +101,21 @@ class FleetService:
         for task in (*self._tasks, *self._telling.values()):
             task.cancel()
         self._lease.release()
+
+    def status(self) -> FleetStatus:
+        """How the fleet is, for people and programs."""
+        controller = self.controller
+        nodes = {
+            node.name: NodeStatus(
+                described=self._described.get(node.name),
+                state=self._states.get(node.name),
+                assigned=None if controller is None else controller.assignment(node.name),
+                problem=self.problems.get(node.name, ""),
+            )
+            for node in self._directory.nodes
+        }
+        plan = Plan() if controller is None else controller.plan
+        return FleetStatus(self.term, nodes, dict(plan.unserved_rows_per_s), dict(plan.reasons))
 
     async def _command(self) -> None:
         """Take the lease, and give up what was planned when it is lost."""
