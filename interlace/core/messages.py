@@ -337,6 +337,11 @@ class PlanSolved:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanChanged:
+    """Whoever plans would answer otherwise than before: a plan came from outside."""
+
+
+@dataclass(frozen=True, slots=True)
 class GpuJoined:
     """An accelerator joined the fleet; it is empty."""
 
@@ -377,6 +382,7 @@ Event = (
     | ModelWithdrawn
     | WorkFinished
     | PartitionLost
+    | PlanChanged
     | PlanSolved
     | GpuJoined
     | GpuLeft
