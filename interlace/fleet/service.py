@@ -30,7 +30,6 @@ _LEASE_S: Final = 0.4
 _MODELS_S: Final = 2.0
 
 
-
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """One node; what is ``None`` is not known."""

@@ -37,8 +37,9 @@ class NodePoller:
         every_ms: float = 20.0,
         apart_ms: float = 1.0,
     ) -> None:
-        """``heard`` is told what each node says. Each is asked every ``every_ms``; any two questions
-        are ``apart_ms`` apart."""
+        """``heard`` is told what nodes say. Each is asked every ``every_ms``, but any two questions
+        are ``apart_ms`` apart.
+        """
         self._heard = heard
         self._directory = directory
         self._reader = reader
