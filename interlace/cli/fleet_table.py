@@ -24,15 +24,13 @@ def show_fleet(out: Console, text: str) -> None:
 
 
 def _line(name: str, node: NodeStatus) -> tuple[str, ...]:
-    described, state, assigned = node.described, node.state, node.assigned
-    gpus = () if described is None else described.gpus
-    kinds = sorted({gpu.kind for gpu in gpus})
+    state, assigned = node.state, node.assigned
     told = () if assigned is None else sorted(assigned.models)
     term, number = (0, 0) if state is None else state.revision
     return (
         name,
-        "" if described is None else described.zone,
-        f"{len(gpus)} {', '.join(kinds)}",
+        node.zone,
+        ", ".join(f"{count} {kind}" for kind, count in sorted(node.accelerators.items())),
         ", ".join(told) or "-",
         _state(node),
         str(term),
@@ -44,7 +42,7 @@ def _state(node: NodeStatus) -> str:
     state = node.state
     if node.problem:
         return node.problem
-    if state is None or node.described is None:
+    if state is None or not node.accelerators:
         return "not heard of"
     if state.failures:
         return "; ".join(f"{model}: {why}" for model, why in sorted(state.failures.items()))

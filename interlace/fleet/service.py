@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import msgspec
@@ -22,7 +24,6 @@ from interlace.router.directory import NodeDirectory
 from interlace.router.http.reads import NodeReader
 
 _LOG: Final = logging.getLogger(__name__)
-_DESCRIPTION: Final = msgspec.json.Decoder(NodeDescription)
 #: How often nodes are looked at, and how long the first ones are waited for.
 _LOOK_S: Final = 0.05
 _GATHER_S: Final = 3.0
@@ -32,9 +33,10 @@ _MODELS_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """One node; what is ``None`` is not known."""
+    """One node; ``accelerators`` are counted by kind, what is ``None`` is not known."""
 
-    described: NodeDescription | None
+    zone: str
+    accelerators: dict[str, int]
     state: NodeState | None
     assigned: Assignment | None
     problem: str
@@ -106,7 +108,8 @@ class FleetService:
         controller = self.controller
         nodes = {
             node.name: NodeStatus(
-                described=self._described.get(node.name),
+                zone=described.zone if (described := self._described.get(node.name)) else "",
+                accelerators=dict(Counter(g.kind for g in described.gpus)) if described else {},
                 state=self._states.get(node.name),
                 assigned=None if controller is None else controller.assignment(node.name),
                 problem=self.problems.get(node.name, ""),
@@ -161,8 +164,8 @@ class FleetService:
     async def _describe(self, node: str) -> None:
         try:
             answer = await self._reader.ask(node, "GET", "/v2/node")
-            found = _DESCRIPTION.decode(answer.body)
-        except (ServeError, msgspec.DecodeError) as error:
+            found = _description(answer.body)
+        except (ServeError, msgspec.MsgspecError) as error:
             self._complain(node, f"does not say what it is: {error}")
             return
         if not found.assigned:
@@ -217,6 +220,20 @@ class FleetService:
         if self.problems.get(node) != why:
             self.problems[node] = why
             _LOG.warning("node %s %s", node, why)
+
+
+def _description(body: bytes) -> NodeDescription:
+    """What a node says that it is. JSON has no infinity: a link without bound comes as null.
+
+    Raises:
+        MsgspecError: it is no such thing.
+    """
+    found = msgspec.json.decode(body)
+    if isinstance(found, dict):
+        for gpu in found.get("gpus", ()):
+            links = gpu.get("links", {})
+            links.update({key: inf for key, value in links.items() if value is None})
+    return msgspec.convert(found, NodeDescription)
 
 
 def _error(body: bytes) -> str:

@@ -27,6 +27,7 @@ def fleet(tmp_path: Path) -> Iterator[FleetStand]:
         (made / "interlace.toml").write_text(re.sub("slo_ms = .*", "slo_ms = 5000", text))
     stand = FleetStand(tmp_path, models, "abc")
     try:
+        until(lambda: stand.ask("tagger", 1.0) == stand.expected("tagger", 1.0))
         until(lambda: stand.serving() == {"a", "b", "c"})
         yield stand
     except AssertionError:
@@ -37,7 +38,6 @@ def fleet(tmp_path: Path) -> Iterator[FleetStand]:
 
 
 def test_nodes_die_controllers_die_and_every_request_has_its_answer(fleet: FleetStand) -> None:
-    assert fleet.ask("tagger", 1.0) == fleet.expected("tagger", 1.0)
     answers: list[tuple[float, str]] = []
     done = threading.Event()
 
@@ -71,9 +71,10 @@ def test_nodes_die_controllers_die_and_every_request_has_its_answer(fleet: Fleet
     assert [value for value, digest in answers if digest != fleet.expected("tagger", value)] == []
 
     fleet.controller.end(signal.SIGKILL)  # nodes go on with what they were told
-    state = get(f"http://127.0.0.1:{fleet.ports['a']}/v2/node/state")
-    assert "tagger" in state["models"] and state["revision"][0] == 1
-    port = fleet.ports["a"]
+    states = {n: get(f"http://127.0.0.1:{p}/v2/node/state") for n, p in fleet.ports.items()}
+    assert all(state["revision"][0] == 1 for state in states.values())
+    having = [name for name, state in states.items() if "tagger" in state["models"]]
+    port = fleet.ports[having[0]]
     assert fleet.ask("tagger", 7.0, port) == fleet.expected("tagger", 7.0)
     fleet.controller = fleet.command()
     until(lambda: fleet.serving() == {"a", "b", "c"})
