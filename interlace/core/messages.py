@@ -236,6 +236,14 @@ class RefusedUpstream:
 
 
 @dataclass(frozen=True, slots=True)
+class ArrivedElsewhere:
+    """Rows that other servers were asked for, which are planned for here."""
+
+    model: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestCancelled:
     """The client of this request went away."""
 
@@ -329,6 +337,11 @@ class PlanSolved:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanChanged:
+    """Whoever plans would answer otherwise than before: a plan came from outside."""
+
+
+@dataclass(frozen=True, slots=True)
 class GpuJoined:
     """An accelerator joined the fleet; it is empty."""
 
@@ -363,11 +376,13 @@ class TimedOut:
 Event = (
     RequestArrived
     | RefusedUpstream
+    | ArrivedElsewhere
     | RequestCancelled
     | ModelsDeployed
     | ModelWithdrawn
     | WorkFinished
     | PartitionLost
+    | PlanChanged
     | PlanSolved
     | GpuJoined
     | GpuLeft

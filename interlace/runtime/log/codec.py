@@ -10,6 +10,7 @@ import msgspec
 
 from interlace.core.errors import ServeError
 from interlace.core.messages import (
+    ArrivedElsewhere,
     Command,
     CopyInputs,
     CreatePartition,
@@ -24,6 +25,7 @@ from interlace.core.messages import (
     ModelsDeployed,
     ModelWithdrawn,
     PartitionLost,
+    PlanChanged,
     PlanSolved,
     RefusedUpstream,
     ReleasePartition,
@@ -61,6 +63,8 @@ _PLAIN: Final = {
     12: GpuLeft,
     13: RefusedUpstream,
     14: TimedOut,
+    15: PlanChanged,
+    16: ArrivedElsewhere,
 }
 _NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}
 _WORKS: Final = {0: CreatePartition, 1: ReleasePartition, 2: Load, 3: Unload, 4: Evict}

@@ -224,6 +224,19 @@ def test_a_copy_that_is_refused_leaves_nothing_behind() -> None:
         assert one.runs()
 
 
+def test_a_group_is_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each copy costs microseconds beyond its bytes, whatever the sizes of layers."""
+    monkeypatch.setattr(cold_layout, "LEAST_BYTES", 1 << 20)
+    monkeypatch.setattr(cold_layout, "LAST_BYTES", 1 << 20)
+    with stand() as one:
+        cold = one.load()
+        assert len(cold.layout.groups) == 1 and cold.layout.layers[LAST].nbytes % 512 == 0
+        copies = one.driver.calls["copy"]
+        cold.fetch(set(ALL) - {TABLE})
+        assert one.driver.calls["copy"] == copies + 1
+        assert one.runs() and one.driver.calls["copy"] == copies + 2
+
+
 def test_a_warm_run_copies_nothing() -> None:
     with stand() as one:
         one.load().fetch(tuple(ALL))
