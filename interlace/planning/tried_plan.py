@@ -19,6 +19,8 @@ from interlace.policy.base import System
 
 #: How many times as long the trial is that confirms a cut, and its first seed.
 _LONGER, _OTHER_SEED = 5, 100
+#: Standard errors by which a plan must keep what its packer would not promise.
+_SURE: Final = 1.5
 #: Standard errors beyond which a broken promise is not tried on.
 _MISSED: Final = 3.0
 
@@ -49,12 +51,17 @@ class PlanTrials:
     scenario: Scenario
     system: System
 
-    def confirmed(self, found: TriedPlan) -> TriedPlan:
-        """The plan after a longer trial of other seeds: it was chosen for how the first went."""
+    def confirmed(self, plan: Plan, fleet: Fleet) -> TriedPlan:
+        """A plan that its packer would not promise: kept clearly, then in a longer trial, too.
+
+        The longer one is of other seeds: the plan was chosen for how the first went.
+        """
+        found = self.tried(plan, fleet, _SURE)
+        if found.trial.short:
+            return found
         requests = _LONGER * enough(self.scenario)
-        trial = try_plan(
-            found.plan, found.fleet, self.scenario, self.system, requests, _OTHER_SEED, errors=0.0
-        )
+        there = found.fleet
+        trial = try_plan(plan, there, self.scenario, self.system, requests, _OTHER_SEED, errors=0.0)
         return replace(found, trial=trial)
 
     def tried(self, plan: Plan, fleet: Fleet, errors: float = -_MISSED) -> TriedPlan:
