@@ -113,11 +113,14 @@ class RequestScheduler:
 
     def outlooks(self, now_ms: float) -> dict[str, ModelOutlook]:
         """How soon each model that is hosted would answer its next request."""
-        return {
-            key: outlook(key, self._whole_views[deployed.hosts[0].gpu], now_ms)
-            for key, deployed in self._state.models.items()
-            if deployed.hosts and not deployed.leaving and deployed.quarantine_reason is None
-        }
+        found = {}
+        for key, deployed in self._state.models.items():
+            if not deployed.hosts or deployed.leaving or deployed.quarantine_reason is not None:
+                continue
+            view = self._whole_views[deployed.hosts[0].gpu]
+            ready_ms = self.fetching.earliest_ms(deployed, now_ms) if deployed.weights else now_ms
+            found[key] = outlook(key, view, ready_ms, now_ms)
+        return found
 
     def cancel(self, model: str, request_id: int, now_ms: float) -> list[Command]:
         """Take a request out of its queue; one that runs is answered when its batch ends."""

@@ -16,12 +16,12 @@ from interlace.policy.view import PartitionView, View
 _LAST: Final = 1 << 62
 
 
-def outlook(model: str, view: View, now_ms: float) -> ModelOutlook:
+def outlook(model: str, view: View, ready_ms: float, now_ms: float) -> ModelOutlook:
     """That of a hosted model, in the partition where a request of one row would end first.
 
     Before it go the running batch, and what waits there with nearer deadlines, of each model the
-    part that is planned there, in full batches; it is in its own model's last one. If the weights
-    are not there they come first.
+    part that is planned there, in full batches; it is in its own model's last one. The weights
+    come first, if they are not there before ``ready_ms``.
     """
     asked = view.model(model)
     slo_ms = asked.demand.slo_ms
@@ -42,7 +42,7 @@ def outlook(model: str, view: View, now_ms: float) -> ModelOutlook:
                 end_ms += _batches_ms(rows, slot, host, view)
         if end_ms < best_ms:
             best_ms, alone_ms, added_ms = end_ms, own_ms, per_row_ms
-    cold_ms = max(0.0, asked.ready_ms - now_ms)
+    cold_ms = max(0.0, ready_ms - now_ms)
     if cold_ms > 0.0:
         best_ms = max(best_ms, cold_ms + alone_ms)
     waiting = view.queue(model).rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.builders import World, line_profile
+from tests.engine.test_cold_starts import cold_world
 
 
 @pytest.fixture
@@ -45,3 +46,13 @@ def test_more_that_waits_makes_it_longer(world: World) -> None:
     for _ in range(8):
         world.send("b", 100.0)
     assert outlook_ms(world, "b") > before_ms
+
+
+def test_a_cold_model_counts_its_load_though_nobody_has_asked_for_it() -> None:
+    world = cold_world(400)
+    world.run(1_000)
+    outlooks = world.engine.outlooks(world.clock.now_ms())
+    colds = sorted(one.cold_ms for one in outlooks.values())
+    assert colds[-1] > 0.0
+    for one in outlooks.values():
+        assert one.wait_ms >= one.cold_ms + one.alone_ms - 1e-9 or one.cold_ms == 0.0
