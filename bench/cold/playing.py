@@ -14,10 +14,10 @@ from interlace.core.messages import Command, Event, Fetch
 from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import Profile
 from interlace.core.request import Outcome
+from interlace.planning.memory_trial import cold_curves
 from interlace.policy.base import System
 from interlace.policy.catalog import CATALOG
 from interlace.policy.cold_starts.catalog import COLD_POLICIES
-from interlace.planning.memory_trial import cold_curves
 from interlace.sim.arrivals import Arrivals, Workload, merge_arrivals
 from interlace.sim.cold_requests import ColdRequests
 from interlace.sim.run import simulate
@@ -160,7 +160,9 @@ def in_turn(fleet: Fleet, demand: Sequence[Demand]) -> Plan:
                 f"{gpu.id}-whole",
                 gpu.id,
                 100,
-                tuple(Slot(one.model, one.max_batch, one.rows_per_s) for one in demand[place::count]),
+                tuple(
+                    Slot(one.model, one.max_batch, one.rows_per_s) for one in demand[place::count]
+                ),
             )
             for place, gpu in enumerate(fleet.gpus)
         )

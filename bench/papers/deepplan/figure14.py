@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 from bench.harness import Report, Row, curves, main, panels
-from bench.papers.deepplan.figure13 import WAYS, run
+from bench.papers.deepplan.figure13 import run
+from bench.papers.deepplan.machine import WAYS
 
 #: Model, requests/s, and numbers of instances around what fits the memory.
 _CASES: Final = (

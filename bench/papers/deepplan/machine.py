@@ -3,7 +3,8 @@
 A published answer's row is the released server: an instance belongs to the GPU of its number modulo
 four, requests are served one at a time as they come, the longest idle instance leaves until less
 than the card's memory less 5.5 GiB is in use, and a second partition comes over the GPU two further
-on, which hangs on the other switch. Ours refuses what cannot be within the SLO, and gathers batches.
+on, which hangs on the other switch. Ours refuses what cannot be in
+time, and gathers batches.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ _ENDLESS_MS: Final = 600_000.0
 
 
 def served(
-    way: str, models: Sequence[str], arrivals: Arrivals, warm_part: float, rows: Sequence[float] = ()
+    way: str,
+    models: Sequence[str],
+    arrivals: Arrivals,
+    warm_part: float,
+    rows: Sequence[float] = (),
 ) -> ColdFigures:
     """Instances of these models, named by ``arrivals`` in order; ``rows`` scale what one asks."""
     peers = 1 if way in ("deepplan-pt", "deepplan", "interlace") else 0
@@ -52,6 +57,4 @@ def served(
             with_cold(way), fleet, profiles, arrivals, SLO_MS, rates, warm_part=warm_part
         )
     system = with_cold(way, "tfserving-nowait")
-    return cold_run(
-        system, fleet, profiles, arrivals, _ENDLESS_MS, warm_part=warm_part, batch=1
-    )
+    return cold_run(system, fleet, profiles, arrivals, _ENDLESS_MS, warm_part=warm_part, batch=1)
