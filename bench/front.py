@@ -24,7 +24,9 @@ from interlace.load.call import pack
 from interlace.load.result import figures
 from interlace.runtime.clock import WallClock
 from interlace.server.dataplane.plane import DataPlane
-from interlace.server.grpc.server import GrpcServer
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.server import GrpcServer, local_inference
+from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
@@ -89,7 +91,10 @@ async def _serve(ports: Connection) -> None:
     context = InferenceContext(plane, table, arena, arenas, regions, limits)
     http = HttpServer(inference_routes(), InferenceHandler(context), limits)
     no_administration: Any = None
-    grpc = GrpcServer(plane, no_administration, table, regions, arena, arenas)
+    limits = GrpcLimits()
+    heap = HeapBudget(limits.max_heap_bytes)
+    inference = local_inference(plane, table, regions, arena, arenas, limits, heap)
+    grpc = GrpcServer(inference, no_administration, limits, heap)
     listening = {
         "http": await http.listen("127.0.0.1", 0),
         "grpc": await grpc.listen("127.0.0.1", 0),

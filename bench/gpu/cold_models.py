@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -124,24 +125,49 @@ class ColdRun:
         self.launch()
         self._stand.backend.driver.synchronize(self._lane.stream)
 
-    def launch(self) -> None:
+    def launch(self) -> int:
+        """Begin; the turn of the batch."""
         targets = [one.device for one in self._targets]
-        self._program.launch(self._stand.sequence, 1, self._sources, targets)
+        return self._program.launch(self._stand.sequence, 1, self._sources, targets)
 
     def warm_ms(self) -> float:
         began_s = time.perf_counter()
         self.run()
         return (time.perf_counter() - began_s) * 1000.0
 
-    def cold_ms(self, layers: Collection[int], overlapped: bool = True, place: int = 0) -> float:
+    def gpu_ms(self) -> float:
+        """A run by the GPU's clock: what another thread of this process does plays no part."""
+        turn = self.launch()
+        self._stand.backend.driver.synchronize(self._lane.stream)
+        began_ns, ended_ns = self._program.times_ns(turn)
+        return (ended_ns - began_ns) / 1e6
+
+    @property
+    def by_peer(self) -> dict[int, int]:
+        """The layers of the second half of its bytes, each by the first peer."""
+        before, half = 0, sum(one.nbytes for one in self.weights.layout.layers) // 2
+        found: dict[int, int] = {}
+        for at, layer in enumerate(self.weights.layout.layers):
+            before += layer.nbytes
+            if before > half:
+                found[at] = 1
+        return found
+
+    def cold_ms(
+        self,
+        layers: Collection[int],
+        overlapped: bool = True,
+        place: int = 0,
+        links: Mapping[int, int] = MappingProxyType({}),
+    ) -> float:
         """From nothing there: these layers are copied, the others read over the link."""
         self.forget(place)
-        driver = self._stand.backend.driver
-        driver.synchronize(self.weights.memory.link)
+        driver, memory = self._stand.backend.driver, self.weights.memory
+        driver.synchronize(memory.arrived())
         began_s = time.perf_counter()
-        self.weights.fetch(layers)
+        self.weights.fetch(layers, links)
         if not overlapped:
-            driver.synchronize(self.weights.memory.link)
+            driver.synchronize(memory.arrived())
         self.run()
         return (time.perf_counter() - began_s) * 1000.0
 
@@ -190,7 +216,7 @@ def cold_stand(
     driver = backend.driver
     make = StreamLanes if lacking(bench, "green") else green.make_lanes
     with closing(make(driver)) as lanes, ExitStack() as steps:
-        memory = WeightsMemory(driver, budget_bytes, host_bytes)
+        memory = WeightsMemory(driver, budget_bytes, host_bytes, peers=1)
         steps.callback(memory.close)
         made = ColdStand(backend, lanes, memory)
         steps.callback(made.close)

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from bench.fidelity.measured import half_pct
 from bench.fidelity.stand import cores
 from bench.gpu.bench import Bench
-from bench.gpu.cold_link import link, waits
+from bench.gpu.cold_link import link, second_gpu, waits
 from bench.gpu.cold_models import ColdRun, ColdStand, cold_run, cold_stand
 from bench.gpu.devices import green_gpu
 from bench.gpu.lanes import middle, quantile, ratio
@@ -48,6 +48,7 @@ class Way(NamedTuple):
     copied: Callable[[ColdRun], Collection[int]]
     overlapped: bool = True
     eager: bool = False
+    peer: bool = False  #: the second half of the bytes over the link of a second GPU
 
 
 _WAYS: Final = (
@@ -55,6 +56,7 @@ _WAYS: Final = (
     Way("pipelined", lambda one: one.all),
     Way("pipelined, tables on the host", lambda one: one.all - one.tables),
     Way("nothing copied", lambda one: ()),
+    Way("half by a second GPU", lambda one: one.all - one.tables, peer=True),
     Way("pipelined, eager", lambda one: one.all, eager=True),
     Way("pipelined, eager, tables on the host", lambda one: one.all - one.tables, eager=True),
 )
@@ -71,6 +73,8 @@ async def rows(bench: Bench) -> AsyncIterator[Row]:
                 best = max(best, row.figures.get("alone_gbs", 0.0))
                 yield row
             for row in attempt("waits in graphs", lambda: waits(bench, backend)):
+                yield row
+            for row in attempt("a second GPU", lambda: second_gpu(bench, backend)):
                 yield row
             with cold_stand(bench, backend, budget, host) as there:
                 for model in models:
@@ -96,21 +100,22 @@ def starts(bench: Bench, there: ColdStand, model: Model, best_gbs: float) -> Ite
             how = "eager" if eager else "a graph"
             yield seen(f"{model.name}, warm, {how}", f"{middle(warm):.3f} ms", p50_ms=middle(warm))
             for way in _WAYS:
-                if way.eager == eager:
+                if way.eager == eager and (one.weights.memory.paths or not way.peer):
                     yield from _started(one, way, times, answer, best_gbs)
             if not eager:
                 yield from _planned(bench, there, one, times, best_gbs)
 
 
 def _started(one: ColdRun, way: Way, times: int, answer: bytes, best_gbs: float) -> Iterator[Row]:
-    copied = way.copied(one)
+    copied, links = way.copied(one), one.by_peer if way.peer else {}
     taken: list[float] = []
     wrong = 0
     for at in range(times):
-        taken.append(one.cold_ms(copied, way.overlapped, at))
+        taken.append(one.cold_ms(copied, way.overlapped, at, links))
         wrong += one.answer() != answer
     p50, p99 = middle(taken), quantile(taken, 0.99)
-    bound_ms = one.copied_bytes(copied or one.all - one.tables) / best_gbs / 1e6
+    over = [at for at in copied or one.all - one.tables if at not in links]
+    bound_ms = one.copied_bytes(over) / best_gbs / 1e6
     yield judged(
         f"{one.name}, cold, {way.name}",
         f"at most {_OVER_BOUND:g} of {bound_ms:.2f} ms, what its bytes take",
@@ -206,7 +211,7 @@ def neighbours(bench: Bench, there: ColdStand, models: Sequence[Model]) -> Itera
     with cold_run(there, models[-1], half) as served, cold_run(there, models[0], half) as loaded:
         served.cold_ms(served.all)
         times = bench.size(500, 3)
-        alone = [served.warm_ms() for _ in range(times)]
+        alone = [served.gpu_ms() for _ in range(times)]
         over = threading.Event()
         loads = 0
 
@@ -219,7 +224,7 @@ def neighbours(bench: Bench, there: ColdStand, models: Sequence[Model]) -> Itera
         loader = threading.Thread(target=load)
         loader.start()
         try:
-            beside = [served.warm_ms() for _ in range(times)]
+            beside = [served.gpu_ms() for _ in range(times)]
         finally:
             over.set()
             loader.join()

@@ -2,6 +2,8 @@
 
 All models of a mix have the same rate; each figure is relative to the best known under the papers'
 rule of duty cycles: exhaustive search, which ends at its limit of steps, or our program alone.
+With ``--engine``: the rates that ``interlace plan`` tells as kept on so many GPUs, and those that
+the engine keeps by any plan that is known here (``bench.planning.kept``), found within 2 %.
 """
 
 from __future__ import annotations
@@ -13,23 +15,46 @@ from typing import Annotated, Final
 from bench.harness import Report, Table, main
 from bench.harness.bisection import highest as bisected
 from bench.planning.gpulet_profiles import profiles
-from bench.planning.schedulers import MIXES, OURS, SAME_RULE, SCHEDULERS, mix, serves
+from bench.planning.kept import PromiseCheck, check
+from bench.planning.schedulers import (
+    GPU,
+    MIXES,
+    OUR_PROMISE,
+    OURS,
+    SAME_RULE,
+    SCHEDULERS,
+    mix,
+    serves,
+)
 from interlace.core.profile import Profile
+from interlace.planning.scenario import Scenario
 from interlace.policy.base import Planner
 from interlace.policy.planners.ideal import Ideal
 
 _LOWEST_RPS: Final = 1.0
 _TOP_RPS: Final = 1e5
 _EXACTLY: Final = 1.001
+_TRIED: Final = 1.02
+_CHANCE: Final = 0.01  #: of a kept plan to count as broken
+_SEEDS, _SECONDS = 5, 4.0  #: of the fresh runs that a plan is held to
 
 
-def highest(*, gpus: int = 4, steps: Annotated[int, "of the exhaustive search"] = 4_000) -> Report:
+def highest(
+    *,
+    gpus: int = 4,
+    steps: Annotated[int, "of the exhaustive search"] = 4_000,
+    engine: Annotated[bool, "what is told and kept by trial, too"] = False,
+) -> Report:
     """Every scheduler on every mix, in parts of the best known."""
     planners = {"ideal": Ideal(steps), **SCHEDULERS, **OURS}
     found: dict[str, dict[str, float]] = {}
     for scheduler, planner in planners.items():
         found[scheduler] = {name: highest_rps(planner, name, gpus) for name in MIXES}
         print(f"{scheduler}: {found[scheduler]}", flush=True)
+    if engine:
+        tried = {name: tried_rps(name, gpus, found[OUR_PROMISE][name]) for name in MIXES}
+        found["interlace plan tells"] = {name: told for name, (told, _) in tried.items()}
+        found["the engine keeps"] = {name: kept for name, (_, kept) in tried.items()}
     best = {name: max(found[one][name] for one in ("ideal", SAME_RULE)) for name in MIXES}
     cells = []
     for scheduler, rates in found.items():
@@ -50,6 +75,27 @@ def highest_rps(planner: Planner, name: str, gpus: int) -> float:
     """The largest rate of a mix's models that the planner serves in full."""
     there = known()
     return largest_rps(lambda rate_rps: serves(planner, mix(name, rate_rps), gpus, there))
+
+
+def tried_rps(name: str, gpus: int, promised_rps: float) -> tuple[float, float]:
+    """The largest rates of a mix that our plan is told to keep, and that some plan keeps.
+
+    Looked for from what the packer promises without a trial up to half as much again.
+    """
+    there, checks = known(), dict[float, PromiseCheck]()
+
+    def checked(rate_rps: float) -> PromiseCheck:
+        if rate_rps not in checks:
+            asked = Scenario(tuple(mix(name, rate_rps)), GPU, there, limit=gpus)
+            chance = _CHANCE / len(asked.demand)
+            checks[rate_rps] = check(name, asked, _SEEDS, _SECONDS, chance)
+        return checks[rate_rps]
+
+    low, high = promised_rps * 0.97, promised_rps * 1.5
+    told = bisected(lambda rate: checked(rate).told and checked(rate).kept, low, high, _TRIED)
+    kept = bisected(lambda rate: checked(rate).can, told, high, _TRIED)
+    print(f"{name}: {told:.0f} told, {kept:.0f} kept", flush=True)
+    return told, kept
 
 
 def largest_rps(holds: Callable[[float], bool], exactly: float = _EXACTLY) -> float:

@@ -45,6 +45,7 @@ SCHEDULERS: Final[Mapping[str, Planner]] = MappingProxyType(
 #: Ours: the program alone, under the same rule as the others, and as it is by default (random
 #: arrivals). Pieces of rates that are left to be filled exactly take more patterns than queues do.
 SAME_RULE: Final = "interlace, same rule"
+OUR_PROMISE: Final = "interlace"
 OURS: Final[Mapping[str, Planner]] = MappingProxyType(
     {
         SAME_RULE: Patterns(
@@ -52,7 +53,7 @@ OURS: Final[Mapping[str, Planner]] = MappingProxyType(
             one_queue=False,
             effort=SearchLimits(columns=24, dive_rounds=20, nodes=5_000),
         ),
-        "interlace": Patterns(),
+        OUR_PROMISE: Patterns(),
     }
 )
 

@@ -22,7 +22,7 @@ from interlace.device.cuda.device import CudaDevice
 from interlace.device.cuda.discovery import DiscoveredGpu, NoGpuError, discover
 from interlace.device.cuda.green_contexts import gpu as green
 from interlace.device.cuda.green_contexts.query import AskAtoms, ask_atoms, common_atoms
-from interlace.device.cuda.settings import CudaSettings
+from interlace.device.cuda.settings import CudaSettings, with_peers
 from interlace.device.cuda.visible_devices import visible
 from interlace.device.process.spawner import ForkServerSpawner
 from interlace.shm.arena import ArenaMap
@@ -99,7 +99,8 @@ class Accelerators:
                 f"{least / 1e6:.0f} MB, of which requests and what stays need some, too"
             )
         settings = tuple(
-            replace(one, gpu=replace(one.gpu, weights_bytes=weights_bytes)) for one in self.settings
+            replace(one, gpu=replace(one.gpu, weights_bytes=weights_bytes))
+            for one in (with_peers(self.settings) if weights_bytes else self.settings)
         )
         cpu = self.cpu if settings else replace(self.cpu, weights_bytes=weights_bytes)
         return replace(self, cpu=cpu, settings=settings)

@@ -41,7 +41,9 @@ from interlace.server.administration.methods import HEALTH_METHODS
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.plane import DataPlane
 from interlace.server.dataplane.run_delay import RunDelay
-from interlace.server.grpc.server import GrpcServer
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.server import GrpcServer, local_inference
+from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.admin_routes import admin_routes, metrics_route
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
@@ -172,9 +174,12 @@ class LiveServer:
         )
         pages = [metrics_route(metrics.render), *admin_routes(admin, HEALTH_METHODS)]
         self.metrics = HttpServer(pages, keys=keys, origins=origins)
-        self.grpc = GrpcServer(
-            self.plane, admin, self.table, regions, self.arena, self.arenas, keys=keys
+        limits = GrpcLimits()
+        heap = HeapBudget(limits.max_heap_bytes)
+        inference = local_inference(
+            self.plane, self.table, regions, self.arena, self.arenas, limits, heap
         )
+        self.grpc = GrpcServer(inference, admin, limits, heap, keys)
 
     def watch(self) -> None:
         """Begin to look after workers on cores, once a second."""

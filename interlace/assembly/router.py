@@ -17,12 +17,15 @@ from interlace.core.node import Node
 from interlace.core.user_errors import InputError
 from interlace.router.api import RouterApi
 from interlace.router.directory import NodeDirectory
+from interlace.router.grpc.forwarding import CallForwarder
 from interlace.router.http.forwarding import Forwarder
 from interlace.router.http.reads import NodeReader
 from interlace.router.polling import NodePoller
 from interlace.routing.routes import Routes, RoutingLimits
 from interlace.runtime.clock import WallClock
 from interlace.server.api_keys import ApiKeys
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.server import GrpcServer
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.server import HttpServer, all_routes
@@ -38,6 +41,7 @@ class RouterSettings:
     nodes: tuple[Node, ...]
     host: str = "127.0.0.1"
     http_port: int = 8000
+    grpc_port: int = 8001
     keys: ApiKeys = field(default_factory=ApiKeys)
     arena_bytes: int = 1 << 30
     http: HttpLimits = field(default_factory=lambda: HttpLimits(connections=8192))
@@ -53,13 +57,17 @@ class Router:
         routes = Routes(RoutingLimits(), Random().choice)
         self._settings = settings
         self._arena = Arena.create(settings.arena_bytes)
-        self.directory = NodeDirectory(routes, WallClock(loop), budget)
+        self.directory = NodeDirectory(routes, WallClock(loop), budget, settings.keys.api)
         reader = NodeReader(self.directory, settings.keys.api)
         self._poller = NodePoller(self.directory, reader)
         self._api = RouterApi(self.directory, reader)
         forwarder = Forwarder(self.directory, self._arena, budget)
         pages = all_routes(self._api, self._metrics)
         self.http = HttpServer(pages, forwarder, settings.http, settings.keys, trims=True)
+        limits = GrpcLimits()
+        heap = HeapBudget(limits.max_heap_bytes)
+        calls = CallForwarder(self.directory, limits, heap)
+        self.grpc = GrpcServer(calls, self._api, limits, heap, settings.keys)
         self.follow(settings.nodes)
 
     def follow(self, nodes: Sequence[Node]) -> None:
@@ -67,18 +75,22 @@ class Router:
         self.directory.follow(nodes)
         self._poller.follow()
 
-    async def listen(self) -> int:
-        """Accept connections. Returns the port.
+    async def listen(self) -> tuple[int, int]:
+        """Accept connections. Returns the ports of HTTP and gRPC.
 
         Raises:
-            OSError: the address cannot be had.
+            OSError: an address cannot be had.
         """
-        return await self.http.listen(self._settings.host, self._settings.http_port)
+        asked = self._settings
+        http = await self.http.listen(asked.host, asked.http_port)
+        return http, await self.grpc.listen(asked.host, asked.grpc_port)
 
     async def close(self) -> None:
         """Answer what was accepted, then give everything back."""
         self._api.accepting = False
-        await self.http.close(self._settings.exit_timeout_s)
+        grace_s = self._settings.exit_timeout_s
+        await asyncio.gather(self.http.close(grace_s), self.grpc.drain(grace_s))
+        self.grpc.close()
         self._poller.close()
         self._arena.close()
 
@@ -86,8 +98,8 @@ class Router:
         return self.directory.metrics()
 
 
-def run_router(settings: RouterSettings, on_ready: Callable[[int], None]) -> None:
-    """Route in this thread, the main one, until SIGTERM or SIGINT; ``on_ready`` hears the port.
+def run_router(settings: RouterSettings, on_ready: Callable[[int, int], None]) -> None:
+    """Route in this thread, the main one, until SIGTERM or SIGINT; ``on_ready`` hears the ports.
 
     Raises:
         OSError: the address cannot be had.
@@ -101,9 +113,9 @@ def run_router(settings: RouterSettings, on_ready: Callable[[int], None]) -> Non
         raise_descriptor_limit()
         router = Router(settings)
         try:
-            port = await router.listen()
+            ports = await router.listen()
             settle_memory()
-            on_ready(port)
+            on_ready(*ports)
             await stop.wait()
             _LOG.info("stopping: what was accepted is answered first")
         finally:

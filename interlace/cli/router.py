@@ -21,6 +21,7 @@ _Nodes = Annotated[
 ]
 _Host = Annotated[str, typer.Option(help="Where to listen; loopback only by default.")]
 _Http = Annotated[int, typer.Option(help="KServe v2 over HTTP.")]
+_Grpc = Annotated[int, typer.Option(help="KServe v2 over gRPC.")]
 _KeyFile = Annotated[
     Path | None, typer.Option(help="The key in this file is asked of callers, and shown to nodes.")
 ]
@@ -35,6 +36,7 @@ def router(
     nodes: _Nodes,
     host: _Host = "127.0.0.1",
     http_port: _Http = 8000,
+    grpc_port: _Grpc = 8001,
     api_key_file: _KeyFile = None,
     request_memory_mb: _Requests = 1024.0,
     exit_timeout_s: _Grace = 30.0,
@@ -58,7 +60,10 @@ def router(
         raise InputError(f"node '{twice[0]}' is named twice")
     show_logs(out := console(stderr=True), log_level)
     settings = RouterSettings(
-        tuple(found), host, http_port, ApiKeys(read_key(api_key_file) or ""),
+        tuple(found), host, http_port, grpc_port, ApiKeys(read_key(api_key_file) or ""),
         int(request_memory_mb * (1 << 20)), exit_timeout_s=exit_timeout_s,
     )  # fmt: skip
-    run_router(settings, lambda port: out.print(f"{len(found)} nodes: http://{host}:{port}"))
+    run_router(
+        settings,
+        lambda http, grpc: out.print(f"{len(found)} nodes: HTTP {host}:{http}, gRPC {host}:{grpc}"),
+    )

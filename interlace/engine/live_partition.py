@@ -110,7 +110,9 @@ class LivePartition:
         return inf if self.batch is None else self.batch.expected_end_ms - self.ahead_ms
 
     def takes(self, now_ms: float) -> bool:
-        return self.accepting and (self.batch is None or self.opens_ms <= now_ms)
+        if self.batch is None:
+            return self.accepting
+        return self.ahead_ms > 0.0 and self.opens_ms <= now_ms
 
     def give(self, run: Run, run_ms: float, now_ms: float) -> LaunchedBatch:
         """A batch that is predicted to take ``run_ms`` is sent to it.
@@ -166,5 +168,6 @@ def next_wake(partitions: Iterable[LivePartition]) -> list[Command]:
     """A wake for when the first of these may be given its next batch, before it is idle."""
     at_ms = inf
     for live in partitions:
-        at_ms = min(at_ms, live.opens_ms)
+        if live.ahead_ms:
+            at_ms = min(at_ms, live.opens_ms)
     return [WakeAt(at_ms)] if at_ms < inf else []

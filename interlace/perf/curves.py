@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 #: Ascending (batch, ms) points.
 Curve = tuple[tuple[int, float], ...]
@@ -35,7 +35,11 @@ def _extended(curve: Curve, smaller: Curve) -> Curve:
     if not smaller or smaller[-1][0] <= last:
         return curve
     beyond = [(batch, ms) for batch, ms in smaller if batch > last]
-    more = [(batch, max(last_ms, min(ms, _at(curve, batch)))) for batch, ms in beyond]
+    own = _at(curve, [batch for batch, _ in beyond])
+    more = [
+        (batch, max(last_ms, min(ms, own_ms)))
+        for (batch, ms), own_ms in zip(beyond, own, strict=True)
+    ]
     return (*curve, *more)
 
 
@@ -44,7 +48,7 @@ def _above(curve: Curve, floor: Curve) -> Curve:
     if not floor or _everywhere(curve, floor):
         return curve
     batches = sorted({batch for batch, _ in curve} | {batch for batch, _ in floor})
-    both = [(batch, _at(curve, batch), _at(floor, batch)) for batch in batches]
+    both = list(zip(batches, _at(curve, batches), _at(floor, batches), strict=True))
     if all(own_ms >= floor_ms for _, own_ms, floor_ms in both):
         return curve
     return tuple((batch, max(own_ms, floor_ms)) for batch, own_ms, floor_ms in both)
@@ -60,9 +64,10 @@ def _everywhere(curve: Curve, floor: Curve) -> bool:
     )
 
 
-def _at(curve: Curve, batch: int) -> float:
+def _at(curve: Curve, asked: Sequence[int]) -> list[float]:
     batches, latencies = tuple(b for b, _ in curve), tuple(ms for _, ms in curve)
-    return interpolated(batch, batches, latencies, last_slope(curve))
+    slope = last_slope(curve)
+    return [interpolated(batch, batches, latencies, slope) for batch in asked]
 
 
 def interpolated(

@@ -9,48 +9,19 @@ from typing import Final
 from interlace.core.gpu_kinds import uniform_fleet
 from interlace.core.hardware import Fleet
 from interlace.core.plan import Plan
-from interlace.packing.lending import with_guests
-from interlace.packing.widening import widened
-from interlace.perf.latency import surface
+from interlace.planning.mending import mended
+from interlace.planning.narrowing import Narrowing
 from interlace.planning.scenario import Scenario
-from interlace.planning.trial import PlanTrial, enough, try_plan
+from interlace.planning.tried_plan import PlanTrials, TriedPlan
 from interlace.policy.base import System
 from interlace.policy.fewest import fewest
 
-#: What the part of the rates that is packed for falls by where it does not fit, and how often.
-_FEWER, _STEPS = 0.97, 12
-#: How much more a model counts in the next attempt at a cut, after its promise broke.
-_MORE: Final = 1.05
-#: How many times as long the trial is that confirms a cut, and its first seed.
-_LONGER, _OTHER_SEED = 5, 100
-_ATTEMPTS: Final = 12
 #: Factors on the rates of models whose promise broke, one after the other.
 _INFLATED: Final = (1.05, 1.15, 1.35, 1.8)
 #: Parts of the rates of models whose promise breaks that are added to a current plan.
 _EXTRA: Final = (0.15, 0.3, 0.6)
-#: Standard errors by which a plan must keep what its packer would not promise.
-_SURE: Final = 1.5
-#: Models beyond which only a sample is tried, so that nothing is narrowed by it.
+#: Models beyond which only a sample is tried: hosts are added, and nothing is narrowed by it.
 _MOST_MODELS: Final = 24
-
-
-@dataclass(frozen=True, slots=True)
-class TriedPlan:
-    """A plan on its accelerators, and what its trial showed."""
-
-    plan: Plan
-    fleet: Fleet
-    trial: PlanTrial
-
-    @property
-    def kept(self) -> bool:
-        """True if all is served, and nobody's promise broke."""
-        return not self.plan.underserved and not self.trial.broken
-
-    @property
-    def gpus(self) -> int:
-        """Accelerators in use."""
-        return len({part.gpu for part in self.plan.partitions})
 
 
 def kept_plan(
@@ -68,7 +39,7 @@ def kept_plan(
     Of as many accelerators a ``current`` plan is preferred that keeps every promise, or does with
     further partitions for the models whose promise it breaks.
     """
-    search = _Search(scenario, system, start, current or Plan())
+    search = _Search(PlanTrials(scenario, system), start, current or Plan())
     found = search.fewest()
     stays = (one for one in search.standing(found.gpus) if one.kept and one.gpus <= found.gpus)
     return next(stays, found)
@@ -78,19 +49,42 @@ def kept_plan(
 class _Search:
     """Plans of one scenario, tried."""
 
-    scenario: Scenario
-    system: System
+    trials: PlanTrials
     start: int
     current: Plan
 
+    @property
+    def scenario(self) -> Scenario:
+        return self.trials.scenario
+
+    @property
+    def system(self) -> System:
+        return self.trials.system
+
     def fewest(self) -> TriedPlan:
-        """The packer's answer, or what is better of what its trial leads to."""
-        packed = self.packed({})
-        if not self.system.tried or len(self.scenario.demand) > _MOST_MODELS:
-            return packed
-        if packed.trial.broken and not packed.plan.underserved:
-            packed = next((one for one in self.wider(packed) if one.kept), packed)
-        return self.narrower(packed)
+        """The packer's answer, or what is better of what trials lead to.
+
+        Where all is served, fewer accelerators are tried first; where they are short, all that
+        there are: the packer may be too careful.
+        """
+        plan, fleet = self.packed({})
+        if not self.system.tried:
+            return self.trials.tried(plan, fleet)
+        if len(self.scenario.demand) > _MOST_MODELS:
+            return mended(self.trials.tried(plan, fleet), self.trials)
+        narrowing, gpus = Narrowing(self.trials, plan, self.current), len(fleet.gpus)
+        complete = self.trials.complete(plan)
+        cut = narrowing.fewest(gpus, self.start) if complete else None
+        if cut is not None:
+            return cut
+        found = self.trials.tried(plan, fleet)
+        if found.trial.broken and not plan.underserved:
+            found = next((one for one in self.wider(found) if one.kept), found)
+        short = bool(found.trial.broken) or not self.trials.complete(found.plan)
+        if short and found.gpus < self.scenario.limit:
+            return found
+        least = max(self.start, gpus) if complete else self.start  # below was tried already
+        return narrowing.fewest(found.gpus + short, least) or found
 
     def standing(self, most: int) -> Iterator[TriedPlan]:
         """The current plan at the rates that are asked for; then with more on ``most`` GPUs."""
@@ -108,7 +102,9 @@ class _Search:
         new = wanted.keys() - {slot.model for part in parts for slot in part.slots}
         short: tuple[str, ...] = ()
         if not new:
-            stays = self.tried(self._as_asked(replace(self.current, partitions=parts)), there)
+            stays = self.trials.tried(
+                self.trials.as_asked(replace(self.current, partitions=parts)), there
+            )
             yield stays
             short = stays.trial.broken
         for extra in _EXTRA if free else ():
@@ -122,9 +118,9 @@ class _Search:
             )
             if not added.underserved:
                 both = replace(self.current, partitions=(*parts, *added.partitions))
-                yield self.tried(self._as_asked(both), there)
+                yield self.trials.tried(self.trials.as_asked(both), there)
 
-    def packed(self, factors: Mapping[str, float]) -> TriedPlan:
+    def packed(self, factors: Mapping[str, float]) -> tuple[Plan, Fleet]:
         """The packer's answer, for some models to so many times their rates."""
         asked = [
             replace(d, rows_per_s=d.rows_per_s * factors.get(d.model, 1.0))
@@ -140,125 +136,15 @@ class _Search:
             self.current,
             self.start,
         )
-        return self.tried(self._as_asked(plan) if factors else plan, fleet)
+        return self.trials.as_asked(plan) if factors else plan, fleet
 
     def wider(self, broken: TriedPlan) -> Iterator[TriedPlan]:
         """Idle shares given away; then more and more for those whose promise broke."""
-        yield self.tried(self._spread(broken.plan, broken.fleet), broken.fleet)
+        yield self.trials.tried(self.trials.spread(broken.plan, broken.fleet), broken.fleet)
         factors: dict[str, float] = {}
         tried = broken
         for factor in _INFLATED:
             factors |= dict.fromkeys(tried.trial.broken, factor)
-            tried = self.packed(factors)
+            tried = self.trials.tried(*self.packed(factors))
             yield tried
-            yield self.tried(self._spread(tried.plan, tried.fleet), tried.fleet)
-
-    def narrower(self, found: TriedPlan) -> TriedPlan:
-        """Cuts of fewer accelerators, while they keep every promise.
-
-        Where accelerators are short, of all that there are: the packer may be too careful.
-        """
-        complete = found.plan.underserved <= self._hopeless() and not found.trial.broken
-        if not complete and found.gpus < self.scenario.limit:
-            return found
-        for gpus in range(found.gpus - complete, max(1, self.start) - 1, -1):
-            cut = self.cut(gpus, found.plan)
-            if cut is None:
-                break
-            found = cut
-        return found
-
-    def cut(self, gpus: int, before: Plan) -> TriedPlan | None:
-        """So many accelerators, packed for a part of the rates, that keep every promise.
-
-        The part is the largest that the packer serves on them. Models whose promise breaks count
-        for more in the next attempt. What cannot be served is left out as ``before``.
-        """
-        fleet = uniform_fleet(self.scenario.gpu, gpus)
-        hopeless = self._hopeless()
-        demand = [one for one in self.scenario.demand if one.model not in hopeless]
-        weight = dict.fromkeys((one.model for one in demand), 1.0)
-
-        def packed(step: int) -> Plan:
-            part = _FEWER**step
-            asked = [replace(d, rows_per_s=d.rows_per_s * part * weight[d.model]) for d in demand]
-            return self.system.packer(asked, fleet, self.scenario.busy_profiles, self.current)
-
-        low, step = 0, _STEPS  # the first step that fits, by bisection
-        while low < step:
-            middle = (low + step) // 2
-            low, step = (low, middle) if not packed(middle).underserved else (middle + 1, step)
-        attempts = 0
-        while attempts < _ATTEMPTS and step <= _STEPS:
-            plan = packed(step)
-            if plan.underserved:
-                step += 1
-                continue
-            attempts += 1
-            left = {m: r for m, r in before.unserved_rows_per_s.items() if m in hopeless}
-            said = (
-                f"on {gpus} accelerators the packer promises {_FEWER**step:.0%} of the rates, "
-                "the trial all of them",
-            )
-            plan = replace(plan, unserved_rows_per_s=left, reasons=before.reasons, notes=said)
-            found = self.tried(self._spread(plan, fleet), fleet)
-            doubtful = found.trial.doubtful(_SURE)
-            if not doubtful:
-                found = self.confirmed(found)
-                doubtful = list(found.trial.broken)
-            if not doubtful:
-                return found
-            if len(doubtful) > max(2, len(demand) / 2):
-                break  # it is not one model or another that has too little
-            for model in doubtful:
-                weight[model] *= _MORE
-        return None
-
-    def confirmed(self, found: TriedPlan) -> TriedPlan:
-        """The plan after a longer trial of other seeds: it was chosen for how the first went."""
-        requests = _LONGER * enough(self.scenario)
-        trial = try_plan(
-            found.plan, found.fleet, self.scenario, self.system, requests, seed=_OTHER_SEED
-        )
-        return replace(found, trial=trial)
-
-    def tried(self, plan: Plan, fleet: Fleet) -> TriedPlan:
-        used = {part.gpu for part in plan.partitions}
-        there = Fleet(tuple(gpu for gpu in fleet.gpus if gpu.id in used) or fleet.gpus[:1])
-        return TriedPlan(plan, there, try_plan(plan, there, self.scenario, self.system))
-
-    def _spread(self, plan: Plan, fleet: Fleet) -> Plan:
-        """The plan with nothing left idle: wider partitions, and guests."""
-        profiles = self.scenario.busy_profiles
-        wide = widened(plan, fleet, profiles)
-        return self._as_asked(with_guests(wide, self.scenario.demand, fleet, profiles))
-
-    def _as_asked(self, plan: Plan) -> Plan:
-        """The plan with the rates that are asked for, in the proportions of its own."""
-        planned: dict[str, float] = {}
-        for slot in (s for p in plan.partitions for s in p.slots):
-            planned[slot.model] = planned.get(slot.model, 0.0) + slot.rows_per_s
-        rates = {one.model: one.rows_per_s for one in self.scenario.demand}
-        factor = {m: rates[m] / rate for m, rate in planned.items() if rate > 0}
-        parts = tuple(
-            replace(
-                part,
-                slots=tuple(
-                    replace(s, rows_per_s=s.rows_per_s * factor.get(s.model, 1.0))
-                    for s in part.slots
-                ),
-            )
-            for part in plan.partitions
-        )
-        return replace(plan, partitions=parts)
-
-    def _hopeless(self) -> set[str]:
-        """Models that are late even alone on a whole accelerator, or that nothing is known of."""
-        known = self.scenario.busy_profiles
-        return {
-            one.model
-            for one in self.scenario.demand
-            if one.model not in known
-            or not known[one.model].points
-            or surface(known[one.model]).latency_ms(1, 100) > one.slo_ms
-        }
+            yield self.trials.tried(self.trials.spread(tried.plan, tried.fleet), tried.fleet)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Final
@@ -21,6 +21,8 @@ from interlace.planning.independent import independent
 from interlace.planning.scenario import Scenario
 from interlace.policy.base import System
 from interlace.sim.arrivals import merge_arrivals
+from interlace.sim.record import ServedRequest
+from interlace.sim.recorder import Recorder
 from interlace.sim.run import simulate as play
 from interlace.sim.scenario import Simulation
 from interlace.sim.workload.renewal import Gamma
@@ -30,10 +32,13 @@ from interlace.sim.workload.renewal import Gamma
 _RUNS: Final = (1 / 6, 1 / 3, 1 / 2)
 #: Standard errors beyond which a run has shown it.
 _SURE: Final = 3.0
+_SHOWN: Final = 2.5
 #: Requests of a part's rarest model that are enough, and the fewest of a part that say anything.
 _ENOUGH, _LEAST = 2_000, 500
 #: SLOs that a run lasts at least: it begins with empty queues.
 _SLOS: Final = 5.0
+#: SLOs that a trial lasts at least, whatever it shows.
+_SHOWN_SLOS: Final = 2.0
 _Z95: Final = 1.96
 _TAIL: Final = 0.99
 _FAR: Final = 10  #: beyond this many SLOs a p99 is not told in figures
@@ -79,8 +84,21 @@ class PlanTrial:
     models: Mapping[str, ModelTrial]
     asked: Mapping[str, float]  #: the attainment that each tried model is promised
     seeds: tuple[int, ...] = ()
+    short: frozenset[str] = frozenset()  #: models that lost more than the trial let them
     parts: int = 0  #: independent parts of the plan
     parts_tried: int = 0
+
+    def beside(self, other: PlanTrial, asked: Mapping[str, float]) -> PlanTrial:
+        """This trial and that of another part of the plan."""
+        models = {**self.models, **other.models}
+        return PlanTrial(
+            models,
+            {model: asked[model] for model in models},
+            tuple(sorted({*self.seeds, *other.seeds})),
+            self.short | other.short,
+            self.parts,
+            self.parts_tried + other.parts_tried,
+        )
 
     @property
     def requests(self) -> int:
@@ -112,47 +130,40 @@ class PlanTrial:
         short = {m: t.attainment - self.asked[m] for m, t in self.models.items()}
         return tuple(sorted((m for m, by in short.items() if by < 0), key=lambda m: (short[m], m)))
 
-    def doubtful(self, errors: float) -> list[str]:
-        """Models that lost requests and do not keep their promise by so many standard errors."""
-        return [
-            m
-            for m, t in self.models.items()
-            if t.in_time < t.sent and t.interval(errors)[0] < self.asked[m]
-        ]
-
-    def shown(self, errors: float) -> bool:
-        """True if every model's promise is kept by so many standard errors."""
-        return all(t.interval(errors)[0] >= self.asked[m] for m, t in self.models.items())
-
-    def missed(self, errors: float) -> bool:
-        """True if some model's promise is broken by so many standard errors."""
-        return any(t.interval(errors)[1] < self.asked[m] for m, t in self.models.items())
-
 
 def try_plan(
-    plan: Plan, fleet: Fleet, scenario: Scenario, system: System, requests: int = 0, seed: int = 0
+    plan: Plan,
+    fleet: Fleet,
+    scenario: Scenario,
+    system: System,
+    requests: int = 0,
+    seed: int = 0,
+    errors: float = -_SURE,
 ) -> PlanTrial:
     """The scenario's demand, played on ``fleet`` by the plan and the system's dispatcher.
 
     Arrivals are renewal processes of gamma gaps with each model's rate and ``cv``, from seeds
     counted up from ``seed``; what is refused is not in time. Up to ``requests`` are sent (0: as
     ``enough`` says). Parts of the plan that share nothing are tried apart, of a large plan as many
-    as the requests allow, drawn by the seed; a run ends early where it has shown enough.
+    as the requests allow, drawn by the seed. A part's trial ends early where every promise is shown
+    to be kept, and once some model has lost so many that its promise cannot come out as kept by so
+    many standard ``errors`` any more.
     """
     wanted = {d.model: d for d in scenario.demand if d.rows_per_s > 0}
-    coupled = scenario.interference != NO_INTERFERENCE or plan.overlapping
-    parts = [_Part.of(p, fleet, wanted) for p in independent(plan, by_gpu=coupled)]
+    parts = [_Part.of(p, fleet, wanted) for p in tried_apart(plan, scenario)]
     parts = [part for part in parts if part.demand]
     budget = requests or enough(scenario)
-    found: dict[str, ModelTrial] = {}
-    seeds: set[int] = set()
-    shares = list(_shares(parts, budget, seed))
-    for part, share in shares:
-        for one_seed, trial in _tried(part, share, scenario, system, seed):
-            seeds.add(one_seed)
-            found |= trial
-    asked = {model: wanted[model].attainment for model in found}
-    return PlanTrial(found, asked, tuple(sorted(seeds)), len(parts), len(shares))
+    asked = {model: one.attainment for model, one in wanted.items()}
+    found = PlanTrial({}, {}, parts=len(parts))
+    for part, share in _shares(parts, budget, seed):
+        found = found.beside(_tried(part, share, scenario, system, seed, errors), asked)
+    return found
+
+
+def tried_apart(plan: Plan, scenario: Scenario) -> list[Plan]:
+    """The parts of a plan that share nothing, where neighbours slow each other no accelerator."""
+    coupled = scenario.interference != NO_INTERFERENCE or plan.overlapping
+    return independent(plan, by_gpu=coupled)
 
 
 def enough(scenario: Scenario) -> int:
@@ -213,34 +224,86 @@ def _shares(parts: Sequence[_Part], budget: int, seed: int) -> Iterator[tuple[_P
 
 
 def _tried(
-    part: _Part, requests: float, scenario: Scenario, system: System, seed: int
-) -> Iterator[tuple[int, dict[str, ModelTrial]]]:
-    """The part's models after each run, with the run's seed."""
+    part: _Part, requests: float, scenario: Scenario, system: System, seed: int, errors: float
+) -> PlanTrial:
+    """The part's trial: runs, each of a seed of its own, until they have shown enough."""
     seconds = requests / part.rate_rps
-    longest_s = max(one.slo_ms for one in part.demand) / 1000.0
+    longest_s = max((one.slo_ms for one in part.demand), default=0.0) / 1000.0
     runs = _RUNS if _RUNS[0] * seconds >= _SLOS * longest_s else (1.0,)
-    played = TrialRuns(scenario, system)
+    in_all = {
+        one.model: may_lose(as_rate_rps(one.rows_per_s) * seconds, one.attainment, errors)
+        for one in part.demand
+    }
+
+    def short(played: TrialRuns) -> frozenset[str]:
+        return frozenset(m for m, most in in_all.items() if played.lost(m) > most)
+
+    least = min(max(_RUNS[0], _SHOWN_SLOS * longest_s / seconds), 1.0) * requests
+
+    def shown(played: TrialRuns) -> bool:
+        return played.requests >= least and all(
+            _shown(played.sent(one.model), played.lost(one.model), one.attainment)
+            for one in part.demand
+        )
+
     asked = {one.model: one.attainment for one in part.demand}
-    for number, length in enumerate(runs, seed):
-        played.play(part.plan, part.fleet, part.demand, length * seconds, number)
-        trial = PlanTrial(played.models(), asked)
-        yield number, dict(trial.models)
-        if trial.shown(_SURE) or trial.missed(_SURE):
-            return
+    played = TrialRuns(scenario, system, lambda played: bool(short(played)) or shown(played))
+    for number, length in enumerate(runs, 1):
+        ended = played.play(part.plan, part.fleet, part.demand, length * seconds, seed + number - 1)
+        if ended:
+            break
+    seeds = tuple(range(seed, seed + number))
+    return PlanTrial(played.models(), asked, seeds, short(played), parts_tried=1)
+
+
+def may_lose(sent: float, attainment: float, errors: float) -> float:
+    """Of so many requests, those that may be lost if the promise is kept by so many ``errors``.
+
+    The score test, as in Wilson's interval. At least none: else few requests would never do.
+    """
+    late = 1.0 - attainment
+    return max(sent * late - errors * sqrt(sent * late * attainment), 0.0)
+
+
+def _shown(sent: int, lost: int, attainment: float) -> bool:
+    """True if a promise is shown to be kept; without a loss where one was to be expected, too."""
+    if not lost:
+        return sent * (1.0 - attainment) >= 1.0
+    return lost <= may_lose(sent, attainment, _SHOWN)
 
 
 class TrialRuns:
-    """Runs of a scenario by one system, and each model's answers over all of them."""
+    """Runs of a scenario by one system, and each model's answers over all of them.
 
-    def __init__(self, scenario: Scenario, system: System) -> None:
-        self._scenario, self._system = scenario, system
+    A run ends early where ``enough`` says so of all that was answered up to then.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        system: System,
+        enough: Callable[[TrialRuns], bool] = lambda runs: False,
+    ) -> None:
+        self._scenario, self._system, self._enough = scenario, system, enough
         self._in_time: dict[str, int] = {}
         self._taken_ms: dict[str, list[float]] = {}
+        self.requests = 0
+
+    def sent(self, model: str) -> int:
+        """Requests of a model that were answered, refused or dropped."""
+        return len(self._taken_ms.get(model, ()))
+
+    def lost(self, model: str) -> int:
+        """Those of them that were not in time."""
+        return self.sent(model) - self._in_time.get(model, 0)
 
     def play(
         self, plan: Plan, fleet: Fleet, demand: Sequence[Demand], seconds: float, seed: int
-    ) -> None:
-        """One run by the plan, from empty queues until the last request is answered."""
+    ) -> bool:
+        """One run by the plan, from empty queues until the last request is answered.
+
+        True if it ended before, with enough.
+        """
         scenario = self._scenario
         workloads = {d.model: Gamma(as_rate_rps(d.rows_per_s), d.cv) for d in demand}
         run = Simulation(
@@ -253,13 +316,15 @@ class TrialRuns:
             plan=plan,
             device=device_factory(scenario_physics(scenario)),
         )
-        for one in play(run).served:
-            ok = one.outcome is Outcome.OK
-            answered = ok or one.outcome is Outcome.LATE
-            self._in_time[one.model] = self._in_time.get(one.model, 0) + ok
-            self._taken_ms.setdefault(one.model, []).append(
-                one.answered_ms - one.arrived_ms if answered else inf
-            )
+        recorder = Recorder()
+
+        def enough() -> bool:
+            self._count(recorder.served)
+            recorder.served.clear()
+            return self._enough(self)
+
+        play(run, recorder=recorder, enough=enough)
+        return enough()
 
     def models(self) -> dict[str, ModelTrial]:
         """Each model of which a request was sent."""
@@ -267,3 +332,13 @@ class TrialRuns:
             model: ModelTrial(len(taken), self._in_time[model], quantile(sorted(taken), _TAIL))
             for model, taken in self._taken_ms.items()
         }
+
+    def _count(self, served: Sequence[ServedRequest]) -> None:
+        self.requests += len(served)
+        for one in served:
+            ok = one.outcome is Outcome.OK
+            answered = ok or one.outcome is Outcome.LATE
+            self._in_time[one.model] = self._in_time.get(one.model, 0) + ok
+            self._taken_ms.setdefault(one.model, []).append(
+                one.answered_ms - one.arrived_ms if answered else inf
+            )

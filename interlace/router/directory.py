@@ -8,7 +8,7 @@ from math import inf
 from typing import Final
 
 from interlace.core.node import Node, NodeState
-from interlace.router.http.node_connections import NodeConnections
+from interlace.router.node_links import NodeLinks
 from interlace.routing.routes import Routes
 from interlace.runtime.clock import Clock
 from interlace.server.heap_budget import HeapBudget
@@ -23,16 +23,18 @@ _FAMILIES: Final = (
 
 
 class NodeDirectory:
-    """The nodes as ``routing`` believes them to be, with the connections to each.
+    """The nodes as ``routing`` believes them to be, with the links to each.
 
     ``budget`` bounds the replies of all nodes that are received in more than one piece.
     """
 
-    def __init__(self, routes: Routes, clock: Clock, budget: HeapBudget) -> None:
+    def __init__(self, routes: Routes, clock: Clock, budget: HeapBudget, key: str = "") -> None:
+        """``key`` is the API key that nodes ask for."""
+        self._key = key
         self._routes = routes
         self.now_ms = clock.now_ms
         self._budget = budget
-        self._connections: dict[str, NodeConnections] = {}
+        self._links: dict[str, NodeLinks] = {}
 
     @property
     def nodes(self) -> list[Node]:
@@ -43,9 +45,9 @@ class NodeDirectory:
         """Know these nodes and no others; what those that are gone had is tried elsewhere."""
         new, gone = self._routes.follow(nodes)
         for node in gone:
-            self._connections.pop(node.name).fail_all("it has left the fleet")
+            self._links.pop(node.name).fail_all("it has left the fleet")
         for node in new:
-            self._connections[node.name] = NodeConnections(node, self._budget)
+            self._links[node.name] = NodeLinks(node, self._key, self._budget)
 
     def heard(self, node: str, state: NodeState) -> None:
         """Take what a node said of itself."""
@@ -56,26 +58,26 @@ class NodeDirectory:
         now_ms = self.now_ms()
         for believed in self._routes.silent(now_ms):
             silent_ms = now_ms - believed.heard_ms
-            self._connections[believed.node.name].fail_all(f"silent for {silent_ms:.0f} ms")
-        for connections in self._connections.values():
-            connections.close_idle()
+            self._links[believed.node.name].fail_all(f"silent for {silent_ms:.0f} ms")
+        for links in self._links.values():
+            links.close_idle()
 
     def serves(self, model: str) -> bool:
         """Whether a node that can be asked answers this model; "" for any."""
         return self._routes.serves(model, self.now_ms())
 
-    def choose(self, model: str, tried: AbstractSet[str], waited_ms: float) -> NodeConnections:
-        """The connections to the node to send a request to (``Routes.choose``).
+    def choose(self, model: str, tried: AbstractSet[str], waited_ms: float) -> NodeLinks:
+        """The links to the node to send a request to (``Routes.choose``).
 
         Raises:
             ServeError: there is none.
         """
         node = self._routes.choose(model, tried, waited_ms, self.now_ms())
-        return self._connections[node.name]
+        return self._links[node.name]
 
-    def connections(self, node: str) -> NodeConnections:
+    def links(self, node: str) -> NodeLinks:
         """Those to one node."""
-        return self._connections[node]
+        return self._links[node]
 
     def metrics(self) -> str:
         """The page that Prometheus reads."""
@@ -84,10 +86,10 @@ class NodeDirectory:
             page.family(name, kind, text)
         for believed in self._routes.nodes:
             node = believed.node.name
-            connections, labels = self._connections[node], {"node": node}
-            page.add("interlace_router_requests_total", connections.sent, labels)
-            page.add("interlace_router_lost_total", connections.lost, labels)
-            page.add("interlace_router_in_flight", connections.in_flight, labels)
+            links, labels = self._links[node], {"node": node}
+            page.add("interlace_router_requests_total", links.sent, labels)
+            page.add("interlace_router_lost_total", links.lost, labels)
+            page.add("interlace_router_in_flight", links.in_flight, labels)
             if believed.heard_ms > -inf:
                 page.add("interlace_router_silent_ms", now_ms - believed.heard_ms, labels)
         return page.text()
@@ -98,5 +100,5 @@ class NodeDirectory:
 
     def close(self) -> None:
         """Close every connection."""
-        for connections in self._connections.values():
-            connections.close_idle(0.0)
+        for links in self._links.values():
+            links.close()

@@ -49,22 +49,26 @@ def simulate(
     observers: Sequence[Observer] = (),
     on_progress: OnProgress = lambda part: None,
     recorder: Recorder | None = None,
+    enough: Callable[[], bool] = lambda: False,
 ) -> RunRecord:
     """Play a scenario to its end, every request answered; equal scenarios give equal records.
 
-    A ``recorder`` of one's own may keep less, for runs of hours.
+    A ``recorder`` of one's own may keep less, for runs of hours. ``enough`` is asked now and then:
+    where it is true the run ends, and what has no answer yet is not in the record.
     """
     recorder = recorder or Recorder()
     runtime, clock, _ = warmed(scenario, [recorder, *observers])
     source = _Source(runtime, scenario)
-    length_ms = scenario.arrivals.seconds * 1000.0
+    length_ms, ended = scenario.arrivals.seconds * 1000.0, False
     with _gc_paused():
         source.start()
         for part in range(1, _PARTS + 1):
             clock.run(scenario.warm_ms + length_ms * part / _PARTS)
             on_progress(part / _PARTS)
+            if ended := enough():
+                break
         longest_ms = max((one.slo_ms for one in scenario.demand), default=0.0)
-        while runtime.unanswered:
+        while runtime.unanswered and not ended:
             clock.run(clock.now_ms() + longest_ms + 1.0)
     gpus = [gpu.id for gpu in scenario.fleet.gpus]
     record = recorder.record(scenario.warm_ms, scenario.warm_ms + length_ms, gpus)

@@ -11,7 +11,7 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.core.profile import LatencyPoint, Profile
 from interlace.planning.independent import independent
 from interlace.planning.scenario import Scenario
-from interlace.planning.trial import ModelTrial, TrialRuns, try_plan
+from interlace.planning.trial import ModelTrial, TrialRuns, may_lose, try_plan
 from interlace.policy.catalog import CATALOG
 
 KIND = GPU_KINDS["v100"]
@@ -155,3 +155,25 @@ def test_a_trial_ends_when_it_has_shown_enough() -> None:
     found = try_plan(_halves(2000.0), FLEET, scenario, CATALOG["interlace"], requests=60_000)
     assert set(found.broken) == {"a", "b"}
     assert found.requests < 30_000
+
+
+def test_a_trial_ends_once_a_promise_cannot_come_out_as_kept() -> None:
+    """More is asked of a plan by more standard errors, so what is in doubt ends sooner."""
+    demand = tuple(Demand(model, 390.0, 60.0, 8) for model in ("a", "b"))
+    scenario = Scenario(demand, KIND, PROFILES)
+    lost = []
+    for errors in (-3.0, 0.0, 1.5):
+        found = try_plan(_halves(390.0), FLEET, scenario, CATALOG["interlace"], errors=errors)
+        assert set(found.short) == {"a", "b"}
+        for model in found.short:
+            one = found.models[model]
+            assert one.sent - one.in_time > may_lose(one.sent, 0.99, errors)
+        lost.append(found.requests)
+    assert lost == sorted(lost, reverse=True)
+
+
+@pytest.mark.parametrize(("sent", "lost"), [(1000, 3), (1000, 10), (5000, 41), (300, 1)])
+def test_what_may_be_lost_is_what_the_interval_says(sent: int, lost: int) -> None:
+    for errors in (0.5, 1.5, 2.5):
+        kept = ModelTrial(sent, sent - lost, 1.0).interval(errors)[0] >= 0.99
+        assert kept == (lost <= may_lose(sent, 0.99, errors))

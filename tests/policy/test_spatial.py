@@ -81,8 +81,23 @@ def test_shares_are_where_a_row_costs_least() -> None:
     profiles = {m: scaled_profile(m, 2.0, 0.5, knee, 10) for m, knee in knees.items()}
     demand = [Demand(m, 50.0, 100.0) for m in profiles]
     plan = Overcommitted()(demand, fleet_of(FREELY, 1), profiles, Plan())
-    assert {p.slots[0].model: p.share_pct for p in plan.partitions} == knees
-    assert [p.slots[0].model for p in plan.partitions] == ["a", "b", "a"]
+    lanes = [(p.slots[0].model, p.share_pct) for p in plan.partitions]
+    assert lanes[:2] == list(knees.items())
+    # A row of b costs a little more on 80 %; of a, half as much again on 60 %.
+    assert lanes[2:] == [("a", 40), ("b", 80)]
+
+
+def test_narrower_lanes_fill_what_the_others_leave() -> None:
+    """Two of 60 % run one at a time; where 40 % cost a row no more, the other runs beside one."""
+    known = {m: scaled_profile(m, 2.0, 0.5, 60, 10) for m in "ab"}
+    demand = [Demand(m, 900.0, 60.0, 16) for m in known]
+    plans = [
+        Overcommitted(dearer=dearer)(demand, fleet_of(FREELY, 1), known, Plan())
+        for dearer in (0.0, 1.17)
+    ]
+    assert [sorted({p.share_pct for p in plan.partitions}) for plan in plans] == [[60], [40, 60]]
+    alike, several = (_outcomes(demand, plan, known)[Outcome.OK] for plan in plans)
+    assert several > 1.1 * alike
 
 
 def test_gaps_beside_shares_are_no_headroom() -> None:
@@ -132,10 +147,12 @@ def _asked(quick_rps: float, long_rps: float) -> list[Demand]:
     return [Demand(m, rates[m[0]], slo_ms, 16) for m, (*_, slo_ms) in _FOUR.items()]
 
 
-def _outcomes(demand: list[Demand], plan: Plan) -> Counter[Outcome]:
+def _outcomes(
+    demand: list[Demand], plan: Plan, known: dict[str, Profile] = _KNOWN
+) -> Counter[Outcome]:
     arrivals = merge_arrivals({d.model: Gamma(d.rows_per_s, 1.0) for d in demand}, 3.0, 1)
     record = simulate(
-        Simulation(OURS, fleet_of(FREELY, 1), tuple(demand), _KNOWN, _KNOWN, arrivals, plan)
+        Simulation(OURS, fleet_of(FREELY, 1), tuple(demand), known, known, arrivals, plan)
     )
     return Counter(one.outcome for one in record.served)
 

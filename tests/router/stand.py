@@ -14,10 +14,13 @@ import uvloop
 from interlace.core.node import ModelOutlook, Node, NodeState
 from interlace.router.api import RouterApi
 from interlace.router.directory import NodeDirectory
+from interlace.router.grpc.forwarding import CallForwarder
 from interlace.router.http.forwarding import Forwarder
 from interlace.router.http.reads import NodeReader
 from interlace.routing.routes import Routes, RoutingLimits
 from interlace.runtime.clock import WallClock
+from interlace.server.grpc.limits import GrpcLimits
+from interlace.server.grpc.server import GrpcServer
 from interlace.server.heap_budget import HeapBudget
 from interlace.server.http.limits import HttpLimits
 from interlace.server.http.server import HttpServer, all_routes
@@ -27,28 +30,41 @@ from tests.server.fakes import Memory
 class RouterParts:
     """Everything of one router. Made on its loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, routing: RoutingLimits) -> None:
         self.memory = Memory()
         limits = HttpLimits()
         budget = HeapBudget(limits.heap_bytes)
         clock = WallClock(asyncio.get_running_loop())
-        self.directory = NodeDirectory(Routes(RoutingLimits(), Random(1).choice), clock, budget)
+        self.directory = NodeDirectory(Routes(routing, Random(1).choice), clock, budget)
         api = RouterApi(self.directory, NodeReader(self.directory, ""))
         self.forwarder = Forwarder(self.directory, self.memory.arena, budget)
+        grpc = GrpcLimits()
+        heap = HeapBudget(grpc.max_heap_bytes)
+        self.calls = CallForwarder(self.directory, grpc, heap)
+        self.grpc = GrpcServer(self.calls, api, grpc, heap)
         self.http = HttpServer(all_routes(api, lambda: "# nothing\n"), self.forwarder, limits)
 
 
 class RouterStand:
     """Runs a router until closed; what nodes say of themselves is up to the test."""
 
-    def __init__(self, ports: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        ports: Mapping[str, int],
+        grpc: Mapping[str, int] | None = None,
+        lost_ms: float = 60_000.0,
+    ) -> None:
+        """Nodes by name, at these ports of this machine; lost when they are silent for so long."""
+        routing = RoutingLimits(lost_ms / 5, lost_ms)
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        self.parts: RouterParts = self.do(RouterParts)
-        nodes = [Node(name, "127.0.0.1", port) for name, port in ports.items()]
+        self.parts: RouterParts = self.do(lambda: RouterParts(routing))
+        other = grpc or {}
+        nodes = [Node(n, "127.0.0.1", port, other.get(n, 0)) for n, port in ports.items()]
         self.do(lambda: self.parts.directory.follow(nodes))
         self.port: int = self.wait(self.parts.http.listen("127.0.0.1", 0))
+        self.grpc_port: int = self.wait(self.parts.grpc.listen("127.0.0.1", 0))
         self._number = 0
 
     def heard(self, node: str, *models: str, wait_ms: float = 5.0, slo_ms: float = 5000.0) -> None:
@@ -83,6 +99,7 @@ class RouterStand:
 
     def close(self) -> None:
         self.wait(self.parts.http.close(grace_s=0.5))
+        self.do(self.parts.grpc.close)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(10)
         self.loop.close()

@@ -135,7 +135,7 @@ def test_without_another_node_the_caller_hears_which_one_broke_off(made: Made) -
 def test_a_node_that_falls_silent_is_given_up_for_another(made: Made) -> None:
     node = ScriptedNode([silent])
     other = ScriptedNode([answers(200, b"yes")])
-    router = RouterStand({"a": node.port, "b": other.port})
+    router = RouterStand({"a": node.port, "b": other.port}, lost_ms=500.0)
     router.heard("a", "m", wait_ms=1.0)
     router.heard("b", "m", wait_ms=9.0)
     with router.connect() as connection:

@@ -51,6 +51,7 @@ class Server:
     """`interlace serve` until ``stop``; what it prints is kept. ``code`` is the command."""
 
     code = "from interlace.cli.main import main; main()"
+    answer_s = 30.0  #: how long a request may take
 
     def __init__(self, root: Path, cache: Path, *options: str) -> None:
         argv = [sys.executable, "-c", self.code, "serve"]
@@ -88,7 +89,7 @@ class Server:
         return "".join(self.lines)
 
     def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30.0)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.answer_s)
         try:
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data)
@@ -152,10 +153,10 @@ class Traffic:
             assert time.monotonic() < ends_s, f"only {len(self.seen)} of {goal} answers came"
             time.sleep(0.005)
 
-    def stop(self) -> list[tuple[int, Any]]:
+    def stop(self, limit_s: float = 35.0) -> list[tuple[int, Any]]:
         self._on = False
         for thread in self._threads:
-            thread.join(35.0)
+            thread.join(limit_s)
             assert not thread.is_alive(), "a request was never answered"
         return self.seen
 

@@ -26,10 +26,12 @@ from bench.gpu.preflight.tries import Opened, Try
 from bench.gpu.rows import Row, failed, judged
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.tensors import tensor_at
+from interlace.device.cuda.backend.wait_trial import wait_refusal
 from interlace.device.cuda.completion.kinds import CompletionKind
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.green_contexts.atoms import Atoms
 from interlace.device.cuda.green_contexts.splitting import ATOM_SMS, best_split
+from interlace.device.cuda.memory.mapped import MappedMemory
 from interlace.device.cuda.memory.registered import RegisteredArenas
 from interlace.shm.arena import Arena, ArenaMap
 
@@ -43,6 +45,7 @@ _CHARS: Final = 160
 _SPLITS: Final = (
     ("atoms of 8", 8, True), ("clusters ignored", 8, False), ("atoms of 16", 16, True),
 )  # fmt: skip
+_WAITS: Final = "a graph waits for an event of another stream"
 _WAYS: Final[tuple[CompletionKind, ...]] = ("flags", "blocking")
 
 
@@ -54,6 +57,7 @@ def basics() -> tuple[Try, ...]:
         Try("a graph keeps its SMs", _graph),
         Try("a registered arena is read by a kernel", _arena),
         Try("the end of a batch is seen", _flag),
+        Try(_WAITS, _wait),
         Try("matrix product on a green stream", _product),
     )
 
@@ -154,6 +158,16 @@ def _flag(opened: Opened) -> Row:
             f"GPU's{refused}", not refused, kind=kind, took_ms=took_ms, gpu_ms=known.gpu_ms,
         )  # fmt: skip
     return failed("the end of a batch is seen", refused.removeprefix("; "))
+
+
+def _wait(opened: Opened) -> Row:
+    """What weights that come and go rest on; without it their models run without graphs."""
+    memory = MappedMemory(opened.backend.driver)
+    try:
+        why = wait_refusal(opened.backend, memory)
+    finally:
+        memory.close()
+    return judged(_WAITS, _RIGHT, why or _RIGHT, not why)
 
 
 def _product(opened: Opened) -> Row:

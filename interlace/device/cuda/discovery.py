@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from math import ceil
 from typing import Any, Final, NamedTuple
 
+from interlace.device.cuda.nvlinks import NvLink, nvlinks
+
 #: CUDA cores of an SM, which NVML counts instead of SMs (CUDA C programming guide, by capability).
 _CORES_PER_SM: Final = {7: 64, 8: 64, 9: 128, 10: 128, 11: 128, 12: 128}
 _CORES_PER_SM_BY: Final = {(6, 0): 64, (6, 1): 128, (8, 6): 128, (8, 7): 128, (8, 9): 128}
@@ -38,6 +40,7 @@ class DiscoveredGpu(NamedTuple):
     driver: int
     mig: bool = False
     instances: tuple[MigInstance, ...] = ()
+    nvlinks: tuple[NvLink, ...] = ()
 
     @property
     def mig_refusal(self) -> str:
@@ -62,10 +65,15 @@ def discover(nvml: Any = None) -> tuple[DiscoveredGpu, ...]:
     with _session(nvml):
         driver = int(nvml.nvmlSystemGetCudaDriverVersion_v2())
         count = int(nvml.nvmlDeviceGetCount())
-        found = tuple(_found(nvml, index, driver) for index in range(count))
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        found = [_found(nvml, index, one, driver) for index, one in enumerate(handles)]
+        links = nvlinks(nvml, handles, [one.uuid for one in found])
     if not found:
         raise NoGpuError("the driver sees no GPU")
-    return found
+    return tuple(
+        one._replace(nvlinks=() if one.mig else known)
+        for one, known in zip(found, links, strict=True)
+    )
 
 
 def kind_of(name: str, memory_bytes: int) -> str:
@@ -103,8 +111,7 @@ def _session(nvml: Any) -> Iterator[None]:
         nvml.nvmlShutdown()
 
 
-def _found(nvml: Any, index: int, driver: int) -> DiscoveredGpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+def _found(nvml: Any, index: int, handle: Any, driver: int) -> DiscoveredGpu:
     capability = tuple(map(int, nvml.nvmlDeviceGetCudaComputeCapability(handle)))
     memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
     kind = kind_of(_text(nvml.nvmlDeviceGetName(handle)), memory_bytes)

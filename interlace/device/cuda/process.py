@@ -145,7 +145,9 @@ class GpuProcess:
         """Weights come or go; in a line of their own, since they do so beside batches."""
         what = f"{type(work).__name__.lower()} {work.model}"
         if isinstance(work, Fetch):
-            frame = FetchWeights(work.model, work.plan.brought, len(work.plan.steps))
+            steps, brought = work.plan.steps, work.plan.brought
+            links = tuple(steps[at].link for at in brought)
+            frame = FetchWeights(work.model, brought, links, len(steps))
             asked = GpuRequest(what, work.partition, frame)
         else:
             asked = GpuRequest(what, "", EvictWeights(work.model, work.layers))

@@ -85,6 +85,7 @@ class GpuProcesses:
             settings.choices,
             self._rest_us(),
             0 if settings.private else settings.gpu.weights_bytes,
+            settings.gpu.links.peers,
         )
         process = GpuProcess(self._loop, setup, arena, self._held, settings, self._dead)
         self.running.append(process)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from interlace.core.hardware import Gpu, Trait
+from interlace.core.loading import HostLinks
 from interlace.device.cuda.backend.library_threads import LibraryChoice
+from interlace.device.cuda.nvlinks import NvLink
 from interlace.device.process.pending import WorkTimeouts
 
 #: What makes the ``Backend`` of a process: the driver, torch on that GPU, capture and kernels.
@@ -41,7 +43,9 @@ class CudaSettings:
     CUDA reads when a process starts, given the share of the partition that it is started for.
     ``handle_context`` is where torch's libraries make their handles for work on a green context
     (``backend.library_threads``), of no effect elsewhere. A ``private`` device has a process per
-    partition, and no rings of inputs. ``at_close`` is called when all processes have ended.
+    partition, and no rings of inputs. ``nvlinks`` are the GPUs whose memory it can read fast; one
+    that it passes weights on through (``gpu.links``) its process sees, too. ``at_close`` is called
+    when all processes have ended.
 
     Models that no partition has any more stay open as long as all of them together hold at most
     ``keep_bytes`` of the GPU's memory, so that they come back with what they had: weights, variant,
@@ -65,12 +69,33 @@ class CudaSettings:
     private: bool = False
     keep_bytes: int = 0
     choices: str = ""
+    nvlinks: tuple[NvLink, ...] = ()
     at_close: Callable[[], None] = lambda: None
 
 
-def only_gpu(uuid: str) -> Callable[[int], Mapping[str, str]]:
-    """The environment of processes that see one GPU, or one MIG instance."""
-    return lambda share_pct: {"CUDA_VISIBLE_DEVICES": uuid}
+def only_gpu(uuid: str, *peers: str) -> Callable[[int], Mapping[str, str]]:
+    """The environment of processes that see one GPU, or one MIG instance; ``peers`` behind it."""
+    return lambda share_pct: {"CUDA_VISIBLE_DEVICES": ",".join((uuid, *peers))}
+
+
+def with_peers(all_settings: Sequence[CudaSettings]) -> list[CudaSettings]:
+    """The same, each with another one that weights come through, if one is behind NVLink.
+
+    Of four it is the second next, which hangs on another PCIe switch more often than the next.
+    """
+    paired: list[CudaSettings] = []
+    count = len(all_settings)
+    for number, one in enumerate(all_settings):
+        rates = {link.uuid: link.bytes_per_ms for link in one.nvlinks}
+        order = (all_settings[(number + step) % count] for step in range(count // 2, count))
+        peer = next((other for other in order if other.uuid in rates), None)
+        if peer is not None:
+            links = HostLinks(1, rates[peer.uuid], names=(one.gpu.id, peer.gpu.id))
+            seen = only_gpu(one.uuid, peer.uuid)
+            paired.append(replace(one, gpu=replace(one.gpu, links=links), environment=seen))
+        else:
+            paired.append(one)
+    return paired
 
 
 def model_memory_bytes(memory_bytes: int) -> int:

@@ -46,7 +46,8 @@ def streams_gpu(found: DiscoveredGpu, gpu_id: str) -> Gpu:
 def streams_settings(found: DiscoveredGpu, gpu_id: str) -> CudaSettings:
     """The settings of such a device."""
     gpu = streams_gpu(found, gpu_id)
-    return CudaSettings(gpu, found.uuid, LANES, environment=only_gpu(found.uuid))
+    environment, links = only_gpu(found.uuid), found.nvlinks
+    return CudaSettings(gpu, found.uuid, LANES, environment=environment, nvlinks=links)
 
 
 class StreamLanes:

@@ -41,8 +41,7 @@ class MaxScale:
         asked = feasible([known_rate(one, tables) for one in demand], fleet, tables, waits=0.0)
         wanted = asked.wanted
         servable = [d for d in wanted if not self._hopeless(d, fleet, profiles, current)]
-        factor = self._largest(servable, fleet, profiles, current)
-        plan = self.planner(_scaled(servable, factor), fleet, profiles, current)
+        factor, plan = self._largest(servable, fleet, profiles, current)
         plan = _housed(plan, wanted, fleet, tables)
         short = {d.model: d.rows_per_s * (1 - factor) for d in servable if factor < 1}
         lost = {d.model: d.rows_per_s for d in wanted if d not in servable}
@@ -65,16 +64,18 @@ class MaxScale:
 
     def _largest(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
-    ) -> float:
+    ) -> tuple[float, Plan]:
+        """The largest factor that fits, and its plan; what fits of ``lowest`` if none does."""
         low, high = self.lowest, self.highest
+        found: Plan | None = None
         for _ in range(self.steps):
             middle = (low * high) ** 0.5
             plan = self.planner(_scaled(demand, middle), fleet, profiles, current)
             if plan.unserved_rows_per_s:
                 high = middle
             else:
-                low = middle
-        return low
+                low, found = middle, plan
+        return low, found or self.planner(_scaled(demand, low), fleet, profiles, current)
 
 
 def _scaled(demand: Sequence[Demand], factor: float) -> list[Demand]:

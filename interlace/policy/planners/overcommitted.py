@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -16,6 +17,8 @@ from interlace.perf.tables import Tables
 
 #: Costs of a row that differ by less are equal.
 _ALIKE: Final = 1.001
+#: Another lane of a model is at least so much wider or narrower.
+_APART: Final = 1.2
 _STEPS: Final = 16
 #: No factor on rates is looked for beyond this.
 _MOST: Final = 2.0**32
@@ -31,13 +34,20 @@ class _LaneSize(NamedTuple):
     row_ms: float
 
 
+#: A model and its size in one partition.
+_Lane = tuple[str, _LaneSize]
+
+
 @dataclass(frozen=True, slots=True)
 class Overcommitted:
-    """Every model on every accelerator, in up to ``replicas`` partitions of one share.
+    """Every model on every accelerator, in two or three partitions.
 
     The share is where a row takes least of the accelerator in the batch that comes together in
     time: collected and run within ``patience`` of the SLO. Of equals the widest, which ends first:
-    the knee, or less where small batches lose less there than the share saves.
+    the knee, or less where small batches lose less there than the share saves. The second is as
+    wide, or up to ``reach`` times as wide where a row costs at most ``dearer`` times as much: it
+    ends sooner where there is room. A third is as much narrower on the same condition, and fills
+    what others leave.
 
     It serves as long as its batches take at most ``busy`` of the accelerators, since random
     arrivals leave batches that are not full, and of those the part that shares side by side can
@@ -46,9 +56,10 @@ class Overcommitted:
     where one has no place for everyone.
     """
 
-    replicas: int = 2
     patience: float = 0.7
     busy: float = 0.9
+    dearer: float = 1.17
+    reach: float = 1.5
 
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
@@ -62,15 +73,18 @@ class Overcommitted:
         surfaces = {one.model: tables.surface(one.model) for one in wanted}
         factor = self._headroom(wanted, fleet.gpus[0], count, surfaces) if wanted else 1.0
         sizes = self._sizes(wanted, factor, fleet.gpus[0], surfaces) or {}
-        lanes = self._lanes(wanted, sizes, fleet.gpus[0], profiles) if sizes else []
+        lanes = (
+            self._lanes(wanted, factor, sizes, fleet.gpus[0], surfaces, profiles) if sizes else []
+        )
         if wanted and not lanes:
             return asked.plan((), rates, dict.fromkeys(rates, _NO_PLACE))
         factor *= _filled(wanted, sizes, lanes, fleet.gpus[0])
+        hosts = Counter(model for model, _ in lanes)
         partitions = tuple(
-            Partition(f"{gpu.id}:{index}", gpu.id, sizes[m].share_pct, (slot,))
+            Partition(f"{gpu.id}:{index}", gpu.id, size.share_pct, (slot,))
             for gpu in fleet.gpus
-            for index, m in enumerate(lanes)
-            for slot in [Slot(m, sizes[m].batch, rates[m] / lanes.count(m) / count)]
+            for index, (m, size) in enumerate(lanes)
+            for slot in [Slot(m, size.batch, rates[m] / hosts[m] / count)]
         )
         short = {m: rate * (1.0 - factor) for m, rate in rates.items() if factor < 1.0}
         plan = asked.plan(partitions, short, dict.fromkeys(short, "the accelerators are full"))
@@ -115,17 +129,21 @@ class Overcommitted:
 
     def _size(self, one: Demand, latency: Surface, gpu: Gpu) -> _LaneSize | None:
         best: _LaneSize | None = None
+        for size in self._each(one, latency, gpu):
+            if best is None or size.row_ms <= best.row_ms * _ALIKE:
+                best = size
+        return best
+
+    def _each(self, one: Demand, latency: Surface, gpu: Gpu) -> Iterator[_LaneSize]:
+        """Every share at which the batch that comes together is in time, ascending."""
         for share_pct in gpu.shares_pct:
             if share_pct < latency.shares_pct[0]:
                 continue
             batch = self._gathered(one, latency, share_pct)
             run_ms = latency.latency_ms(batch, share_pct)
-            if run_ms > self.patience * one.slo_ms:
-                continue
-            size = _LaneSize(share_pct, batch, run_ms * gpu.taken(share_pct) / gpu.room / batch)
-            if best is None or size.row_ms <= best.row_ms * _ALIKE:
-                best = size
-        return best
+            if run_ms <= self.patience * one.slo_ms:
+                row_ms = run_ms * gpu.taken(share_pct) / gpu.room / batch
+                yield _LaneSize(share_pct, batch, row_ms)
 
     def _gathered(self, one: Demand, latency: Surface, share_pct: int) -> int:
         """The most rows that arrive and run within the patience; at least one."""
@@ -142,32 +160,54 @@ class Overcommitted:
         return low
 
     def _lanes(
-        self, demand: Sequence[Demand], sizes: Mapping[str, _LaneSize], gpu: Gpu, profiles: Profiles
-    ) -> list[str]:
-        """The model of each partition of an accelerator, the first of every model before others."""
-        lanes: list[str] = []
-        for replica in range(self.replicas):
-            for one in demand:
-                room = (replica + 1) * gpu.taken(sizes[one.model].share_pct)
-                fits = room <= gpu.room and holds(gpu, [(100, [*lanes, one.model])], profiles)
-                if fits:
-                    lanes.append(one.model)
-                elif not replica:
-                    return []
+        self,
+        demand: Sequence[Demand],
+        factor: float,
+        sizes: Mapping[str, _LaneSize],
+        gpu: Gpu,
+        surfaces: Mapping[str, Surface],
+        profiles: Profiles,
+    ) -> list[_Lane]:
+        """The partitions of an accelerator, the first of every model before others."""
+        lanes = [(model, size) for model, size in sizes.items()]
+        if not holds(gpu, [(100, [model for model, _ in lanes])], profiles):
+            return []
+        further = []
+        for one in demand:
+            own = sizes[one.model]
+            faster = replace(one, rows_per_s=one.rows_per_s * factor)
+            others = self._further(own, list(self._each(faster, surfaces[one.model], gpu)), gpu)
+            further += [(place, one.model, size) for place, size in enumerate(others)]
+        for _, model, size in sorted(further, key=lambda one: one[0]):
+            if holds(gpu, [(100, [*(m for m, _ in lanes), model])], profiles):
+                lanes.append((model, size))
         return lanes
+
+    def _further(self, own: _LaneSize, every: Sequence[_LaneSize], gpu: Gpu) -> list[_LaneSize]:
+        """The widest share in reach where a row costs little more, else replicas; the narrowest."""
+        cheap = [
+            size
+            for size in every
+            if size.row_ms <= self.dearer * own.row_ms
+            and 1.0 / self.reach <= size.share_pct / own.share_pct <= self.reach
+        ]
+        found = [size for size in cheap[-1:] if size.share_pct >= _APART * own.share_pct]
+        if not found and 2 * gpu.taken(own.share_pct) <= gpu.room:
+            found = [own]
+        return found + [size for size in cheap[:1] if size.share_pct * _APART <= own.share_pct]
 
 
 def _filled(
-    demand: Sequence[Demand], sizes: Mapping[str, _LaneSize], lanes: Sequence[str], gpu: Gpu
+    demand: Sequence[Demand], sizes: Mapping[str, _LaneSize], lanes: Sequence[_Lane], gpu: Gpu
 ) -> float:
     """The part of an accelerator that is taken while each batch has its best company."""
     work = filled = 0.0
     for one in demand:
         beside = list(lanes)
-        beside.remove(one.model)
+        beside.remove((one.model, sizes[one.model]))
         sums = 1 << gpu.taken(sizes[one.model].share_pct)  # bit i: lanes that take i together
-        for model in beside:
-            sums |= sums << gpu.taken(sizes[model].share_pct)
+        for _, size in beside:
+            sums |= sums << gpu.taken(size.share_pct)
         most = (sums & ((2 << gpu.room) - 1)).bit_length() - 1
         row_ms = sizes[one.model].row_ms * one.rows_per_s
         work, filled = work + row_ms, filled + row_ms * gpu.room / most

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from interlace.core.errors import ServeError
+from interlace.router.attempts import Attempts, joined
 from interlace.router.directory import NodeDirectory
-from interlace.router.http.node_connections import NodeConnections, PendingReply
+from interlace.router.http.node_connections import PendingReply
 from interlace.router.http.passed_heads import PassedHeads, ReplyHead
 from interlace.server.heap_budget import HeapBudget, HeapReservation
 from interlace.server.http.arena_body import ArenaBody
@@ -57,8 +58,8 @@ class Forwarder:
 class Forwarded:
     """One request, and the node that has it now."""
 
-    __slots__ = ("_blocks", "_body", "_connections", "_forwarder", "_head", "_model", "_pending",
-                 "_refusal", "_started_ms", "_tried", "_writer")  # fmt: skip
+    __slots__ = ("_attempts", "_blocks", "_body", "_forwarder", "_head", "_pending", "_refusal",
+                 "_writer")  # fmt: skip
 
     def __init__(
         self,
@@ -72,17 +73,14 @@ class Forwarded:
         self._head = head
         self._blocks = body.hand_over() if isinstance(body, ArenaBody) else None
         self._body = body.view if isinstance(body, ArenaBody) else memoryview(bytes(body))
-        self._model = head.names[0] if head.names else ""
-        self._started_ms = forwarder.directory.now_ms()
-        self._tried: set[str] = set()
-        self._connections: NodeConnections | None = None
+        self._attempts = Attempts(forwarder.directory, head.names[0] if head.names else "")
         self._pending: PendingReply | None = None
         self._refusal: tuple[ReplyHead, bytes] | None = None
 
     def start(self) -> None:
         """Send it to the node that is predicted to answer first."""
         try:
-            self._try(0.0)
+            self._try()
         except ServeError as error:
             self._give_up(error, "")
 
@@ -110,33 +108,26 @@ class Forwarded:
             self._writer.respond_parts(head.start, (body,), reserved.release)
 
     def lost(self, why: str, fresh: bool) -> None:
-        node = self._leave()
-        if self._connections is not None:
-            self._connections.lost += 1
-        if not fresh:  # it may just have closed a connection that was idle
-            self._tried.discard(node)
-        self._again(f"node {node!r} did not answer: {why}")
+        self._leave()
+        # Else it may just have closed a connection that was idle.
+        self._again(self._attempts.lost(why, asked_in_vain=fresh))
 
     def too_large(self, error: ServeError) -> None:
         self._leave()
         self._free()
         self._writer.fail(error)
 
-    def _try(self, waited_ms: float) -> None:
-        forwarder = self._forwarder
-        connections = forwarder.directory.choose(self._model, self._tried, waited_ms)
-        self._connections = connections
-        self._tried.add(connections.node)
+    def _try(self) -> None:
+        waited_ms = self._attempts.waited_ms
+        node, heads = self._attempts.next().http, self._forwarder.heads
         head, body = self._head, self._body
-        start = forwarder.heads.head(head.raw, connections.host_header, len(body), waited_ms)
-        self._pending = connections.send((start, body) if body else (start,), self)
-        forwarder.directory.sent(connections.node, self._model)
+        start = heads.head(head.raw, node.host_header, len(body), waited_ms)
+        self._pending = node.send((start, body) if body else (start,), self)
 
     def _again(self, why: str = "") -> None:
         """Try elsewhere; else answer with what the last node said, or with why there is nothing."""
-        waited_ms = self._forwarder.directory.now_ms() - self._started_ms
         try:
-            self._try(waited_ms)
+            self._try()
         except ServeError as error:
             self._give_up(error, why)
 
@@ -146,17 +137,14 @@ class Forwarded:
             head, body = self._refusal
             self._writer.respond(head.start + body)
         else:
-            detail = f"{why}; {error.detail}" if why else error.detail
-            after_ms = error.retry_after_ms
-            self._writer.fail(ServeError(error.reason, detail, retry_after_ms=after_ms))
+            self._writer.fail(joined(why, error))
 
-    def _leave(self) -> str:
-        """The node has nothing of this request any more; its name."""
-        connections, pending = self._connections, self._pending
-        assert connections is not None and pending is not None
+    def _leave(self) -> None:
+        """The node has nothing of this request any more."""
+        links, pending = self._attempts.links, self._pending
+        assert links is not None and pending is not None
         self._pending = None
-        connections.ended(pending)
-        return connections.node
+        links.http.ended(pending)
 
     def _free(self) -> None:
         blocks, self._blocks = self._blocks, None

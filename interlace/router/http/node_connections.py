@@ -57,7 +57,6 @@ class NodeConnections:
         self._idle: deque[tuple[float, NodeConnection]] = deque()
         self._busy: dict[PendingReply, None] = {}
         self.sent = 0  #: requests, so far
-        self.lost = 0  #: of them, those that the node did not answer
 
     def send(self, parts: Sequence[bytes | memoryview], taker: ReplyTaker) -> PendingReply:
         """Send a request: now, or when a connection is made.

@@ -47,7 +47,7 @@ class NodeReader:
         Raises:
             ServeError: it did not answer.
         """
-        connections = self._directory.connections(node)
+        connections = self._directory.links(node).http
         start = b"%b %b HTTP/1.1\r\nHost: %b\r\n%bContent-Length: %d\r\n\r\n" % (
             method.encode(),
             path.encode(),

@@ -29,13 +29,15 @@ _PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
 class CallHead:
     """What the head of a call says.
 
-    ``budget_ms`` is the deadline that the caller gave, from now; ``key`` is its API key.
+    ``budget_ms`` is the deadline that the caller gave, from now; ``elapsed_ms`` is how long the
+    call has been on its way through a router; ``key`` is its API key.
     ``refusal`` says why it cannot be a call of gRPC, if so (then ``http_status`` is not 200).
     ``malformed`` heads break HTTP/2's own rules: their stream is reset.
     """
 
     path: str = ""
     budget_ms: float | None = None
+    elapsed_ms: float = 0.0
     encoding: str = "identity"
     key: bytes = b""
     status_errors: bool = False  #: stream errors as gRPC statuses (``triton_grpc_error: true``)
@@ -127,17 +129,21 @@ def _grpc_head(pseudo: Mapping[bytes, bytes], plain: Mapping[bytes, bytes]) -> C
         if found is None:
             return CallHead(http_status=400, refusal="grpc-timeout is not digits and a unit")
         budget_ms = int(found[1]) * _UNIT_MS[found[2]]
+    elapsed = plain.get(b"interlace-elapsed-ms", b"0")
+    if not re.fullmatch(rb"\d{1,9}(\.\d{1,6})?", elapsed):
+        return CallHead(http_status=400, refusal="interlace-elapsed-ms is not milliseconds")
     return CallHead(
         path=pseudo[b":path"].decode("latin-1"),
         budget_ms=budget_ms,
+        elapsed_ms=float(elapsed),
         encoding=plain.get(b"grpc-encoding", b"identity").decode("latin-1"),
         key=given_key(plain.get(b"x-api-key", b""), plain.get(b"authorization", b"")),
         status_errors=plain.get(b"triton_grpc_error", b"").lower() == b"true",
     )
 
 
-def _literal(name: str, value: str) -> bytes:
-    # Literal, never indexed (RFC 7541, 6.2.2): answers need no state.
+def literal(name: str, value: str) -> bytes:
+    """A header field as a literal that is never indexed (RFC 7541, 6.2.2): it needs no state."""
     raw_name, raw_value = name.encode("ascii"), value.encode("ascii")
     return b"\x00" + _length(raw_name) + raw_name + _length(raw_value) + raw_value
 
@@ -158,19 +164,19 @@ _STATUS_200: Final = b"\x88"
 #: The head of every answer that has messages.
 ANSWER_HEAD: Final = (
     _STATUS_200
-    + _literal("content-type", "application/grpc")
-    + _literal("grpc-accept-encoding", ",".join(ENCODINGS))
+    + literal("content-type", "application/grpc")
+    + literal("grpc-accept-encoding", ",".join(ENCODINGS))
 )
-TRAILERS_OK: Final = _literal("grpc-status", "0")
+TRAILERS_OK: Final = literal("grpc-status", "0")
 
 
 def trailers(status: GrpcStatus, text: str, retry_after_ms: float | None = None) -> bytes:
     """The block that ends an answer; ``text`` is percent-encoded as gRPC asks and cut at 4 KiB."""
-    block = _literal("grpc-status", str(int(status)))
+    block = literal("grpc-status", str(int(status)))
     if text:
-        block += _literal("grpc-message", _PARTIAL.sub("", quote(text, safe=_SAFE)[:_TEXT_LIMIT]))
+        block += literal("grpc-message", _PARTIAL.sub("", quote(text, safe=_SAFE)[:_TEXT_LIMIT]))
     if retry_after_ms is not None:
-        block += _literal("retry-after-ms", str(max(0, round(retry_after_ms))))
+        block += literal("retry-after-ms", str(max(0, round(retry_after_ms))))
     return block
 
 
@@ -183,7 +189,7 @@ _SAFE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "
 def plain_refusal(http_status: int, text: str) -> bytes:
     """The block that answers what is no gRPC call."""
     return (
-        _literal(":status", str(http_status))
-        + _literal("content-type", "application/grpc")
+        literal(":status", str(http_status))
+        + literal("content-type", "application/grpc")
         + trailers(GrpcStatus.UNKNOWN, text)
     )

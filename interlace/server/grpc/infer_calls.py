@@ -25,6 +25,28 @@ from interlace.server.grpc.stream import GrpcStream
 _STREAM_IN_FLIGHT: Final = 4096
 
 
+class LocalInference:
+    """Inference by this server's own data plane."""
+
+    def __init__(self, calls: PendingCalls) -> None:
+        self._calls = calls
+
+    @property
+    def count(self) -> int:
+        """Calls without an answer."""
+        return self._calls.count
+
+    def unary(self, stream: GrpcStream) -> ModelInferCall:
+        """A ModelInfer call."""
+        return ModelInferCall(stream, self._calls)
+
+    def streaming(
+        self, stream: GrpcStream, forget: Callable[[ModelStreamInferCall], None]
+    ) -> ModelStreamInferCall:
+        """A ModelStreamInfer call; ``forget`` is called once, when it has ended."""
+        return ModelStreamInferCall(stream, self._calls, forget)
+
+
 class ModelInferCall:
     """One request, one response."""
 
@@ -54,7 +76,7 @@ class ModelInferCall:
             text = "ModelInfer takes one message, got none"
             self._stream.fail(GrpcStatus.INVALID_ARGUMENT, text)
             return
-        self._pending = self._calls.submit(self, decoded, self._stream.head.budget_ms)
+        self._pending = self._calls.submit(self, decoded, self._stream.head)
 
     def gone(self) -> None:
         self._drop()
@@ -156,7 +178,7 @@ class ModelStreamInferCall:
             text = f"{len(self._pending)} requests of this stream are in flight"
             self._refuse(ServeError(Reason.OVERLOADED, text, retry_after_ms=100.0), decoded.id)
             return
-        pending = self._calls.submit(self, decoded, self._stream.head.budget_ms)
+        pending = self._calls.submit(self, decoded, self._stream.head)
         if pending.owner is not None:  # not answered yet
             self._pending.add(pending)
 

@@ -39,9 +39,12 @@ class DecodedInfer:
 class InferDecoder:
     """Puts requests into the arena as they come in. What raises ``ServeError`` keeps nothing."""
 
-    def __init__(self, arena: Arena, regions: Regions, limits: GrpcLimits) -> None:
+    def __init__(
+        self, arena: Arena, regions: Regions, limits: GrpcLimits, heap: HeapBudget
+    ) -> None:
+        """``heap`` bounds what is kept of unfinished messages outside of the arena."""
         self.limits = limits
-        self.heap = HeapBudget(limits.max_heap_bytes)
+        self.heap = heap
         self.arena = arena
         self._number = arena.number
         self._memory = arena.memory

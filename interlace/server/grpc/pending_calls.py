@@ -10,6 +10,7 @@ from interlace.core.request import Reply, Request
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
 from interlace.server.dataplane.plane import failure
 from interlace.server.grpc.frame_writer import Buffer, OnSent
+from interlace.server.grpc.headers import CallHead
 from interlace.server.grpc.infer_decoder import DecodedInfer, InferDecoder
 from interlace.server.grpc.infer_response import ResponseEncoder
 
@@ -54,9 +55,7 @@ class PendingCalls:
         self.responses = responses
         self.count = 0  #: calls without an answer
 
-    def submit(
-        self, owner: CallOwner, decoded: DecodedInfer, budget_ms: float | None
-    ) -> PendingCall:
+    def submit(self, owner: CallOwner, decoded: DecodedInfer, caller: CallHead) -> PendingCall:
         """Hand a request to the data plane; the arena blocks of ``decoded`` belong to the call.
 
         The owner may be answered or refused before this returns.
@@ -71,8 +70,9 @@ class PendingCalls:
             decoded.inputs,
             template.outputs,
             head.parameters,
-            budget_ms,
+            caller.budget_ms,
             template.checks,
+            caller.elapsed_ms,
         )
         self.count += 1
         pending.request = self.plane.infer(call, pending.replied, pending.refused, pending.gave_up)

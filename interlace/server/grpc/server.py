@@ -18,34 +18,45 @@ import asyncio
 from interlace.server.administration.answers import AdminAnswers
 from interlace.server.api_keys import ApiKeys
 from interlace.server.grpc.epoll_loop import EpollLoop, listening_socket
+from interlace.server.grpc.infer_calls import LocalInference
 from interlace.server.grpc.infer_decoder import InferDecoder
 from interlace.server.grpc.infer_response import ResponseEncoder
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.pending_calls import InferencePlane, PendingCalls
-from interlace.server.grpc.service import GrpcService
+from interlace.server.grpc.service import GrpcService, InferenceCalls
+from interlace.server.heap_budget import HeapBudget
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
 
 
+def local_inference(
+    plane: InferencePlane,
+    table: ModelTable,
+    regions: Regions,
+    arena: Arena,
+    arenas: ArenaMap,
+    limits: GrpcLimits,
+    heap: HeapBudget,
+) -> LocalInference:
+    """Inference by a data plane of this process. Inputs land in ``arena``."""
+    decoder = InferDecoder(arena, regions, limits, heap)
+    return LocalInference(PendingCalls(plane, decoder, ResponseEncoder(arenas, regions, table)))
+
+
 class GrpcServer:
-    """Serves gRPC on the running asyncio loop. Inputs land in ``arena``."""
+    """Serves gRPC on the running asyncio loop."""
 
     def __init__(
         self,
-        plane: InferencePlane,
+        inference: InferenceCalls,
         api: AdminAnswers,
-        table: ModelTable,
-        regions: Regions,
-        arena: Arena,
-        arenas: ArenaMap,
-        limits: GrpcLimits | None = None,
+        limits: GrpcLimits,
+        heap: HeapBudget,
         keys: ApiKeys | None = None,
     ) -> None:
-        limits = limits or GrpcLimits()
-        decoder = InferDecoder(arena, regions, limits)
-        calls = PendingCalls(plane, decoder, ResponseEncoder(arenas, regions, table))
-        self._service = GrpcService(calls, api, keys)
+        """``heap`` bounds what is kept of unfinished messages."""
+        self._service = GrpcService(inference, api, limits, heap, keys)
         self._loop = EpollLoop(self._service, limits)
 
     @property

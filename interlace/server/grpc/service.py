@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from interlace.server.administration.answers import AdminAnswers
 from interlace.server.administration.methods import METHODS
@@ -16,13 +16,13 @@ from interlace.server.grpc.admin_calls import (
     RpcMethod,
 )
 from interlace.server.grpc.headers import ENCODINGS
-from interlace.server.grpc.infer_calls import ModelInferCall, ModelStreamInferCall
-from interlace.server.grpc.pending_calls import PendingCalls
+from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.rpc import RpcCall
 from interlace.server.grpc.status import GrpcStatus
 from interlace.server.grpc.stream import GrpcStream
+from interlace.server.heap_budget import HeapBudget
 
-_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
+MODEL_INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
 _STREAM_INFER: Final = "/inference.GRPCInferenceService/ModelStreamInfer"
 _WATCH: Final = "/grpc.health.v1.Health/Watch"
 _WATCHES_MAX: Final = 256
@@ -31,18 +31,44 @@ _WATCHES_MAX: Final = 256
 OpenCall = Callable[[GrpcStream], RpcCall | None]
 
 
+class StreamInferCall(RpcCall, Protocol):
+    """A ModelStreamInfer call."""
+
+    def close(self) -> None:
+        """The server is going: finish what is in flight, take nothing more."""
+        ...
+
+
+class InferenceCalls(Protocol):
+    """Makes the calls that infer: here, or at a node behind this router."""
+
+    @property
+    def count(self) -> int: ...  #: calls without an answer
+    def unary(self, stream: GrpcStream) -> RpcCall | None: ...
+    def streaming(
+        self, stream: GrpcStream, forget: Callable[[StreamInferCall], None]
+    ) -> StreamInferCall: ...
+
+
 class GrpcService:
     """All methods of ``inference.GRPCInferenceService`` and ``grpc.health.v1.Health``."""
 
-    def __init__(self, calls: PendingCalls, api: AdminAnswers, keys: ApiKeys | None = None) -> None:
-        self._calls = calls
-        decoder = calls.decoder
-        self._admin = Administration(api, decoder.limits.max_heads_bytes, decoder.heap)
+    def __init__(
+        self,
+        inference: InferenceCalls,
+        api: AdminAnswers,
+        limits: GrpcLimits,
+        heap: HeapBudget,
+        keys: ApiKeys | None = None,
+    ) -> None:
+        """``heap`` bounds messages of administration that are unfinished."""
+        self._inference = inference
+        self._admin = Administration(api, limits.max_heads_bytes, heap)
         self._keys = keys or ApiKeys()
         self._watches: set[HealthWatchCall] = set()
-        self._streams: set[ModelStreamInferCall] = set()
+        self._streams: set[StreamInferCall] = set()
         self._methods: dict[str, tuple[Access, OpenCall]] = {
-            _INFER: (Access.USE, lambda stream: ModelInferCall(stream, calls)),
+            MODEL_INFER: (Access.USE, inference.unary),
             _STREAM_INFER: (Access.USE, self._stream),
         }
         for method in METHODS:
@@ -74,7 +100,7 @@ class GrpcService:
     @property
     def idle(self) -> bool:
         """Whether nothing that was asked is left to be answered."""
-        return not self._calls.count and not self._admin.tasks
+        return not self._inference.count and not self._admin.tasks
 
     def look(self) -> None:
         """Bring the health watches up to date."""
@@ -90,7 +116,7 @@ class GrpcService:
             stream.close()
 
     def _stream(self, stream: GrpcStream) -> RpcCall:
-        call = ModelStreamInferCall(stream, self._calls, self._streams.discard)
+        call = self._inference.streaming(stream, self._streams.discard)
         self._streams.add(call)
         return call
 

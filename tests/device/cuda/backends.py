@@ -30,6 +30,17 @@ def whole(uuid: str) -> CudaBackend:
     return lenient(FakeDriver(H100._replace(uuid=uuid), pace="threads"))
 
 
+PEER: Final = "GPU-fake-1"
+
+
+def paired(uuid: str) -> CudaBackend:
+    """A GPU whose process sees another one behind it."""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == f"{uuid},{PEER}"
+    driver = FakeDriver(H100._replace(uuid=uuid), pace="threads")
+    driver.peers.count = 1
+    return lenient(driver)
+
+
 NOTES: Final = "INTERLACE_TEST_NOTES"
 #: Seconds that a row of a graph takes on all SMs of ``proportional``.
 ROW_S: Final = 0.01

@@ -17,6 +17,7 @@ class FakeGpu:
     memory_bytes: int = 85_520_809_984
     capability: tuple[int, int] = (9, 0)
     mig: bool | None = False  #: ``None``: it does not know MIG
+    links: Sequence[str] = ()  #: where its NVLinks end: uuids, or names of switches
     instances: Sequence[FakeGpu | None] = field(default_factory=tuple)
 
 
@@ -25,6 +26,10 @@ class FakeNvml:
 
     NVML_ERROR_NOT_SUPPORTED = 3
     NVML_ERROR_NOT_FOUND = 6
+    NVML_P2P_CAPS_INDEX_NVLINK = 2
+    NVML_P2P_STATUS_OK = 0
+    NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON = 90
+    NVML_FI_DEV_NVLINK_LINK_COUNT = 91
 
     class NVMLError(Exception):
         def __init__(self, value: int) -> None:
@@ -68,6 +73,24 @@ class FakeNvml:
 
     def nvmlDeviceGetNumGpuCores(self, gpu: FakeGpu) -> int:
         return gpu.sms * {7: 64, 8: 64}.get(gpu.capability[0], 128)
+
+    def nvmlDeviceGetP2PStatus(self, gpu: FakeGpu, other: FakeGpu, kind: int) -> int:
+        ends = {one.uuid for one in self._gpus}
+        near = other.uuid in gpu.links or any(end not in ends for end in gpu.links)
+        return 0 if near and other.links else 5
+
+    def nvmlDeviceGetFieldValues(
+        self, gpu: FakeGpu, fields: Sequence[int]
+    ) -> list[SimpleNamespace]:
+        known = {90: 26_562, 91: len(gpu.links)}
+        values = (SimpleNamespace(uiVal=known[one]) for one in fields)
+        return [SimpleNamespace(nvmlReturn=0, value=one) for one in values]
+
+    def nvmlDeviceGetPciInfo(self, gpu: FakeGpu) -> SimpleNamespace:
+        return SimpleNamespace(busId=gpu.uuid.encode())
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, gpu: FakeGpu, link: int) -> SimpleNamespace:
+        return SimpleNamespace(busId=gpu.links[link].encode())
 
     def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> tuple[int, int]:
         if gpu.mig is None:

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from interlace.core.loading import LoadPlan, LoadStep, WeightPath
+from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
 from interlace.core.messages import Evict, Fetch, Load, WorkFinished
 from interlace.core.model import Model
+from interlace.device.cuda.settings import only_gpu
 from tests.device.cpu.rig import Rig
+from tests.device.cuda.backends import PEER
 from tests.device.cuda.rig import MECHANISMS, cuda_rig
 from tests.device.models import model
 
@@ -25,6 +27,16 @@ ROW, EIGHTFOLD = [1.0, 2.0, 3.0, 4.0], [[8.0, 16.0, 24.0, 32.0]]
 def rig(request: pytest.FixtureRequest) -> Iterator[Rig]:
     gpu = replace(MECHANISMS[request.param]().gpu, id="gpu0", weights_bytes=BUDGET_BYTES)
     made = cuda_rig(request.param, gpu=gpu)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Rig]:
+    links = HostLinks(1, 4e8, names=("gpu0", "gpu1"))
+    gpu = replace(MECHANISMS["green"]().gpu, id="gpu0", weights_bytes=BUDGET_BYTES, links=links)
+    seen = only_gpu(MECHANISMS["green"]().uuid, PEER)
+    made = cuda_rig("green", gpu=gpu, environment=seen, backend="tests.device.cuda.backends:paired")
     yield made
     made.close()
 
@@ -73,6 +85,20 @@ def test_batches_may_follow_a_fetch_at_once_in_any_partition(rig: Rig) -> None:
     ended = [one for one in rig.finished if one.work in work]
     assert len(ended) == len(work)
     assert [rig.values(one) for one in ended if one.outputs] == [[EIGHTFOLD]] * 4
+
+
+def test_weights_come_over_two_links_as_planned(pair: Rig) -> None:
+    assert pair.carve("p").failure is None and cold(pair, ONE).failure is None
+    for peers in ((), ("2", "3"), LAYERS[:4]):
+        plan = fetch(pair, ONE).plan
+        steps = tuple(
+            LoadStep(one.layer, WeightPath.PEER, 1) if one.layer in peers else one
+            for one in plan.steps
+        )
+        work = Fetch(pair.gpu, "p", ONE.key, replace(plan, steps=steps))
+        assert pair.end_of(work).failure is None
+        assert answers(pair, ONE) == [EIGHTFOLD]
+        assert pair.end_of(Evict(pair.gpu, ONE.key, (0, 1, 2, 3))).failure is None
 
 
 def test_what_cannot_be_is_said_in_plain_words(rig: Rig) -> None:

@@ -92,6 +92,30 @@ def test_an_operator_says_which_gpus_are_seen() -> None:
         choose("green", CPU, "9", two)
 
 
+def test_gpus_behind_nvlink_pass_weights_on_to_each_other() -> None:
+    def peers(*links: tuple[str, ...], weights_bytes: int = GIB) -> list[tuple[str, float]]:
+        gpus = [FakeGpu(uuid=f"GPU-{at}", links=ends) for at, ends in enumerate(links)]
+        chosen = choose("green", CPU, nvml=FakeNvml(*gpus)).with_weights(weights_bytes)
+        for at, one in enumerate(chosen.settings):
+            links_, seen = one.gpu.links, one.environment(100)["CUDA_VISIBLE_DEVICES"]
+            assert one.gpu.link_names[0] == one.gpu.id == f"gpu{at}"
+            named = [f"GPU-{name.removeprefix('gpu')}" for name in one.gpu.link_names]
+            assert seen == ",".join(named) and len(named) == links_.peers + 1
+        rates = [one.gpu.links.peer_bytes_per_ms for one in chosen.settings]
+        return list(zip((one.gpu.link_names[-1] for one in chosen.settings), rates, strict=True))
+
+    switch = ("switch",) * 18
+    rate = pytest.approx(18 * 26_562e3 * 0.8)
+    assert peers(switch, switch) == [("gpu1", rate), ("gpu0", rate)]
+    assert [name for name, _ in peers(*[switch] * 4)] == ["gpu2", "gpu3", "gpu0", "gpu1"]
+    few = pytest.approx(2 * 26_562e3 * 0.8)
+    wired = ("GPU-1", "GPU-1"), ("GPU-0", "GPU-0"), ()
+    assert peers(*wired)[:2] == [("gpu1", few), ("gpu0", few)]
+    assert peers(*wired)[2][0] == "gpu2", "alone"
+    assert peers((), ())[0][0] == "gpu0"
+    assert peers(switch, switch, weights_bytes=0)[0][0] == "gpu0"
+
+
 def test_auto_takes_what_the_gpu_can_do() -> None:
     def kinds(*gpus: FakeGpu, **how: Any) -> list[str]:
         return [gpu.kind for gpu in choose("auto", CPU, nvml=FakeNvml(*gpus, **how)).gpus]

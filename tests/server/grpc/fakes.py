@@ -19,7 +19,8 @@ from interlace.server.administration.api import AdminApi
 from interlace.server.api_keys import ApiKeys
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
 from interlace.server.grpc.limits import GrpcLimits
-from interlace.server.grpc.server import GrpcServer
+from interlace.server.grpc.server import GrpcServer, local_inference
+from interlace.server.heap_budget import HeapBudget
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
@@ -190,9 +191,12 @@ class Main:
         plane: Any = self.plane
         clock = WallClock(asyncio.get_running_loop())
         api = AdminApi(plane, self.table, self.control, clock, self.regions)
-        self.server = GrpcServer(
-            self.plane, api, self.table, self.regions, self.arena, self.arenas, limits, keys
+        limits = limits or GrpcLimits()
+        heap = HeapBudget(limits.max_heap_bytes)
+        inference = local_inference(
+            self.plane, self.table, self.regions, self.arena, self.arenas, limits, heap
         )
+        self.server = GrpcServer(inference, api, limits, heap, keys)
         self.port = await self.server.listen("127.0.0.1", port)
 
     async def _settle(self) -> None:

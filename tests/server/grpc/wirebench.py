@@ -16,12 +16,14 @@ from interlace.proto.messages import ModelInferRequest, ModelInferResponse
 from interlace.server.dataplane.call import InferenceCall, OnError, OnReply
 from interlace.server.grpc import http2_frames as h2
 from interlace.server.grpc.http2_connection import Http2Connection
+from interlace.server.grpc.infer_calls import LocalInference
 from interlace.server.grpc.infer_decoder import InferDecoder
 from interlace.server.grpc.infer_response import ResponseEncoder
 from interlace.server.grpc.limits import GrpcLimits
 from interlace.server.grpc.pending_calls import PendingCalls
 from interlace.server.grpc.service import GrpcService
 from interlace.server.grpc.stall_timeouts import StallTimeouts
+from interlace.server.heap_budget import HeapBudget
 from interlace.server.model_table import ModelTable
 from interlace.server.shared_memory import Regions
 from interlace.shm.arena import Arena, ArenaMap
@@ -96,7 +98,8 @@ class Wire:
         arenas.add(self.arena)
         self.plane = EchoPlane()
         regions = Regions(allowed=True)
-        self.decoder = InferDecoder(self.arena, regions, self.limits)
+        heap = HeapBudget(self.limits.max_heap_bytes)
+        self.decoder = InferDecoder(self.arena, regions, self.limits, heap)
         responses = ResponseEncoder(arenas, regions, ModelTable())
         self.calls = PendingCalls(self.plane, self.decoder, responses)
         api: Any = ReadyApi()
@@ -105,7 +108,7 @@ class Wire:
         self.ours.setblocking(False)
         for end in (self.ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
-        service = GrpcService(self.calls, api)
+        service = GrpcService(LocalInference(self.calls), api, self.limits, heap)
         scratch = memoryview(bytearray(64 << 10))
         self.connection = Http2Connection(theirs, service, self.limits, scratch, lambda: None)
         self.timeouts = StallTimeouts(self.connection)

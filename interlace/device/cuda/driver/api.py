@@ -54,15 +54,42 @@ class GreenContext(NamedTuple):
     sms: int
 
 
+Piece = tuple[int, int, int]  #: target, source, bytes
+
+
 class CopyGroup(NamedTuple):
     """Copies that begin after an event and end with one; 0 stands for no event.
 
-    ``pieces`` are (target, source, bytes), between any two addresses that the GPU knows.
+    ``pieces`` are between any two addresses that the GPU knows.
     """
 
     after: int
-    pieces: Sequence[tuple[int, int, int]]
+    pieces: Sequence[Piece]
     ready: int
+
+
+class PeerGpu(Protocol):
+    """Another GPU as a process has it beside its own: its link to the host, and memory to pass on.
+
+    Every call raises ``CudaError``. Its addresses are known to the process's own GPU, which reads
+    them in place, and streams of either wait for events of the other. Events are those of its own
+    streams.
+    """
+
+    def allocate(self, nbytes: int) -> int: ...
+    def free(self, address: int) -> None: ...
+    def stream(self) -> int: ...
+    def destroy_stream(self, stream: int) -> None: ...
+    def event(self) -> int: ...
+    def destroy_event(self, event: int) -> None: ...
+    def copy_groups(self, groups: Sequence[CopyGroup], stream: int) -> None:
+        """As ``Driver.copy_groups``, on a stream of this GPU: from the host over its own link."""
+        ...
+
+    def synchronize(self, stream: int) -> None: ...
+    def close(self) -> None:
+        """Let go of its primary context; everything made here is destroyed before."""
+        ...
 
 
 class Driver(Protocol):
@@ -103,6 +130,16 @@ class Driver(Protocol):
         """All these copies in order, in one call: a model's load is dozens of calls otherwise.
 
         What came before a call that fails has been enqueued.
+        """
+        ...
+
+    def peer(self, place: int) -> PeerGpu:
+        """The GPU that this process sees ``place`` places behind its own, 1 for the next one.
+
+        Memory that is page-locked afterwards is so for both.
+
+        Raises:
+            CudaError: there is none, or its memory cannot be read from this one's.
         """
         ...
 

@@ -21,6 +21,7 @@ from interlace.device.cuda.driver.calls import PrimaryContext
 from interlace.device.cuda.driver.copy_calls import enqueue
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.driver.handles import LaunchHandles
+from interlace.device.cuda.driver.peer import BoundPeer
 
 _SM: Final = cu.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
 _NON_BLOCKING: Final = int(cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
@@ -46,6 +47,7 @@ class BoundDriver:
     """
 
     def __init__(self, ordinal: int = 0) -> None:
+        self._ordinal = ordinal
         self._context = PrimaryContext(ordinal)
         self._call = self._context.call
         self._handles = LaunchHandles(self._context)
@@ -89,6 +91,9 @@ class BoundDriver:
 
     def copy_groups(self, groups: Sequence[CopyGroup], stream: int) -> None:
         enqueue(self._context, groups, stream)
+
+    def peer(self, place: int) -> BoundPeer:
+        return BoundPeer(self._context, self._ordinal + place)
 
     def ipc_handle(self, address: int) -> bytes:
         handle = self._call(cu.cuIpcGetMemHandle, address)

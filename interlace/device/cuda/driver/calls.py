@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from cuda.bindings import driver as cu
@@ -73,6 +74,21 @@ class PrimaryContext:
         """
         call(cu.cuCtxSetCurrent, self._context if context is None else context)
         self._threads.current = True
+
+    @contextmanager
+    def pushed(self) -> Iterator[Any]:
+        """The context, current on this thread meanwhile; then that which was before.
+
+        Raises:
+            CudaError: the GPU failed.
+        """
+        call(cu.cuCtxPushCurrent, self._context)
+        self._threads.current = True
+        try:
+            yield self._context
+        finally:
+            self._threads.current = False
+            call(cu.cuCtxPopCurrent)
 
     def of(self, green: int) -> Any:
         """What stands for a green context where a context is asked for.

@@ -74,6 +74,7 @@ def green_settings(
         LANES,
         environment=only_gpu(found.uuid),
         handle_context=handle_context,
+        nvlinks=found.nvlinks,
     )
 
 

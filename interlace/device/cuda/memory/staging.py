@@ -26,7 +26,7 @@ class StagedPart(NamedTuple):
     inputs: Sequence[tuple[str, Span]]
 
 
-class _Copied(NamedTuple):
+class _StagedRows(NamedTuple):
     ring: DeviceRing
     slot: int
     rows: int
@@ -56,8 +56,8 @@ class DeviceRings:
         self._publish = Publish(driver, kernels)
         self._gather = Gather(driver, kernels)
         self._rings: dict[str, DeviceRing] = {}
-        self._copied: list[_Copied] = []  #: and not told of
-        self._on_their_way: deque[tuple[int, list[_Copied]]] = deque()
+        self._copied: list[_StagedRows] = []  #: and not told of
+        self._on_their_way: deque[tuple[int, list[_StagedRows]]] = deque()
         self._sequence = 0
 
     def copy(self, model: str, slot: int, slots: int, parts: Sequence[StagedPart]) -> None:
@@ -81,7 +81,7 @@ class DeviceRings:
                 if field.row_bytes:
                     self._fetch(ring, place, slot, addresses)
             undo.pop_all()
-        self._copied.append(_Copied(ring, slot, rows))
+        self._copied.append(_StagedRows(ring, slot, rows))
 
     def tell(self) -> int:
         """Have the flag written when what was copied since the last time is there.
@@ -184,7 +184,7 @@ class DeviceRings:
         return ring
 
 
-def _end(copied: Sequence[_Copied]) -> None:
+def _end(copied: Sequence[_StagedRows]) -> None:
     for one in copied:
         one.ring.end_copy(one.slot, one.rows)
 

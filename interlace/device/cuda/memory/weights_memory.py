@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from threading import Lock
 from typing import Final
 
 from interlace.device.cuda.driver.api import Driver
+from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.mapped import MappedMemory
+from interlace.device.cuda.memory.peer_path import PeerPath
 from interlace.device.cuda.memory.ranges import RangeAllocator
 from interlace.device.cuda.memory.touched_pages import TouchedPages
 
@@ -58,11 +60,20 @@ class WeightsMemory:
     Nothing is allocated on the GPU while they come and go: places are cut from a slab of
     ``budget_bytes`` that is taken at the start. ``host`` has a copy of every model's weights, in
     pieces of at least ``host_bytes``. ``link`` is the stream that copies come over in order: copies
-    side by side halve each other's rate. Any thread may take and give back.
+    side by side halve each other's rate. ``paths`` lead over the links of other GPUs. Any thread
+    may take and give back.
     """
 
-    def __init__(self, driver: Driver, budget_bytes: int, host_bytes: int) -> None:
-        """
+    def __init__(
+        self,
+        driver: Driver,
+        budget_bytes: int,
+        host_bytes: int,
+        peers: int = 0,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """``note`` hears of those of so many ``peers`` that cannot be used.
+
         Raises:
             CudaError: the GPU has not so much memory, or the host's cannot be page-locked.
             OSError: the host has not so much.
@@ -76,16 +87,46 @@ class WeightsMemory:
             self._slab = driver.allocate(nbytes)
             undo.callback(driver.free, self._slab)
             self._ranges = RangeAllocator(nbytes)
+            self.paths = self._found(peers, note, undo)  # before the host's memory is page-locked
             self.host = MappedMemory(TouchedPages(driver), host_bytes)
             undo.callback(self.host.close)
             self.host.give_back(self.host.take(host_bytes))
             self.link = driver.stream()
+            undo.callback(driver.destroy_stream, self.link)
+            self._arrived = driver.stream()
+            undo.callback(driver.destroy_stream, self._arrived)
+            self._sent = [driver.event() for _ in self.incoming]
             undo.pop_all()
 
     @property
     def used_bytes(self) -> int:
         """Of the slab."""
         return self._ranges.size_bytes - self._ranges.free_bytes
+
+    @property
+    def incoming(self) -> tuple[int, ...]:
+        """The streams that copies come on: of the own link, then of each path."""
+        return (self.link, *(one.stream for one in self.paths))
+
+    def arrived(self) -> int:
+        """A stream of no copies: behind what it has, all is there that was sent until now.
+
+        What was sent earlier is there earlier, so two ends are told in order.
+
+        Raises:
+            CudaError: the driver refused.
+        """
+        self._after_all((self._arrived,))
+        return self._arrived
+
+    def line_up(self) -> None:
+        """What is sent from now on, over whichever link, comes behind all that was sent.
+
+        Raises:
+            CudaError: the driver refused.
+        """
+        if self.paths:
+            self._after_all(self.incoming)
 
     def take(self, sizes: Sequence[int]) -> list[int | None]:
         """A place for each size, side by side if there is room for that; ``None`` where is none."""
@@ -132,4 +173,32 @@ class WeightsMemory:
         with ExitStack() as steps:
             steps.callback(self.driver.free, self._slab)
             steps.callback(self.host.close)
-            steps.callback(self.driver.destroy_stream, self.link)
+            for path in self.paths:
+                steps.callback(path.close)
+            for event in self._sent:
+                steps.callback(self.driver.destroy_event, event)
+            for stream in (self.link, self._arrived):
+                steps.callback(self.driver.destroy_stream, stream)
+                steps.callback(self.driver.synchronize, stream)
+
+    def _after_all(self, streams: Sequence[int]) -> None:
+        for event, stream in zip(self._sent, self.incoming, strict=True):
+            self.driver.record(event, stream)
+        for stream in streams:
+            for event in self._sent:
+                self.driver.wait(stream, event)
+
+    def _found(
+        self, peers: int, note: Callable[[str], None], undo: ExitStack
+    ) -> tuple[PeerPath, ...]:
+        paths: list[PeerPath] = []
+        for place in range(1, peers + 1):
+            try:
+                paths.append(PeerPath(self.driver, place))
+            except CudaError as error:
+                if error.sticky:
+                    raise
+                note(f"weights come over the GPU's own link, not over that of another ({error})")
+                break
+            undo.callback(paths[-1].close)
+        return tuple(paths)

@@ -8,17 +8,16 @@ from typing import Final, NamedTuple
 import torch
 from torch import nn
 
+from interlace.device.cuda.driver.api import Piece
+from interlace.device.cuda.memory.ranges import RangeAllocator
 from interlace.device.cuda.models.module_calls import ModuleCall, module_calls
 from interlace.device.cuda.models.weights import TensorPlacement
 
-_ALIGN_BYTES: Final = 256
+_ALIGN_BYTES: Final = 256  #: of a tensor
 #: A copy costs 2 to 3 us beyond its bytes: a hundredth of what so many take. What the last group
 #: brings is waited for with nothing left to hide it behind.
 LEAST_BYTES: Final = 8 << 20
 LAST_BYTES: Final = 1 << 20
-
-
-Piece = tuple[int, int, int]  #: target, source, bytes
 
 
 class ColdLayer(NamedTuple):
@@ -77,6 +76,8 @@ def cold_layout(tensors: Mapping[str, torch.Tensor], run: Callable[[], object]) 
                 places[name] = TensorPlacement(end, tuple(one.shape), one.stride(), one.dtype)
             if names:
                 end += -(-tensor.nbytes // _ALIGN_BYTES) * _ALIGN_BYTES
+        if end > begin:  # as places are cut, so that a group is one copy
+            end = begin + RangeAllocator.rounded(end - begin)
         layers[index] = ColdLayer(calls[index].module, begin, end - begin, tables[index])
         window_bytes = window_bytes if tables[index] else end
     ordered = [layers[index] for index in range(len(calls))]

@@ -7,13 +7,13 @@ from contextlib import ExitStack
 
 import torch
 
-from interlace.device.cuda.driver.api import CopyGroup
+from interlace.device.cuda.driver.api import CopyGroup, Piece
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.graphs.eager import keep_up
 from interlace.device.cuda.graphs.program import BatchProgram, TensorSlot
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.parameters import BatchParameters
-from interlace.device.cuda.models.cold_layout import Piece, joined
+from interlace.device.cuda.models.cold_layout import joined
 from interlace.device.cuda.models.opening import TensorsByName
 from interlace.device.cuda.models.swapped_weights import LaneExecution, SwappedWeights
 
@@ -83,7 +83,9 @@ class LaneModel:
             missing = [one for one in group if self._lacks(one)]
             if missing:
                 pieces = joined([self._piece(one) for one in missing if not self._table(one)])
-                groups.append(CopyGroup(weights.ready[at], pieces, self._events[at]))
+                *others, last = weights.arrivals(at)
+                groups += [CopyGroup(event, (), 0) for event in others]
+                groups.append(CopyGroup(last, pieces, self._events[at]))
                 window.filled.update(missing)
         if groups:
             try:
@@ -108,7 +110,8 @@ class LaneModel:
             CudaError: the driver refused.
         """
         if self.window.holder is self._weights:
-            self._driver.wait(self._weights.memory.link, self.window.done)
+            for stream in self._weights.memory.incoming:
+                self._driver.wait(stream, self.window.done)
             self.window.filled -= set(self._weights.tables) & set(layers)
 
     def close(self) -> None:

@@ -42,6 +42,7 @@ class LoadContext(NamedTuple):
     """What models of one process are loaded with.
 
     ``flag`` gives the word of a lane (by its index) as the GPU sees it; ``note`` tells operators.
+    ``cold_eager_because`` says why graphs do not wait for weights that come and go, if they do not.
     ``stopwatch`` is ``None`` where times mean nothing. ``lent`` gives the weights of a model that
     another process has on this GPU, and keeps there as long as this one has the model. ``choices``
     is a folder for the variants that were chosen. ``quiet`` is false while requests are served.
@@ -58,6 +59,7 @@ class LoadContext(NamedTuple):
     choices: Path | None = None
     quiet: Callable[[], bool] = lambda: True
     weights: WeightsMemory | None = None  #: for weights that come and go
+    cold_eager_because: str = ""
 
 
 class LoadedModel:
@@ -82,6 +84,8 @@ class LoadedModel:
         self._context = context
         self._portable = open_portable(model, context.backend.torch_device, context.open_model)
         self.eager_because = self._portable.eager_because
+        if cold:
+            self.eager_because = self.eager_because or context.cold_eager_because
         self._dims = sample_dims(model, self.signature)
         self._preparation = GraphPreparation(context.backend, model.key, self._dims, context.note)
         self._weights: DeviceWeights | SwappedWeights | None = None

@@ -10,9 +10,11 @@ not brought is slow, never wrong.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -20,7 +22,7 @@ from torch import nn
 
 from interlace.device.cuda.backend.base import CudaBackend, on_stream
 from interlace.device.cuda.backend.tensors import tensor_at
-from interlace.device.cuda.driver.api import CopyGroup
+from interlace.device.cuda.driver.api import CopyGroup, Piece
 from interlace.device.cuda.driver.errors import CudaError
 from interlace.device.cuda.lanes import Lane
 from interlace.device.cuda.memory.parameters import BatchParameters
@@ -30,6 +32,7 @@ from interlace.device.cuda.models.opening import PortableModel
 from interlace.device.cuda.models.variant import ModelVariant
 from interlace.device.cuda.models.weights import DeviceWeights, WeightsHandle, lay_out
 
+_OWN_LINK: Final[Mapping[int, int]] = MappingProxyType({})
 _LOOKUP_THREADS: Final = 512
 _LOOKUP_BLOCKS: Final = 64
 _WARP: Final = 32
@@ -112,7 +115,9 @@ class SwappedWeights:
             ]
             backend.driver.copy_groups([CopyGroup(0, pieces, 0)], stream)
             backend.driver.synchronize(stream)
-            self.ready = [backend.driver.event() for _ in self.layout.groups]
+            self._ready = [  # of each group, by each way that it comes
+                [backend.driver.event() for _ in memory.incoming] for _ in self.layout.groups
+            ]
             undo.pop_all()
         self._adopted = 0
         self._adopt(self.host.device)
@@ -142,35 +147,34 @@ class SwappedWeights:
         with ExitStack() as steps:
             steps.callback(self._fixed.close)
             steps.callback(self.memory.host.give_back, self.host)
-            for event in self.ready:
+            for event in chain.from_iterable(self._ready):
                 steps.callback(driver.destroy_event, event)
-            steps.callback(driver.synchronize, self.memory.link)
+            for stream in self.memory.incoming:
+                steps.callback(driver.synchronize, stream)
 
     # ---------------------------------------------------------------------- coming and going
-    def fetch(self, wanted: Collection[int]) -> None:
+    def fetch(self, wanted: Collection[int], links: Mapping[int, int] = _OWN_LINK) -> None:
         """Enqueue copies of these layers, in the order in which they run.
 
-        Layers that no place is found for stay on the host.
+        ``links`` are the peers that layers come by, 0 the own link; so does what would come by a
+        peer that is not there. Layers that no place is found for stay on the host.
 
         Raises:
             CudaError: the driver refused; nothing has come then.
         """
-        layers, groups, new = self.layout.layers, [], dict[int, int]()
-        for ready, group in zip(self.ready, self.layout.groups, strict=True):
-            missing = [at for at in group if at in wanted and self._absent(at)]
-            found = self.memory.take([layers[at].nbytes for at in missing])
-            places = {at: to for at, to in zip(missing, found, strict=True) if to is not None}
-            pieces = [(to, self._on_host(at), layers[at].nbytes) for at, to in places.items()]
-            new.update(places)
-            if pieces:
-                groups.append(CopyGroup(0, joined(pieces), ready))
+        new = self._placed(wanted)
         try:
-            self.backend.driver.copy_groups(groups, self.memory.link)
+            self._send(new, links)
         except CudaError:
             for address in new.values():
                 self.memory.give_back(address)
+            self.memory.line_up()  # behind what was enqueued of it
             raise
         self.held.update(new)
+
+    def arrivals(self, group: int) -> Sequence[int]:
+        """The events behind what was sent of a group, by whichever ways; at least one."""
+        return self._ready[group]
 
     def evict(self, layers: Collection[int]) -> None:
         """Give the places of these layers back, for what is copied after their last use.
@@ -180,6 +184,10 @@ class SwappedWeights:
         """
         for lane in self.lanes.values():
             lane.left(layers)
+        groups = {self._group_of[index] for index in layers if index in self.held}
+        events = chain.from_iterable(self._ready[group] for group in groups)
+        if self.memory.paths and not all(map(self.backend.driver.ended, events)):
+            self.memory.line_up()
         for index in layers:
             address = self.held.pop(index, None)
             if address is not None:
@@ -256,6 +264,32 @@ class SwappedWeights:
 
     def _absent(self, index: int) -> bool:
         return index not in self.held and self.layout.layers[index].nbytes > 0
+
+    def _placed(self, wanted: Collection[int]) -> dict[int, int]:
+        """Places for layers that are not held; those of a group side by side if there is room."""
+        layers, new = self.layout.layers, dict[int, int]()
+        for group in self.layout.groups:
+            missing = [at for at in group if at in wanted and self._absent(at)]
+            found = self.memory.take([layers[at].nbytes for at in missing])
+            new |= {at: to for at, to in zip(missing, found, strict=True) if to is not None}
+        return new
+
+    def _send(self, places: Mapping[int, int], links: Mapping[int, int]) -> None:
+        """Over the own link in one call, then over each peer's."""
+        ways: list[list[CopyGroup]] = [[] for _ in self.memory.incoming]
+        for ready, group in zip(self._ready, self.layout.groups, strict=True):
+            pieces: list[list[Piece]] = [[] for _ in ways]
+            for at in [one for one in group if one in places]:
+                layer, link = self.layout.layers[at], links.get(at, 0)
+                piece = (places[at], self.host.host + layer.begin, layer.nbytes)
+                pieces[link if link < len(ways) else 0].append(piece)
+            for way, event, found in zip(ways, ready, pieces, strict=True):
+                if found:
+                    way.append(CopyGroup(0, joined(found), event))
+        own, *others = ways
+        self.backend.driver.copy_groups(own, self.memory.link)
+        for path, way in zip(self.memory.paths, others, strict=True):
+            path.bring(way)
 
     def _on_host(self, index: int) -> int:
         return self.host.device + self.layout.layers[index].begin

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from interlace.device.cuda.backend.base import CudaBackend
 from interlace.device.cuda.backend.library_trial import library_threads
+from interlace.device.cuda.backend.wait_trial import wait_refusal
 from interlace.device.cuda.completion.flags import LaneFlags
 from interlace.device.cuda.completion.kinds import completions, default_kind
 from interlace.device.cuda.driver.api import Driver, MappedBlock
@@ -116,9 +117,13 @@ class GpuContext:
             context = context._replace(lent=borrowed.lent)
         if setup.weights_bytes:
             driver = backend.driver
-            memory = WeightsMemory(driver, setup.weights_bytes, _host_bytes(setup))
+            sizes = setup.weights_bytes, _host_bytes(setup)
+            memory = WeightsMemory(driver, *sizes, setup.peers, self.note)
             steps.callback(memory.close)
-            context = context._replace(weights=memory)
+            why = wait_refusal(backend, self._mapped)
+            if why:
+                self.note(f"models whose weights come and go run without graphs: {why}")
+            context = context._replace(weights=memory, cold_eager_because=why)
         opened, trim = partial(LoadedModel, context), partial(_trim, backend, pool)
         models = ModelCache(opened, borrowed.give_back, setup.keep_bytes, trim)
         steps.callback(models.close)

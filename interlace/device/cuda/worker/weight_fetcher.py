@@ -108,8 +108,8 @@ class WeightFetcher:
         while self._waiting and len(self._begun) < ON_THE_WAY:
             line, weights, asked = self._waiting.popleft()
             try:
-                weights.fetch(frozenset(asked.layers))
-                self._tell(weights.memory.link)
+                weights.fetch(asked.layers, dict(zip(asked.layers, asked.links, strict=True)))
+                self._tell(weights.memory.arrived())
             except CudaError as error:
                 if error.sticky:
                     raise
@@ -119,13 +119,13 @@ class WeightFetcher:
             self._begun.append((self._sequence, line))
         return answers
 
-    def _tell(self, link: int) -> None:
+    def _tell(self, stream: int) -> None:
         sequence = self._sequence + 1
         word = sequence % ON_THE_WAY
         self._words.put(word, sequence)
-        self._publish.signal(link, self._flag, self._words.address(word))
+        self._publish.signal(stream, self._flag, self._words.address(word))
         self._sequence = sequence
-        self._completions.submitted(self.lane_index, sequence, link)
+        self._completions.submitted(self.lane_index, sequence, stream)
 
 
 def _refusal(weights: SwappedWeights | None, layers: Sequence[int], count: int | None) -> str:

@@ -53,6 +53,7 @@ class GpuSetup(msgspec.Struct, array_like=True, tag=10, frozen=True):
     choices: str = ""  #: as in ``CudaSettings``
     rest_us: int = 0
     weights_bytes: int = 0  #: as in ``Gpu``
+    peers: int = 0  #: as in ``HostLinks``: the GPUs that the process sees behind its own
 
 
 class WeightServerSetup(msgspec.Struct, array_like=True, tag=19, frozen=True):
@@ -98,10 +99,12 @@ class StageInputs(msgspec.Struct, array_like=True, tag=16, frozen=True):
 
 
 class FetchWeights(msgspec.Struct, array_like=True, tag=22, frozen=True):
-    """As ``Fetch``: the layers to copy by index, and how many there are by the model's profile."""
+    """As ``Fetch``: the layers to copy by index, and over which link, 0 for the GPU's own; how many
+    layers there are by the model's profile."""
 
     model: str
     layers: tuple[int, ...]
+    links: tuple[int, ...]
     count: int
 
 

@@ -68,6 +68,36 @@ rig.close()
 """
 
 
+#: Bytes of the host over a peer's link, and what a thread's own GPU is afterwards.
+PEER = """
+import ctypes, os
+from tests.device.cuda.driver.drivers import real
+from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.driver.api import CopyGroup
+from interlace.device.cuda.memory import peer_path
+peer_path.HALF_BYTES = 1000
+driver = real()
+try:
+    first = peer_path.PeerPath(driver, 1)
+except CudaError as error:
+    driver.close()
+    raise SystemExit(print("refused", error.name))
+second = peer_path.PeerPath(driver, 1)  # torch may ask for access to the other GPU, too
+host = driver.allocate_mapped(5000)
+ctypes.memmove(host.host, sent := os.urandom(5000), 5000)
+target, stream, ready = driver.allocate(5000), driver.stream(), driver.event()
+pieces = [(target, host.host, 4000), (target + 4000, host.host + 4000, 1000)]
+for path in (first, second):
+    ctypes.memset(target, 0, 5000)
+    path.bring([CopyGroup(0, pieces, ready)])
+    assert ctypes.string_at(target, 5000) == sent
+    driver.copy(target, host.device, 8, stream)  # of the own GPU, by its own context
+    driver.record(ready, stream)
+    path.close()
+print("passed on")
+"""
+
+
 def include() -> Path | None:
     """Where the toolkit's headers are."""
     nvcc = shutil.which("nvcc")
@@ -99,6 +129,22 @@ def test_the_contract_holds(environment: dict[str, str]) -> None:
 def test_what_a_single_process_can_say_of_the_rest(environment: dict[str, str]) -> None:
     done = run(["-c", SCRIPT], environment)
     assert done.returncode == 0 and "all of it" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("gpus", "near", "said"),
+    [
+        (2, 1, "passed on"),
+        (2, 0, "refused CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"),
+        (1, 1, "refused CUDA_ERROR_INVALID_DEVICE"),
+    ],
+)
+def test_weights_are_passed_on_by_another_gpu(
+    environment: dict[str, str], gpus: int, near: int, said: str
+) -> None:
+    machine = {"STANDIN_GPUS": str(gpus), "STANDIN_PEERS": str(near)}
+    done = run(["-c", PEER], {**environment, **machine})
+    assert done.stdout.strip() == said, done.stderr
 
 
 @pytest.mark.parametrize("refuses", [0, 1, 2])

@@ -19,8 +19,10 @@ def on(driver: FakeDriver) -> CudaBackend:
 
 
 def at_once(*_: object) -> CudaBackend:
-    """Work runs inside the call that launches it."""
-    return lenient(FakeDriver(H100))
+    """Work runs inside the call that launches it; there is a second GPU."""
+    driver = FakeDriver(H100)
+    driver.peers.count = 1
+    return lenient(driver)
 
 
 def on_threads(*_: object) -> CudaBackend:

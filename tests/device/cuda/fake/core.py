@@ -17,6 +17,7 @@ from tests.device.cuda.fake.handles import Libraries
 from tests.device.cuda.fake.kernels import OURS, Emulated
 from tests.device.cuda.fake.memory import Memory
 from tests.device.cuda.fake.misuse import Misuse
+from tests.device.cuda.fake.peer import PeerGpus
 from tests.device.cuda.fake.streams import Event, Operation, Streams
 
 Cost = Callable[[str, Sequence[int], int], float]
@@ -54,6 +55,7 @@ class Core:
     * ``cost_s``: how long a kernel of a name and arguments takes on so many SMs, else no time;
     * ``clusters``: SMs of each part of the GPU that clusters keep within (its GPCs); ``mixes``:
       whether atoms may be made across them; ``greens_max``: green contexts at a time;
+    * ``peers``: other GPUs that the process sees, and what came over whose link;
     * ``close`` raises ``Misuse`` if anything is left over, or was misused earlier.
     """
 
@@ -79,6 +81,7 @@ class Core:
         self._loaded: set[str] = set()
         self._recordings = Recordings()
         self.libraries = Libraries(self)
+        self.peers = PeerGpus()
         self._contexts = Contexts()
         self._capturing = threading.Lock()
 

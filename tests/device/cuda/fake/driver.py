@@ -21,6 +21,7 @@ from interlace.device.cuda.driver.errors import CudaError
 from tests.device.cuda.fake.core import Core, Ran, find, take
 from tests.device.cuda.fake.kernels import Launch
 from tests.device.cuda.fake.misuse import Misuse
+from tests.device.cuda.fake.peer import FakePeer
 from tests.device.cuda.fake.streams import Event, Stream
 
 IMAGE: Final = b"fake cubin"
@@ -81,6 +82,10 @@ class FakeDriver(Core):
     def unregister(self, mapped: MappedBlock) -> None:
         self._enter("unregister")
         self._memory.unregister(mapped)
+
+    def peer(self, place: int) -> FakePeer:
+        self._enter("peer")
+        return FakePeer(self, self.peers, place)
 
     def ipc_handle(self, address: int) -> bytes:
         self._enter("ipc_handle")
@@ -169,6 +174,7 @@ class FakeDriver(Core):
     def record(self, event: int, stream: int) -> None:
         self._enter("record")
         found = find(self._events, event, "cuEventRecord")
+        self.peers.recorded(event, stream)
         found.recorded += 1
         number = found.recorded
 
@@ -278,6 +284,7 @@ class FakeDriver(Core):
         self._enter("copy", in_capture=True, in_replay=True)
 
         def execute() -> None:
+            self.peers.copied(target, nbytes, stream, self._memory.on_host(source))
             self._memory.copy(target, source, nbytes, by_kernel=False)
 
         self._submit(stream, "copy", execute, arguments=(target, source, nbytes))

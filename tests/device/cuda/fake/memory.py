@@ -210,6 +210,11 @@ class Memory:
         """Whether the driver gave it out or it was registered."""
         return self._at(address) is not None
 
+    def on_host(self, address: int) -> bool:
+        """Whether a copy from there comes over a link."""
+        found = self._at(address)
+        return found is not None and found.kind in ("mapped", "host")
+
     def leaks(self) -> list[str]:
         """What is still allocated, registered or open."""
         return [

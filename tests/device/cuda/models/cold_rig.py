@@ -14,6 +14,7 @@ from torch import nn
 from interlace.core.model import Model
 from interlace.core.tensor import Signature, TensorSpec
 from interlace.device.cuda.lanes import Lane
+from interlace.device.cuda.memory import peer_path
 from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models.loaded import LoadedModel
 from interlace.device.cuda.models.swapped_weights import SwappedWeights
@@ -69,13 +70,16 @@ def opened(one: Model) -> OpenedModel:
 class Stand:
     """Models with weights that come and go, on a driver whose streams have threads."""
 
-    def __init__(self, budget_bytes: int = 1 << 16) -> None:
+    def __init__(self, budget_bytes: int = 1 << 16, peers: int = 0) -> None:
         self.gpu = Bench("threads")
         self.driver = self.gpu.driver
         self.driver.libraries.lenient = True
-        self.memory = WeightsMemory(self.driver, budget_bytes, 1 << 16)
+        self.driver.peers.count = peers
+        self.memory = WeightsMemory(self.driver, budget_bytes, 1 << 16, peers)
         self.gpu.context = self.gpu.context._replace(weights=self.memory, open_model=opened)
         self.poison(self.memory._slab, budget_bytes)
+        for path in self.memory.paths:
+            self.poison(path._buffer, 2 * peer_path.HALF_BYTES)
         self.models: dict[int, LoadedModel] = {}
         self._lanes: dict[str, Lane] = {}
 
@@ -119,8 +123,15 @@ class Stand:
     def runs(self, seed: int = 1, name: str = "p", rows: int = 4) -> bool:
         return self.start(seed, name, rows)()
 
+    @property
+    def streams(self) -> list[int]:
+        """All that weights come on, those of peers before those that pass on from there."""
+        over = [one.over for one in self.memory.paths]
+        return [*over, *self.memory.incoming]
+
     def settle(self) -> None:
-        self.driver.synchronize(self.memory.link)
+        for stream in self.streams:
+            self.driver.synchronize(stream)
 
     def close(self) -> None:
         for one in self.models.values():

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interlace.device.cuda.driver.errors import CudaError
+from interlace.device.cuda.memory import peer_path
+from interlace.device.cuda.memory.weights_memory import WeightsMemory
 from interlace.device.cuda.models import cold_layout
 from tests.device.cuda.models.cold_rig import (
     ALL,
@@ -27,9 +29,10 @@ from tests.device.cuda.models.cold_rig import (
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer a group, as far as may be."""
+    """A layer a group, as far as may be, and layers in several pieces over peers."""
     monkeypatch.setattr(cold_layout, "LEAST_BYTES", 1)
     monkeypatch.setattr(cold_layout, "LAST_BYTES", 1)
+    monkeypatch.setattr(peer_path, "HALF_BYTES", 256)
 
 
 @pytest.fixture(params=[False, True], ids=["graphs", "eager"])
@@ -81,6 +84,87 @@ def test_no_layer_runs_before_its_weights_are_there(eager: bool) -> None:
         begun.join(20)
         assert ended == [True]
         one.driver.let_go(one.memory.link)
+
+
+#: The own link and two peers, in turns.
+BY_PEERS = {TABLE: 1, FIRST: 0, SECOND: 2, LAST: 1}
+
+
+def test_no_layer_runs_before_its_weights_came_over_whichever_link(eager: bool) -> None:
+    """Copies are held back one by one, on every stream; what was not copied is poison."""
+    for step in (1, -1):
+        with stand(peers=2) as one:
+            cold = one.load()
+            for stream in one.streams:
+                one.driver.hold(stream)
+            cold.fetch(tuple(ALL), BY_PEERS)
+            ended: list[bool] = []
+            begun = threading.Thread(target=lambda: ended.append(one.runs()))  # noqa: B023
+            begun.start()
+            time.sleep(0.05)
+            while any(one.driver._streams.of(at, "").queue for at in one.streams):
+                assert not ended, "it ended before the last copy"
+                for stream in one.streams[::step]:
+                    one.driver.run(stream, 1)
+                time.sleep(0.005)
+            begun.join(20)
+            assert ended == [True] and not one.driver.misuses
+            sizes = [sum(cold.layout.layers[at].nbytes for at in BY_PEERS if BY_PEERS[at] == link)
+                     for link in range(3)]  # fmt: skip
+            assert [one.driver.peers.link_bytes[link] for link in (1, 2)] == sizes[1:]
+            for stream in one.streams:
+                one.driver.let_go(stream)
+
+
+def test_a_peers_link_carries_while_the_own_one_is_busy() -> None:
+    with stand(peers=1) as one:
+        first, second = one.load(1), one.load(2)
+        first.fetch((FIRST,))
+        one.driver.hold(one.memory.link)
+        second.fetch(tuple(ALL), dict.fromkeys(ALL, 1))
+        assert one.runs(2), "it waited for another model's copies"
+        one.driver.let_go(one.memory.link)
+        assert one.runs(1)
+
+
+def test_without_a_peer_weights_come_over_the_own_link() -> None:
+    notes: list[str] = []
+    with stand() as one:
+        lone = WeightsMemory(one.driver, 1 << 12, 1 << 12, 1, notes.append)
+        assert not lone.paths and "own link" in notes[0]
+        lone.close()
+        one.load().fetch(tuple(ALL), BY_PEERS)
+        assert one.runs() and set(one.driver.peers.link_bytes) == {0}
+
+
+def test_a_place_given_back_on_the_way_is_not_written_twice() -> None:
+    """What was on its way by a peer comes before what takes its place over the own link."""
+    with stand(budget_bytes=8192, peers=1) as one:
+        first, second = one.load(1), one.load(2)
+        for stream in one.streams:
+            one.driver.hold(stream)
+        first.fetch(tuple(ALL), dict.fromkeys(ALL, 1))
+        first.evict(tuple(ALL))
+        second.fetch(tuple(ALL))
+        one.driver.let_go(one.memory.link)
+        time.sleep(0.05)
+        for stream in one.streams:
+            one.driver.let_go(stream)
+        one.settle()
+        assert one.runs(2) and one.runs(1)
+
+
+@pytest.mark.parametrize("skip", range(6))
+def test_a_peers_copy_that_is_refused_leaves_nothing_behind(skip: int) -> None:
+    with stand(peers=2) as one:
+        cold = one.load()
+        one.driver.fail("copy", "CUDA_ERROR_INVALID_VALUE", skip=skip)
+        with pytest.raises(CudaError):
+            cold.fetch(tuple(ALL), BY_PEERS)
+        assert not cold.held and not one.memory.used_bytes
+        assert one.runs()
+        cold.fetch(tuple(ALL), BY_PEERS)
+        assert one.runs()
 
 
 def test_another_lane_does_not_wait_for_a_load(eager: bool) -> None:
@@ -140,6 +224,19 @@ def test_a_copy_that_is_refused_leaves_nothing_behind() -> None:
         assert one.runs()
 
 
+def test_a_group_is_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each copy costs microseconds beyond its bytes, whatever the sizes of layers."""
+    monkeypatch.setattr(cold_layout, "LEAST_BYTES", 1 << 20)
+    monkeypatch.setattr(cold_layout, "LAST_BYTES", 1 << 20)
+    with stand() as one:
+        cold = one.load()
+        assert len(cold.layout.groups) == 1 and cold.layout.layers[LAST].nbytes % 512 == 0
+        copies = one.driver.calls["copy"]
+        cold.fetch(set(ALL) - {TABLE})
+        assert one.driver.calls["copy"] == copies + 1
+        assert one.runs() and one.driver.calls["copy"] == copies + 2
+
+
 def test_a_warm_run_copies_nothing() -> None:
     with stand() as one:
         one.load().fetch(tuple(ALL))
@@ -162,16 +259,19 @@ MOVES = st.lists(
         st.sampled_from(["fetch", "evict", "run", "run"]),
         st.sampled_from([1, 2]),
         st.sampled_from(["p", "q"]),
-        st.sets(st.sampled_from(list(ALL))),
+        st.dictionaries(st.sampled_from(list(ALL)), st.integers(0, 3)),
     ),
     max_size=14,
 )
 
 
-@given(MOVES, st.sampled_from([1024, 4096, 1 << 16]))
+@given(MOVES, st.sampled_from([1024, 4096, 1 << 16]), st.integers(0, 2))
 @settings(max_examples=25, deadline=None)
-def test_whatever_comes_and_goes_answers_are_right(moves: Any, budget_bytes: int) -> None:
-    with stand(budget_bytes=budget_bytes) as one:
+def test_whatever_comes_and_goes_answers_are_right(
+    moves: Any, budget_bytes: int, peers: int
+) -> None:
+    """Layers come by links of whatever number, also by those of peers that are not there."""
+    with stand(budget_bytes=budget_bytes, peers=peers) as one:
         for seed in (1, 2):
             one.load(seed, "p", "q", batches=(4,))
         running: dict[tuple[int, str], list[Callable[[], bool]]] = {}
@@ -184,7 +284,7 @@ def test_whatever_comes_and_goes_answers_are_right(moves: Any, budget_bytes: int
             cold = one.models[seed].cold
             assert cold is not None
             if what == "fetch":
-                cold.fetch(layers)
+                cold.fetch(layers, layers)
             elif what == "evict":
                 end(seed)  # the engine's law: nothing of it runs
                 gone = [(to, at) for at, to in cold.held.items() if at in layers]

@@ -30,7 +30,7 @@ class Worker:
             self.stand.load(seed)
 
     def fetch(self, seed: int, layers: tuple[int, ...] = tuple(ALL), count: int = COUNT) -> None:
-        asked = FetchWeights(f"net{seed}", layers, count)
+        asked = FetchWeights(f"net{seed}", layers, (0,) * len(layers), count)
         self.hear(self.fetcher.fetch(f"line{seed}", self.stand.models[seed].cold, asked))
 
     def hear(self, answers: Answers) -> None:

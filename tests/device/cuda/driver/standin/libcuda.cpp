@@ -25,7 +25,9 @@ size_t used = 0;
 std::map<CUdeviceptr, size_t> allocated;
 std::map<void *, bool> locked;
 std::map<void *, std::vector<unsigned>> stream_sms;
-char context_here;
+char context_here, context_there;  // of two GPUs
+std::map<void *, int> gpu_of;           // streams, events, device memory
+bool peers = false;
 const CUgraphExec kGraph = reinterpret_cast<CUgraphExec>(0x5eed);  // the only one there is
 thread_local CUcontext current = nullptr;
 thread_local std::vector<CUcontext> pushed;
@@ -37,6 +39,8 @@ struct Function {
 std::map<void *, CUcontext> stream_context;
 std::map<void *, Function> functions;
 std::map<void *, bool> greens;
+
+int gpu() { return current == reinterpret_cast<CUcontext>(&context_there); }
 
 int setting(const char *name, int usual)
 {
@@ -91,7 +95,7 @@ CUresult cuDriverGetVersion(int *version) { *version = 13000; return CUDA_SUCCES
 CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
     *device = ordinal;
-    return ordinal == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    return ordinal < setting("STANDIN_GPUS", 1) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 CUresult cuDeviceGetName(char *name, int length, CUdevice)
 {
@@ -113,15 +117,31 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice)
     return *value < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 CUresult cuDeviceTotalMem(size_t *bytes, CUdevice) { *bytes = kTotal; return CUDA_SUCCESS; }
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice)
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
-    *context = reinterpret_cast<CUcontext>(&context_here);
+    *context = reinterpret_cast<CUcontext>(device ? &context_there : &context_here);
     return CUDA_SUCCESS;
+}
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice own, CUdevice other)
+{
+    *can = own != other && setting("STANDIN_PEERS", 1);
+    return CUDA_SUCCESS;
+}
+CUresult cuCtxEnablePeerAccess(CUcontext other, unsigned flags)
+{
+    NEEDS_CONTEXT
+    if (gpu() || other != reinterpret_cast<CUcontext>(&context_there) || flags)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    const bool known = peers;
+    peers = true;
+    return known ? CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED : CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
 CUresult cuCtxSetCurrent(CUcontext context)
 {
-    if (context != reinterpret_cast<CUcontext>(&context_here) && !greens.count(context))
+    const bool primary = context == reinterpret_cast<CUcontext>(&context_here) ||
+                         context == reinterpret_cast<CUcontext>(&context_there);
+    if (!primary && !greens.count(context))
         return CUDA_ERROR_INVALID_CONTEXT;
     current = context;
     return CUDA_SUCCESS;
@@ -164,6 +184,7 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t bytes)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *address = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(512, (bytes + 511) / 512 * 512));
     allocated[*address] = bytes;
+    gpu_of[reinterpret_cast<void *>(*address)] = gpu();
     used += bytes;
     return CUDA_SUCCESS;
 }
@@ -213,8 +234,11 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr *device, void *host, unsigned fla
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
     NEEDS_CONTEXT
-    if (!stream_sms.count(stream))
+    if (!stream_sms.count(stream) || gpu_of[stream] != gpu())
         return CUDA_ERROR_INVALID_HANDLE;
+    const auto other = gpu_of.find(reinterpret_cast<void *>(from));
+    if (other != gpu_of.end() && other->second != gpu() && !peers)
+        return CUDA_ERROR_INVALID_VALUE;
     std::memcpy(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes);
     return CUDA_SUCCESS;
 }
@@ -300,6 +324,7 @@ CUresult cuStreamCreateWithPriority(CUstream *made, unsigned flags, int)
 {
     NEEDS_CONTEXT
     *made = reinterpret_cast<CUstream>(new char);
+    gpu_of[*made] = gpu();
     stream_sms[*made] = between(0, kSms);
     return flags == CU_STREAM_NON_BLOCKING ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -331,6 +356,7 @@ CUresult cuEventCreate(CUevent *made, unsigned flags)
 {
     NEEDS_CONTEXT
     *made = reinterpret_cast<CUevent>(new Event{!(flags & CU_EVENT_DISABLE_TIMING), 0, false});
+    gpu_of[*made] = gpu();
     return CUDA_SUCCESS;
 }
 CUresult cuEventDestroy(CUevent event)
@@ -340,6 +366,8 @@ CUresult cuEventDestroy(CUevent event)
 }
 CUresult cuEventRecord(CUevent event, CUstream stream)
 {
+    if (gpu_of[event] != gpu_of[stream] || gpu_of[stream] != gpu())
+        return CUDA_ERROR_INVALID_HANDLE;
     reinterpret_cast<Event *>(event)->at_ns = standin_now_ns();
     reinterpret_cast<Event *>(event)->coy = true;
     return stream_sms.count(stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;

@@ -1,0 +1,137 @@
+"""Plans of one scenario with their trials, and what is done to a plan before it is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from interlace.core.hardware import Fleet
+from interlace.core.plan import Plan
+from interlace.packing.lending import with_guests
+from interlace.packing.widening import widened
+from interlace.perf.latency import surface
+from interlace.planning.scenario import Scenario
+from interlace.planning.trial import PlanTrial, enough, tried_apart, try_plan
+from interlace.policy.base import System
+
+#: How many times as long the trial is that confirms a cut, and its first seed.
+_LONGER, _OTHER_SEED = 5, 100
+#: Standard errors beyond which a broken promise is not tried on.
+_MISSED: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class TriedPlan:
+    """A plan on its accelerators, and what its trial showed."""
+
+    plan: Plan
+    fleet: Fleet
+    trial: PlanTrial
+
+    @property
+    def kept(self) -> bool:
+        """True if all is served, and nobody's promise broke."""
+        return not self.plan.underserved and not self.trial.broken
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators in use."""
+        return len({part.gpu for part in self.plan.partitions})
+
+
+@dataclass(frozen=True)
+class PlanTrials:
+    """Trials of plans for one scenario by one system."""
+
+    scenario: Scenario
+    system: System
+
+    def confirmed(self, found: TriedPlan) -> TriedPlan:
+        """The plan after a longer trial of other seeds: it was chosen for how the first went."""
+        requests = _LONGER * enough(self.scenario)
+        trial = try_plan(
+            found.plan, found.fleet, self.scenario, self.system, requests, _OTHER_SEED, errors=0.0
+        )
+        return replace(found, trial=trial)
+
+    def tried(self, plan: Plan, fleet: Fleet, errors: float = -_MISSED) -> TriedPlan:
+        """The plan after a trial that ends once a promise cannot be kept by so many ``errors``."""
+        there = _in_use(plan, fleet)
+        trial = try_plan(plan, there, self.scenario, self.system, errors=errors)
+        return TriedPlan(plan, there, trial)
+
+    def tried_again(self, before: TriedPlan, plan: Plan, fleet: Fleet) -> TriedPlan:
+        """A plan with partitions that ``before`` had not: their parts tried, and some others.
+
+        As many requests as ``before`` took in all for the parts that changed, and as many for those
+        that were not tried yet. Of the rest the trial stays as it was.
+        """
+        old = {part.id for part in before.plan.partitions}
+        parts = tried_apart(plan, self.scenario)
+        changed = [one for one in parts if any(p.id not in old for p in one.partitions)]
+        known = before.trial.models.keys() - _models(changed)
+        fresh = [one for one in parts if one not in changed and not known & _models([one])]
+        trial = replace(before.trial, models={m: before.trial.models[m] for m in sorted(known)})
+        tried = before.trial.parts_tried
+        for some in (changed, fresh):
+            whole = replace(plan, partitions=tuple(p for one in some for p in one.partitions))
+            again = try_plan(
+                whole, fleet, self.scenario, self.system, before.trial.requests, _OTHER_SEED
+            )
+            tried += again.parts_tried if some is fresh else 0
+            trial = trial.beside(again, {**trial.asked, **again.asked})
+        there = _in_use(plan, fleet)
+        return TriedPlan(plan, there, replace(trial, parts=len(parts), parts_tried=tried))
+
+    def complete(self, plan: Plan) -> bool:
+        """True if all is served that can be."""
+        return plan.underserved <= self.hopeless
+
+    def spread(self, plan: Plan, fleet: Fleet) -> Plan:
+        """The plan with nothing left idle: wider partitions, and guests."""
+        profiles = self.scenario.busy_profiles
+        wide = widened(plan, fleet, profiles)
+        return self.as_asked(with_guests(wide, self.scenario.demand, fleet, profiles))
+
+    def as_asked(self, plan: Plan) -> Plan:
+        """The plan with the rates that are asked for, in the proportions of its own."""
+        planned: dict[str, float] = {}
+        for slot in (s for p in plan.partitions for s in p.slots):
+            planned[slot.model] = planned.get(slot.model, 0.0) + slot.rows_per_s
+        rates = {one.model: one.rows_per_s for one in self.scenario.demand}
+        factor = {m: rates[m] / rate for m, rate in planned.items() if rate > 0}
+        parts = tuple(
+            replace(
+                part,
+                slots=tuple(
+                    replace(s, rows_per_s=s.rows_per_s * factor.get(s.model, 1.0))
+                    for s in part.slots
+                ),
+            )
+            for part in plan.partitions
+        )
+        return replace(plan, partitions=parts)
+
+    @cached_property
+    def hopeless(self) -> frozenset[str]:
+        """Models that are late even alone on a whole accelerator, or that nothing is known of."""
+        known = self.scenario.busy_profiles
+        return frozenset(
+            one.model
+            for one in self.scenario.demand
+            if one.model not in known
+            or not known[one.model].points
+            or surface(known[one.model]).latency_ms(1, 100) > one.slo_ms
+        )
+
+
+def _models(parts: Sequence[Plan]) -> set[str]:
+    return {slot.model for one in parts for part in one.partitions for slot in part.slots}
+
+
+def _in_use(plan: Plan, fleet: Fleet) -> Fleet:
+    """The accelerators that the plan uses, and at least one."""
+    used = {part.gpu for part in plan.partitions}
+    return Fleet(tuple(gpu for gpu in fleet.gpus if gpu.id in used) or fleet.gpus[:1])

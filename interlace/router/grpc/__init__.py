@@ -1,0 +1,1 @@
+"""gRPC calls on their way to a node and back, their messages as they came."""

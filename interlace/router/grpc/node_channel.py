@@ -1,0 +1,386 @@
+"""The HTTP/2 connection to one node: many calls at once, each one message there and one back."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from interlace.core.errors import Reason, ServeError
+from interlace.core.node import Node
+from interlace.router.grpc.passed_calls import CallEnd, CallEnds, CallHeads
+from interlace.server.grpc import http2_frames as h2
+from interlace.server.grpc.frame_writer import Buffer, FrameWriter, OnSent
+from interlace.server.grpc.stream import PREFIX
+from interlace.server.heap_budget import HeapBudget, HeapReservation
+
+_CONNECT_S: Final = 0.3
+_READ_BYTES: Final = 256 << 10
+_CALLS_MAX: Final = 1000  #: a node takes 1024 streams
+_BACKLOG_BYTES: Final = 64 << 20
+_HEADER_BYTES: Final = 16 << 10
+_CREDIT_BYTES: Final = 1 << 29
+#: Requests up to this size are joined into one piece.
+_JOINED_BYTES: Final = 16_000
+_LAST_STREAM: Final = 1 << 30
+
+
+class CallTaker(Protocol):
+    """Who made a call: exactly one of these is called, once."""
+
+    def replied(self, message: memoryview, reserved: HeapReservation) -> None:
+        """The response; ``reserved`` is the taker's to release."""
+        ...
+
+    def refused(self, end: CallEnd) -> None:
+        """The node said no."""
+        ...
+
+    def lost(self, why: str) -> None:
+        """There will be no answer."""
+        ...
+
+
+class NodeCall:
+    """One call (an ``OutgoingStream``). ``taker`` is ``None`` once it is told, or cancelled."""
+
+    __slots__ = ("_channel", "data", "id", "queue", "queued_bytes", "received", "reserved",
+                 "sent_bytes", "tail", "taker", "window")  # fmt: skip
+
+    def __init__(self, channel: NodeChannel, taker: CallTaker, budget: HeapBudget) -> None:
+        self._channel = channel
+        self.taker: CallTaker | None = taker
+        self.id = 0
+        self.window = 0
+        self.sent_bytes = 0
+        self.queue: deque[Buffer | OnSent] = deque()
+        self.queued_bytes = 0
+        self.tail: bytes | None = None
+        self.data = bytearray()
+        self.received = 0  #: bytes since our last window update
+        self.reserved = HeapReservation(budget)
+
+    def ended(self) -> None:
+        """The last frame of the request is on its way."""
+
+    def cancel(self) -> None:
+        """No answer is wanted any more."""
+        self.taker = None
+        self._channel.cancelled(self)
+
+
+class NodeChannel:
+    """Calls of one node over one connection, which is opened when there is something to send."""
+
+    def __init__(self, node: Node, key: str, budget: HeapBudget) -> None:
+        self.sent = 0  #: calls, so far
+        self._node = node
+        self._budget = budget
+        self._heads = CallHeads(f"{node.host}:{node.grpc_port}", key)
+        self._link: _Link | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Calls that have no answer yet."""
+        return 0 if self._link is None else len(self._link.calls) + len(self._link.waiting)
+
+    def call(
+        self, path: str, message: bytes, budget_ms: float | None, waited_ms: float, taker: CallTaker
+    ) -> NodeCall:
+        """Make a unary call with ``budget_ms`` left, that came ``waited_ms`` ago.
+
+        Raises:
+            ServeError: OVERLOADED, the node has as many calls as it takes.
+        """
+        link = self._link
+        if link is None or not link.open:
+            link = self._link = _Link(self._node, self._budget)
+        if len(link.calls) + len(link.waiting) >= _CALLS_MAX:
+            raise ServeError(
+                Reason.OVERLOADED,
+                f"node {self._node.name!r} has {_CALLS_MAX} calls of this router",
+                retry_after_ms=100.0,
+            )
+        self.sent += 1
+        call = NodeCall(self, taker, self._budget)
+        link.send(call, self._heads.block(path, budget_ms, waited_ms), message)
+        return call
+
+    def cancelled(self, call: NodeCall) -> None:
+        """A call's answer is not wanted any more."""
+        if self._link is not None:
+            self._link.cancel(call)
+
+    def fail_all(self, why: str) -> None:
+        """Give up every call, and the connection."""
+        if self._link is not None:
+            self._link.end(why)
+
+    def close(self) -> None:
+        """Close the connection; nothing is in flight."""
+        self.fail_all("the router ends")
+
+
+class _Link:
+    """One connection, from its making to its end."""
+
+    def __init__(self, node: Node, budget: HeapBudget) -> None:
+        self.open = True  #: takes calls
+        self.calls: dict[int, NodeCall] = {}
+        self.waiting: list[tuple[NodeCall, bytes, bytes]] = []  #: for the connection to be made
+        self._loop = asyncio.get_running_loop()
+        self._budget = budget
+        self._sock: socket.socket | None = None
+        self._writer: FrameWriter | None = None
+        self._ends = CallEnds(_HEADER_BYTES)
+        self._rest = b""
+        self._next = 1
+        self._window = h2.DEFAULT_WINDOW  #: of a new stream, the node's
+        self._uncredited = 0
+        self._flushing = self._blocked = False
+        self._takers: dict[int, Callable[[int, int, bytes], None]] = {
+            h2.DATA: self._data,
+            h2.HEADERS: self._headers,
+            h2.RST_STREAM: self._reset,
+            h2.SETTINGS: self._settings,
+            h2.PING: self._ping,
+            h2.GOAWAY: self._goaway,
+            h2.WINDOW_UPDATE: self._window_update,
+        }
+        self._opening = self._loop.create_task(self._connect(node))
+
+    def send(self, call: NodeCall, head: bytes, message: bytes) -> None:
+        """Send a call, now or when there is a connection."""
+        writer = self._writer
+        if writer is None:
+            self.waiting.append((call, head, message))
+            return
+        call.id, self._next = self._next, self._next + 2
+        call.window = self._window
+        self.calls[call.id] = call
+        if self._next >= _LAST_STREAM:
+            self.open = False
+        opening = h2.frame(h2.HEADERS, h2.END_HEADERS, call.id, head)
+        prefix = PREFIX.pack(0, len(message))
+        size = len(message) + len(prefix)
+        if size <= min(_JOINED_BYTES, call.window, writer.window) and not writer.congested:
+            writer.put(opening + h2.frame(h2.DATA, h2.END_STREAM, call.id, prefix + message))
+            writer.window -= size
+            return
+        writer.put(opening)
+        call.queue.extend((prefix, message))
+        call.queued_bytes = size
+        call.tail = b""  # ends the request as trailers without a field
+        writer.offer(call)
+
+    def cancel(self, call: NodeCall) -> None:
+        """Tell the node that a call's answer is not wanted."""
+        call.reserved.release()
+        self.waiting = [one for one in self.waiting if one[0] is not call]
+        if self.calls.pop(call.id, None) is not None and self._writer is not None:
+            self._writer.drop(call)
+            self._writer.put(h2.rst_stream(call.id, h2.CANCEL))
+
+    def end(self, why: str) -> None:
+        """Close; whoever still waits is told why."""
+        self.open = False
+        self._opening.cancel()
+        left = [*self.calls.values(), *(one[0] for one in self.waiting)]
+        self.calls, self.waiting = {}, []
+        sock, self._sock = self._sock, None
+        if sock is not None:
+            self._loop.remove_reader(sock.fileno())
+            self._loop.remove_writer(sock.fileno())
+            sock.close()
+        if self._writer is not None:
+            self._writer.close()
+        for call in left:
+            call.reserved.release()
+            taker, call.taker = call.taker, None
+            if taker is not None:
+                taker.lost(why)
+
+    async def _connect(self, node: Node) -> None:
+        family = socket.AF_INET6 if ":" in node.host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.setblocking(False)
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                found = await self._loop.getaddrinfo(
+                    node.host, node.grpc_port, type=socket.SOCK_STREAM, family=family
+                )
+                await self._loop.sock_connect(sock, found[0][4])
+        except (TimeoutError, OSError) as error:
+            sock.close()
+            timed_out = isinstance(error, TimeoutError)
+            text = f"within {_CONNECT_S * 1000:.0f} ms" if timed_out else str(error)
+            self.end(f"no gRPC connection: {text}")
+            return
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._sock = sock
+        self._writer = FrameWriter(sock, _BACKLOG_BYTES, self._wake)
+        self._writer.put(h2.PREFACE + h2.settings(0, _HEADER_BYTES))
+        self._loop.add_reader(sock.fileno(), self._readable)
+        waiting, self.waiting = self.waiting, []
+        for call, head, message in waiting:
+            if call.taker is not None:
+                self.send(call, head, message)
+
+    def _wake(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        writer, sock = self._writer, self._sock
+        if writer is None or sock is None:
+            return
+        try:
+            writer.flush()
+        except OSError as error:
+            self.end(f"the connection broke: {error.strerror}")
+            return
+        blocked = writer.backlog_bytes > 0
+        if blocked != self._blocked:
+            self._blocked = blocked
+            if blocked:
+                self._loop.add_writer(sock.fileno(), self._flush)
+            else:
+                self._loop.remove_writer(sock.fileno())
+
+    def _readable(self) -> None:
+        sock = self._sock
+        if sock is None:
+            return
+        try:
+            data = sock.recv(_READ_BYTES)
+            if not data:
+                self.end("it closed the connection")
+                return
+            self._take(data)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError as error:
+            self.end(f"the connection broke: {error.strerror}")
+        except (ValueError, struct.error, h2.PeerError) as error:
+            self.end(f"it does not speak HTTP/2 as it should: {error}")
+
+    def _take(self, data: bytes) -> None:
+        data = self._rest + data if self._rest else data
+        at, size = 0, len(data)
+        while size - at >= 9:
+            high, low, kind, flags, number = h2.HEAD.unpack_from(data, at)
+            stop = at + 9 + (high << 8 | low)
+            if stop > size:
+                break
+            taker = self._takers.get(kind)
+            if taker is not None:
+                taker(flags, number & h2.MAX_WINDOW, data[at + 9 : stop])
+            if self._sock is None:
+                return
+            at = stop
+        self._rest = data[at:]
+
+    def _data(self, flags: int, number: int, payload: bytes) -> None:
+        writer = self._writer
+        assert writer is not None
+        self._uncredited += len(payload)
+        if self._uncredited > _CREDIT_BYTES:
+            writer.put(h2.window_update(0, self._uncredited))
+            self._uncredited = 0
+        call = self.calls.get(number)
+        if call is None:
+            return
+        call.received += len(payload)
+        if call.received > h2.STREAM_WINDOW // 2:
+            writer.put(h2.window_update(number, call.received))
+            call.received = 0
+        try:
+            call.reserved.resize(len(call.data) + len(payload))
+        except ServeError as error:
+            self._refuse(call, CallEnd(8, error.detail, error.retry_after_ms))
+            writer.put(h2.rst_stream(number, h2.CANCEL))
+            return
+        call.data += payload
+        if flags & h2.END_STREAM:
+            self._refuse(call, CallEnd(text="it ended a call without a status"))
+
+    def _headers(self, flags: int, number: int, payload: bytes) -> None:
+        if flags & (h2.PADDED | h2.PRIORITISED) or not flags & h2.END_HEADERS:
+            raise ValueError("a header block in pieces")
+        end = self._ends.read(payload)  # also of streams that are gone: its table has to follow
+        call = self.calls.get(number)
+        if call is None or not flags & h2.END_STREAM:
+            return
+        if end.status or len(call.data) < PREFIX.size:
+            self._refuse(call, end)
+            return
+        del self.calls[number]
+        taker, call.taker = call.taker, None
+        if taker is not None:
+            taker.replied(memoryview(call.data)[PREFIX.size :], call.reserved)
+
+    def _refuse(self, call: NodeCall, end: CallEnd) -> None:
+        del self.calls[call.id]
+        call.reserved.release()
+        if self._writer is not None:
+            self._writer.drop(call)  # it may not have taken all of the request
+        taker, call.taker = call.taker, None
+        if taker is not None:
+            taker.refused(end)
+
+    def _reset(self, flags: int, number: int, payload: bytes) -> None:
+        call = self.calls.get(number)
+        if call is None or h2.word(payload, "RST_STREAM") == h2.NO_ERROR:
+            return
+        self._lose(call, f"it reset the call (code {h2.word(payload, 'RST_STREAM')})")
+
+    def _lose(self, call: NodeCall, why: str) -> None:
+        del self.calls[call.id]
+        call.reserved.release()
+        if self._writer is not None:
+            self._writer.drop(call)
+        taker, call.taker = call.taker, None
+        if taker is not None:
+            taker.lost(why)
+
+    def _settings(self, flags: int, number: int, payload: bytes) -> None:
+        writer = self._writer
+        if flags & h2.ACK or writer is None:
+            return
+        for key, value in h2.read_settings(payload):
+            if key == h2.MAX_FRAME_SIZE:
+                writer.max_frame = value
+            elif key == h2.INITIAL_WINDOW_SIZE:
+                for call in self.calls.values():
+                    call.window += value - self._window
+                self._window = value
+        writer.put(h2.frame(h2.SETTINGS, h2.ACK, 0))
+        writer.opened()
+
+    def _ping(self, flags: int, number: int, payload: bytes) -> None:
+        if not flags & h2.ACK and self._writer is not None:
+            self._writer.put(h2.frame(h2.PING, h2.ACK, 0, payload))
+
+    def _goaway(self, flags: int, number: int, payload: bytes) -> None:
+        self.open = False  # new calls go over a new connection
+        last = int.from_bytes(payload[:4], "big") & h2.MAX_WINDOW
+        for call in [call for id_, call in self.calls.items() if id_ > last]:
+            self._lose(call, "it is ending")
+
+    def _window_update(self, flags: int, number: int, payload: bytes) -> None:
+        writer = self._writer
+        assert writer is not None
+        increment = h2.word(payload, "WINDOW_UPDATE") & h2.MAX_WINDOW
+        if number == 0:
+            writer.window += increment
+        elif number in self.calls:
+            self.calls[number].window += increment
+        writer.opened()

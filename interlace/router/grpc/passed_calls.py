@@ -1,0 +1,114 @@
+"""Heads and trailers of calls to a node, and what a message says of its model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote
+
+from hpack import Decoder, HPACKError
+
+from interlace.server.cache import GenerationalCache
+from interlace.server.grpc.header_table import CountedHeaderTable
+from interlace.server.grpc.headers import literal
+from interlace.server.grpc.infer_wire import malformed, read_varint
+from interlace.server.grpc.status import GrpcStatus
+
+_MODEL_TAG: Final = 0x0A
+_BLOCKS_KEPT: Final = 256
+_KEPT_BYTES: Final = 1024
+
+
+def model_of(message: bytes) -> str:
+    """The model's name in a ModelInferRequest; "" if there is none.
+
+    Raises:
+        ServeError: BAD_INPUT, it is no protobuf.
+    """
+    at, end = 0, len(message)
+    try:
+        while at < end:
+            tag, at = read_varint(message, at)
+            kind = tag & 7
+            if kind == 2:
+                size, at = read_varint(message, at)
+                if at + size > end:
+                    raise malformed(f"a field runs past its {end} bytes")
+                if tag == _MODEL_TAG:
+                    return message[at : at + size].decode("utf-8")
+                at += size
+            elif kind == 0:
+                _, at = read_varint(message, at)
+            elif kind in (1, 5):
+                at += 8 if kind == 1 else 4
+            else:
+                raise malformed(f"wire type {kind} before byte {at}")
+    except (IndexError, UnicodeDecodeError) as error:
+        raise malformed(f"it has no name of a model ({error})") from error
+    return ""
+
+
+class CallHeads:
+    """Header blocks that open calls at one node; they need no state, and are made once."""
+
+    def __init__(self, authority: str, key: str) -> None:
+        self._rest = (
+            b"\x83\x86"  # :method POST, :scheme http, from the static table (RFC 7541, appendix A)
+            + literal(":authority", authority)
+        )
+        self._plain = (
+            literal("content-type", "application/grpc")
+            + literal("te", "trailers")
+            + (literal("x-api-key", key) if key else b"")
+        )
+
+    def block(self, path: str, budget_ms: float | None, waited_ms: float) -> bytes:
+        """The head of a call of which so much time is left, and that came so long ago."""
+        block = self._rest + literal(":path", path) + self._plain
+        if budget_ms is not None:
+            block += literal("grpc-timeout", f"{max(0, round(budget_ms * 1000.0))}u")
+        if waited_ms:
+            block += literal("interlace-elapsed-ms", f"{waited_ms:.3f}")
+        return block
+
+
+@dataclass(frozen=True, slots=True)
+class CallEnd:
+    """How a node ended a call."""
+
+    status: int = GrpcStatus.UNKNOWN
+    text: str = ""
+    retry_after_ms: float | None = None
+
+
+class CallEnds:
+    """Header blocks that a node sends, remembered as long as they change no table."""
+
+    def __init__(self, max_header_bytes: int) -> None:
+        self._table = CountedHeaderTable()
+        self._decoder = Decoder(max_header_list_size=max_header_bytes)
+        self._decoder.header_table = self._table
+        self._known: GenerationalCache[bytes, CallEnd] = GenerationalCache(_BLOCKS_KEPT)
+
+    def read(self, block: bytes) -> CallEnd:
+        """What a block says, as if it ended the call.
+
+        Raises:
+            ValueError: it cannot be decoded.
+        """
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        before = self._table.state
+        try:
+            pairs = {bytes(n): bytes(v) for n, v in self._decoder.decode(block, raw=True)}
+            status = int(pairs.get(b"grpc-status", b"2"))
+            after = pairs.get(b"retry-after-ms")
+            retry_after_ms = None if after is None else float(after)
+        except (HPACKError, IndexError) as error:
+            raise ValueError(f"header block: {error}") from error
+        text = unquote(pairs.get(b"grpc-message", b"").decode("latin-1"))
+        found = CallEnd(status, text, retry_after_ms)
+        if self._table.state == before and len(block) <= _KEPT_BYTES:
+            self._known.put(block, found)
+        return found

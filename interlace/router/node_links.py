@@ -1,0 +1,43 @@
+"""Everything that connects a router with one node."""
+
+from __future__ import annotations
+
+from interlace.core.node import Node
+from interlace.router.grpc.node_channel import NodeChannel
+from interlace.router.http.node_connections import NodeConnections
+from interlace.server.heap_budget import HeapBudget
+
+
+class NodeLinks:
+    """HTTP and gRPC to one node. ``lost`` counts requests that it did not answer."""
+
+    def __init__(self, node: Node, key: str, budget: HeapBudget) -> None:
+        """``key`` is the API key that nodes ask for, "" for none; ``budget`` bounds replies."""
+        self.node = node.name
+        self.http = NodeConnections(node, budget)
+        self.grpc = NodeChannel(node, key, budget)
+        self.lost = 0
+
+    @property
+    def sent(self) -> int:
+        """Requests, so far."""
+        return self.http.sent + self.grpc.sent
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have no reply yet."""
+        return self.http.in_flight + self.grpc.in_flight
+
+    def fail_all(self, why: str) -> None:
+        """Give up every request that is there, and the connections: the node is lost."""
+        self.http.fail_all(why)
+        self.grpc.fail_all(why)
+
+    def close_idle(self) -> None:
+        """Close connections that have not been used for long."""
+        self.http.close_idle()
+
+    def close(self) -> None:
+        """Close every connection; nothing is in flight."""
+        self.http.close_idle(0.0)
+        self.grpc.close()

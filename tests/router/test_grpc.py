@@ -1,0 +1,215 @@
+"""gRPC through a router, seen by an independent client: messages unchanged, one answer each."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from interlace.core.errors import Reason
+from interlace.proto.messages import ModelInferResponse, ModelStreamInferResponse
+from interlace.router.grpc.passed_calls import model_of
+from interlace.server.grpc.status import STATUS
+from tests.router.stand import RouterStand
+from tests.server.fakes import wait_until
+from tests.server.grpc.fakes import Main
+from tests.server.grpc.wirebench import INFER, STREAM, request
+
+MODELS = ("echo", "apart", "fail", "never", "slow-30", "hang", "only-b")
+
+
+class Two:
+    """A router over two nodes that echo."""
+
+    def __init__(self) -> None:
+        self.nodes = {"a": Main(), "b": Main()}
+        for node in self.nodes.values():
+            node.__enter__()
+        self.router = RouterStand(
+            dict.fromkeys(self.nodes, 1), {name: node.port for name, node in self.nodes.items()}
+        )
+
+    def heard(self, *refusing: str) -> None:
+        """Both say that they serve all; a is the faster one."""
+        for wait_ms, name in enumerate(self.nodes):
+            self.router.heard(name, *MODELS, *refusing, wait_ms=5.0 + wait_ms)
+
+    def calls(self, node: str) -> list[Any]:
+        return self.nodes[node].plane.calls
+
+    def settled(self) -> None:
+        parts = self.router.parts
+        wait_until(lambda: parts.calls.count == 0 and parts.calls.budget.used_bytes == 0)
+        wait_until(lambda: self.router.do(lambda: parts.directory.links("a").in_flight) == 0)
+        assert parts.forwarder.budget.used_bytes == 0
+        for node in self.nodes.values():
+            node.settled()
+
+    def close(self) -> None:
+        self.router.close()
+        for node in self.nodes.values():
+            node.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def made() -> Iterator[Two]:
+    two = Two()
+    yield two
+    two.close()
+
+
+@pytest.fixture
+def two(made: Two) -> Iterator[Two]:
+    made.heard(*(f"refuse-{reason.value}" for reason in Reason))
+    for node in made.nodes.values():
+        node.plane.calls.clear()
+    yield made
+    made.settled()
+
+
+@pytest.fixture
+def channel(two: Two) -> Iterator[grpc.Channel]:
+    options = [
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+    ]
+    with grpc.insecure_channel(f"127.0.0.1:{two.router.grpc_port}", options) as found:
+        yield found
+
+
+def infer(channel: grpc.Channel, message: bytes, **options: Any) -> Any:
+    call = channel.unary_unary(
+        INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
+    )
+    return call(message, timeout=options.pop("timeout", 20), **options)
+
+
+def failure(channel: grpc.Channel, message: bytes, **options: Any) -> grpc.RpcError:
+    with pytest.raises(grpc.RpcError) as caught:
+        infer(channel, message, **options)
+    return caught.value
+
+
+@pytest.mark.parametrize("size", [0, 10, 15_990, 70_000, 3_000_000, 40_000_000])
+def test_tensors_of_every_size_pass_both_ways(two: Two, channel: grpc.Channel, size: int) -> None:
+    data = os.urandom(size)
+    for number in range(2):
+        answer = infer(channel, request(data, call_id=f"r{number}"))
+        assert answer.id == f"r{number}"
+        assert list(answer.raw_output_contents) == [data]
+    assert len(two.calls("a")) == 2
+
+
+def test_many_at_once_share_a_connection(two: Two, channel: grpc.Channel) -> None:
+    call = channel.unary_unary(
+        INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
+    )
+    asked = [call.future(request(b"%d" % i, call_id=str(i), model="slow-30")) for i in range(200)]
+    for i, future in enumerate(asked):
+        answer = future.result(20)
+        assert (answer.id, answer.raw_output_contents[0]) == (str(i), b"%d" % i)
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_refusals_keep_status_text_and_time(
+    two: Two, channel: grpc.Channel, reason: Reason
+) -> None:
+    error = failure(channel, request(b"x", model=f"refuse-{reason.value}"))
+    assert error.code().value[0] == int(STATUS[reason])
+    assert error.details() == f"refused: {reason.value} 100% é"
+    assert dict(error.trailing_metadata())["retry-after-ms"] == "12"
+    elsewhere = STATUS[reason].name in ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "NOT_FOUND")
+    assert len(two.calls("b")) == (1 if elsewhere else 0)
+    if elsewhere:
+        assert two.calls("b")[0].elapsed_ms > 0.0 and two.calls("a")[0].elapsed_ms == 0.0
+
+
+def test_what_cannot_be_read_is_the_callers_fault(channel: grpc.Channel) -> None:
+    for message in (b"\xff\xff\xff", b"\x0a\x7fshort"):
+        error = failure(channel, message)
+        assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "malformed ModelInferRequest" in error.details()
+
+
+def test_unknown_models_are_not_found(channel: grpc.Channel) -> None:
+    error = failure(channel, request(b"x", model="nobody"))
+    assert error.code() is grpc.StatusCode.NOT_FOUND and "nobody" in error.details()
+
+
+def test_the_callers_deadline_goes_along(two: Two, channel: grpc.Channel) -> None:
+    infer(channel, request(b"x"), timeout=3)
+    (call,) = two.calls("a")
+    assert 2_000 < call.budget_ms <= 3_000
+
+
+def test_a_cancelled_call_is_cancelled_at_the_node(two: Two, channel: grpc.Channel) -> None:
+    call = channel.unary_unary(INFER, _registered_method=False)
+    future = call.future(request(b"x", model="never"))
+    wait_until(lambda: len(two.calls("a")) == 1)
+    future.cancel()
+    wait_until(lambda: len(two.nodes["a"].plane.cancelled) == 1)
+    two.nodes["a"].plane.cancelled.clear()
+
+
+def test_streams_are_answered_request_by_request(two: Two, channel: grpc.Channel) -> None:
+    call = channel.stream_stream(
+        STREAM, response_deserializer=ModelStreamInferResponse.FromString, _registered_method=False
+    )
+    sent = [request(b"%d" % i, call_id=str(i)) for i in range(20)]
+    sent.insert(7, request(b"x", call_id="bad", model="refuse-bad_input"))
+    found = {}
+    for answer in call(iter(sent), timeout=20):
+        found[answer.infer_response.id] = answer
+    assert found.pop("bad").error_message == "refused: bad_input 100% é"
+    assert {key: one.infer_response.raw_output_contents[0] for key, one in found.items()} == {
+        str(i): b"%d" % i for i in range(20)
+    }
+    for one in found.values():
+        assert one.infer_response.parameters["triton_final_response"].bool_param
+
+
+def test_administration_reads_the_nodes(two: Two, channel: grpc.Channel) -> None:
+    ready = channel.unary_unary(
+        "/inference.GRPCInferenceService/ServerReady", _registered_method=False
+    )
+    assert ready(b"", timeout=20) == b"\x08\x01"
+    load = channel.unary_unary(
+        "/inference.GRPCInferenceService/RepositoryModelLoad", _registered_method=False
+    )
+    with pytest.raises(grpc.RpcError) as caught:
+        load(b"\x12\x04echo", timeout=20)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_node_that_goes_away_is_replaced_and_comes_back(channel: grpc.Channel) -> None:
+    two = Two()
+    two.heard()
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(f"127.0.0.1:{two.router.grpc_port}", options) as own:
+        assert infer(own, request(b"1")).raw_output_contents[0] == b"1"
+        call = own.unary_unary(
+            INFER, response_deserializer=ModelInferResponse.FromString, _registered_method=False
+        )
+        waiting = call.future(request(b"2", model="slow-30"))
+        wait_until(lambda: len(two.calls("a")) == 2)
+        two.nodes["a"].do(two.nodes["a"].server.close)  # the connection breaks, nobody listens
+        assert waiting.result(20).raw_output_contents[0] == b"2"
+        two.heard()
+        began_s = time.monotonic()
+        assert infer(own, request(b"3")).raw_output_contents[0] == b"3"
+        assert time.monotonic() - began_s < 2.0
+        assert [len(two.calls(name)) for name in "ab"] == [2, 2]
+    two.close()
+
+
+@pytest.mark.parametrize("name", ["", "m", "x" * 300])
+def test_the_model_is_found_wherever_it_stands(name: str) -> None:
+    message = request(b"abc", call_id="7", model=name)
+    assert model_of(message) == name
+    id_first = b"\x1a\x017" + b"\x20\x05" + message
+    assert model_of(id_first) == name
