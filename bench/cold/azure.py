@@ -1,9 +1,9 @@
 """A thousand models on four GPUs, asked as functions are in Azure's cloud, within 100 ms.
 
 BERT-Base in FP16 on simulated H100, a model on one GPU; the sample of functions that is public and
-a day drawn from it (`azure_trace.py`). Beside it stands what no scheduler exceeds on these arrivals:
-what comes in a window is answered until an SLO after it, or late, and until then GPUs execute and
-links copy only so much, whatever is held when it begins, and whoever knows the future.
+a day drawn from it (`azure_trace.py`). Beside it stands what no scheduler exceeds here: what comes
+in a window is answered until an SLO after it, or late, and until then GPUs execute and links copy
+only so much, whatever is held when it begins, and whoever knows the future.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ TRACE: Final = "../shared/data/traces/azure-functions-2019-sample500.csv"
 #: Functions of the first day of the whole trace.
 DAY: Final = 46_413
 #: Steps in which the scale is found with which cut counts have the rate.
-_STEPS: Final = 12
+_STEPS: Final = 50
 _MINUTE_S: Final = 60.0
 
 Counts = npt.NDArray[np.int64]
@@ -64,8 +64,11 @@ def azure_arrivals(
 def _cut(counts: Counts, rate_rps: float) -> Counts:
     """Whole calls at the rate: fractions of a count are dropped."""
     wanted = rate_rps * _MINUTE_S * counts.shape[1]
-    scale = wanted / counts.sum()
+    values, times = np.unique(counts, return_counts=True)
+    low, high = wanted / counts.sum(), 1.0 + wanted  # one count alone would do with the second
     for _ in range(_STEPS):
-        scale *= wanted / max(1.0, np.floor(counts * scale).sum())
-    found: Counts = np.floor(counts * scale).astype(np.int64)
+        middle = (low + high) / 2
+        enough = np.floor(values * middle) @ times >= wanted
+        low, high = (low, middle) if enough else (middle, high)
+    found: Counts = np.floor(counts * high).astype(np.int64)
     return found
