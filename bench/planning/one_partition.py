@@ -22,7 +22,11 @@ Ints = NDArray[np.int64]
 
 _ROUNDING_MS: Final = 1e-6
 _NEVER: Final = 1e300
-_MARGIN: Final = 0.02  #: of the SLO: the least admission margin
+#: Parts of the SLO: the least admission margin, what a drop adds and an answer in time takes away.
+_MARGIN: Final = 0.02
+_DROP_STEP: Final = 0.002
+_NARROWING: Final = _DROP_STEP / 20.0
+_MOST_MARGIN: Final = 0.8
 _LENIENCE: Final = 0.02
 _MOST: Final = 1 << 60
 
@@ -59,21 +63,29 @@ def played(
         row[model] = latency[model, limit[model]] / limit[model]
     head, tail = np.zeros(models, np.int64), np.zeros(models, np.int64)
     in_time, upcoming, waiting = np.zeros(models, np.int64), 0, 0
+    margin = _MARGIN * slo
+    running, met = 0, 0  # answers in time, of that model, when its batch ends
     while True:
         while upcoming < count and (times[upcoming] < free or waiting == 0):
             now, model = times[upcoming], which[upcoming]
             upcoming += 1
-            if _admitted(model, now, free, queue, head, tail, latency, slo, row):
+            if now >= free:
+                _narrow(margin, slo, running, met)
+                met = 0
+            if _admitted(model, now, free, queue, head, tail, latency, slo, row, margin[model]):
                 queue[model, tail[model]] = now
                 tail[model] += 1
                 waiting += 1
         if waiting == 0:
             return in_time
         now = max(now, free)
+        _narrow(margin, slo, running, met)
+        met = 0
         for model in range(models):
             while tail[model] > head[model] and (
                 queue[model, head[model]] + slo[model] - now < latency[model, 1] - _ROUNDING_MS
             ):
+                _widen(margin, slo, model, 1)
                 head[model] += 1
                 waiting -= 1
         if waiting == 0:
@@ -83,6 +95,7 @@ def played(
         dropped = _given_up(
             model, queue, head[model], tail[model], left, latency, limit[model], rate[model]
         )
+        _widen(margin, slo, model, dropped)
         head[model] += dropped
         budget = min(queue[model, head[model]] + left, end - now)
         most = min(limit[model], tail[model] - head[model])
@@ -92,9 +105,25 @@ def played(
             rows = max(rows, _rows_in_time(latency, model, most, budget))
         free = now + latency[model, rows]
         for index in range(head[model], head[model] + rows):
-            in_time[model] += free <= queue[model, index] + slo[model] + _ROUNDING_MS
+            met += free <= queue[model, index] + slo[model] + _ROUNDING_MS
+        in_time[model] += met
+        running = model
         head[model] += rows
         waiting -= dropped + rows
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _narrow(margin: Floats, slo: Floats, model: int, met: int) -> None:
+    """``AdmissionMargin.met``, so many times."""
+    narrower = margin[model] - met * _NARROWING * slo[model]
+    margin[model] = max(_MARGIN * slo[model], narrower)
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _widen(margin: Floats, slo: Floats, model: int, dropped: int) -> None:
+    """``AdmissionMargin.dropped``; nobody is late, since predictions are true here."""
+    wider = margin[model] + dropped * _DROP_STEP * slo[model]
+    margin[model] = min(_MOST_MARGIN * slo[model], wider)
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -108,8 +137,9 @@ def _admitted(
     latency: Floats,
     slo: Floats,
     row: Floats,
+    margin: float,
 ) -> bool:
-    """``DeadlineAdmission`` with the least margin: predictions are true here."""
+    """``DeadlineAdmission``."""
     deadline, last = now + slo[model], _NEVER
     start = total = max(now, free)
     for other in range(len(slo)):
@@ -126,8 +156,7 @@ def _admitted(
         tail_deadline = queue[other, tail[other] - 1] + slo[other]
         if deadline < tail_deadline < last:
             last = tail_deadline
-    margin = _MARGIN * slo[model] if start > now else 0.0
-    if start + latency[model, 1] + margin > deadline:
+    if start + latency[model, 1] + (margin if start > now else 0.0) > deadline:
         return False
     return last == _NEVER or row[model] <= _LENIENCE * (last - now) or total + row[model] <= last
 

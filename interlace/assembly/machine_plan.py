@@ -14,12 +14,14 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
+from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import surface
 from interlace.planning.memory_plan import MemoryPlan, tried_memory
 from interlace.planning.plan_file import save_plan
 from interlace.planning.systems import system_of
 from interlace.policy.base import System
 from interlace.profiling.beside import NeighbourSlowdowns
+from interlace.profiling.signature_store import SignatureStore
 from interlace.profiling.store import ProfileStore
 
 _log = logging.getLogger(__name__)
@@ -147,9 +149,13 @@ def plan_machine(
 
 def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]:
     known, opened, missing = [], [], []
+    kept = SignatureStore(store.folder / "signatures")
     failures: list[str] = []
     for draft in drafts(root, find_models(root, ()), failures):
         model = draft.provisional()
+        said = kept.find(model)
+        if said is not None:
+            model = replace(model, architecture=said.architecture)
         stored = store.recall(model, gpu)
         if stored is None:
             missing.append(draft.name)
@@ -158,7 +164,12 @@ def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]
         demand = Demand(
             model.key, as_rows_per_s(model.terms.rate_rps or 0.0), model.terms.slo_ms, batch
         )
-        known.append(_ProfiledModel(draft.name, demand, stored.profile))
+        try:
+            allowed = as_allowed(stored.profile, model.terms)
+        except ValueError as error:
+            failures.append(f"{draft.settings.where('memory.max_mb')}: found {error}")
+            continue
+        known.append(_ProfiledModel(draft.name, demand, allowed))
         opened.append(model)
     for failure in failures:
         _log.warning(failure)

@@ -15,11 +15,12 @@ from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature
+from interlace.perf.cold_start import as_allowed
 from interlace.profiling.beside import NeighbourSlowdowns
-from interlace.profiling.fill import FillResult, fill
+from interlace.profiling.fill import FillResult, fill, one_of_each
 from interlace.profiling.progress import OnSweepStep, no_progress
 from interlace.profiling.rig import Rig
-from interlace.profiling.signature_store import SignatureStore
+from interlace.profiling.signature_store import KnownModel, SignatureStore
 from interlace.profiling.store import ProfileStore
 from interlace.profiling.sweep import QUICK, THOROUGH, SweepSettings
 from interlace.repository import (
@@ -45,6 +46,9 @@ class ModelDescription(Protocol):
 
     @property
     def signature(self) -> Signature: ...
+
+    @property
+    def architecture(self) -> str: ...
 
 
 class ModelOpener(Protocol):
@@ -91,8 +95,8 @@ class ModelPreparer:
         self._layers = layers
         self._storage = StorageReader()
         self._digests = Digests()
-        self._signatures: GenerationalCache[Hashable, Signature] = GenerationalCache(_SIGNATURES)
-        self._kept_signatures = SignatureStore(store.folder / "signatures")
+        self._known: GenerationalCache[Hashable, KnownModel] = GenerationalCache(_SIGNATURES)
+        self._kept = SignatureStore(store.folder / "signatures")
         self._beside = NeighbourSlowdowns(store.folder, rig.gpu.kind)
         self._measuring = asyncio.Lock()
 
@@ -135,13 +139,15 @@ class ModelPreparer:
             ServeError: the model cannot be opened.
         """
         model = draft.provisional()
-        known = _described_by(model)
-        signature = self._signatures.get(known) or self._kept_signatures.find(model)
-        if signature is None:
-            signature = (await self._opener.describe(model)).signature
-            self._kept_signatures.save(model, signature)
-        self._signatures.put(known, signature)
-        return complete(draft, signature, generation)
+        files = _described_by(model)
+        known = self._known.get(files) or self._kept.find(model)
+        if known is None:
+            said = await self._opener.describe(model)
+            known = KnownModel(said.signature, said.architecture)
+            self._kept.save(model, known)
+        self._known.put(files, known)
+        opened = complete(draft, known.signature, generation)
+        return replace(opened, architecture=known.architecture)
 
     async def profiles(
         self, models: Sequence[Model], progress: OnSweepStep = no_progress
@@ -171,8 +177,14 @@ class ModelPreparer:
         """Add layers to the profiles that have none."""
         known = [model for model in models if model.key in found.profiles]
         whole = [model for model in known if not found.profiles[model.key].layers]
-        if whole:
-            await layers.measure(whole, found.profiles)
+        apart = one_of_each(whole)
+        if apart:
+            await layers.measure(apart, found.profiles)
+        taken = {model.architecture: found.profiles[model.key].layers for model in apart}
+        for model in whole:
+            if model.architecture in taken and model.architecture:
+                one = found.profiles[model.key]
+                found.profiles[model.key] = replace(one, layers=taken[model.architecture])
         for failure in layers.failures:
             _log.warning("not by layer: %s", failure)
         layers.failures.clear()
@@ -200,5 +212,14 @@ def failure_text(error: Exception) -> str:
 
 
 def prepared_model(draft: Draft, model: Model, profile: Profile) -> PreparedModel:
-    """The parts with the ModelConfig that clients read."""
-    return PreparedModel(model, profile, config_json(model, draft.config))
+    """The parts with the ModelConfig that clients read.
+
+    Raises:
+        RepositoryError: fewer of its weights may be in memory than it needs to run.
+    """
+    try:
+        allowed = as_allowed(profile, model.terms)
+    except ValueError as error:
+        where = draft.settings.where("memory.max_mb")
+        raise RepositoryError(where, str(error), "at least as much, or no max_mb") from error
+    return PreparedModel(model, allowed, config_json(model, draft.config))

@@ -9,8 +9,9 @@ from interlace.core.plan import Demand
 from interlace.core.profile import Profile
 from interlace.perf.latency import surface
 
-#: The estimated quantile of seen over predicted latency, the step towards it, and its bounds.
-_QUANTILE: Final = 0.9
+#: What makes it the 0.9 quantile of seen over predicted latency, as steps up end at what was seen;
+#: the step towards it, and its bounds.
+_QUANTILE: Final = 0.92
 _STEP: Final = 0.05
 _LOW: Final = 0.5
 _HIGH: Final = 20.0
@@ -27,10 +28,10 @@ _DECAY: Final = 0.97
 class LatencyEstimator:
     """Latency tables of one model by share, and correction factors by shape of batch.
 
-    The correction follows the 0.9 quantile of seen over predicted latency (Robbins and Monro's
-    recursion): it rises by 0.9 of a step when an execution is slower than predicted and falls by
-    0.1 of one when it is not. Steps are in proportion to the spread of what is seen, so that
-    latencies that do not vary are predicted exactly.
+    The correction follows about the 0.9 quantile of seen over predicted latency (Robbins and
+    Monro's recursion): it rises by most of a step when an execution is slower than predicted and
+    falls by the rest of one when it is not. Steps are in proportion to the spread of what is seen
+    and never go beyond it, so that latencies that do not vary are predicted exactly.
     """
 
     def __init__(self, demand: Demand, profile: Profile) -> None:
@@ -97,9 +98,10 @@ class _Correction:
         size = min(self.value, _WIDE * self.spread)
         # A jump far above is followed faster than one step would.
         if off > 0.0:
-            self.value += _STEP * _QUANTILE * max(size, min(off, 10.0 * self.value))
+            step = _STEP * _QUANTILE * max(size, min(off, 10.0 * self.value))
         else:
-            self.value -= _STEP * (1.0 - _QUANTILE) * size
+            step = _STEP * (1.0 - _QUANTILE) * size
+        self.value += max(min(off, step), -step)
         self.value = min(max(self.value, _LOW), _HIGH)
 
     def decay(self) -> None:

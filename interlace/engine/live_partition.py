@@ -83,6 +83,12 @@ class LivePartition:
     rivals: Sequence[LivePartition] = field(default=(), compare=False, repr=False)
     room_part: float = 1.0
     dying: bool = False  #: its process died; what it held is being finished
+    #: From when on a batch may be given to it: minus infinity if it is idle, infinity if never. A
+    #: number that is kept, since every decision asks it of every partition.
+    takes_from_ms: float = inf
+
+    def __post_init__(self) -> None:
+        self._set_takes_from()
 
     def transition_to(self, state: PartitionState) -> None:
         """Move to another state.
@@ -92,6 +98,12 @@ class LivePartition:
         """
         assert state in TRANSITIONS[self.state], f"partition {self.id}: {self.state} to {state}"
         self.state = state
+        self._set_takes_from()
+
+    def dies(self) -> None:
+        """Its process died: nothing more is given to it."""
+        self.dying = True
+        self._set_takes_from()
 
     @property
     def accepting(self) -> bool:
@@ -102,17 +114,16 @@ class LivePartition:
         """The batches that it has, in order."""
         return [one for one in (self.batch, self.next_batch) if one is not None]
 
-    @property
-    def opens_ms(self) -> float:
-        """When the next batch may be given to it before the running one ends; infinite if not."""
-        if self.next_batch is not None or not self.ahead_ms or not self.accepting:
-            return inf
-        return inf if self.batch is None else self.batch.expected_end_ms - self.ahead_ms
-
     def takes(self, now_ms: float) -> bool:
-        if self.batch is None:
-            return self.accepting
-        return self.ahead_ms > 0.0 and self.opens_ms <= now_ms
+        return self.takes_from_ms <= now_ms
+
+    def _set_takes_from(self) -> None:
+        """Before the running batch ends another may be given to it by ``ahead_ms``."""
+        self.takes_from_ms = inf
+        if self.accepting and self.batch is None:
+            self.takes_from_ms = -inf
+        elif self.accepting and self.batch and self.ahead_ms and self.next_batch is None:
+            self.takes_from_ms = self.batch.expected_end_ms - self.ahead_ms
 
     def give(self, run: Run, run_ms: float, now_ms: float) -> LaunchedBatch:
         """A batch that is predicted to take ``run_ms`` is sent to it.
@@ -127,6 +138,7 @@ class LivePartition:
             self.batch = running
         else:
             self.next_batch = running
+        self._set_takes_from()
         return running
 
     def ended(self, batch: int, now_ms: float) -> LaunchedBatch | None:
@@ -139,6 +151,7 @@ class LivePartition:
             late_ms = now_ms - self.batch.started_ms
             self.batch.started_ms += late_ms
             self.batch.expected_end_ms += late_ms
+        self._set_takes_from()
         return first
 
     @property
@@ -164,10 +177,7 @@ class LivePartition:
         return Partition(self.id, self.gpu, self.share_pct, tuple(self.slots))
 
 
-def next_wake(partitions: Iterable[LivePartition]) -> list[Command]:
+def next_wake(busy: Iterable[LivePartition]) -> list[Command]:
     """A wake for when the first of these may be given its next batch, before it is idle."""
-    at_ms = inf
-    for live in partitions:
-        if live.ahead_ms:
-            at_ms = min(at_ms, live.opens_ms)
+    at_ms = min((live.takes_from_ms for live in busy), default=inf)
     return [WakeAt(at_ms)] if at_ms < inf else []

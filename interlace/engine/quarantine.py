@@ -46,7 +46,7 @@ class ModelQuarantine:
         if live is not None:
             if live.dying:
                 return []
-            live.dying = True
+            live.dies()
         if failure.innocent:
             return []
         match work:

@@ -78,7 +78,7 @@ class RequestScheduler:
         places = (*deployed.hosts, *deployed.lenders) if deployed.lenders else deployed.hosts
         open_: dict[str, None] = {}
         for host in places:
-            if host.takes(now_ms):
+            if host.takes_from_ms <= now_ms:
                 open_[host.gpu] = None
         if open_:
             commands = self.dispatch(open_, now_ms)
@@ -191,9 +191,8 @@ class RequestScheduler:
 
     def _next_opening(self, view: GpuView, now_ms: float) -> list[Command]:
         """A wake for when the first partition with queued requests can be sent its next batch."""
-        return next_wake(
-            live for live in view.partitions if now_ms < live.opens_ms < inf and view.queued(live)
-        )
+        busy = (live for live in view.partitions if now_ms < live.takes_from_ms < inf)
+        return next_wake(live for live in busy if view.queued(live))
 
     def expire(self, now_ms: float) -> list[Command]:
         """Reply to requests whose deadline passed in a queue, and ask to be woken for the next."""
@@ -222,6 +221,7 @@ class RequestScheduler:
         commands: list[Command] = []
         for request in self.staging.source(deployed, gpu).pop(drop.requests):
             self._state.retried.discard(request.id)
+            deployed.admission_margin.dropped()
             contention.record_loss(self._state, deployed, now_ms)
             error = refusals.given_up(request, now_ms)
             commands.append(SendReply(Reply(request, Outcome.EXPIRED, error=error)))
@@ -336,7 +336,10 @@ class RequestScheduler:
 
     def _expired(self, request: Request, run_ms: float, now_ms: float) -> Command:
         self._state.retried.discard(request.id)
-        contention.record_loss(self._state, self._state.models.get(request.model), now_ms)
+        deployed = self._state.models.get(request.model)
+        if deployed is not None and deployed.hosts:
+            deployed.admission_margin.dropped()
+        contention.record_loss(self._state, deployed, now_ms)
         error = refusals.expired(request, run_ms, now_ms)
         return SendReply(Reply(request, Outcome.EXPIRED, error=error))
 

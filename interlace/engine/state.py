@@ -83,7 +83,9 @@ class DeployedModel:
         """The earliest start of a batch that is launched now."""
         soonest_ms = inf
         for host in self.hosts:
-            if host.takes(now_ms):
+            if host.takes_from_ms == -inf:
+                return now_ms
+            if host.takes_from_ms <= now_ms:
                 soonest_ms = min(soonest_ms, host.free_at_ms)
         return now_ms if soonest_ms == inf else max(now_ms, soonest_ms)
 

@@ -25,6 +25,7 @@ _MODULES: Final = {
     Format.FACTORY: "interlace.formats.factory",
     Format.PROFILE: "interlace.formats.declared",
 }
+_SHARING: Final = "interlace.formats.torch_sharing"
 
 
 def open_model(model: Model, threads: int, weights_dir: str | None) -> ModelRunner:
@@ -42,6 +43,17 @@ def open_model(model: Model, threads: int, weights_dir: str | None) -> ModelRunn
     with _in_words(model):
         runner: ModelRunner = module.open_runner(model, threads, weights_dir)
     return runner
+
+
+def shared_architecture(model: Model, weights_dir: str | None) -> str:
+    """What models have in common that can take turns with one open module; empty if unknown.
+
+    Known of a model whose weights were laid out in ``weights_dir`` before. Nothing is opened.
+    """
+    if model.format is Format.ONNX:
+        return ""
+    known: str = import_module(_SHARING).shared_architecture(model, weights_dir)
+    return known
 
 
 def open_torch(model: Model) -> OpenedModel:

@@ -21,31 +21,58 @@ from interlace.formats.weight_uses import WeightWatcher
 from interlace.formats.weights_file import WeightsFile
 
 
+class _Shown:
+    """The tensors of an open module, and whose numbers they show."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.tensors = tensors
+        self.of: ColdWeights | None = None
+
+
 class ColdWeights:
     """The weights of one model that this process has open; they are found in their file.
 
-    One thread calls it, which is also the one that runs the model.
+    Models of one architecture take turns with one module, which shows the weights of the one that
+    ran last. One thread calls it, which is also the one that runs the models.
     """
 
     def __init__(self, file: WeightsFile, weights: Mapping[str, torch.Tensor]) -> None:
+        self._begin(
+            file, _Shown({name: weights[name] for use in file.uses for name in use.weights})
+        )
+        self._show()
+
+    def _begin(self, file: WeightsFile, shown: _Shown) -> None:
         self.file = file
-        self.nbytes = tuple(extent.nbytes for extent in file.extents)
-        self._weights = {name: weights[name] for use in file.uses for name in use.weights}
-        self._use_of = {name: n for n, use in enumerate(file.uses) for name in use.weights}
+        self._shown = shown
+        self._at: dict[int, tuple[memoryview, int]] = {}  #: in memory; other uses are in the file
+        self._views: dict[int, dict[str, torch.Tensor]] = {}
         self._arriving: ArrivingWeights | None = None
-        self.leave(range(len(file.uses)))
+
+    def of_another(self, file: WeightsFile) -> ColdWeights:
+        """Those of a model of this architecture, which takes turns with this one."""
+        made = ColdWeights.__new__(ColdWeights)
+        made._begin(file, self._shown)
+        return made
+
+    @property
+    def nbytes(self) -> tuple[int, ...]:
+        """The memory that each use takes."""
+        return self.file.layout.extent_bytes
 
     def place(self, places: Mapping[int, int], memory: memoryview) -> None:
         """Have the model find some uses' weights in memory, at these offsets; they are there."""
-        for index, at in places.items():
-            self._find(self.file.tensors(index, memory, at))
+        self._at.update({index: (memory, at) for index, at in places.items()})
+        self._moved(places)
 
     def leave(self, indices: Iterable[int]) -> None:
         """Have the model find these uses' weights in the file."""
-        if self._arriving is not None and self._arriving.over:
-            self._arriving = None
-        for index in indices:
-            self._find(self.file.tensors(index))
+        self._settle()
+        left = list(indices)
+        for index in left:
+            self._at.pop(index, None)
+        self._moved(left)
+        self._rest()
 
     def fetch(
         self, places: Mapping[int, int], memory: memoryview, done: Callable[[Arrived], None]
@@ -68,26 +95,57 @@ class ColdWeights:
         Raises (within):
             OSError: they cannot be read, or were cancelled.
         """
+        if self._shown.of is not self:
+            self._show()
         if self._arriving is None:
             return nullcontext()
         if self._arriving.over and not self._arriving.failure:
             self._arriving = None
             return nullcontext()
-        return WeightWatcher(self._weights, partial(self._wait, self._arriving))
+        return WeightWatcher(self._shown.tensors, partial(self._wait, self._arriving))
 
     def close(self) -> None:
         """Stop what is on its way."""
         if self._arriving is not None:
             self._arriving.end()
+        self._at.clear()
+        self._views.clear()
 
     def _wait(self, arriving: ArrivingWeights, use: WeightUse) -> None:
-        for index in {self._use_of[name] for name in use.weights}:
+        for index in {self.file.layout.use_of[name] for name in use.weights}:
             arriving.wait(index)
 
-    def _find(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def _show(self) -> None:
+        before, self._shown.of = self._shown.of, self
+        self._find(range(len(self.file.uses)))
+        if before is not None:
+            before._rest()
+
+    def _moved(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            self._views.pop(index, None)
+        if self._shown.of is self:
+            self._find(indices)
+
+    def _find(self, indices: Iterable[int]) -> None:
+        tensors = self._shown.tensors
         with torch.no_grad():
-            for name, tensor in tensors.items():
-                self._weights[name].data = tensor
+            for index in indices:
+                if index not in self._views:
+                    self._views[index] = self.file.tensors(index, *self._at.get(index, ()))
+                for name, view in self._views[index].items():
+                    tensors[name].data = view
+
+    def _settle(self) -> None:
+        if self._arriving is not None and self._arriving.over:
+            self._arriving = None
+
+    def _rest(self) -> None:
+        """Hold nothing of a model that has no turn and nothing in memory."""
+        self._settle()
+        if self._shown.of is not self and not self._at and self._arriving is None:
+            self._views.clear()
+            self.file.rest()
 
 
 def weight_uses(

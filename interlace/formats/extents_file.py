@@ -41,33 +41,57 @@ def map_file(file: BinaryIO) -> mmap.mmap:
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
+class _OpenFile:
+    """Kept open, so that a folder that is cleaned meanwhile takes nothing away."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("rb", buffering=0) as file:
+            self.mapped = map_file(file)
+            self.fd = os.dup(file.fileno())
+        finalize(self, os.close, self.fd)
+
+
 class ExtentsFile:
-    """Such a file, open and mapped privately.
+    """Such a file, mapped privately while it is read or executed from.
+
+    One of a size that is known is opened when it is first needed.
 
     ``uses`` are told by whoever knows the file, with the extent of each; ``weights_bytes`` is what
     each use's weights weigh, without gaps.
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it is too short.
+        ValueError: it is too short, or another than it was.
     """
 
     uses: tuple[WeightUse, ...]
     extents: tuple[Extent, ...]
     weights_bytes: tuple[int, ...]
 
-    def __init__(self, path: Path) -> None:
-        with path.open("rb", buffering=0) as file:
-            self._mapped = map_file(file)
-            self.fd = os.dup(file.fileno())
-        # Kept open, so that a folder that is cleaned meanwhile takes nothing away.
-        finalize(self, os.close, self.fd)
+    def __init__(self, path: Path, nbytes: int | None = None) -> None:
         self.path = path
+        self._open = _OpenFile(path) if nbytes is None else None
+        self.nbytes = len(self._now.mapped) if nbytes is None else nbytes
 
     @property
-    def nbytes(self) -> int:
-        """All of the file."""
-        return len(self._mapped)
+    def _now(self) -> _OpenFile:
+        if self._open is None:
+            self._open = _OpenFile(self.path)
+            if len(self._open.mapped) != self.nbytes:
+                raise ValueError(f"{self.path}: it is not the file that was written")
+        return self._open
+
+    @property
+    def _mapped(self) -> mmap.mmap:
+        return self._now.mapped
+
+    @property
+    def fd(self) -> int:
+        return self._now.fd
+
+    def rest(self) -> None:
+        """Close it until it is needed again; what was given out of it stays right."""
+        self._open = None
 
     def read(self, index: int, memory: memoryview, at: int) -> None:
         """Read one use's extent into memory.
@@ -76,8 +100,9 @@ class ExtentsFile:
             OSError: the file cannot be read to its end.
         """
         begin, left = self.extents[index]
+        file = self._now
         while left:
-            count = os.preadv(self.fd, [memory[at : at + left]], begin)
+            count = os.preadv(file.fd, [memory[at : at + left]], begin)
             if not count:
                 raise OSError(f"{self.path}: it ends at {begin} bytes")
             begin, at, left = begin + count, at + count, left - count
@@ -85,11 +110,12 @@ class ExtentsFile:
     def cached(self, index: int) -> bool:
         """Whether one use's bytes are all in the page cache (``mincore``), not on disk only."""
         begin, nbytes = self.extents[index]
+        mapped = self._mapped
         first = begin // mmap.PAGESIZE * mmap.PAGESIZE
         pages = -(-(begin + nbytes - first) // mmap.PAGESIZE)
         found = (ctypes.c_ubyte * pages)()
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self._mapped)) + first
-        length = min(pages * mmap.PAGESIZE, len(self._mapped) - first)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(mapped)) + first
+        length = min(pages * mmap.PAGESIZE, len(mapped) - first)
         if _LIBC.mincore(ctypes.c_void_p(start), ctypes.c_size_t(length), found):
             return True  # the kernel does not tell
         return bytes(found).count(1) == pages

@@ -14,6 +14,7 @@ import torch
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import BYTES, ITEM_BYTES, TensorSpec
+from interlace.formats.architecture import OWN_CODE, architecture, own_code
 from interlace.formats.convolutions import with_fast_convolutions
 from interlace.formats.embedding_bounds import within_tables
 from interlace.formats.opened import ModelCall, OpenedModel, keyword_call, ordered_call
@@ -45,7 +46,8 @@ def open_call(model: Model) -> OpenedModel:
         RepositoryError: no ``create_model``, no module from it, or a malformed declaration.
     """
     source = Path(model.path, FILE)
-    code = _execute(source, f"interlace_model_{model.digest[:16]}")
+    name = f"{OWN_CODE}{model.digest[:16]}"
+    code = _execute(source, name)
     with torch.no_grad():
         module = _create(code, source)
     inputs = _declared(code, "INPUTS", source)
@@ -62,8 +64,16 @@ def open_call(model: Model) -> OpenedModel:
         module = with_fast_convolutions(
             module, lambda part: _call(part, specs)(sample_values(specs, model, batched, 1))
         )
-    call = _call(module, specs)
-    return OpenedModel(call, module_tensors(module), spoken, retarget=within_tables(module))
+    tensors = module_tensors(module)
+    return OpenedModel(
+        _call(module, specs),
+        tensors,
+        spoken,
+        retarget=within_tables(module),
+        architecture=lambda: architecture(
+            module, tensors, source.parent, specs, own_code(name, source.parent)
+        ),
+    )
 
 
 def _execute(source: Path, name: str) -> types.ModuleType:

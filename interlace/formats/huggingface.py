@@ -14,6 +14,7 @@ import transformers
 from interlace.core.errors import RepositoryError
 from interlace.core.model import Model
 from interlace.core.tensor import TensorSpec
+from interlace.formats.architecture import architecture
 from interlace.formats.opened import ModelCall, OpenedModel
 from interlace.formats.pooling import Pooling, read_pooling
 from interlace.formats.runner import ModelRunner
@@ -50,7 +51,16 @@ def open_call(model: Model) -> OpenedModel:
     call = _plain_call(module) if pooling is None else _pooled_call(module, pooling)
     tensors = module_tensors(module)
     exact = frozenset(name for name in tensors if name.rpartition(".")[2] in _FREQUENCIES)
-    return OpenedModel(call, tensors, spoken, exact, _DEFAULTS, _below(module), _longest(module))
+    return OpenedModel(
+        call,
+        tensors,
+        spoken,
+        exact,
+        _DEFAULTS,
+        _below(module),
+        _longest(module),
+        architecture=lambda: architecture(module, tensors, folder, pooling),
+    )
 
 
 def _load(folder: Path, bare: bool) -> Any:

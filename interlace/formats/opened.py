@@ -40,7 +40,8 @@ class OpenedModel:
     input that a request leaves out. Indices in an input are below its entry of ``below``, and its
     last dim is at most its entry of ``longest``: beyond, the model reads memory that is not its
     own, which ends a process on a GPU. ``eager_because`` says why it cannot be captured as a graph,
-    if that is known.
+    if that is known. ``architecture`` says what it is now but for its weights, as
+    ``formats.architecture`` has it; empty if it cannot be told.
     """
 
     call: ModelCall
@@ -52,6 +53,7 @@ class OpenedModel:
     longest: Mapping[str, int] = field(default_factory=dict)
     eager_because: str = ""
     retarget: Retarget = _nothing_written_down
+    architecture: Callable[[], str] = str
 
 
 def keyword_call(forward: Callable[..., Any]) -> ModelCall:

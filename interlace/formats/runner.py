@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from interlace.core.model import Model
 from interlace.core.tensor import Signature
 
 #: Executions before a model is as fast as it gets: TorchScript profiles twice and compiles on the
@@ -89,4 +90,22 @@ class ModelRunner(Protocol):
 
     def close(self) -> None:
         """Let go of the model's memory; ``run`` must not be called again."""
+        ...
+
+
+@runtime_checkable
+class TakesTurns(Protocol):
+    """A runner whose open module may run other models of its architecture, too."""
+
+    @property
+    def architecture(self) -> str:
+        """As ``formats.shared_architecture``; empty if it shares with none."""
+        ...
+
+    def of_another(self, model: Model, weights_dir: str) -> ModelRunner:
+        """A model of the same architecture, without opening it.
+
+        Raises:
+            OSError, ValueError: its weights are not in that folder as this one's are.
+        """
         ...

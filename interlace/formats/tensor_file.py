@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import torch
 
 ALIGNMENT_BYTES: Final = 64
-_HEADER_LIMIT_BYTES: Final = 100 << 20
+HEADER_LIMIT_BYTES: Final = 100 << 20
 _PAD: Final = "__pad"
 _NOTE: Final = "__note"
 
@@ -97,7 +97,7 @@ def read_table(path: Path, mapped: mmap.mmap) -> TensorTable:
         ValueError: it is not such a file, or was cut short.
     """
     length, size = int.from_bytes(mapped[:8], "little"), len(mapped)
-    if length > min(size - 8, _HEADER_LIMIT_BYTES):
+    if length > min(size - 8, HEADER_LIMIT_BYTES):
         raise ValueError(f"{path}: header of {length} bytes in a file of {size}")
     header = json.loads(mapped[8 : 8 + length])
     orders = header.pop("__metadata__", {})

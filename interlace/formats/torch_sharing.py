@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ from interlace.formats.machine import machine_key
 from interlace.formats.memory import release_free_memory
 from interlace.formats.runner import WARM_RUNS
 from interlace.formats.tensor_file import storable
-from interlace.formats.weights_file import WeightsFile, write_weights
+from interlace.formats.weights_file import WeightsFile, header_of, write_weights
 from interlace.formats.weights_folder import publish
 
 #: To be raised when modules are prepared in another way, so that old files are not looked at.
-_REVISION: Final = "2"
+_REVISION: Final = "3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,14 @@ def share_weights(
     model: Model,
     weights_dir: str | None,
     run: Callable[[], object],
+    architecture: Callable[[], str] = str,
 ) -> SharedWeights:
     """Point ``tensors`` at the shared file of this model, which the first caller writes.
 
     It has them in the order in which ``run``, an execution, reads them; those that it writes to
-    stay each process's own. The private copies are dropped. The file is named after the model's
-    digest, the machine and the torch version; it is written beside and linked into place, so that
+    stay each process's own. ``architecture`` is noted if all come and go and execution leaves it as
+    it was. The private copies are dropped. The file is named after the model's digest, the machine
+    and the torch version; it is written beside and linked into place, so that
     nobody ever sees half of it and everybody maps the same one. If that fails (a full or read-only
     folder, a file that is not this model's), the weights stay private and the reason is in
     ``warnings``.
@@ -66,13 +69,10 @@ def share_weights(
     total = sum(tensor.nbytes for tensor in tensors.values())
     if weights_dir is None:
         return SharedWeights(total)
-    path = (
-        Path(weights_dir)
-        / f"{model.digest}-{machine_key(torch.__version__, _REVISION)}.safetensors"
-    )
+    path = _path_of(model, weights_dir)
     try:
         if not path.exists():
-            publish(path, lambda draft: _write(draft, tensors, run))
+            publish(path, lambda draft: _write(draft, tensors, run, architecture))
         file = WeightsFile(path)
         _check(file, path, tensors)
     except (OSError, ValueError, KeyError) as error:
@@ -84,7 +84,40 @@ def share_weights(
     return SharedWeights(total, cold)
 
 
-def _write(path: Path, tensors: Mapping[str, torch.Tensor], run: Callable[[], object]) -> None:
+def weights_of_another(model: Model, weights_dir: str, first: ColdWeights) -> SharedWeights:
+    """The weights of a model of the architecture of one that is open: nothing is opened."""
+    file = WeightsFile(_path_of(model, weights_dir), first.file.layout)
+    return SharedWeights(sum(file.weights_bytes), first.of_another(file))
+
+
+def shared_architecture(model: Model, weights_dir: str | None) -> str:
+    """What models have in common that can take turns with one open module; empty if unknown.
+
+    It says where weights lie in their files as well, and what inputs are called. Only the file's
+    head is read: it is to be opened by the first of them all the same.
+    """
+    if weights_dir is None:
+        return ""
+    try:
+        head = header_of(_path_of(model, weights_dir))
+    except OSError:
+        return ""
+    told = (model.format.value, model.signature.inputs, model.signature.batched)
+    return hashlib.sha256(head + repr(told).encode()).hexdigest()
+
+
+def _path_of(model: Model, weights_dir: str) -> Path:
+    key = machine_key(torch.__version__, _REVISION)
+    return Path(weights_dir) / f"{model.digest}-{key}.safetensors"
+
+
+def _write(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    run: Callable[[], object],
+    architecture: Callable[[], str],
+) -> None:
+    opened_as = architecture()
     shareable = {name: tensor for name, tensor in tensors.items() if storable(tensor)}
     before = {name: _version(tensor) for name, tensor in shareable.items()}
     uses: tuple[WeightUse, ...] = ()
@@ -99,7 +132,9 @@ def _write(path: Path, tensors: Mapping[str, torch.Tensor], run: Callable[[], ob
         for use in uses or [WeightUse("", tuple(shareable))]
         if (names := tuple(name for name in use.weights if name not in written))
     ]
-    write_weights(path, shareable, kept)
+    whole = bool(uses) and len(shareable) == len(tensors) and not written
+    told = opened_as if whole and architecture() == opened_as else ""
+    write_weights(path, shareable, kept, told)
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -34,19 +34,41 @@ async def fill(
 ) -> FillResult:
     """A profile for each registered model; what is measured is stored at once.
 
+    Of models of one architecture one is measured.
+
     ``force`` measures everything again. A model that cannot be measured is in ``failures``.
     """
     stored = {} if force else await asyncio.to_thread(_stored, store, models, rig, settings)
     missing = [model for model in models if model.key not in stored]
-    profiles, failures = dict(stored), {}
-    async for model, profile, error in profile_all(rig, missing, settings, progress):
-        if profile is None:
-            failures[model.key] = error
-            continue
-        profiles[model.key] = profile
-        # Beside the loop: a disk that is busy takes its time.
-        await asyncio.to_thread(store.save, profile, model, rig.gpu, settings)
-    return FillResult(profiles, failures, tuple(model.key for model in missing))
+    profiles, failures, measured = dict(stored), dict[str, str](), list[str]()
+    while missing:
+        some = one_of_each(missing)
+        async for model, profile, error in profile_all(rig, some, settings, progress):
+            measured.append(model.key)
+            if profile is None:
+                failures[model.key] = error
+                continue
+            profiles[model.key] = profile
+            # Beside the loop: a disk that is busy takes its time.
+            await asyncio.to_thread(store.save, profile, model, rig.gpu, settings)
+        left = [model for model in missing if model.key not in measured]
+        profiles |= await asyncio.to_thread(_stored, store, left, rig, settings)
+        missing = [model for model in left if model.key not in profiles]
+    return FillResult(profiles, failures, tuple(measured))
+
+
+def one_of_each(models: Sequence[Model]) -> list[Model]:
+    """Of models that are alike but for their weights the one that may do most; else all."""
+    alike: dict[str, Model] = {}
+    for model in models:
+        other = alike.setdefault(model.architecture or model.key, model)
+        if _reach(model) > _reach(other):
+            alike[model.architecture] = model
+    return list(alike.values())
+
+
+def _reach(model: Model) -> tuple[int, float]:
+    return model.signature.max_batch, model.terms.slo_ms
 
 
 def _stored(

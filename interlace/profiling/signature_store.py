@@ -18,21 +18,28 @@ from interlace.profiling.environment import libraries
 _log = logging.getLogger(__name__)
 
 
+class KnownModel(msgspec.Struct, frozen=True):
+    """What a model said when it was opened: its tensors, and what it is but for its weights."""
+
+    signature: Signature
+    architecture: str = ""
+
+
 class SignatureStore:
-    """A folder of signatures by what they depend on: files, declared tensors, library versions."""
+    """A folder of what models said, by files, declared tensors and library versions."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._libraries = repr((__version__, sorted(libraries().items())))
 
-    def find(self, model: Model) -> Signature | None:
+    def find(self, model: Model) -> KnownModel | None:
         """What a model of these files, described this way, said of itself."""
         try:
-            return msgspec.json.decode(self._path(model).read_bytes(), type=Signature)
+            return msgspec.json.decode(self._path(model).read_bytes(), type=KnownModel)
         except (OSError, msgspec.MsgspecError):
             return None  # it is opened, and says it again
 
-    def save(self, model: Model, said: Signature) -> None:
+    def save(self, model: Model, said: KnownModel) -> None:
         """Keep it, whole or not at all."""
         path = self._path(model)
         try:

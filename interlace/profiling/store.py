@@ -1,9 +1,10 @@
-"""Profiles kept as JSON files: one per model, version, digest and kind of device."""
+"""Profiles kept as JSON files: one per architecture, or model, and kind of device."""
 
 from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -42,39 +43,55 @@ class StoredProfile(NamedTuple):
     max_batch: int
 
 
+class _Read(NamedTuple):
+    """A file as it was read, and when it was written."""
+
+    stamp: tuple[int, int, int]
+    record: ProfileRecord
+    profile: Profile
+
+
 class ProfileStore:
     """A folder of profiles. A file that cannot be read or written is a warning, never a stop."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._reads: dict[Path, _Read] = {}  #: of architectures: many models share them
 
-    def path(self, name: str, version: int, digest: str, gpu: Gpu) -> Path:
-        """Where the profile of a model of that digest on this kind of device lies."""
-        file = f"{quote(name, safe='')}-{version}-{digest[:16]}.json"
+    def path(self, model: Model, gpu: Gpu) -> Path:
+        """Where the profile of a model, or of its architecture, on this kind of device lies."""
+        file = f"{quote(model.name, safe='')}-{model.version}-{model.digest[:16]}.json"
+        if model.architecture:
+            file = f"architecture-{model.architecture[:32]}.json"
         return self.folder / quote(gpu.kind, safe="") / file
 
     def find(self, model: Model, gpu: Gpu, settings: SweepSettings) -> Profile | None:
         """The stored profile if it still describes this model here, at least that thoroughly."""
-        path = self.path(model.name, model.version, model.digest, gpu)
-        record = self._read(path, model.name, model.digest, gpu)
-        if record is None:
+        read = self._read(model, gpu)
+        if read is None:
             return None
-        reason = outdated(record, model, settings.samples)
+        reason = outdated(read.record, model, settings.samples)
         if reason is not None:
-            _log.warning("%s: %s; %s is to be measured again", path, reason, model.name)
+            text = "%s: %s; %s is to be measured again"
+            _log.warning(text, self.path(model, gpu), reason, model.name)
             return None
-        return profile_of(record, model.key)
+        return replace(read.profile, model=model.key, digest=model.digest)
 
     def recall(self, model: Model, gpu: Gpu) -> StoredProfile | None:
         """What is stored of a model that was not opened, so that its signature is not known."""
-        path = self.path(model.name, model.version, model.digest, gpu)
-        record = self._read(path, model.name, model.digest, gpu)
-        if record is None:
+        read = self._read(model, gpu)
+        if read is None:
             return None
-        return StoredProfile(profile_of(record, model.key), record.model.max_batch)
+        profile = replace(read.profile, model=model.key, digest=model.digest)
+        return StoredProfile(profile, read.record.model.max_batch)
 
-    def _read(self, path: Path, name: str, digest: str, gpu: Gpu) -> ProfileRecord | None:
+    def _read(self, model: Model, gpu: Gpu) -> _Read | None:
+        path, name = self.path(model, gpu), model.name
         try:
+            status = path.stat()
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if path in self._reads and self._reads[path].stamp == stamp:
+                return self._reads[path]
             record = read_record(path.read_bytes())
         except FileNotFoundError:
             return None
@@ -85,15 +102,19 @@ class ProfileStore:
         except msgspec.MsgspecError as error:
             _log.warning("%s: not a profile (%s); %s is to be measured again", path, error, name)
             return None
+        digest = record.model.digest if model.architecture else model.digest
         reason = misplaced(record, digest, gpu)
         if reason is not None:
             _log.warning("%s: %s; %s is to be measured again", path, reason, name)
             return None
-        return record
+        found = _Read(stamp, record, profile_of(record, model.key))
+        if model.architecture:
+            self._reads[path] = found
+        return found
 
     def save(self, profile: Profile, model: Model, gpu: Gpu, settings: SweepSettings) -> bool:
         """Write a profile, whole or not at all. ``False``, after a warning, if it could not be."""
-        path = self.path(model.name, model.version, model.digest, gpu)
+        path = self.path(model, gpu)
         text = msgspec.json.format(msgspec.json.encode(_record(profile, model, gpu, settings)))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,13 @@ def test_a_belief_follows_the_upper_quantile_of_what_is_seen() -> None:
     assert 0.8 < inside / 3_000 < 0.98
 
 
+def test_latencies_that_do_not_vary_are_predicted_exactly_from_the_first_on() -> None:
+    estimator = LatencyEstimator(DEMAND, line_profile("m", 4.0, 1.0))
+    for seen_ms in (5.0 - 1e-12, 5.0, 5.0 + 1e-12, *[5.0] * 20):
+        estimator.learn(1, 50, "s", seen_ms, 0.0)
+        assert estimator.latency_ms(1, 50, "s") == pytest.approx(5.0, rel=1e-9)
+
+
 def test_shapes_have_corrections_of_their_own() -> None:
     estimator = LatencyEstimator(DEMAND, line_profile("m", 4.0, 1.0))
     for step in range(400):
@@ -75,3 +82,17 @@ def test_caution_is_bounded_and_fades() -> None:
     for _ in range(40_000):
         admission_margin.met()
     assert admission_margin.margin_ms == AdmissionMargin(100.0).margin_ms
+
+
+def test_drops_widen_the_margin_only_where_they_are_many() -> None:
+    few, many = AdmissionMargin(100.0), AdmissionMargin(100.0)
+    least_ms = few.margin_ms
+    for _ in range(100):
+        few.dropped()
+        many.dropped()
+        many.dropped()
+        for _ in range(30):
+            few.met()
+            many.met()
+    assert few.margin_ms == least_ms
+    assert many.margin_ms > least_ms + 1.0

@@ -7,6 +7,7 @@ import pytest
 from interlace.core.errors import Reason
 from interlace.core.messages import RefusedUpstream
 from interlace.core.request import Outcome
+from interlace.engine.admission_margin import AdmissionMargin
 from tests.builders import World, line_profile
 
 
@@ -114,6 +115,8 @@ def test_what_is_left_in_the_queue_at_its_deadline_is_dropped() -> None:
     assert expired
     for request in expired:
         assert world.reply_of(request).outcome is Outcome.EXPIRED
+    margin_ms = world.state.models["a"].admission_margin_ms
+    assert margin_ms > AdmissionMargin(50.0).margin_ms, "the margin hears of drops"
     world.run(2_000)
     assert len(world.replies) == len(sent)
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from interlace.core.tensor import Signature, TensorSpec
-from interlace.profiling.signature_store import SignatureStore
+from interlace.profiling.signature_store import KnownModel, SignatureStore
 from tests.device.models import model
 
-SAID = Signature((TensorSpec("x", "FP32", (-1, 3)),), (TensorSpec("y", "INT64", ()),), True, 7)
+SAID = KnownModel(
+    Signature((TensorSpec("x", "FP32", (-1, 3)),), (TensorSpec("y", "INT64", ()),), True, 7), "net"
+)
 
 
 def test_it_is_found_again_for_the_same_files_only(tmp_path: Path) -> None:

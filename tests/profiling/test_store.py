@@ -48,7 +48,7 @@ class Stored:
         self._caplog = caplog
         self.store = ProfileStore(folder)
         self.store.save(PROFILE, MODEL, GPU, THOROUGH)
-        self.path = self.store.path(MODEL.name, MODEL.version, MODEL.digest, GPU)
+        self.path = self.store.path(MODEL, GPU)
 
     @property
     def warnings(self) -> list[str]:
@@ -137,7 +137,7 @@ def test_the_file_says_how_where_and_when(stored: Stored) -> None:
     [replace(MODEL, digest="another"), replace(MODEL, version=2), replace(MODEL, name="a/../b")],
 )
 def test_another_model_is_another_file(stored: Stored, model: Model) -> None:
-    path = stored.store.path(model.name, model.version, model.digest, GPU)
+    path = stored.store.path(model, GPU)
     assert path != stored.path
     assert path.parent == stored.path.parent
     assert stored.store.find(model, GPU, THOROUGH) is None

@@ -32,11 +32,15 @@ _AT_ONCE: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """``weights_bytes`` are weights and constants; ``resident_bytes`` all that the model held."""
+    """``weights_bytes`` are weights and constants; ``resident_bytes`` all that the model held.
+
+    ``architecture`` is what it has in common with others but for weights; empty if unknown.
+    """
 
     signature: Signature
     weights_bytes: int
     resident_bytes: int
+    architecture: str = ""
 
 
 class Describer:
@@ -96,7 +100,9 @@ class Describer:
 
 def _description(answer: WorkerAnswer | Failure) -> Description:
     if isinstance(answer, Loaded):
-        return Description(answer.signature, answer.weights_bytes, answer.resident_bytes)
+        return Description(
+            answer.signature, answer.weights_bytes, answer.resident_bytes, answer.architecture
+        )
     raise ServeError(Reason.BACKEND, getattr(answer, "detail", "the model did not load"))
 
 

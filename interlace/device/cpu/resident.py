@@ -12,7 +12,7 @@ from interlace.device.process.memory import MemoryLimitError, process_memory
 from interlace.device.process.wire import LoadModel
 from interlace.formats.arrays import sample_inputs
 from interlace.formats.memory import release_free_memory
-from interlace.formats.runner import WARM_RUNS, ModelRunner
+from interlace.formats.runner import WARM_RUNS, ModelRunner, TakesTurns
 
 OpenModel = Callable[[Model, int, str | None], ModelRunner]
 
@@ -25,6 +25,16 @@ class ResidentModel:
     runner: ModelRunner
     signature: Signature
     resident_bytes: int
+
+    @classmethod
+    def taking_turns(cls, load: LoadModel, weights_dir: str, first: TakesTurns) -> ResidentModel:
+        """A model whose architecture is open: it holds nothing here until its weights come.
+
+        Raises:
+            OSError, ValueError: its weights are not as those of the ``first``.
+        """
+        model = load.model
+        return cls(model, first.of_another(model, weights_dir), model.signature, 0)
 
     @classmethod
     def load(

@@ -40,7 +40,8 @@ from interlace.device.process.wire import (
     WorkerSetup,
     decode_to_worker,
 )
-from interlace.formats.runner import Arrived, ComingWeights
+from interlace.formats import shared_architecture
+from interlace.formats.runner import Arrived, ComingWeights, TakesTurns
 from interlace.shm.arena import Arena, ArenaMap
 from interlace.shm.frame_socket import BlockingFrameSocket
 
@@ -89,6 +90,7 @@ class CpuWorker:
         self._setup = setup
         self._backlog: deque[ToWorker] = deque()
         self._models: dict[str, ResidentModel] = {}
+        self._modules: dict[str, TakesTurns] = {}  #: by architecture, the last that came of it
         arena = Arena.adopt(setup.owner_pid, setup.arena)
         arenas = ArenaMap(setup.owner_pid)
         arenas.add(arena)
@@ -126,7 +128,7 @@ class CpuWorker:
             case UnloadModel(model=key):
                 resident = self._models.pop(key, None)
                 if resident is not None:
-                    resident.close()
+                    self._close(resident)
                     del resident
                     self._blocks.arena.trim()
                 return Unloaded(key)
@@ -153,18 +155,45 @@ class CpuWorker:
             return Failed(f"model {model.key} is already loaded here")
         threads = len(self._setup.cores)
         try:
-            resident = ResidentModel.load(frame, threads, self._setup.weights_dir, self._open)
+            resident = self._taking_turns(frame) or ResidentModel.load(
+                frame, threads, self._setup.weights_dir, self._open
+            )
         except (Exception, SystemExit) as error:
             return Failed(error_text(f"model {model.name} does not load", error))
         self._models[model.key] = resident
-        cold = resident.runner.cold
+        runner, cold = resident.runner, resident.runner.cold
+        architecture = runner.architecture if isinstance(runner, TakesTurns) else ""
+        if frame.cold and architecture and isinstance(runner, TakesTurns):
+            self._modules[architecture] = runner
         return Loaded(
             model.key,
-            resident.runner.signature,
-            resident.runner.resident_bytes,
+            runner.signature,
+            runner.resident_bytes,
             resident.resident_bytes,
             (0, *cold.nbytes) if frame.cold and cold is not None else (),
+            architecture,
         )
+
+    def _taking_turns(self, frame: LoadModel) -> ResidentModel | None:
+        """The model by a module that is open, if one of its architecture is."""
+        model, folder = frame.model, self._setup.weights_dir
+        known = model.signature.inputs and model.signature.outputs
+        if not (frame.cold and known and folder and self._modules):
+            return None
+        first = self._modules.get(shared_architecture(model, folder))
+        return None if first is None else ResidentModel.taking_turns(frame, folder, first)
+
+    def _close(self, resident: ResidentModel) -> None:
+        """Let go of a model; of its module, too, unless others take turns with it."""
+        runner = resident.runner
+        if isinstance(runner, TakesTurns) and self._modules.get(runner.architecture) is runner:
+            shared = runner.architecture
+            del self._modules[shared]
+            for one in (other.runner for other in self._models.values()):
+                if isinstance(one, TakesTurns) and one.architecture == shared:
+                    self._modules[shared] = one
+                    break
+        resident.close()
 
     def _cold(self, key: str) -> ComingWeights | None:
         resident = self._models.get(key)

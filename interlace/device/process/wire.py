@@ -167,6 +167,7 @@ class Loaded(msgspec.Struct, array_like=True, tag=2, frozen=True):
     weights_bytes: int
     resident_bytes: int
     layer_bytes: tuple[int, ...] = ()
+    architecture: str = ""
 
 
 class Unloaded(msgspec.Struct, array_like=True, tag=3, frozen=True):

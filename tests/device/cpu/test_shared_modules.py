@@ -1,0 +1,143 @@
+"""Models of one architecture in a worker: one open module, weights that come and go for each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench.cold.variants import variants
+from interlace.core.loading import LoadPlan, LoadStep, WeightPath
+from interlace.core.messages import Evict, Fetch, Load, WorkFinished
+from interlace.core.model import Format, Model, ServiceTerms
+from interlace.core.request import Request, Tensor
+from interlace.core.tensor import Signature, TensorSpec
+from interlace.device.cpu.settings import CpuSettings
+from tests.device.cpu.rig import Rig, settings
+
+_COUNT = 4
+#: What runs before any weights, and three layers.
+_STEPS = 4
+SIGNATURE = Signature(
+    (TensorSpec("x", "FP32", (64,)),), (TensorSpec("OUTPUT__0", "FP32", (8,)),), True, 8
+)
+X = np.random.default_rng(1).standard_normal((2, 64)).astype(np.float32)
+
+
+class Variants(Rig):
+    """Perceptrons that differ in their weights; ``p`` has opened each, ``q`` the first of them."""
+
+    _input: Tensor | None = None
+
+    def __init__(self, folder: Path) -> None:
+        defaults = CpuSettings((0,), 0)
+        super().__init__(
+            settings(
+                folder / "weights",
+                opener=defaults.opener,
+                preload=defaults.preload,
+                weights_bytes=1 << 20,
+            )
+        )
+        variants(folder, 2 * _COUNT, hidden=32)
+        self.models = [self._model(folder, 2 * number) for number in range(_COUNT)]
+        assert self.carve("p").failure is None
+        for model in self.models:
+            assert self.end_of(self.cold(model, "p")).failure is None
+        self.own = [self.answer(model, "p") for model in self.models]
+        assert self.carve("q").failure is None
+        assert self.end_of(self.cold(self.models[0], "q")).failure is None
+        for model in self.models[1:]:  # nothing of them is opened
+            Path(model.path, "model.py").unlink()
+            assert self.end_of(self.cold(model, "q")).failure is None
+
+    def _model(self, folder: Path, number: int) -> Model:
+        name = f"v{number:04d}"
+        path, terms = str(folder / name / "1"), ServiceTerms(100.0)
+        model = Model(name, 1, Format.FACTORY, path, name * 13, SIGNATURE, terms)
+        self.device.register(model)
+        return model
+
+    def cold(self, model: Model, name: str) -> Load:
+        return Load(self.gpu, name, model.key, (), True)
+
+    def answer(self, model: Model, name: str) -> list[list[object]]:
+        return self.values(self.run(self.asks(model), name=name))
+
+    def asks(self, model: Model) -> Request:
+        if self._input is None:
+            self._input = self.tensor("x", "FP32", X)
+        return self.request(model, self._input)
+
+    def fetch(self, model: Model, layers: set[int], name: str) -> Fetch:
+        ways = [WeightPath.COPY if n in layers else WeightPath.HOST for n in range(_STEPS)]
+        steps = tuple(LoadStep(f"{n}", via) for n, via in enumerate(ways))
+        return Fetch(self.gpu, name, model.key, LoadPlan(steps, True, 1.0, 1.0))
+
+    def ended(self, work: object) -> list[WorkFinished]:
+        return [one for one in self.finished if one.work is work]
+
+    def poison(self) -> None:
+        weights = self.device._weights
+        for begin, size in zip(weights._extents._begins, weights._extents._lengths, strict=True):
+            weights.arena.memory[begin : begin + size] = b"\xff" * size
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Variants]:
+    made = Variants(tmp_path_factory.mktemp("variants"))
+    yield made
+    made.close()
+
+
+def test_each_model_has_its_own_answers(rig: Variants) -> None:
+    assert [rig.answer(model, "q") for model in rig.models] == rig.own
+    assert len({str(answer) for answer in rig.own}) == _COUNT
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_weights_come_and_go_for_each_by_itself(rig: Variants, seed: int) -> None:
+    """To the bit, whoever ran or was brought before, with nothing but poison in free memory."""
+    chance = random.Random(seed)
+    held: list[set[int]] = [set() for _ in rig.models]
+    for _ in range(40):
+        number, name = chance.randrange(_COUNT), chance.choice("pq")
+        model = rig.models[number]
+        rig.poison()
+        if held[number] and chance.random() < 0.4:
+            rig.end_of(Evict(rig.gpu, model.key, tuple(sorted(held[number]))))
+            held[number] = set()
+        elif chance.random() < 0.5:
+            layers = {n for n in range(1, _STEPS) if chance.random() < 0.6} - held[number]
+            fetch, run = rig.fetch(model, layers, name), rig.batch(rig.asks(model), name=name)
+            rig.do(fetch)
+            rig.do(run)
+            rig.wait(lambda: bool(rig.ended(fetch) and rig.ended(run)))  # noqa: B023
+            held[number] |= layers
+            assert rig.values(rig.ended(run)[0]) == rig.own[number]
+        other = chance.randrange(_COUNT)
+        assert rig.answer(rig.models[other], chance.choice("pq")) == rig.own[other]
+    for model, layers in zip(rig.models, held, strict=True):
+        rig.end_of(Evict(rig.gpu, model.key, tuple(sorted(layers))))
+
+
+def test_the_others_stay_when_one_is_unloaded(rig: Variants) -> None:
+    for model in (rig.models[-1], rig.models[0]):
+        assert rig.unload(model, "q").failure is None
+        assert [rig.answer(one, "q") for one in rig.models[1:3]] == rig.own[1:3]
+    for model in (rig.models[-1], rig.models[0]):
+        assert rig.end_of(rig.cold(model, "q")).failure is None
+    assert [rig.answer(model, "q") for model in rig.models] == rig.own
+
+
+def test_a_weights_file_that_is_gone_fails_plainly(rig: Variants, tmp_path: Path) -> None:
+    gone = replace(rig.models[1], name="gone", digest="gone")
+    rig.device.register(gone)
+    failure = rig.end_of(rig.cold(gone, "q")).failure
+    assert failure is not None
+    assert not failure.fatal
+    assert "model.py" in failure.detail  # it is opened anew, and its code is not there
