@@ -13,10 +13,9 @@ from interlace.policy.base import Planner, System
 from interlace.policy.fewest import first_of
 
 LIMIT_S: Final = 60.0
-_CHILD: Final = (
-    "from interlace.runtime.background import yield_cores; yield_cores(); "
-    "from interlace.runtime.plan_process import main; main()"
-)
+_CHILD: Final = "from interlace.runtime.plan_process import main; main()"
+#: Beside requests. A first plan delays none: everybody waits for it.
+_YIELDING: Final = f"from interlace.runtime.background import yield_cores; yield_cores(); {_CHILD}"
 
 
 def solve(system: System, question: SolvePlan) -> PlanSolved:
@@ -69,7 +68,7 @@ def solve_in_process(system: System, question: SolvePlan) -> PlanSolved:
     if reason := unsendable(system):
         return PlanSolved(question.ticket, Plan(), reason)
     sent = pickle.dumps((system.planner, system.packer, question))
-    argv = [sys.executable, "-c", _CHILD]
+    argv = [sys.executable, "-c", _YIELDING if question.current.partitions else _CHILD]
     try:
         done = subprocess.run(argv, input=sent, capture_output=True, timeout=LIMIT_S, check=True)
     except subprocess.TimeoutExpired:
