@@ -97,8 +97,7 @@ def simulate(
     positive({"--seconds": seconds, "--seeds": seeds, "--gpus": gpus})
     if plan_file is not None and gpus is not None:
         raise InputError("--plan says how many GPUs there are: --gpus does not go with it")
-    pictures = _pictures(plot or ())
-    rows = _systems(systems or system, dispatcher, cold)
+    pictures, rows = _pictures(plot or ()), _systems(systems or system, dispatcher, cold)
     runs = [
         SimulationSettings(seconds, one_load, one_seed, gpus, plan_file, jitter)
         for one_load in _loads(load)

@@ -110,12 +110,7 @@ def read_scenario(
     own_kind = kind.kind if table.gpu is None else _kind(path, table.gpu).kind
     own_price = table.price_per_hour
     prices = own_price if isinstance(own_price, dict) else {own_kind: own_price}
-    if budget := memory or table.memory:
-        kind = with_weights_memory(kind, _memory_bytes(path, "memory", budget))
-    if there := host_memory or table.host_memory:
-        disk_bytes_per_ms = table.disk_gb_per_s * 1e6
-        host_bytes = _memory_bytes(path, "host_memory", there)
-        kind = replace(kind, host=HostTier(host_bytes, disk_bytes_per_ms))
+    kind = _with_memory(path, table, kind, memory, host_memory)
     names = copy_names(path, table.models)
     profiles, unnamed = _profiles(path, table.profiles, kind.kind, names)
     return Scenario(
@@ -184,6 +179,17 @@ def with_weights_memory(gpu: Gpu, nbytes: int) -> Gpu:
             f"{gpu.memory_bytes / 1e9:g} of {gpu.kind}"
         )
     return replace(gpu, weights_bytes=nbytes)
+
+
+def _with_memory(
+    path: Path, table: ScenarioTable, kind: Gpu, memory: str | None, host_memory: str | None
+) -> Gpu:
+    if memory := memory or table.memory:
+        kind = with_weights_memory(kind, _memory_bytes(path, "memory", memory))
+    if host_memory := host_memory or table.host_memory:
+        host_bytes = _memory_bytes(path, "host_memory", host_memory)
+        kind = replace(kind, host=HostTier(host_bytes, table.disk_gb_per_s * 1e6))
+    return kind
 
 
 def _memory_bytes(path: Path, key: str, text: str) -> int:

@@ -122,7 +122,7 @@ def test_figure_14_deepplans_tail_is_below_pipeswitchs(drawn: Drawn) -> None:
     drawn(figure14.figure14(requests=5, ways=PUBLISHED))
 
 
-def test_figure_15_calls_keep_their_functions_and_minutes(tmp_path: Path, drawn: Drawn) -> None:
+def test_figure_15_calls_keep_their_functions_and_minutes(tmp_path: Path) -> None:
     trace = tmp_path / "calls.csv"
     lines = ["a,b,HashFunction,d,480,481", "x,x,x,x,99999,0", "y,y,y,y,60,0", "z,z,z,z,0,30"]
     trace.write_text("\n".join(lines) + "\n")
@@ -139,11 +139,11 @@ def test_figure_15_calls_keep_their_functions_and_minutes(tmp_path: Path, drawn:
         azure_arrivals(tmp_path / "none.csv", ["one"], 150.0, 2)
 
 
-def test_figure_15_runs(tmp_path: Path, drawn: Drawn) -> None:
+def test_figure_15_runs(tmp_path: Path) -> None:
     trace = tmp_path / "calls.csv"
     lines = [f"x,x,f{number},t,{60 + number},{number}" for number in range(20)]
     trace.write_text("\n".join(["a,b,HashFunction,Trigger,480,481", *lines]) + "\n")
-    found = drawn(figure15.figure15(trace=str(trace), rate_rps=5.0, minutes=1, ways="deepplan-dha"))
+    found = figure15.figure15(trace=str(trace), rate_rps=5.0, minutes=1, ways="deepplan-dha")
     assert found.ours["sample, deepplan-dha: within 100 ms"] > 0.0
 
 
