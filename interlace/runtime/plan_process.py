@@ -13,9 +13,10 @@ from interlace.policy.base import Planner, System
 from interlace.policy.fewest import first_of
 
 LIMIT_S: Final = 60.0
-_CHILD: Final = (
-    "from interlace.runtime.background import yield_cores; yield_cores(); "
-    "from interlace.runtime.plan_process import main; main()"
+_CHILD: Final = "from interlace.runtime.plan_process import main; main()"
+#: Beside what is served.
+_BACKGROUND: Final = (
+    f"from interlace.runtime.background import yield_cores; yield_cores(); {_CHILD}"
 )
 
 
@@ -64,12 +65,13 @@ def solve_in_process(system: System, question: SolvePlan) -> PlanSolved:
     """As ``solve``, in a process of its own; it blocks, so it is called from a thread.
 
     A search of seconds would otherwise hold the interpreter lock against every request. The
-    process lives as long as the search: plans are rare, and one that waits idle holds memory.
+    process lives as long as the search: plans are rare, and one that waits idle holds memory. It
+    yields the cores to others, unless nothing is served before this plan.
     """
     if reason := unsendable(system):
         return PlanSolved(question.ticket, Plan(), reason)
     sent = pickle.dumps((system.planner, system.packer, question))
-    argv = [sys.executable, "-c", _CHILD]
+    argv = [sys.executable, "-c", _BACKGROUND if question.current.partitions else _CHILD]
     try:
         done = subprocess.run(argv, input=sent, capture_output=True, timeout=LIMIT_S, check=True)
     except subprocess.TimeoutExpired:
