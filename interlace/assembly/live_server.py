@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from interlace.assembly.accelerators import Accelerators
 from interlace.assembly.extra_profiling import ExtraProfiling
 from interlace.assembly.simulated_accelerators import SimulatedAccelerators
+from interlace.control.assignments import Assignments
 from interlace.control.deployments import Deployments
 from interlace.control.lifecycle import ModelLifecycle
 from interlace.control.model_preparer import ModelPreparer
@@ -24,13 +28,18 @@ from interlace.control.status_updates import StatusUpdates
 from interlace.control.worker_deaths import WorkerDeathObserver
 from interlace.control.worker_monitor import WorkerMonitor
 from interlace.core.hardware import Fleet
+from interlace.core.model import Model
+from interlace.core.node import Assignment, NodeDescription, Revision
 from interlace.core.version import __version__
 from interlace.device.cpu.device import CpuDevice
 from interlace.engine.engine import Engine
+from interlace.planning.assigned import AssignedPlan
 from interlace.policy.base import System
 from interlace.profiling.extra_metrics import ExtraMetrics
+from interlace.profiling.progress import OnSweepStep
 from interlace.profiling.rig import Rig
 from interlace.profiling.store import ProfileStore
+from interlace.runtime.assigned_plan_solver import AssignedPlanSolver
 from interlace.runtime.clock import WallClock
 from interlace.runtime.gpu_provider import FixedGpuProvider
 from interlace.runtime.log import LogHeader, LogWriter
@@ -48,6 +57,7 @@ from interlace.server.http.admin_routes import admin_routes, metrics_route
 from interlace.server.http.inference_context import InferenceContext
 from interlace.server.http.inference_handler import InferenceHandler
 from interlace.server.http.limits import HttpLimits
+from interlace.server.http.node_routes import node_routes
 from interlace.server.http.origins import Origins, loopback
 from interlace.server.http.server import HttpServer, all_routes
 from interlace.server.model_table import ModelTable
@@ -55,6 +65,8 @@ from interlace.server.shared_memory import Regions
 from interlace.server.statistics.execution_counter import ExecutionCounter
 from interlace.server.statistics.metrics import Metrics
 from interlace.shm.arena import Arena, ArenaMap
+
+_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +85,8 @@ class ServeSettings:
     log_bytes: int = 1 << 30
     arena_bytes: int = 2 << 30
     http: HttpLimits = field(default_factory=HttpLimits)
+    assigned: bool = False  #: what is served is told from outside: nothing is loaded before
+    zone: str = ""  #: what this server fails together with
 
 
 class LiveServer:
@@ -89,7 +103,8 @@ class LiveServer:
         self.fleet = Fleet(choices.accelerators.gpus)
         self.engine = Engine(self.fleet, choices.system)
         self._planner = ThreadPoolExecutor(1, "planner")
-        solver = ProcessPlanSolver(choices.system, self.clock, self._planner)
+        self._assigned = AssignedPlanSolver(self.clock) if choices.assigned else None
+        solver = self._assigned or ProcessPlanSolver(choices.system, self.clock, self._planner)
         self.table = ModelTable()
         self._log = self._log_of(choices)
         self.runtime = Runtime(
@@ -113,6 +128,7 @@ class LiveServer:
         self.runtime.on_status = self.statuses.report
         self._watching: list[asyncio.Future[None]] = []
         self._control(choices)
+        self._node()
         self._transports(choices)
 
     def _log_of(self, choices: ServeSettings) -> LogWriter | None:
@@ -138,6 +154,24 @@ class LiveServer:
             preparation, deployments, self.devices, self.registry, self.lifecycle.locked
         )
 
+    def _node(self) -> None:
+        """What routers and controllers see."""
+        self.assignments = Assignments(
+            self.runtime,
+            self.fleet,
+            self.lifecycle,
+            self.registry,
+            self._assigned,
+        )
+        self.node_states = NodeStates(
+            self.engine,
+            self.table,
+            self.clock,
+            lambda: self.plane.accepting and self.lifecycle.ready(),
+            lambda: self.statuses.is_settled,
+            self.assignments,
+        )
+
     def _transports(self, choices: ServeSettings) -> None:
         regions = Regions(choices.allow_client_shm)
         self.figures = SnapshotSource(
@@ -146,9 +180,6 @@ class LiveServer:
             self.registry,
             lambda: self.plane.in_flight,
             lambda: self.connections,
-        )
-        self.node_states = NodeStates(
-            self.engine, self.table, self.clock, lambda: self.plane.accepting
         )
         admin = AdminApi(
             self.plane,
@@ -164,7 +195,8 @@ class LiveServer:
         context = InferenceContext(
             self.plane, self.table, self.arena, self.arenas, regions, choices.http
         )
-        routes = all_routes(admin, metrics.render)
+        orders = node_routes(lambda: self._described(choices), self._assign, self.assignments.drain)
+        routes = [*all_routes(admin, metrics.render), *orders]
         keys, origins = choices.keys, _origins(choices)
         # A GPU's driver locks the pages of requests, and would go on reading those given back.
         where = choices.accelerators
@@ -180,6 +212,31 @@ class LiveServer:
             self.plane, self.table, regions, self.arena, self.arenas, limits, heap
         )
         self.grpc = GrpcServer(inference, admin, limits, heap, keys)
+
+    def _described(self, choices: ServeSettings) -> NodeDescription:
+        return NodeDescription(
+            self.assignments.node,
+            choices.zone,
+            self.node_states.began,
+            __version__,
+            choices.assigned,
+            self.fleet.gpus,
+        )
+
+    async def _assign(self, assignment: Assignment) -> Revision:
+        return await self.assignments.assign(assignment, AssignedPlan(assignment.plan))
+
+    async def bring_up(self, on_step: OnSweepStep) -> Sequence[Model]:
+        """Everything that is served from the beginning: nothing where that is told from outside.
+
+        Raises:
+            RepositoryError: the repository itself cannot be read.
+        """
+        if self._assigned is None:
+            return await self.startup.run(on_step)
+        found = await self.lifecycle.names()
+        _LOG.info("an assignment is waited for; %d models are at hand", len(found))
+        return []
 
     def watch(self) -> None:
         """Begin to look after workers on cores, once a second."""
@@ -197,6 +254,7 @@ class LiveServer:
     async def close(self) -> None:
         """Give everything back."""
         self.startup.close()
+        self.assignments.close()
         for task in self._watching:
             task.cancel()
         self.grpc.close()

@@ -14,6 +14,7 @@ from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Partition, Plan, Slot, as_rows_per_s
 from interlace.core.profile import Profile
 from interlace.core.user_errors import UserError
+from interlace.perf.cold_start import as_allowed
 from interlace.perf.latency import surface
 from interlace.planning.memory_plan import MemoryPlan, tried_memory
 from interlace.planning.plan_file import save_plan
@@ -163,7 +164,12 @@ def _profiled(root: Path, store: ProfileStore, gpu: Gpu) -> list[_ProfiledModel]
         demand = Demand(
             model.key, as_rows_per_s(model.terms.rate_rps or 0.0), model.terms.slo_ms, batch
         )
-        known.append(_ProfiledModel(draft.name, demand, stored.profile))
+        try:
+            allowed = as_allowed(stored.profile, model.terms)
+        except ValueError as error:
+            failures.append(f"{draft.settings.where('memory.max_mb')}: found {error}")
+            continue
+        known.append(_ProfiledModel(draft.name, demand, allowed))
         opened.append(model)
     for failure in failures:
         _log.warning(failure)

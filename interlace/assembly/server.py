@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -20,9 +21,7 @@ from interlace.assembly.accelerators import Accelerators, choose_accelerators
 from interlace.assembly.live_server import LiveServer, ServeSettings
 from interlace.assembly.machine import cpu_settings, default_profiles
 from interlace.assembly.model_folders import find_models
-from interlace.assembly.simulated_accelerators import (
-    NAME as SIMULATED,
-)
+from interlace.assembly.simulated_accelerators import NAME as SIMULATED
 from interlace.assembly.simulated_accelerators import (
     SimulatedAccelerators,
     simulated_accelerators,
@@ -52,7 +51,8 @@ class ServeOptions:
     clients pass shared memory. ``request_memory_mb`` bounds the bodies of requests. Every event is
     kept in ``log``, for `interlace replay`; it and the file before it hold ``log_limit_mb`` at
     most. An end serves on for ``drain_delay_s`` while not ready, then waits ``exit_timeout_s`` for
-    accepted requests.
+    accepted requests. A server that is ``assigned`` loads nothing until it is told to
+    (docs/fleet.md); it is the ``node`` of that name (else host:port) in that ``zone``.
     """
 
     api_key: str = ""
@@ -64,6 +64,16 @@ class ServeOptions:
     log_limit_mb: float = 1000.0
     drain_delay_s: float = 0.0
     exit_timeout_s: float = 30.0
+    assigned: bool = False
+    node: str = ""
+    zone: str = ""
+
+    def __post_init__(self) -> None:
+        if self.assigned and not (self.admin_key or self.api_key):
+            raise InputError(
+                "--assigned: whoever reaches this port could say what is served; "
+                "--admin-key-file says who may"
+            )
 
 
 class ServerPorts(NamedTuple):
@@ -204,10 +214,11 @@ class Server:
         http = await server.http.listen(host, self._asked.http)
         metrics = await server.metrics.listen(host, self._asked.metrics)
         grpc = await server.grpc.listen(host, self._asked.grpc)
+        server.assignments.node = self._options.node or f"{socket.gethostname()}:{http}"
         return ServerPorts(http, grpc, metrics)
 
     async def _start(self, server: LiveServer, on_step: OnSweepStep, on_ready: OnReady) -> None:
-        models = await server.startup.run(on_step)
+        models = await server.bring_up(on_step)
         server.runtime.start()
         server.watch()
         server.lifecycle.started = True
@@ -271,9 +282,8 @@ def serve(
 
     Example::
 
-        with interlace.serve("models/", port=0) as server:
+        with interlace.serve("models/", port=0) as server:  # or .run(), until Ctrl-C or SIGTERM
             print(server.url, [model.name for model in server.models])
-        interlace.serve("models/").run()  # until Ctrl-C or SIGTERM
 
     Raises:
         InputError: the plan or the system cannot be used; what is expected.
@@ -290,6 +300,8 @@ def serve(
         arena_bytes=int(options.request_memory_mb * (1 << 20)),
         log=options.log,
         log_bytes=int(options.log_limit_mb * 1e6),
+        assigned=options.assigned,
+        zone=options.zone,
     )  # fmt: skip
     return Server(settings, ServerPorts(port, grpc_port, metrics_port), options)
 

@@ -79,6 +79,11 @@ _Gpus = Annotated[
 _Plan = Annotated[
     Path | None, typer.Option("--plan", help="Follow this plan (interlace plan --save).")
 ]
+_Assigned = Annotated[
+    bool, typer.Option("--assigned", help="Serve what is told at /v2/node/assignment, not all.")
+]
+_Node = Annotated[str, typer.Option(help="This server's name in a fleet.  [default: HOST:PORT]")]
+_Zone = Annotated[str, typer.Option(help="What it fails together with: a rack, a room.")]
 _Memory = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Memory for weights that come and go, such as 2GB."),
@@ -111,6 +116,9 @@ def serve(
     cores: Cores = None,
     system: SystemName = "interlace",
     plan: _Plan = None,
+    assigned: _Assigned = False,
+    node: _Node = "",
+    zone: _Zone = "",
     profiles: Profiles = None,
     memory: _Memory = None,
     cold: _Cold = None,
@@ -127,31 +135,28 @@ def serve(
 ) -> None:
     """Profile what is new, plan, and serve a folder of models.
 
-    Each model has an SLO (interlace.toml, 100 ms without one). Requests that cannot be answered
-    in time are refused when they arrive. Ctrl-C and SIGTERM answer what was accepted, then end.
+    Requests that cannot meet their model's SLO are refused on arrival. SIGTERM answers the others.
 
     \b
     Examples:
       interlace serve models/ --host 0.0.0.0 --api-key-file /run/secrets/key
-      interlace serve models/ --memory 2GB  # more models than memory
       interlace serve examples/fleet --device simulated --gpu h100 --gpus 4  # without a GPU
-      interlace serve models/ --plan plan.json --log events.log  # for interlace replay
+      interlace serve models/ --memory 2GB --log events.log  # for interlace replay
     """
     positive({"--log-limit-mb": log_limit_mb, "--request-memory-mb": request_memory_mb})
     options = ServeOptions(
         *_keys(api_key_file, admin_key_file), tuple(allow_host or ()), allow_client_shm,
-        request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s,
+        request_memory_mb, log, log_limit_mb, drain_delay_s, exit_timeout_s, assigned, node, zone,
     )  # fmt: skip
     show_logs(out := console(stderr=True), log_level)
-    server = interlace.serve(
+    _run(out, interlace.serve(
         models_dir, host=host, port=http_port, grpc_port=grpc_port, metrics_port=metrics_port,
         device=device, gpu=gpu, gpus=gpus, cores=cores, system=_named(system, cold, memory),
         plan=plan, profiles=profiles, memory_bytes=size_bytes("--memory", memory), options=options,
-    )  # fmt: skip
-    _run(server, out)
+    ))  # fmt: skip
 
 
-def _run(server: interlace.Server, out: Console) -> None:
+def _run(out: Console, server: interlace.Server) -> None:
     with ProgressBar(out) as bar:
         server.run(bar.sweep_step, partial(_ready, bar, out))
 

@@ -48,6 +48,24 @@ class ModelLifecycle:
     def index(self, ready_only: bool = False) -> Sequence[IndexEntry]:
         return self._registry.index(ready_only)
 
+    async def names(self) -> list[str]:
+        """What may be model folders.
+
+        Raises:
+            RepositoryError: the repository itself cannot be read.
+        """
+        return await self._preparation.names()
+
+    async def digests(self, name: str) -> list[str]:
+        """The digests of the files of each version of a model that would be loaded.
+
+        Raises:
+            RepositoryError: they cannot be read, or say nothing of use.
+        """
+        found = await self._preparation.found(name)
+        versions = found.versions if found is not None else ()
+        return [(await self._preparation.draft(name, one)).digest for one in versions]
+
     async def load(
         self, name: str, config: str | None = None, files: Mapping[str, bytes] | None = None
     ) -> None:

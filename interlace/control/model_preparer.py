@@ -15,6 +15,7 @@ from interlace.core.errors import RepositoryError, ServeError
 from interlace.core.model import Model
 from interlace.core.profile import Profile
 from interlace.core.tensor import Signature
+from interlace.perf.cold_start import as_allowed
 from interlace.profiling.beside import NeighbourSlowdowns
 from interlace.profiling.fill import FillResult, fill, one_of_each
 from interlace.profiling.progress import OnSweepStep, no_progress
@@ -211,5 +212,14 @@ def failure_text(error: Exception) -> str:
 
 
 def prepared_model(draft: Draft, model: Model, profile: Profile) -> PreparedModel:
-    """The parts with the ModelConfig that clients read."""
-    return PreparedModel(model, profile, config_json(model, draft.config))
+    """The parts with the ModelConfig that clients read.
+
+    Raises:
+        RepositoryError: fewer of its weights may be in memory than it needs to run.
+    """
+    try:
+        allowed = as_allowed(profile, model.terms)
+    except ValueError as error:
+        where = draft.settings.where("memory.max_mb")
+        raise RepositoryError(where, str(error), "at least as much, or no max_mb") from error
+    return PreparedModel(model, allowed, config_json(model, draft.config))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from interlace.control.assignments import Assignments
 from interlace.core.node import ModelOutlook, NodeState
 from interlace.engine.engine import Engine
 from interlace.runtime.clock import Clock
@@ -21,27 +22,43 @@ class NodeStates:
     """The newest state, made when it is asked for and the last one is old."""
 
     def __init__(
-        self, engine: Engine, table: ModelTable, clock: Clock, accepting: Callable[[], bool]
+        self,
+        engine: Engine,
+        table: ModelTable,
+        clock: Clock,
+        accepting: Callable[[], bool],
+        settled: Callable[[], bool],
+        assignments: Assignments,
     ) -> None:
         self._engine = engine
         self._table = table
         self._now_ms = clock.now_ms
         self._accepting = accepting
+        self._settled = settled
+        self._assignments = assignments
         self._old_at_ms = 0.0
         self._last = NodeState(secrets.randbits(48), 0, {}, accepting=False)
 
     def state(self) -> NodeState:
         """How this node is."""
         now_ms = self._now_ms()
-        accepting = self._accepting()
-        if now_ms >= self._old_at_ms or accepting != self._last.accepting:
+        accepting, told = self._accepting(), self._assignments
+        settled = not told.under_way and self._settled()
+        known = self._last.accepting, self._last.settled, self._last.revision
+        if now_ms >= self._old_at_ms or (accepting, settled, told.revision) != known:
             self._last = replace(
                 self._last, number=self._last.number + 1, models=self._models(now_ms),
-                accepting=accepting,
+                accepting=accepting, settled=settled, revision=told.revision,
+                failures=told.failures,
             )  # fmt: skip
             took_ms = self._now_ms() - now_ms
             self._old_at_ms = now_ms + max(_FRESH_MS, took_ms / _PART)
         return self._last
+
+    @property
+    def began(self) -> int:
+        """Another number after each start."""
+        return self._last.began
 
     def _models(self, now_ms: float) -> dict[str, ModelOutlook]:
         """By public name, of the version that a request without one gets."""

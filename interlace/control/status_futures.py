@@ -36,6 +36,11 @@ class StatusFutures:
         self._gone[key] = future
         return future
 
+    @property
+    def is_settled(self) -> bool:
+        """Every model is loaded in each of its partitions."""
+        return self._settled.is_set()
+
     async def settled(self, limit_s: float) -> bool:
         """Wait until every model is loaded in each of its partitions; false after ``limit_s``."""
         try:

@@ -23,6 +23,7 @@ class Reason(Enum):
     TOO_LARGE = "too_large"
     QUARANTINED = "quarantined"
     BACKEND = "backend"
+    SUPERSEDED = "superseded"
 
 
 class ServeError(Exception):

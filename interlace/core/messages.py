@@ -329,6 +329,11 @@ class PlanSolved:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanChanged:
+    """Whoever plans would answer otherwise than before: a plan came from outside."""
+
+
+@dataclass(frozen=True, slots=True)
 class GpuJoined:
     """An accelerator joined the fleet; it is empty."""
 
@@ -368,6 +373,7 @@ Event = (
     | ModelWithdrawn
     | WorkFinished
     | PartitionLost
+    | PlanChanged
     | PlanSolved
     | GpuJoined
     | GpuLeft

@@ -35,7 +35,8 @@ class ServiceTerms:
     """What the operator promises and allows for one model.
 
     ``precision`` and ``compiled`` (by ``torch.compile``) say how a GPU executes it. Where weights
-    come and go, those of a ``resident`` one stay, and others' for ``keep_s`` after a batch.
+    come and go, those of a ``resident`` one stay, and others' for ``keep_s`` after a batch; at most
+    ``most_weights_bytes`` of them are ever brought, and the rest is read where it lies.
     """
 
     slo_ms: float
@@ -47,6 +48,7 @@ class ServiceTerms:
     compiled: bool = False
     resident: bool = False
     keep_s: float = 0.0
+    most_weights_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

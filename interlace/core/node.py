@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from interlace.core.hardware import Gpu
@@ -58,7 +58,9 @@ class NodeState:
     """What a node says of itself to routers and controllers; old by as long as it was under way.
 
     ``number`` counts the node's states since it ``began`` (a random number), ``models`` are those
-    that answer, by public name. ``revision`` is that of the assignment which it follows.
+    that answer, by public name. ``revision`` is that of the assignment which it follows, and
+    ``settled`` if each of its models is loaded in all of its partitions, but for ``failures``,
+    which could not be brought up, and why.
     """
 
     began: int
@@ -66,7 +68,23 @@ class NodeState:
     models: dict[str, ModelOutlook]
     revision: Revision = UNASSIGNED
     accepting: bool = True
-    gpus: tuple[Gpu, ...] = ()
+    settled: bool = True
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """What does not change of a node while it runs; ``began`` as in ``NodeState``.
+
+    ``assigned``: what it serves is told to it. What shares a ``zone`` fails together.
+    """
+
+    name: str
+    zone: str
+    began: int
+    version: str
+    assigned: bool
+    gpus: tuple[Gpu, ...]
 
 
 @dataclass(frozen=True, slots=True)

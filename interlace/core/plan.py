@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 #: What rounding leaves unserved does not count.
@@ -66,6 +67,13 @@ class Partition:
     share_pct: int
     slots: tuple[Slot, ...] = ()
     duty_ms: float = 0.0
+
+
+def possible(partition: Partition) -> bool:
+    """True if its figures can be: every model once, batches from 1, rates and duty from 0."""
+    models = [slot.model for slot in partition.slots]
+    legal = all(s.batch >= 1 and 0 <= s.rows_per_s < inf for s in partition.slots)
+    return legal and len(set(models)) == len(models) and 0 <= partition.duty_ms < inf
 
 
 @dataclass(frozen=True, slots=True)

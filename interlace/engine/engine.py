@@ -19,6 +19,7 @@ from interlace.core.messages import (
     ModelsDeployed,
     ModelWithdrawn,
     PartitionLost,
+    PlanChanged,
     PlanSolved,
     RefusedUpstream,
     RequestArrived,
@@ -90,7 +91,13 @@ class Engine:
 
     def _changed(
         self,
-        event: ModelsDeployed | ModelWithdrawn | PlanSolved | PartitionLost | GpuJoined | GpuLeft,
+        event: ModelsDeployed
+        | ModelWithdrawn
+        | PlanChanged
+        | PlanSolved
+        | PartitionLost
+        | GpuJoined
+        | GpuLeft,
         now_ms: float,
     ) -> list[Command]:
         """Take in an event that changes what is wanted, or what there is."""
@@ -99,6 +106,8 @@ class Engine:
                 return self._plans.deploy(event)
             case ModelWithdrawn(model=model):
                 return self._plans.withdraw(model)
+            case PlanChanged():
+                return self._plans.ask()
             case PlanSolved():
                 return self._plans.planned(event, now_ms)
             case PartitionLost(blamed=blamed, detail=detail):

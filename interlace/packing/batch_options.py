@@ -13,13 +13,10 @@ import numpy.typing as npt
 from interlace.core.plan import Demand
 from interlace.packing.queueing import Floats
 from interlace.perf.curves import Curve
-from interlace.perf.interference import ConstantFactor, CoRunner, Interference
 from interlace.perf.latency import Surface
 
 Ints = npt.NDArray[np.int64]
 
-#: Neighbours that each batch is tried beside.
-_NEIGHBOURS: Final = 12
 #: A promise to all is one to all but so many.
 _LEAST_LOSS: Final = 1e-5
 #: Parts of a rate that are equal on paper.
@@ -82,13 +79,9 @@ class BatchOptions:
 
 
 def batch_options(
-    demand: Sequence[Demand],
-    surfaces: Sequence[Surface],
-    share_pct: int,
-    interference: Interference,
+    demand: Sequence[Demand], surfaces: Sequence[Surface], share_pct: int
 ) -> BatchOptions:
-    """The choices at one share, each as slow as the worst neighbour makes it."""
-    rivals = _worst_neighbours(demand, 100 - share_pct, interference)
+    """The choices at one share."""
     alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
     curves: list[Curve] = [()] * len(demand)
     for index, (one, latency) in enumerate(zip(demand, surfaces, strict=True)):
@@ -103,9 +96,6 @@ def batch_options(
         asked = batches(most)
         known = np.array([[ms for _, ms in curves[index]] for index in models])
         found = _on_lines(measured, known, asked)
-        found = found * _slowdowns(
-            [demand[m].model for m in models], asked, share_pct, rivals, interference
-        )
         slo_ms = np.array([demand[m].slo_ms for m in models])[:, None]
         legal = np.logical_and.accumulate(found <= slo_ms, axis=1)
         here = np.array(models), slice(len(asked))
@@ -133,39 +123,3 @@ def batches(max_batch: int) -> tuple[int, ...]:
         found.update(b for b in (power, 3 * power // 2) if b <= max_batch)
         power *= 2
     return tuple(sorted(found))
-
-
-def _worst_neighbours(
-    demand: Sequence[Demand], rest_pct: int, interference: Interference
-) -> list[CoRunner]:
-    """The neighbours that slow a probe the most: the worst of any model is close to them."""
-    if rest_pct <= 0 or not demand:
-        return []
-    probe = CoRunner(demand[0].model, 1, 100 - rest_pct)
-    others = [CoRunner(one.model, one.max_batch, rest_pct) for one in demand]
-    if isinstance(interference, ConstantFactor):
-        return others[:1]  # all are alike
-    if len(others) > _NEIGHBOURS:
-        others.sort(key=lambda other: (-interference(probe, [other]), other.model))
-    return others[:_NEIGHBOURS]
-
-
-def _slowdowns(
-    models: Sequence[str],
-    asked: Sequence[int],
-    share_pct: int,
-    rivals: Sequence[CoRunner],
-    interference: Interference,
-) -> Floats:
-    """The most that any one neighbour in the rest of the accelerator slows each batch."""
-    if isinstance(interference, ConstantFactor):  # all are alike
-        models, asked = models[:1], asked[:1]
-    return np.array(
-        [
-            [
-                max((interference(CoRunner(m, b, share_pct), [r]) for r in rivals), default=1.0)
-                for b in asked
-            ]
-            for m in models
-        ]
-    )

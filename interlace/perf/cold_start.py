@@ -7,10 +7,12 @@ run and its weights are there. Reading weights from the host is taken to disturb
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
-from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath
-from interlace.core.profile import LayerProfile
+from interlace.core.loading import HostLinks, LoadPlan, LoadStep, WeightPath, link_of
+from interlace.core.model import ServiceTerms
+from interlace.core.profile import LayerProfile, Profile
 
 #: What reading from the host may cost at most, in times of the copy that it saves.
 _MOST_COPIES: Final = 1.5
@@ -66,6 +68,62 @@ def reads_too_long(layer: LayerProfile) -> bool:
     The bound is DeepPlan's released planner's: one and a half times the copy.
     """
     return layer.run_host_ms > layer.run_ms + _MOST_COPIES * layer.copy_ms
+
+
+def brought_within(
+    layers: Sequence[LayerProfile], links: HostLinks, most_bytes: int
+) -> tuple[LayerProfile, ...]:
+    """The layers of a model of whose weights at most so many bytes are ever brought.
+
+    Those that gain most a byte by being there are; others are as layers without weights, and run
+    as they do on the host. What cores read in a file they can always read there; elsewhere layers
+    must be brought that are not to be read from the host (``reads_too_long``).
+
+    Raises:
+        ValueError: those alone are more, in words with both figures.
+    """
+
+    def needed(layer: LayerProfile) -> bool:
+        return not links.takes_cores and layer.weights_bytes > 0 and reads_too_long(layer)
+
+    needed_bytes = sum(layer.weights_bytes for layer in layers if needed(layer))
+    if needed_bytes > most_bytes:
+        raise ValueError(
+            f"{most_bytes / 1e6:g} MB, and {needed_bytes / 1e6:.1f} MB of its weights must be in "
+            f"memory for it to run"
+        )
+    by_gain = sorted(
+        (index for index, layer in enumerate(layers) if layer.weights_bytes),
+        key=lambda index: (
+            not needed(layers[index]),
+            (layers[index].run_ms - layers[index].run_host_ms) / layers[index].weights_bytes,
+        ),
+    )
+    brought: set[int] = set()
+    left_bytes = most_bytes
+    for index in by_gain:
+        if layers[index].weights_bytes <= left_bytes:
+            brought.add(index)
+            left_bytes -= layers[index].weights_bytes
+    return tuple(
+        layer
+        if index in brought or not layer.weights_bytes
+        else replace(layer, weights_bytes=0, copy_ms=0.0, run_ms=layer.run_host_ms)
+        for index, layer in enumerate(layers)
+    )
+
+
+def as_allowed(profile: Profile, terms: ServiceTerms) -> Profile:
+    """The profile of a model that serves by these terms (``most_weights_bytes``).
+
+    Raises:
+        ValueError: as ``brought_within``.
+    """
+    if terms.most_weights_bytes is None:
+        return profile
+    links = link_of(profile.gpu_kind)
+    layers = brought_within(profile.layers, links, terms.most_weights_bytes)
+    return replace(profile, layers=layers)
 
 
 def _arrivals_ms(

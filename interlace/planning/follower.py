@@ -31,7 +31,7 @@ class PlanFollower:
     def __call__(
         self, demand: Sequence[Demand], fleet: Fleet, profiles: Profiles, current: Plan
     ) -> Plan:
-        kept = [replace(part, slots=_deployed(part.slots, demand)) for part in self.partitions]
+        kept = [replace(part, slots=deployed_slots(part.slots, demand)) for part in self.partitions]
         homes = {slot.model for part in kept for slot in part.slots}
         guests = [one for one in demand if one.model not in homes]
         if not homes:
@@ -42,7 +42,7 @@ class PlanFollower:
         return _joined(kept, alone, {one.model: one for one in guests}, profiles)
 
 
-def _deployed(slots: Sequence[Slot], demand: Sequence[Demand]) -> tuple[Slot, ...]:
+def deployed_slots(slots: Sequence[Slot], demand: Sequence[Demand]) -> tuple[Slot, ...]:
     """A slot for every deployment of the models in ``slots``."""
     return tuple(
         replace(slot, model=one.model, batch=min(slot.batch, one.max_batch))

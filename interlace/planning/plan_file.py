@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -12,7 +11,7 @@ import msgspec
 
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.json_text import json_text
-from interlace.core.plan import Partition, Plan
+from interlace.core.plan import Partition, Plan, possible
 from interlace.core.tables import TableError, read_json, read_table
 from interlace.core.user_errors import InputError
 from interlace.planning.follower import PlanFollower
@@ -131,9 +130,7 @@ def _read(path: Path) -> PlanFile:
 def _check(path: Path, partitions: Sequence[Partition]) -> None:
     """Figures that a person may have edited are still possible."""
     for part in partitions:
-        models = [slot.model for slot in part.slots]
-        legal = all(s.batch >= 1 and 0 <= s.rows_per_s < inf for s in part.slots)
-        if not legal or len(set(models)) < len(models) or not part.duty_ms >= 0:
+        if not possible(part):
             raise InputError(
                 f"--plan {path}: partition {part.id}: expected every model once, batches from 1, "
                 "rates and duty_ms from 0"

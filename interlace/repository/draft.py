@@ -161,4 +161,5 @@ def _terms(settings: ModelSettings, config: ModelConfig) -> ServiceTerms:
         compiled=bool(settings.compiled),
         resident=memory.resident,
         keep_s=memory.keep_s,
+        most_weights_bytes=None if memory.max_mb is None else int(1e6 * memory.max_mb),
     )

@@ -56,11 +56,16 @@ _KEPT: Final = "a time in seconds, 0 or more"
 _Kept = Annotated[float, Meta(ge=0, le=_MOST, description=_KEPT)]
 
 
+_MEGABYTES: Final = "a number of MB above 0"
+_Megabytes = Annotated[float, Meta(gt=0, le=_MOST / 1e6, description=_MEGABYTES)]
+
+
 class MemoryTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where weights come and go (`interlace serve --memory`): which stay."""
+    """Where weights come and go (`interlace serve --memory`): which stay, and how many at most."""
 
     resident: bool = False
     keep_s: _Kept = 0.0
+    max_mb: _Megabytes | None = None
 
 
 _Samples = Annotated[dict[str, _Sample], Meta(description="a table: [sample]")]

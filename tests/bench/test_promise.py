@@ -17,7 +17,6 @@ from interlace.core.plan import Demand, Partition, Plan, Slot
 from interlace.packing.batch_options import batch_options, demand_arrays
 from interlace.packing.deadline_order import DeadlineOrder
 from interlace.packing.host_capacity import CVS, LIMITS, LOSSES, ROW_PARTS, SLOS, most_rows
-from interlace.perf.interference import ConstantFactor
 from interlace.perf.latency import surface
 from interlace.planning.scenario import Scenario
 from interlace.policy.planners.patterns import Patterns
@@ -89,9 +88,7 @@ def test_a_lone_model_keeps_what_it_may_be_asked_for(seed: int) -> None:
     cv = float(np.exp(random.uniform(np.log(0.3), np.log(2.0))))
     slo_ms = (fixed_ms + row_ms) * float(np.exp(random.uniform(np.log(1.3), np.log(12.0))))
     asked = Demand("m", 1.0, slo_ms, LARGEST, cv=cv)
-    options = batch_options(
-        [asked], [surface(affine("m", fixed_ms, row_ms, LARGEST))], 100, ConstantFactor()
-    )
+    options = batch_options([asked], [surface(affine("m", fixed_ms, row_ms, LARGEST))], 100)
     pricing = DeadlineOrder()([options], demand_arrays([asked]))
     rate = float(pricing.alone_rows_per_s[100].max())
     hosted = _hosted([asked], [(fixed_ms, row_ms)], [LARGEST])
@@ -120,7 +117,7 @@ def test_models_of_one_partition_seldom_get_more_than_is_kept() -> None:
             for i, cost in enumerate(costs)
         ]  # fmt: skip
         surfaces = [surface(affine("m", *cost, LARGEST)) for cost in costs]
-        options = batch_options(demand, surfaces, 100, ConstantFactor())
+        options = batch_options(demand, surfaces, 100)
         pricing = DeadlineOrder()([options], demand_arrays(demand))
         rates = np.array([one.rows_per_s for one in demand])
         best = max(

@@ -17,7 +17,7 @@ from interlace.core.gpu_kinds import GPU_KINDS, uniform_fleet
 from interlace.core.hardware import Fleet, Gpu
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LatencyPoint, Profile
-from interlace.perf.interference import ConstantFactor
+from interlace.perf.interference import ConstantFactor, busy_profiles
 from interlace.perf.latency import surface
 from interlace.policy.base import Planner
 from interlace.policy.fewest import fewest
@@ -111,18 +111,15 @@ def test_a_frugal_packer_is_asked_once() -> None:
 @given(st.dictionaries(st.sampled_from(sorted(MODELS)), st.floats(5.0, 500.0), min_size=2))
 def test_cycles_are_never_overfull(slower: float, rates: dict[str, float]) -> None:
     """The papers' rule to the last digit: no part of a rate is rounded away."""
-    packer = Patterns(CycleOrder(), ConstantFactor(slower), one_queue=False)
+    known = busy_profiles(PROFILES, ConstantFactor(slower))
     demand = _demand(rates)
-    plan = packer(demand, uniform_fleet(GPU, 24), PROFILES, Plan())
+    packer = Patterns(CycleOrder(), one_queue=False)
+    plan = packer(demand, uniform_fleet(GPU, 24), known, Plan())
     assert not plan.unserved_rows_per_s
     slo_ms = {one.model: one.slo_ms for one in demand}
     served = dict.fromkeys(rates, 0.0)
     for part in plan.partitions:
-        slow = slower if part.share_pct < 100 else 1.0
-        runs_ms = [
-            surface(PROFILES[s.model]).latency_ms(s.batch, part.share_pct) * slow
-            for s in part.slots
-        ]
+        runs_ms = [surface(known[s.model]).latency_ms(s.batch, part.share_pct) for s in part.slots]
         assert sum(runs_ms) <= part.duty_ms * (1 + 1e-9)
         for slot, run_ms in zip(part.slots, runs_ms, strict=True):
             assert part.duty_ms + run_ms <= slo_ms[slot.model] * (1 + 1e-6)

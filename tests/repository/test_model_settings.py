@@ -29,6 +29,7 @@ compile = true
 [memory]
 resident = true
 keep_s = 2.5
+max_mb = 40
 
 [sample]
 x = [3, 224, 224]
@@ -45,8 +46,8 @@ def test_a_whole_file() -> None:
     assert read.sample == {"x": (3, 224, 224), "input.1": (7,)}
     assert read.where("queue_limit") == "t:7: queue_limit"
     assert (read.precision, read.compiled) == (Precision.BF16, True)
-    assert read.memory == MemoryTable(resident=True, keep_s=2.5)
-    assert read.where("sample.x") == "t:16: sample.x"
+    assert read.memory == MemoryTable(resident=True, keep_s=2.5, max_mb=40.0)
+    assert read.where("sample.x") == "t:17: sample.x"
 
 
 @pytest.mark.parametrize(
@@ -75,6 +76,7 @@ def test_sizes_have_units(text: str, wanted: int) -> None:
         ('precision = "int8"', 't:1: precision: found \'int8\'; expected "fp32", "fp16", '),
         ("precision = true", "precision: found true"),
         ("compile = 1", "compile: found 1; expected true or false"),
+        ("[memory]\nmax_mb = 0", "t:2: memory.max_mb: found 0; expected a number of MB above 0"),
         ("[memory]\nkeep_s = -1", "t:2: memory.keep_s: found -1; expected a time in seconds"),
         ("[memory]\nresident = 1", "memory.resident: found 1; expected true or false"),
         ("[memory]\npin = true", "memory.pin: found an unknown key; expected one of "),

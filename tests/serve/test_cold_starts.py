@@ -79,6 +79,19 @@ def test_any_model_answers_in_a_third_of_their_memory(root: Path, start: Start) 
     assert server.stop() == 0
 
 
+def test_a_bound_serves_a_model_that_is_larger_than_the_memory(root: Path, start: Start) -> None:
+    _write(root, "part", 9.0, width=2 * WIDTH)
+    said = "slo_ms = 5000\nmax_batch = 1\n[memory]\nmax_mb = 4.5\n"
+    (root / "part" / "interlace.toml").write_text(said)
+    server = start("--memory", "8MB", "--cold", "copy").wait_ready(100.0)
+    for _ in range(3):
+        assert _ask(server, "part") == ("part", 200, [9.0, 18.0, 27.0, 36.0])
+    metrics = read_metrics(server.call("GET", "/metrics")[1])
+    held_bytes = metrics.value("interlace_model_weights_held_bytes", model="part")
+    assert 4.1e6 < held_bytes < 4.5e6  # one of its three layers
+    assert server.stop() == 0
+
+
 def test_cold_takes_memory(root: Path, start: Start) -> None:
     server = start("--cold", "copy")
     server.wait_for("--cold says how weights come and go: it takes --memory", 30.0)

@@ -35,7 +35,6 @@ from interlace.packing.placement import (
 )
 from interlace.packing.pools import PoolMemory, in_pools
 from interlace.packing.queueing import Floats
-from interlace.perf.interference import ConstantFactor, Interference
 from interlace.perf.memory import needed_bytes, room_bytes
 from interlace.perf.tables import Tables
 
@@ -69,7 +68,6 @@ class Patterns:
 
     frugal: ClassVar[bool] = True  #: the same plan for every fleet that is large enough
     discipline: ServiceOrder = field(default_factory=DeadlineOrder)
-    interference: Interference = field(default_factory=ConstantFactor)
     one_queue: bool = True
     apart: int = 24
     effort: SearchLimits = field(default_factory=SearchLimits)
@@ -104,7 +102,7 @@ class Patterns:
         if not fleet.gpus:
             return "no accelerator"
         share_pct = max(fleet.gpus[0].shares_pct)
-        options = batch_options([one], [tables.surface(one.model)], share_pct, self.interference)
+        options = batch_options([one], [tables.surface(one.model)], share_pct)
         most = float(alone_rows_per_s(options, demand_arrays([one])).max())
         if most == 0.0:
             return (
@@ -169,9 +167,7 @@ class _PatternProgram:
         offered = shares(gpus[0], surfaces)
         self._layouts = layouts(gpus[0], offered)
         self._options = [
-            self._within_walls(
-                batch_options(demand, surfaces, s, policy.interference), gpus[0], profiles
-            )
+            self._within_walls(batch_options(demand, surfaces, s), gpus[0], profiles)
             for s in offered
         ]
         alone = self._problem(np.ones(len(demand)))

@@ -24,6 +24,7 @@ from interlace.core.messages import (
     ModelsDeployed,
     ModelWithdrawn,
     PartitionLost,
+    PlanChanged,
     PlanSolved,
     RefusedUpstream,
     ReleasePartition,
@@ -61,6 +62,7 @@ _PLAIN: Final = {
     12: GpuLeft,
     13: RefusedUpstream,
     14: TimedOut,
+    15: PlanChanged,
 }
 _NUMBERS: Final[Mapping[type, int]] = {kind: number for number, kind in _PLAIN.items()}
 _WORKS: Final = {0: CreatePartition, 1: ReleasePartition, 2: Load, 3: Unload, 4: Evict}

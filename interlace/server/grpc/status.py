@@ -43,4 +43,5 @@ STATUS: Final[dict[Reason, GrpcStatus]] = {
     Reason.TOO_LARGE: GrpcStatus.RESOURCE_EXHAUSTED,
     Reason.QUARANTINED: GrpcStatus.UNAVAILABLE,
     Reason.BACKEND: GrpcStatus.INTERNAL,
+    Reason.SUPERSEDED: GrpcStatus.FAILED_PRECONDITION,
 }

@@ -23,6 +23,7 @@ STATUS: Final[Mapping[Reason, int]] = {
     Reason.TOO_LARGE: 413,
     Reason.QUARANTINED: 503,
     Reason.BACKEND: 500,
+    Reason.SUPERSEDED: 409,
 }
 
 PHRASES: Final[Mapping[int, str]] = {
@@ -33,6 +34,7 @@ PHRASES: Final[Mapping[int, str]] = {
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
+    409: "Conflict",
     413: "Content Too Large",
     414: "URI Too Long",
     415: "Unsupported Media Type",

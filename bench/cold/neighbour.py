@@ -1,0 +1,242 @@
+"""A neighbour's p99 while models come and go without pause: ours beside the real Triton.
+
+One small CNN is asked back to back over one connection, alone and then beside loads, in turns. The
+loads: two wide models with their weights in a file, of which each answers one request before the
+other comes. Triton is told to load and unload them by its repository API; ours has memory for one
+of the two, and is only asked. Both have both cores, as has this process; the same code of the
+models runs in both.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sysconfig
+import threading
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import numpy as np
+import torch
+
+import interlace
+from bench.harness import Report, Row, main, spread
+from bench.harness.closed_loop import closed_loop
+from bench.peers import models, once
+from bench.peers.server import Bench, Server, started
+from bench.peers.table import OURS, PEERS_HOME, SERVERS, Peer, environment, installed
+from bench.peers.wire import GRPC_PORT, HTTP_PORT, METRICS_PORT, v2_http
+from interlace.load.call import Call, pack
+from interlace.load.result import figures
+
+_WIDE = ("wide_a", "wide_b")
+_WIDTH, _LAYERS = 2048, 4  # 67 MB
+_WIDE_CODE = f"""
+from pathlib import Path
+import torch
+INPUTS = {{"INPUT": ("FP32", ({_WIDTH},))}}
+def create_model():
+    with torch.device("meta"):
+        net = torch.nn.Sequential(
+            *(torch.nn.Linear({_WIDTH}, {_WIDTH}) for _ in range({_LAYERS}))
+        )
+    weights = torch.load(Path(__file__).with_name("weights.pt"))
+    net.load_state_dict(weights, assign=True)
+    return net.eval()
+"""
+_TRITON_CODE = """
+import sys; sys.path[:0] = [{numpy!r}, {site!r}]  # the backend's stub ignores PYTHONPATH
+import importlib.util
+import numpy as np, torch
+import triton_python_backend_utils as pb
+torch.set_num_threads(1)
+class TritonPythonModel:
+    def initialize(self, args):
+        spec = importlib.util.spec_from_file_location("net", {code!r})
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        self.net = module.create_model()
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            x = pb.get_input_tensor_by_name(request, "INPUT").as_numpy()
+            with torch.inference_mode():
+                y = self.net(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+            answers.append(pb.InferenceResponse([pb.Tensor("OUTPUT", y)]))
+        return answers
+"""
+_CONFIG = """max_batch_size: 16
+input {{ name: "INPUT" data_type: TYPE_FP32 dims: {inputs} }}
+output {{ name: "OUTPUT" data_type: TYPE_FP32 dims: {outputs} }}
+"""
+
+
+def neighbour(
+    *,
+    seconds: Annotated[float, "of each turn"] = 4.0,
+    turns: Annotated[int, "alone and beside loads"] = 5,
+    cold: Annotated[str, "our row"] = "interlace",
+    home: Annotated[Path, "where the peers are"] = PEERS_HOME,
+    patience_s: Annotated[float, "for a quiet machine before each server"] = 20.0,
+) -> Report:
+    """The neighbour's p99 beside loads over alone, and how many loads there were."""
+    rows: list[Row] = []
+    kept: dict[str, object] = {}
+    with TemporaryDirectory() as folder:
+        for peer in (_ours(Path(folder), cold), _triton(Path(folder), home)):
+            name = "triton" if "triton" in peer.command[0] else "ours"
+            if not installed(home, peer):
+                raise SystemExit(f"{name} is not installed: scripts/peers-setup triton pytriton")
+            asked = v2_http("cnn", models.sample("cnn"))
+            with started(name, peer, Bench(home, "0,1"), [asked], patience_s, 300.0) as server:
+                found = _turns(server, asked, seconds, turns)
+            kept[name] = found
+            over = spread([beside / alone for alone, beside, _ in found])
+            assert over is not None
+            words = f"{name}: p99 beside loads over alone ({over.least:.2f}-{over.greatest:.2f})"
+            rows.append(Row(words, 1.05, over.median))
+            loads = spread([count / seconds for _, _, count in found])
+            assert loads is not None
+            rows.append(Row(f"{name}: loads a second, each answered", None, loads.median))
+            alone_ms = spread([alone for alone, _, _ in found])
+            assert alone_ms is not None
+            rows.append(Row(f"{name}: p99 alone", None, alone_ms.median, " ms"))
+    return Report(rows, figures=kept)
+
+
+def _turns(
+    server: Server, asked: Call, seconds: float, turns: int
+) -> list[tuple[float, float, int]]:
+    """Of each turn the p99 alone and beside loads, in ms, and how many loads there were."""
+    step = _triton_step if server.name == "triton" else _our_step
+    order = cycle(_WIDE)
+    for _ in _WIDE:
+        step(next(order))
+    found = []
+    for _ in range(turns):
+        alone = figures(closed_loop(pack(asked), 1, seconds))
+        loads = _Loads(partial(_next_step, step, order))
+        beside = figures(closed_loop(pack(asked), 1, seconds))
+        found.append((alone["p99_ms"], beside["p99_ms"], loads.end()))
+    return found
+
+
+class _Loads:
+    """Loads without pause, in a thread, from now until the end is asked for."""
+
+    def __init__(self, step: Callable[[], None]) -> None:
+        self._step = step
+        self._ended = threading.Event()
+        self._count = 0
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def end(self) -> int:
+        """How many there were.
+
+        Raises:
+            BaseException: whatever one of them raised.
+        """
+        self._ended.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        return self._count
+
+    def _run(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._step()
+                self._count += 1
+        except BaseException as error:
+            self._failure = error
+
+
+def _next_step(step: Callable[[str], None], order: cycle[str]) -> None:
+    step(next(order))
+
+
+def _our_step(name: str) -> None:
+    _ask(v2_http(name, np.ones(_WIDTH, np.float32), outputs=("OUTPUT__0",)))
+
+
+def _triton_step(name: str) -> None:
+    for what in ("load", "infer", "unload"):
+        if what == "infer":
+            _ask(v2_http(name, np.ones(_WIDTH, np.float32)))
+        else:
+            _ask(Call("http", HTTP_PORT, f"/v2/repository/models/{name}/{what}", b"{}", {}))
+
+
+def _ask(call: Call) -> None:
+    status, body = once.ask(call)
+    if status != 200:
+        raise RuntimeError(f"{call.path}: {status}, {body[:300]!r}")
+
+
+def _ours(folder: Path, cold: str) -> Peer:
+    repository = folder / "ours"
+    for name, code in _codes(folder).items():
+        version = repository / name / "1"
+        version.mkdir(parents=True)
+        for file in code.iterdir():
+            shutil.copy(file, version)
+        (version.parent / "interlace.toml").write_text("slo_ms = 5000\n")
+    shutil.copy(models.REPO / "cnn" / "config.pbtxt", repository / "cnn")
+    nbytes = _LAYERS * (_WIDTH + 1) * _WIDTH * 4
+    options = {
+        "--memory": f"{1.3 * nbytes / 1e6:.0f}MB",
+        "--cold": cold,
+        "--http-port": HTTP_PORT,
+        "--grpc-port": GRPC_PORT,
+        "--metrics-port": METRICS_PORT,
+        "--profiles": folder / "profiles",
+    }
+    words = [str(word) for option in options.items() for word in option]
+    imported = {"PYTHONPATH": str(Path(interlace.__file__).parents[1])}
+    return Peer((str(OURS), "serve", str(repository), *words), folder, {}, imported)
+
+
+def _triton(folder: Path, home: Path) -> Peer:
+    repository = folder / "triton"
+    site, numpy = sysconfig.get_path("purelib"), f"{home}/tritonserver/numpy1"
+    for name, code in _codes(folder).items():
+        version = repository / name / "1"
+        version.mkdir(parents=True)
+        source = _TRITON_CODE.format(numpy=numpy, site=site, code=str(code / "model.py"))
+        (version / "model.py").write_text(source)
+        shapes = models.SHAPES["cnn"] if name == "cnn" else ((_WIDTH,), (_WIDTH,))
+        inputs, outputs = (list(shape) for shape in shapes)
+        text = f'name: "{name}"\nbackend: "python"\n' + _CONFIG.format(
+            inputs=inputs, outputs=outputs
+        )
+        (version.parent / "config.pbtxt").write_text(text)
+    how = ("--model-control-mode=explicit", "--load-model=cnn")
+    peer = Peer((f"{SERVERS}/triton.sh", *how), folder, {}, {"TRITON_REPO": str(repository)})
+    assert environment(home, peer)["TRITON_REPO"].startswith("/")
+    return peer
+
+
+def _codes(folder: Path) -> dict[str, Path]:
+    """The folder of each model's code and weights, made by whoever asks first."""
+    found = {"cnn": models.REPO / "cnn" / "1"}
+    for seed, name in enumerate(_WIDE):
+        found[name] = code = folder / "code" / name
+        if not code.exists():
+            code.mkdir(parents=True)
+            (code / "model.py").write_text(_WIDE_CODE)
+            made = torch.Generator().manual_seed(seed)
+            weights = {}
+            for place in range(_LAYERS):
+                weights[f"{place}.weight"] = torch.randn(_WIDTH, _WIDTH, generator=made) / 45
+                weights[f"{place}.bias"] = torch.zeros(_WIDTH)
+            torch.save(weights, code / "weights.pt")
+    return found
+
+
+if __name__ == "__main__":
+    main(neighbour)

@@ -1,0 +1,152 @@
+"""What this node is told to serve, and by whom: fenced, checked and carried out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from interlace.control.lifecycle import ModelLifecycle
+from interlace.control.plan_check import check_plan
+from interlace.control.registry import VersionRegistry
+from interlace.core.errors import Reason, RepositoryError, ServeError
+from interlace.core.hardware import Fleet
+from interlace.core.messages import PlanChanged
+from interlace.core.node import UNASSIGNED, Assignment, Revision
+from interlace.core.tables import did_you_mean
+from interlace.policy.base import Planner
+from interlace.runtime.assigned_plan_solver import AssignedPlanSolver
+from interlace.runtime.runtime import Runtime
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class Assignments:
+    """Takes assignments; without a ``solver`` the node plans for itself and takes none.
+
+    An order that is not newer than the last one is refused, whoever sends it, so that of two
+    controllers the one with the later term commands. Assignments are carried out one after the
+    other, and of those that wait only the newest.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        fleet: Fleet,
+        lifecycle: ModelLifecycle,
+        registry: VersionRegistry,
+        solver: AssignedPlanSolver | None,
+    ) -> None:
+        self._runtime, self._fleet = runtime, fleet
+        self._lifecycle, self._registry, self._solver = lifecycle, registry, solver
+        self._newest: Assignment | None = None
+        self._changing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.node = "this node"  #: its name, for those who read errors
+        self.revision = UNASSIGNED  #: of the last order that was taken
+        self.failures: dict[str, str] = {}  #: models of it that could not be brought up, and why
+
+    @property
+    def under_way(self) -> bool:
+        """Something that was taken is not with the engine yet."""
+        return bool(self._tasks) or (self._solver is not None and self._solver.answering)
+
+    async def assign(self, assignment: Assignment, follow: Planner) -> Revision:
+        """Check an assignment and begin to carry it out; ``follow`` is its planner.
+
+        Raises:
+            ServeError: SUPERSEDED by a newer order, or it cannot be carried out here: why.
+        """
+        if self._solver is None:
+            raise ServeError(
+                Reason.UNSUPPORTED,
+                f"{self.node} plans for itself: serve with --assigned to tell it what to serve",
+            )
+        if assignment == self._newest and assignment.revision == self.revision:
+            return self.revision  # sent again: its answer was lost
+        self._fence(assignment.revision)
+        check_plan(assignment, self._fleet, self.node)
+        await self._check_models(assignment)
+        self._fence(assignment.revision)  # another may have come while storage was read
+        self.revision, self._newest, self.failures = assignment.revision, assignment, {}
+        self._lifecycle.draining = False
+        _LOG.info("assignment %s: %s", _text(self.revision), ", ".join(assignment.models) or "none")
+        task = asyncio.ensure_future(self._carry_out(assignment, follow, self._solver))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return self.revision
+
+    def drain(self, revision: Revision) -> Revision:
+        """Be not ready, and serve what comes nevertheless, until the next assignment.
+
+        Raises:
+            ServeError: SUPERSEDED by a newer order.
+        """
+        self._fence(revision)
+        self.revision = revision
+        self._lifecycle.draining = True
+        _LOG.info("drained by order %s", _text(revision))
+        return revision
+
+    def close(self) -> None:
+        """Stop what is being carried out."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _fence(self, revision: Revision) -> None:
+        if revision <= self.revision:
+            raise ServeError(
+                Reason.SUPERSEDED,
+                f"{self.node}: an order of {_text(revision)} comes too late, the last was of "
+                f"{_text(self.revision)}: who lost the lease gives no orders, who holds it begins "
+                "with a later term",
+            )
+
+    async def _check_models(self, assignment: Assignment) -> None:
+        there = await self._lifecycle.names()
+        for name, digest in assignment.models.items():
+            if name not in there:
+                raise ServeError(
+                    Reason.UNKNOWN_MODEL,
+                    f"{self.node}: the assignment has model '{name}'{did_you_mean(name, there)}, "
+                    f"which is not in its repository; it has {', '.join(there) or 'none'}",
+                )
+            found = await self._digests(name) if digest else ()
+            if digest and digest not in found:
+                raise ServeError(
+                    Reason.BAD_INPUT,
+                    f"{self.node}: the files of model '{name}' are others than the assignment's: "
+                    f"digest {', '.join(one[:12] for one in found)}, expected {digest[:12]}: bring "
+                    "the same files to every node",
+                )
+
+    async def _digests(self, name: str) -> list[str]:
+        try:
+            return await self._lifecycle.digests(name)
+        except RepositoryError as error:
+            raise ServeError(Reason.BACKEND, f"{self.node}: {error}") from error
+
+    async def _carry_out(
+        self, assignment: Assignment, follow: Planner, solver: AssignedPlanSolver
+    ) -> None:
+        async with self._changing:
+            if assignment is not self._newest:
+                return  # a newer one waits
+            serving = {one.name for one in self._registry.all() if one.model is not None}
+            # Those that leave are told so before the plan is asked for: their queues are served.
+            gone = sorted(serving - assignment.models.keys())
+            leaving = [asyncio.ensure_future(self._lifecycle.unload(name)) for name in gone]
+            await asyncio.sleep(0)
+            solver.follow(follow)
+            self._runtime.deliver(PlanChanged())
+            new = sorted(assignment.models.keys() - serving)
+            ends = await asyncio.gather(*map(self._lifecycle.load, new), return_exceptions=True)
+            failed = {n: str(end) for n, end in zip(new, ends, strict=True) if end is not None}
+            for name, reason in failed.items():
+                _LOG.error("assignment %s: %s: %s", _text(assignment.revision), name, reason)
+            self.failures = failed
+            await asyncio.gather(*leaving)
+
+
+def _text(revision: Revision) -> str:
+    return f"term {revision.term} revision {revision.number}"

@@ -1,0 +1,55 @@
+"""The routes by which a node is told what to serve."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from interlace.core.errors import bad_input
+from interlace.core.node import Assignment, NodeDescription, Revision
+from interlace.server.api_keys import Access
+from interlace.server.http.routes import AdminRequest, HttpResponse, Route
+
+_Asked = TypeVar("_Asked")
+
+
+class DrainOrder(msgspec.Struct, forbid_unknown_fields=True):
+    """As ``Assignment``, with nothing to serve anew."""
+
+    revision: Revision
+
+
+def node_routes(
+    described: Callable[[], NodeDescription],
+    assign: Callable[[Assignment], Awaitable[Revision]],
+    drain: Callable[[Revision], Revision],
+) -> list[Route]:
+    """What the node is, and two orders, which need the admin key and answer their revision."""
+
+    def described_to(asked: AdminRequest) -> HttpResponse:
+        return HttpResponse(msgspec.json.encode(described()))
+
+    async def assigned(asked: AdminRequest) -> HttpResponse:
+        return _taken(await assign(_read(asked.body, Assignment)))
+
+    def drained(asked: AdminRequest) -> HttpResponse:
+        return _taken(drain(_read(asked.body, DrainOrder).revision))
+
+    return [
+        Route("/v2/node", respond={"GET": described_to}),
+        Route("/v2/node/assignment", respond={"POST": assigned}, access=Access.CHANGE),
+        Route("/v2/node/drain", respond={"POST": drained}, access=Access.CHANGE),
+    ]
+
+
+def _read(body: bytes, kind: type[_Asked]) -> _Asked:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise bad_input(f"failed to parse the {kind.__name__}: {error}") from error
+
+
+def _taken(revision: Revision) -> HttpResponse:
+    return HttpResponse(msgspec.json.encode({"revision": revision}))
