@@ -14,7 +14,6 @@ from interlace.core.loading import LoadPlan
 from interlace.core.messages import Evict, Fetch, Run, WorkFinished
 from interlace.core.plan import Demand, Plan
 from interlace.core.profile import LayerProfile, Profile
-from interlace.engine.fetch_scheduler import AT_ONCE
 from interlace.policy.base import System
 from interlace.policy.cold_policy import (
     ColdPolicy,
@@ -34,6 +33,8 @@ from interlace.testing.run_log import RunLog
 from interlace.testing.worlds import line_profile, machine
 
 _MODELS: Final = ("a", "b", "c", "d")
+#: Fetches on a link.
+_AT_ONCE: Final = 2
 #: A table that is read by rows, and layers that are slower to read than to copy.
 _READ_MS: Final = (0.6, 9.0, 9.0)
 
@@ -116,7 +117,7 @@ def _check_weights(log: RunLog, budget_bytes: int) -> None:
                 case Fetch(model=model):
                     assert model not in fetching, "fetched twice at once"
                     fetching[model] = command
-                    assert len(fetching) <= AT_ONCE, "too many fetches on the link"
+                    assert len(fetching) <= _AT_ONCE, "too many fetches on the link"
                 case Evict(model=model, layers=layers):
                     assert not running[model], "what runs is evicted"
                     assert model not in fetching, "what is fetched is evicted"
